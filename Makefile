@@ -1,0 +1,45 @@
+# Every task of the project. A target sets up what it needs first; see tools/ for how.
+
+PYTHON ?= python3
+RUN := .venv/bin/python
+# Options for the command behind a target, for example: make test ARGS="-k lanes -x"
+ARGS ?=
+
+.DEFAULT_GOAL := help
+.PHONY: help setup demo test test-all check format bench lock clean
+# Targets share the virtual environment and the machine's two or more cores; side by side they would disturb each other.
+.NOTPARALLEL:
+
+help: ## show this list
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+setup: ## make .venv with everything; the other targets do this themselves
+	@command -v "$(PYTHON)" >/dev/null || { \
+		echo "setup: $(PYTHON) was not found: install Python 3.11 or newer, or name one: make PYTHON=python3.12" >&2; exit 1; }
+	@"$(PYTHON)" -m tools.setup
+
+demo: setup ## durable subscriptions at work on a real Kafka (SHORT=1: a short run)
+	@$(RUN) -m kafkadur.demo $(if $(SHORT),--short) $(ARGS)
+
+test: setup ## all tests but the long ones
+	@$(RUN) -m pytest -m "not long" $(ARGS)
+
+test-all: setup ## all tests
+	@$(RUN) -m pytest $(ARGS)
+
+check: setup ## format, lint, types, Lua, import direction, generated files
+	@$(RUN) -m tools.check
+
+format: setup ## format the Python files and fix what can be fixed without thinking
+	@$(RUN) -m ruff format .
+	@$(RUN) -m ruff check --fix .
+
+bench: setup ## all benchmarks
+	@for workload in drain window1 fanout latency; do $(RUN) -m benchmarks $$workload $(ARGS) || exit 1; done
+
+lock: setup ## write the lock files from pyproject.toml (UPGRADE=1: with the newest versions)
+	@$(RUN) -m tools.lock $(if $(UPGRADE),--upgrade)
+
+clean: ## remove .venv and all that tools and tests left in the checkout
+	rm -rf .venv build dist htmlcov .coverage .coverage.* .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -1,0 +1,162 @@
+"""Raw confluent-kafka in a consumer group, set up as well as we know how: the ceiling of a client."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, ClassVar
+
+from confluent_kafka import Consumer, KafkaException, Message, TopicPartition
+
+from benchmarks.systems.base import Env, Store, System, Variant, Workload
+
+if TYPE_CHECKING:
+    from benchmarks.recorder import Recorder
+
+BATCH = 1_000
+POLL_S = 0.01
+#: Seconds without a change of the assignment after which a group with idle members counts as settled.
+QUIET_S = 4.0
+
+_TUNED = Variant(name="tuned", confirmed="one synchronous commit at the end")
+_COMMIT_BATCH = Variant(name="commit-batch", confirmed=f"synchronous commit a batch of {BATCH}", fraction=0.5)
+_SYNC_EACH = Variant(
+    name="sync-each", confirmed="synchronous commit each message", fraction=1 / 60, members=(1,)
+)
+# One partition has one owner: the others get nothing, an eighth of the messages shows the rate as well.
+_ONE_OWNER = Variant(
+    name="tuned", confirmed="position stored after the work, automatic commit", fraction=1 / 8
+)
+_POLL = Variant(name="poll", confirmed="position stored after the message, automatic commit each second")
+
+_VARIANTS = {
+    Workload.DRAIN: (_TUNED, _COMMIT_BATCH),
+    Workload.WINDOW1: (_TUNED, _SYNC_EACH),
+    Workload.FANOUT: (_ONE_OWNER,),
+    Workload.LATENCY: (_POLL,),
+}
+
+
+def raise_error(message: Message) -> None:
+    """Raise a KafkaException when the message is an error event."""
+    error = message.error()
+    if error is not None:
+        raise KafkaException(error)
+
+
+class Raw(System):
+    """A member of an ordinary consumer group."""
+
+    name: ClassVar[str] = "raw"
+    store: ClassVar[Store] = Store.KAFKA
+
+    @classmethod
+    def variants(cls, workload: Workload) -> tuple[Variant, ...]:
+        """Return the variants of a workload."""
+        return _VARIANTS[workload]
+
+    def __init__(self, env: Env, variant: str) -> None:
+        """Make the consumer; ``fetch.queue.backoff.ms`` makes it several times faster than the default."""
+        self._env = env
+        self._variant = variant
+        self._assigned: list[TopicPartition] = []
+        self._handled: Message | None = None
+        self._serving = env.workload in {Workload.FANOUT, Workload.LATENCY}
+        self._consumer = Consumer(
+            {
+                "bootstrap.servers": env.kafka,
+                "group.id": env.group,
+                "auto.offset.reset": "earliest",
+                "enable.auto.commit": self._serving,
+                "auto.commit.interval.ms": 1_000,
+                "enable.auto.offset.store": False,
+                "fetch.queue.backoff.ms": 5,
+                "fetch.wait.max.ms": 50,
+                "log_level": 3,
+            }
+        )
+
+    def join(self) -> None:
+        """Subscribe and wait for the final assignment, paused so that nothing arrives before the clock."""
+        env = self._env
+        self._consumer.subscribe([env.topic], on_assign=self._on_assign)
+        owners = min(env.members, env.partitions)
+        fair = env.partitions // owners
+        deadline = time.monotonic() + 30
+        settled = time.monotonic()
+        while time.monotonic() < deadline:
+            before = list(self._assigned)
+            message = self._consumer.poll(0.05)
+            if message is not None:
+                raise_error(message)
+                text = "a message arrived while paused"
+                raise RuntimeError(text)
+            if self._assigned != before:
+                settled = time.monotonic()
+            wanted = fair if env.members <= env.partitions else None
+            if len(self._assigned) == wanted:
+                break
+            # More members than partitions: most get nothing, so wait until the group has been quiet.
+            if wanted is None and time.monotonic() - settled > QUIET_S:
+                break
+        if self._assigned:
+            self._consumer.resume(self._assigned)
+
+    def _on_assign(self, consumer: Consumer, partitions: list[TopicPartition]) -> None:
+        consumer.assign(partitions)
+        consumer.pause(partitions)
+        self._assigned = partitions
+
+    def drain(self, recorder: Recorder) -> None:
+        """Consume in batches of 1,000."""
+        consume, commit_batch = self._consumer.consume, self._variant == _COMMIT_BATCH.name
+        while recorder.more():
+            messages = consume(recorder.room(BATCH), POLL_S)
+            if not messages:
+                continue
+            recorder.batch([message.value() for message in messages])  # type: ignore[misc]
+            if commit_batch:
+                self._commit()
+
+    def window1(self, recorder: Recorder) -> None:
+        """Hand out one message at a time: ``tuned`` from batches, ``sync-each`` with a commit each."""
+        if self._variant == _SYNC_EACH.name:
+            while recorder.more():
+                message = self._consumer.poll(POLL_S)
+                if message is None:
+                    continue
+                raise_error(message)
+                recorder.one(message.value() or b"")
+                self._consumer.commit(message=message, asynchronous=False)
+            return
+        one = recorder.one
+        while recorder.more():
+            for message in self._consumer.consume(recorder.room(BATCH), POLL_S):
+                if message.error() is not None:
+                    raise_error(message)
+                if not one(message.value()) and not recorder.more():  # type: ignore[arg-type]
+                    return
+
+    def serve(self, recorder: Recorder) -> None:
+        """Poll one message at a time."""
+        while recorder.more():
+            message = self._consumer.poll(POLL_S)
+            if message is None:
+                continue
+            raise_error(message)
+            recorder.handle(message.value() or b"")
+            self._consumer.store_offsets(message=message)
+
+    def settle(self) -> None:
+        """Commit the position reached."""
+        if not self._serving and self._variant != _SYNC_EACH.name:
+            self._commit()
+
+    def _commit(self) -> None:
+        """Commit the position of each assigned partition synchronously."""
+        positions = [at for at in self._consumer.position(self._assigned) if at.offset >= 0]
+        if positions:
+            self._consumer.commit(offsets=positions, asynchronous=False)
+
+    def close(self) -> None:
+        """Leave the group."""
+        self._consumer.close()

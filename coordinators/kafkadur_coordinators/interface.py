@@ -1,0 +1,273 @@
+"""What a member and the coordinator say to each other: the contents of one exchange, and who is attached.
+
+These are plain values. How they travel is `redis_coordinator.py`; what the fields mean to the shared state stands at the
+top of `lua/exchange-6+3.lua`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from enum import IntEnum
+from typing import NamedTuple
+
+
+class How(IntEnum):
+    """In which way offsets are given back without being settled."""
+
+    #: They never came into the application's hands.
+    UNREAD = 0
+    #: They did, but it does not count as an attempt (cancellation, close).
+    RELEASED = 1
+    #: Rolled back: counted as an attempt.
+    ROLLED_BACK = 2
+
+
+class Settled(NamedTuple):
+    """Offsets of one lease that are settled."""
+
+    token: int
+    #: start, end (exclusive), start, end, ... : few, long ranges
+    ranges: Sequence[int] = ()
+    #: offset of the first bit of `blob`, a multiple of 8
+    blob_from: int = 0
+    #: one bit an offset, most significant first: many short ranges
+    blob: bytes = b""
+
+
+class Returned(NamedTuple):
+    """Offsets of one lease that are given back."""
+
+    token: int
+    start: int
+    #: exclusive
+    end: int
+    how: int
+    #: ms until they may be delivered again
+    delay: int = 0
+
+
+class PartitionReport(NamedTuple):
+    """What a member has to say of one partition."""
+
+    partition: int
+    #: offset up to which the partition was really read (last record + 1, or the partition's end); -1: nothing new
+    avail: int = -1
+    #: first offset of the lane that was not handed out; -1: no lane
+    position: int = -1
+    settled: Sequence[Settled] = ()
+    returned: Sequence[Returned] = ()
+    #: tokens of leases that are finished
+    done: Sequence[int] = ()
+
+
+class Exchange(NamedTuple):
+    """One exchange of a member, from its side. A repeat of it is the same value again."""
+
+    number: int
+    #: free credit, records
+    credit: int
+    #: highest token the member has seen
+    have: int
+    ask_presence: bool
+    #: window + unconfirmed budget, records: how far a lane may be handed out ahead
+    span: int
+    #: at most `MAX_PARTITIONS`
+    parts: Sequence[PartitionReport]
+
+
+#: Partitions that one exchange may touch.
+MAX_PARTITIONS = 16
+
+
+class Grant(NamedTuple):
+    """A lease, as its holder learns of it."""
+
+    token: int
+    partition: int
+    start: int
+    #: exclusive
+    horizon: int
+    #: counted attempts before this lease
+    attempts: int
+    #: whether all of it may have been delivered before
+    redelivered: bool
+    #: whether the horizon moves on while it is held
+    lane: bool
+    #: offsets below this one may have been delivered before
+    seen: int
+
+
+class PartitionState(NamedTuple):
+    """Where a partition stands."""
+
+    partition: int
+    base: int
+    next: int
+    avail: int
+    floor: int
+    #: ms until the next exception is due that nobody holds (0: now); -1: there is none
+    due_ms: int
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Role:
+    """A member's place among the members."""
+
+    rank: int
+    members: int
+    #: the member this one looks after: whose silence it reports
+    neighbour: str
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ExchangeReply:
+    """What an exchange brings."""
+
+    sequence: int
+    incarnation: int
+    #: highest token given out so far
+    token: int
+    #: a member seems to be gone: ask for presence again in so many ms; None: all are heard
+    silent_ms: int | None
+    role: Role
+    grants: Sequence[Grant]
+    #: token -> horizon of lanes held
+    horizons: dict[int, int]
+    #: tokens that are not (any more) this member's; nothing was changed for them
+    refused: Sequence[int]
+    partitions: Sequence[PartitionState]
+    watches: Sequence[int]
+    #: partitions on which members who are gone still have leases: touching them ends those
+    orphaned: Sequence[int]
+    #: ms until leases are granted again
+    grace_ms: int
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Attached:
+    """A member is attached."""
+
+    sequence: int
+    incarnation: int
+    role: Role
+    #: partitions the shared state knows
+    partitions: int
+    grace_ms: int
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class MemberInfo:
+    """An attached member, for people and for decisions."""
+
+    id: str
+    name: str
+    kind: str
+    #: whether its process listens on its channel now
+    heard: bool
+    leases: int
+    #: ms since the epoch, server time
+    since: int
+    #: ms since the epoch, server time
+    expires: int
+    credit: int
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Known:
+    """What the shared state knows of a subscription."""
+
+    id: str
+    version: int
+    #: JSON text of the journal record in force
+    definition: str
+    incarnation: int
+    #: ms until the deadline of a change in progress (0: past); None: no change
+    changing_ms: int | None
+    #: version that the change in progress expects
+    changing_from: int
+    members: Sequence[MemberInfo]
+    partitions: int
+    grace_ms: int
+    #: server time, ms since the epoch
+    now: int
+
+
+class Run(NamedTuple):
+    """Offsets listed as exceptions: decided as a place, not settled."""
+
+    start: int
+    end: int
+    #: counted attempts
+    attempts: int
+    redelivered: bool
+    #: ms since the epoch; 0: at once
+    due: int
+    #: 0: nobody holds them
+    token: int
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PartitionView:
+    """The whole state of a partition, for people and for checks."""
+
+    partition: int
+    base: int
+    next: int
+    avail: int
+    origin: int
+    #: offsets at or above base that are decided
+    decided: int
+    runs: Sequence[Run]
+    seen: int
+    bits: bytes
+
+    @property
+    def floor(self) -> int:
+        """Lowest unsettled offset."""
+        return min(self.base, self.runs[0].start) if self.runs else self.base
+
+    def is_decided(self, offset: int) -> bool:
+        """Whether an offset is settled or an exception."""
+        if offset < self.base:
+            return True
+        at = offset - self.origin
+        return at // 8 < len(self.bits) and bool(self.bits[at // 8] & (128 >> at % 8))
+
+    def run_of(self, offset: int) -> Run | None:
+        """The exception an offset belongs to, if any."""
+        return next((run for run in self.runs if run.start <= offset < run.end), None)
+
+    @property
+    def unsettled(self) -> int:
+        """Offsets below next that are not settled (leased or ready)."""
+        return self.next - self.base - self.decided + sum(run.end - run.start for run in self.runs)
+
+    @property
+    def backlog(self) -> int:
+        """Offsets known to be readable that are not settled."""
+        beyond = sum(max(run.end - max(run.start, self.avail), 0) for run in self.runs)
+        return max(self.avail - self.next, 0) + self.unsettled - max(self.next - self.avail, 0) - beyond
+
+
+class LeaseView(NamedTuple):
+    """A lease, for people and for checks."""
+
+    token: int
+    partition: int
+    start: int
+    horizon: int
+    member: str
+    marks: int
+    kind: str
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Inspection:
+    """State of some partitions and all leases, of one moment."""
+
+    now: int
+    sequence: int
+    incarnation: int
+    partitions: Sequence[PartitionView] = field(default_factory=tuple)
+    leases: Sequence[LeaseView] = field(default_factory=tuple)

@@ -1,0 +1,238 @@
+"""The journal: one compacted Kafka topic a namespace that holds what must survive the loss of Redis.
+
+Here is its input and output: create and check the topic, append a record and wait until it is durable, read a shard to
+its end. What the records mean is `records.py`. One `Journal` is used by one thread at a time.
+"""
+
+from __future__ import annotations
+
+import time
+import uuid
+import zlib
+from collections.abc import Mapping
+from typing import Any
+
+from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient, ConfigResource, NewTopic, ResourceType
+from kafkadur_sharing.errors import CoordinatorRefused, StateLost
+
+from kafkadur_coordinators import records
+from kafkadur_coordinators.records import Change, Entry
+
+#: Partitions of a new journal.
+DEFAULT_SHARDS = 64
+_TOPIC_CONFIG = {
+    "cleanup.policy": "compact",
+    "segment.bytes": str(32 * 1024 * 1024),
+    "segment.ms": str(10 * 60 * 1000),
+    "min.cleanable.dirty.ratio": "0.1",
+    "max.message.bytes": str(1024 * 1024),
+    "unclean.leader.election.enable": "false",
+}
+
+
+class Journal:
+    """The journal of one namespace. Every method that talks to Kafka raises `StateLost` when Kafka does not answer."""
+
+    def __init__(
+        self,
+        kafka: Mapping[str, Any],
+        namespace: str,
+        *,
+        shards: int = DEFAULT_SHARDS,
+        replication: int = -1,
+        timeout: float = 15.0,
+    ) -> None:
+        """Remember where the journal is; connects at the first use.
+
+        `kafka` is confluent configuration (at least bootstrap.servers); `shards` counts for a new topic only;
+        `replication` -1 takes the broker's default; `timeout` in seconds.
+        """
+        self._config = dict(kafka)
+        self.topic = f"kafkadur.journal.{namespace}"
+        self._shards = shards
+        self._replication = replication
+        self._timeout = timeout
+        self._count: int | None = None
+        self._producer: Producer | None = None
+        self._consumer: Consumer | None = None
+
+    def close(self) -> None:
+        """Close the clients."""
+        if self._consumer is not None:
+            self._consumer.close()
+            self._consumer = None
+        self._producer = None
+
+    # -- the topic --------------------------------------------------------------------------------------------------------
+
+    def open(self) -> int:
+        """Create the topic if it is missing, check it, and return its number of shards.
+
+        Raises `CoordinatorRefused` for a journal that could lose records, or whose partitions were added to.
+        """
+        if self._count is not None:
+            return self._count
+        admin = AdminClient(self._config)
+        metadata = self._metadata(admin)
+        if metadata is None:
+            self._create(admin)
+            metadata = self._metadata(admin, wait=True)
+        if metadata is None:
+            raise self._lost("the topic was created but is not visible yet")
+        self._check(admin, [len(partition.replicas) for partition in metadata.values()])
+        self._count = len(metadata)
+        self._check_count(self._count)
+        return self._count
+
+    def _metadata(self, admin: AdminClient, *, wait: bool = False) -> dict[int, Any] | None:
+        deadline = time.monotonic() + self._timeout
+        while True:
+            try:
+                topic = admin.list_topics(self.topic, timeout=self._timeout).topics[self.topic]
+            except KafkaException as error:
+                raise self._lost(error.args[0].str()) from error
+            if topic.error is None and topic.partitions and all(p.leader >= 0 for p in topic.partitions.values()):
+                return dict(topic.partitions)
+            if not wait and topic.error is not None:
+                return None
+            if time.monotonic() > deadline:
+                raise self._lost("its partitions have no leader")
+            time.sleep(0.02)  # polls for a condition, with a deadline
+
+    def _create(self, admin: AdminClient) -> None:
+        new = NewTopic(
+            self.topic, num_partitions=self._shards, replication_factor=self._replication, config=_TOPIC_CONFIG
+        )
+        try:
+            admin.create_topics([new])[self.topic].result(self._timeout)
+        except KafkaException as error:
+            if error.args[0].code() != KafkaError.TOPIC_ALREADY_EXISTS:
+                raise self._lost(error.args[0].str()) from error
+            return
+        self._append(0, b"shards", str(self._shards).encode())
+
+    def _check(self, admin: AdminClient, replicas: list[int]) -> None:
+        resource = ConfigResource(ResourceType.TOPIC, self.topic)
+        config = admin.describe_configs([resource])[resource].result(self._timeout)
+
+        def value(name: str) -> str:
+            return str(config[name].value) if name in config else ""
+
+        problems = []
+        if "compact" not in value("cleanup.policy"):
+            problems.append("cleanup.policy must be compact")
+        if value("unclean.leader.election.enable") == "true":
+            problems.append("unclean.leader.election.enable must be false")
+        if max(replicas) > 1 and int(value("min.insync.replicas") or 1) < 2:  # noqa: PLR2004 - one copy is no safety
+            problems.append("min.insync.replicas must be at least 2 when the topic is replicated")
+        if problems:
+            raise CoordinatorRefused(
+                "The journal topic could lose records.",
+                state="; ".join(problems),
+                owner=f"topic {self.topic}",
+                remedy="correct the topic's configuration",
+            )
+
+    def _check_count(self, count: int) -> None:
+        for key, value in self._read(0):
+            if key == b"shards" and int(value) != count:
+                raise CoordinatorRefused(
+                    "Partitions were added to the journal topic: subscriptions would not be found any more.",
+                    state=f"{count} partitions, created with {int(value)}",
+                    owner=f"topic {self.topic}",
+                    remedy="restore the topic with its number of partitions",
+                )
+
+    # -- records ------------------------------------------------------------------------------------------------------------
+
+    def shard(self, tag: str) -> int:
+        """The shard (partition of the journal) of a subscription's tag."""
+        return zlib.crc32(tag.encode()) % self.open()
+
+    def append_change(self, shard: int, change: Change) -> int:
+        """Append a change and wait until it is durable; returns its version (offset + 1).
+
+        Each change has a key of its own: compaction must not remove one that decides.
+        """
+        key = f"change/{change.tag}/{change.expected}/{uuid.uuid4().hex}".encode()
+        return self._append(shard, key, records.encode_change(change)) + 1
+
+    def append_incarnation(self, shard: int, server: str) -> int:
+        """Append an incarnation and wait until it is durable; returns its number (offset + 1)."""
+        key = f"incarnation/{uuid.uuid4().hex}".encode()
+        return self._append(shard, key, records.encode_incarnation(server)) + 1
+
+    def read(self, shard: int) -> list[Entry]:
+        """All records of a shard up to its end now, in order. Damaged ones are left out."""
+        self.open()
+        entries = (records.decode(offset, value) for offset, key, value in self._scan(shard) if key != b"shards")
+        return [entry for entry in entries if entry is not None]
+
+    def _append(self, shard: int, key: bytes, value: bytes) -> int:
+        if self._producer is None:
+            self._producer = Producer({**self._config, "acks": "all", "enable.idempotence": True, "linger.ms": 0})
+        done: list[tuple[KafkaError | None, Message]] = []
+        self._producer.produce(
+            self.topic,
+            key=key,
+            value=value,
+            partition=shard,
+            on_delivery=lambda error, message: done.append((error, message)),
+        )
+        self._producer.flush(self._timeout)
+        if not done:
+            raise self._lost("a record was not confirmed in time")
+        error, message = done[0]
+        offset = message.offset()
+        if error is not None or offset is None:
+            raise self._lost(error.str() if error is not None else "a record got no offset")
+        return offset
+
+    def _read(self, shard: int) -> list[tuple[bytes, bytes]]:
+        return [(key, value) for _, key, value in self._scan(shard)]
+
+    def _scan(self, shard: int) -> list[tuple[int, bytes, bytes]]:
+        if self._consumer is None:
+            self._consumer = Consumer(
+                {
+                    **self._config,
+                    "group.id": "kafkadur-journal-reader",  # needed by the client; nothing is committed
+                    "enable.auto.commit": False,
+                    "enable.partition.eof": True,
+                    "auto.offset.reset": "earliest",
+                    "fetch.wait.max.ms": 10,
+                }
+            )
+        consumer = self._consumer
+        consumer.assign([TopicPartition(self.topic, shard, 0)])
+        found: list[tuple[int, bytes, bytes]] = []
+        deadline = time.monotonic() + self._timeout
+        try:
+            while time.monotonic() < deadline:
+                first = consumer.poll(0.1)
+                for message in [] if first is None else [first, *consumer.consume(500, 0)]:
+                    error = message.error()
+                    if error is None:
+                        offset, key, value = message.offset(), message.key(), message.value()
+                        if offset is not None and key is not None and value is not None:
+                            found.append((offset, _bytes(key), _bytes(value)))
+                    elif error.code() == KafkaError._PARTITION_EOF:  # noqa: SLF001 - the library's name for it
+                        return found
+                    elif not error.retriable():
+                        raise self._lost(error.str())
+        finally:
+            consumer.unassign()
+        raise self._lost("its end was not reached in time")
+
+    def _lost(self, state: str) -> StateLost:
+        return StateLost(
+            "The journal in Kafka cannot be used.",
+            state=state,
+            owner=f"topic {self.topic}",
+            remedy="check that Kafka runs and can be reached, then open the subscription again; nothing is lost",
+        )
+
+
+def _bytes(value: bytes | str) -> bytes:
+    return value.encode() if isinstance(value, str) else value

@@ -1,0 +1,564 @@
+"""The life of a subscription: attach, create, replace, unsubscribe, and rebuild when Redis lost it.
+
+Joins the three parts that know something: the shared state (`redis_coordinator.py`), the journal (`journal.py`) and Kafka
+(`topics.py`). What is to be done is decided by the pure rules of kafkadur_sharing; here it is carried out, each step so
+that stopping after it leaves nothing half made: a change is begun in Redis (CHANGING), written to the journal, decided
+there by log order, and installed. Whoever finds a change past its deadline finishes it.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+import time
+import uuid
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from kafkadur_sharing.decisions import (
+    Attach,
+    Create,
+    Existing,
+    Refuse,
+    Replace,
+    Request,
+    UnsubscribeRequest,
+    decide,
+    decide_unsubscribe,
+)
+from kafkadur_sharing.definition import Definition
+from kafkadur_sharing.errors import CoordinatorRefused, IllegalState, SubscriptionActive, TopicChanged
+from kafkadur_sharing.keys import SubscriptionKey
+
+from kafkadur_coordinators.interface import MAX_PARTITIONS, Attached, Known
+from kafkadur_coordinators.journal import Journal
+from kafkadur_coordinators.records import Change, InForce, in_force, last_incarnation
+from kafkadur_coordinators.redis_coordinator import (
+    MemberSession,
+    RedisCoordinator,
+    Refusal,
+    SubscriptionAddress,
+    state_lost,
+)
+from kafkadur_coordinators.topics import TopicInfo, Topics, floor_metadata
+
+#: How long a change or a rebuild may take before somebody else may finish it, ms.
+CHANGE_MS = 20_000
+#: How long to wait for a member that seems to be gone before refusing, seconds: its channel must be silent for 0.5 s.
+GONE_WAIT = 1.5
+#: How long the whole of an attach may take, seconds.
+ATTACH_WAIT = 60.0
+#: Reset epoch: rises when a subscription is moved back; part of the mirrored floor's metadata.
+FIRST_EPOCH = 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Subscription:
+    """A subscription as a member needs it."""
+
+    key: SubscriptionKey
+    id: str
+    version: int
+    definition: Definition
+    topic: TopicInfo
+    address: SubscriptionAddress
+
+    @property
+    def floor_metadata(self) -> str:
+        """Commit metadata of its mirrored floor."""
+        return floor_metadata(self.id, FIRST_EPOCH, self.topic.id)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Membership:
+    """An attached member."""
+
+    subscription: Subscription
+    session: MemberSession
+    attached: Attached
+
+
+def _key_record(key: SubscriptionKey) -> dict[str, Any]:
+    return {
+        "namespace": key.namespace,
+        "durable": key.durable,
+        "client_id": key.client_id,
+        "policy": key.policy.value,
+        "name": key.name,
+    }
+
+
+def _content(found: InForce) -> str:
+    """The journal record in force, as it is kept in Redis."""
+    change = found.change
+    return json.dumps(
+        {
+            "key": dict(change.key),
+            "definition": change.definition,
+            "topic_id": change.topic_id,
+            "starts": {str(p): o for p, o in change.starts.items()},
+        }
+    )
+
+
+class Lifecycle:
+    """Carries out decisions about subscriptions. One thread at a time."""
+
+    def __init__(
+        self,
+        *,
+        coordinator: RedisCoordinator,
+        journal: Journal,
+        topics: Topics,
+        prefix: str,
+        session_ms: int,
+        monotonic: Callable[[], float] = time.monotonic,
+        wait: Callable[[float], None] = time.sleep,
+        rng: random.Random | None = None,
+    ) -> None:
+        """`session_ms`: session time-out of members attached here, ms. Clock, waiting and randomness can be replaced."""
+        self._coordinator = coordinator
+        self._journal = journal
+        self._topics = topics
+        self._prefix = prefix
+        self._session_ms = session_ms
+        self._monotonic = monotonic
+        self._wait = wait
+        self._rng = rng or random.Random()  # noqa: S311 - spreads retries, no secret
+
+    def address(self, key: SubscriptionKey) -> SubscriptionAddress:
+        """Where the state of a subscription lies."""
+        return SubscriptionAddress(prefix=self._prefix, namespace=key.namespace, tag=key.tag)
+
+    # -- attaching ------------------------------------------------------------------------------------------------------
+
+    def attach(
+        self,
+        request: Request,
+        *,
+        member: str,
+        name: str,
+        whole: bool = False,
+        only: str | None = None,
+        before: Callable[[SubscriptionAddress], None] = lambda _: None,
+    ) -> Membership:
+        """Attach `member`, creating or replacing the subscription where the rules say so.
+
+        `name` is shown to people. `whole` claims the subscription for one holder that reads it as a whole (Spark); it is
+        refused while others are attached, and others while it is. `only` attaches to the subscription of this id or
+        to none: who was attached must not bring back what was deleted since. `before` is called with the address before the member is
+        attached: it must begin to listen then. Raises what the rules say, `SubscriptionActive` naming the holder, and
+        `StateLost` when no consistent state could be reached in time.
+        """
+        key = request.key
+        address = self.address(key)
+        before(address)
+        deadline = self._monotonic() + ATTACH_WAIT
+        refused_at: float | None = None
+        while self._monotonic() < deadline:
+            known = self._known(key)
+            if known is None:
+                continue
+            if only is not None and known.id != only:
+                raise TopicChanged(
+                    "The subscription was deleted or replaced while it was in use.",
+                    owner=f"subscription {key}",
+                    remedy="subscribe again",
+                )
+            decision = decide(self._existing(known, without=member), request)
+            try:
+                if isinstance(decision, Refuse):
+                    if isinstance(decision.error, SubscriptionActive) and self._may_be_gone(known):
+                        refused_at = refused_at or self._monotonic()
+                        if self._monotonic() - refused_at < GONE_WAIT:
+                            self._sweep(key, known, member)
+                            continue
+                    raise decision.error
+                if isinstance(decision, Attach):
+                    return self._attach(key, known, member, name, whole=whole)
+                if isinstance(decision, Create | Replace):
+                    self._change(key, known, decision.definition)
+                    continue
+                raise IllegalState(
+                    "A subscription's type can't be changed yet.",
+                    owner=f"subscription {key}",
+                    remedy="unsubscribe and create it anew",
+                )
+            except Refusal as refusal:
+                if refusal.code == "ACTIVE":
+                    refused_at = refused_at or self._monotonic()
+                    holders = tuple(str(n, "utf-8") for n in refusal.reply[4])
+                    if refusal.reply[5] < 0 or self._monotonic() - refused_at > GONE_WAIT:
+                        raise SubscriptionActive(
+                            state=f"subscription {key} has an attached consumer",
+                            holders=holders,
+                            remedy="close it there, or use a type with several members",
+                        ) from None
+                    self._wait(min(refusal.reply[5] / 1000 + 0.01, 0.6))
+                    continue
+                self._retry(key, refusal)
+        raise state_lost(str(key), "no consistent state was reached in time")
+
+    def _retry(self, key: SubscriptionKey, refusal: Refusal) -> None:
+        """Wait a little where asking again makes sense; raise where it does not."""
+        if refusal.code == "VERSION":
+            raise CoordinatorRefused(
+                "The shared state is of another version.",
+                owner=f"subscription {key}",
+                remedy="use the kafkadur version that the other processes use",
+            )
+        self._wait(self._rng.uniform(0.005, 0.03))
+
+    def _may_be_gone(self, known: Known) -> bool:
+        return any(not member.heard for member in known.members)
+
+    def _sweep(self, key: SubscriptionKey, known: Known, member: str) -> None:
+        """Let a script look for members who are gone; waits until looking again makes sense."""
+        session = self._session(key, known, member)
+        try:
+            session.attach(name="", session_ms=self._session_ms, version=known.version, most=1)
+        except Refusal as refusal:
+            if refusal.code != "ACTIVE":
+                self._retry(key, refusal)
+                return
+            again = refusal.reply[5]
+            self._wait(0.1 if again < 0 else again / 1000 + 0.01)
+            return
+        session.detach([])  # it was free: the next round decides again
+
+    def _existing(self, known: Known, *, without: str = "") -> Existing | None:
+        if known.version == 0:
+            return None
+        definition = Definition.from_record(json.loads(known.definition)["definition"])
+        members = [member for member in known.members if member.id != without]
+        return Existing(
+            definition=definition,
+            members=len(members),
+            holders=tuple(member.name for member in members),
+            unsettled=any(member.leases for member in members),
+        )
+
+    def _session(self, key: SubscriptionKey, known: Known, member: str) -> MemberSession:
+        return MemberSession(
+            self._coordinator,
+            self.address(key),
+            subscription_id=known.id,
+            topic_id=json.loads(known.definition)["topic_id"],
+            member=member,
+        )
+
+    def subscription(self, key: SubscriptionKey, known: Known) -> Subscription:
+        """The subscription, checked against the topic as it is now; raises `TopicChanged`."""
+        content = json.loads(known.definition)
+        definition = Definition.from_record(content["definition"])
+        topic = self._topics.describe(definition.topic)
+        if topic.id != content["topic_id"]:
+            raise TopicChanged(
+                state=f"topic id is {topic.id}, the subscription was made for {content['topic_id']}",
+                owner=f"topic {definition.topic}, subscription {key}",
+                remedy="unsubscribe, then subscribe again: settled offsets of the old topic mean nothing in the new one",
+            )
+        return Subscription(
+            key=key,
+            id=known.id,
+            version=known.version,
+            definition=definition,
+            topic=topic,
+            address=self.address(key),
+        )
+
+    def _attach(self, key: SubscriptionKey, known: Known, member: str, name: str, *, whole: bool) -> Membership:
+        subscription = self.subscription(key, known)
+        if subscription.topic.partitions > known.partitions:
+            self._add_partitions(subscription, known)
+        session = self._session(key, known, member)
+        single = whole or subscription.definition.type.sharing == "unshared"
+        attached = session.attach(
+            name=name,
+            session_ms=self._session_ms,
+            version=known.version,
+            most=1 if single else 0,
+            kind="whole" if whole else "",
+        )
+        return Membership(subscription=subscription, session=session, attached=attached)
+
+    def _add_partitions(self, subscription: Subscription, known: Known) -> None:
+        """Partitions added since the subscription was made start at 0."""
+        added = {partition: 0 for partition in range(known.partitions, subscription.topic.partitions)}
+        self._put_partitions(subscription.key, subscription.id, subscription.topic, added, token="")
+
+    # -- what is known ----------------------------------------------------------------------------------------------------
+
+    def known(self, key: SubscriptionKey) -> Known | None:
+        """What is in force for a key, rebuilding what Redis lost; None if there is no such subscription."""
+        deadline = self._monotonic() + ATTACH_WAIT
+        while self._monotonic() < deadline:
+            known = self._known(key)
+            if known is not None:
+                return known if known.version else None
+        raise state_lost(str(key), "no consistent state was reached in time")
+
+    def _known(self, key: SubscriptionKey) -> Known | None:
+        """What is in force; version 0: no such subscription. None: something was repaired, ask again."""
+        try:
+            known = self._coordinator.peek(self.address(key))
+        except Refusal as refusal:
+            if refusal.code in ("MISSING", "RESTARTED"):
+                return self.rebuild(key)
+            self._retry(key, refusal)
+            return None
+        if known.changing_ms is not None:
+            if known.changing_ms > 0:
+                self._wait(min(known.changing_ms / 1000, self._rng.uniform(0.01, 0.05)))
+            else:
+                self._resolve(key, known)
+            return None
+        return known
+
+    # -- rebuilding ---------------------------------------------------------------------------------------------------------
+
+    def rebuild(self, key: SubscriptionKey) -> Known | None:
+        """Bring back a subscription that Redis lost, or go on with what a restarted server kept.
+
+        Returns what is known if the journal knows no such subscription (version 0), else None: ask again. Order: take the
+        right to rebuild on this very server state, fence (an incarnation record), read to the end of the log, install if
+        that right still stands.
+        """
+        shard = self._journal.shard(key.tag)
+        found = in_force(self._journal.read(shard), key.tag, shard)
+        address = self.address(key)
+        if found is None or found.change.definition is None:
+            return _nothing()
+        token = uuid.uuid4().hex
+        reply = self._coordinator.run(
+            "rebuild", address.fixed(), [*self._coordinator.common(), token, CHANGE_MS]
+        )
+        if reply[0] != "OK":
+            if reply[0] == "VERSION":
+                self._retry(key, Refusal("VERSION", reply))
+            self._wait(self._rng.uniform(0.01, 0.05))
+            return None
+        incarnation = self._journal.append_incarnation(shard, token)
+        found = in_force(self._journal.read(shard), key.tag, shard)
+        if found is None or found.change.definition is None:
+            return None
+        if reply[4] == 1:
+            self._coordinator.run(
+                "reincarnate", address.fixed(), [*self._coordinator.common(), token, incarnation]
+            )
+        else:
+            self._install(key, found, token=token, incarnation=incarnation, floors=True)
+        return None
+
+    def _install(
+        self, key: SubscriptionKey, found: InForce, *, token: str, incarnation: int, floors: bool
+    ) -> None:
+        """Put what is in force into Redis; `floors`: from the mirrored floors, after a loss."""
+        change = found.change
+        address = self.address(key)
+        if change.definition is None:
+            self._coordinator.run(
+                "install",
+                address.fixed(),
+                [*self._coordinator.common(), "", found.version, "", "", 0, incarnation, token, 0],
+            )
+            return
+        definition = Definition.from_record(change.definition)
+        topic = self._topics.describe(definition.topic)
+        starts = dict(change.starts)
+        seen = 0
+        if floors and topic.id == change.topic_id:
+            metadata = floor_metadata(found.id, FIRST_EPOCH, topic.id)
+            starts |= self._topics.floors(key.group, topic.name, topic.partitions, metadata)
+            seen = 1
+        for partition in range(topic.partitions):
+            starts.setdefault(partition, 0)
+        ends = self._topics.offsets(topic.name, topic.partitions, "latest") if seen else {}
+        self._put_partitions(
+            key, found.id, TopicInfo(name=topic.name, id=change.topic_id, partitions=len(starts)), starts, token, ends
+        )
+        self._coordinator.run(
+            "install",
+            address.fixed(),
+            [
+                *self._coordinator.common(),
+                found.id,
+                found.version,
+                _content(found),
+                definition.type.value,
+                len(starts),
+                incarnation,
+                token,
+                self._session_ms if floors else 0,
+            ],
+        )
+
+    def _put_partitions(
+        self,
+        key: SubscriptionKey,
+        subscription_id: str,
+        topic: TopicInfo,
+        starts: Mapping[int, int],
+        token: str,
+        seen: Mapping[int, int] | None = None,
+    ) -> None:
+        address = self.address(key)
+        wanted = sorted(starts)
+        for first in range(0, len(wanted), MAX_PARTITIONS):
+            group = wanted[first : first + MAX_PARTITIONS]
+            keys = address.fixed()
+            for partition in group:
+                keys += address.partition(subscription_id, topic.id, partition)
+            parts = [[partition, starts[partition], (seen or {}).get(partition, 0)] for partition in group]
+            self._coordinator.run(
+                "partitions",
+                keys,
+                [*self._coordinator.common(), parts, token, topic.partitions],
+            )
+
+    # -- changing the definition ------------------------------------------------------------------------------------------
+
+    def _change(self, key: SubscriptionKey, known: Known, definition: Definition | None) -> None:
+        """Create, replace (`definition`) or delete (None) what `known` says is in force.
+
+        Returns also when somebody else was faster: the caller looks again. Raises `Refusal` when it can't begin.
+        """
+        address = self.address(key)
+        token = uuid.uuid4().hex
+        topic_id, starts = "", {}
+        if definition is not None:
+            topic = self._topics.describe(definition.topic)
+            topic_id = topic.id
+            starts = self._topics.offsets(definition.topic, topic.partitions, definition.start)
+        shard = self._journal.shard(key.tag)
+        self._coordinator.call(
+            "change", address.fixed(), [*self._coordinator.common(), known.version, token, CHANGE_MS]
+        )
+        entries = self._journal.read(shard)
+        before = in_force(entries, key.tag, shard)
+        deleted = before is not None and before.change.definition is None
+        change = Change(
+            tag=key.tag,
+            key=_key_record(key),
+            # after an unsubscribe Redis knows no version any more; the journal does
+            expected=before.version if known.version == 0 and before is not None and deleted else known.version,
+            under=last_incarnation(entries),
+            definition=None if definition is None else definition.to_record(),
+            id=None,
+            topic_id=topic_id,
+            starts=starts,
+        )
+        version = self._journal.append_change(shard, change)
+        found = in_force(self._journal.read(shard), key.tag, shard)
+        if found is not None:
+            incarnation = max(version, known.incarnation + 1)
+            self._install(key, found, token=token, incarnation=incarnation, floors=False)
+            self._forget(known, address)
+
+    def _resolve(self, key: SubscriptionKey, known: Known) -> None:
+        """Finish a change whose owner let its deadline pass: append an abort, then install what the log says."""
+        shard = self._journal.shard(key.tag)
+        entries = self._journal.read(shard)
+        before = in_force(entries, key.tag, shard)
+        content = before.change if before is not None and before.version == known.changing_from else None
+        abort = Change(
+            tag=key.tag,
+            key=_key_record(key),
+            expected=known.changing_from,
+            under=last_incarnation(entries),
+            definition=None if content is None else content.definition,
+            id=None if before is None or content is None else before.id,
+            topic_id="" if content is None else content.topic_id,
+            starts={} if content is None else content.starts,
+        )
+        self._journal.append_change(shard, abort)
+        found = in_force(self._journal.read(shard), key.tag, shard)
+        if found is not None:
+            self._coordinator.run(
+                "install",
+                self.address(key).fixed(),
+                self._resolution(key, found, known),
+            )
+
+    def _resolution(self, key: SubscriptionKey, found: InForce, known: Known) -> list[Any]:
+        token = self._changing_token(key)
+        change = found.change
+        deleted = change.definition is None
+        if not deleted and found.id != known.id:
+            topic = TopicInfo(name="", id=change.topic_id, partitions=len(change.starts))
+            self._put_partitions(key, found.id, topic, change.starts, token)
+        return [
+            *self._coordinator.common(),
+            "" if deleted else found.id,
+            found.version,
+            "" if change.definition is None else _content(found),
+            "" if change.definition is None else str(change.definition["type"]),
+            len(change.starts),
+            known.incarnation + 1,
+            token,
+            0,
+        ]
+
+    def _changing_token(self, key: SubscriptionKey) -> str:
+        token = self._coordinator.command("HGET", self.address(key).fixed()[0], "changing")
+        return token.decode() if isinstance(token, bytes) else ""
+
+    def _forget(self, known: Known, address: SubscriptionAddress) -> None:
+        """Remove the partitions' state of a subscription that was replaced or deleted."""
+        if not known.definition:
+            return
+        topic_id = json.loads(known.definition)["topic_id"]
+        for partition in range(known.partitions):
+            self._coordinator.command("UNLINK", *address.partition(known.id, topic_id, partition))
+
+    def unsubscribe(self, key: SubscriptionKey) -> None:
+        """Delete a subscription with all that waits in it (rules X1-X5); raises what the rules say."""
+        deadline = self._monotonic() + ATTACH_WAIT
+        refused_at: float | None = None
+        while self._monotonic() < deadline:
+            known = self._known(key)
+            if known is None:
+                continue
+            decision = decide_unsubscribe(self._existing(known), UnsubscribeRequest(key=key))
+            if isinstance(decision, Refuse):
+                if self._may_be_gone(known):
+                    refused_at = refused_at or self._monotonic()
+                    if self._monotonic() - refused_at < GONE_WAIT:
+                        self._sweep(key, known, f"unsubscribe-{uuid.uuid4().hex[:8]}")
+                        continue
+                raise decision.error
+            try:
+                self._change(key, known, None)
+            except Refusal as refusal:
+                self._retry(key, refusal)
+                continue
+            return
+        raise state_lost(str(key), "no consistent state was reached in time")
+
+    def all_keys(self) -> list[SubscriptionKey]:
+        """Every subscription that the journal knows, by name."""
+        keys: dict[str, SubscriptionKey] = {}
+        for shard in range(self._journal.open()):
+            entries = self._journal.read(shard)
+            tags = {entry.change.tag: entry.change.key for entry in entries if entry.change is not None}
+            for tag, record in tags.items():
+                found = in_force(entries, tag, shard)
+                if found is not None and found.change.definition is not None:
+                    keys[tag] = SubscriptionKey(**record)
+        return sorted(keys.values(), key=lambda key: key.display)
+
+
+def _nothing() -> Known:
+    return Known(
+        id="",
+        version=0,
+        definition="",
+        incarnation=0,
+        changing_ms=None,
+        changing_from=0,
+        members=(),
+        partitions=0,
+        grace_ms=0,
+        now=0,
+    )

@@ -1,0 +1,84 @@
+--- A member attaches to the subscription.
+-- KEYS     see include/context.lua
+-- ARGV[1]  6 name for people  7 session time-out, ms  8 version of the definition that was decided on
+--          9 most members, this one included (0: no limit)  10 kind: '' or 'whole' (holds the whole subscription)
+-- Reply    head, 5 { rank, members, id of the next member }, 6 partitions known, 7 ms until leases are granted
+-- Codes    OK; ACTIVE: 5 names of the members in the way, 6 ms after which asking again makes sense (-1: it does
+--          not; they are alive); CHANGED: the definition is not the version decided on; CHANGING: 5 ms until its
+--          deadline; and those of context.lua
+--- @include "context"
+--- @include "members"
+
+local request = cmsgpack.unpack(ARGV[1])
+local ctx, code = open(request)
+if code ~= 'OK' then
+  return head(ctx, code)
+end
+if ctx.row.changing and ctx.row.changing ~= '' then
+  local reply = head(ctx, 'CHANGING')
+  reply[5] = math.max(number(ctx.row.changing_until, 0) - ctx.now, 0)
+  return reply
+end
+if tonumber(ctx.row.version) ~= request[8] then
+  return head(ctx, 'CHANGED')
+end
+local again = reap(ctx, true)
+local names, whole = {}, request[10] == 'whole'
+for _, id in ipairs(ctx.ranks) do
+  local m = id ~= ctx.caller and load_member(ctx, id)
+  if m then
+    names[#names + 1] = m.name
+    whole = whole or m.kind == 'whole'
+  end
+end
+if #names > 0 and (whole or (request[9] > 0 and #names >= request[9])) then
+  save_members(ctx)
+  send_wakes(ctx)
+  close(ctx)
+  local reply = head(ctx, 'ACTIVE')
+  reply[5] = names
+  reply[6] = again
+  return reply
+end
+ctx.attached = ctx.attached + 1
+ctx.attached_changed = true
+ctx.session_ttl = math.max(ctx.session_ttl, request[7])
+local old = load_member(ctx, ctx.caller)
+if old then -- the same member attaches again: what it held has ended uncleanly
+  remove_member(ctx, old, false)
+end
+local me = {
+  id = ctx.caller, n = ctx.attached, expiry = ctx.now + request[7], credit = 0, exchange = 0, tokens = {}, silent = 0,
+  name = request[6], refused = {}, ttl = request[7], watches = {}, kind = request[10], served = ctx.served + 1,
+  since = ctx.now,
+}
+ctx.served = ctx.served + 1
+ctx.members[me.id] = me
+touch_member(ctx, me)
+ctx.ranks[#ctx.ranks + 1] = me.id
+ctx.ranks_changed = true
+if ctx.next_expiry == 0 or me.expiry < ctx.next_expiry then
+  ctx.next_expiry = me.expiry
+end
+if #ctx.awaited > 0 then -- when all who held leases before a restart are back, nobody needs to wait for them
+  local rest = {}
+  for _, id in ipairs(ctx.awaited) do
+    if id ~= me.id then
+      rest[#rest + 1] = id
+    end
+  end
+  ctx.awaited = rest
+  ctx.awaited_changed = true
+  if #rest == 0 then
+    ctx.grace = 0
+  end
+end
+wake_all(ctx)
+save_members(ctx)
+send_wakes(ctx)
+close(ctx)
+local reply = head(ctx, 'OK')
+reply[5] = { #ctx.ranks - 1, #ctx.ranks, ctx.ranks[1] }
+reply[6] = ctx.partitions
+reply[7] = math.max(ctx.grace - ctx.now, 0)
+return reply

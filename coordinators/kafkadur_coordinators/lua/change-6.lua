@@ -1,0 +1,44 @@
+--- Begins a change of the definition: create, replace, unsubscribe. Nobody can attach until it is installed
+--- or, past its deadline, resolved by whoever finds it.
+-- KEYS     see include/context.lua
+-- ARGV[1]  6 version expected (0: there is no subscription)  7 token of this change  8 deadline, ms from now
+-- Reply    head
+-- Codes    OK; CHANGED: the version is another one; CHANGING: 5 ms until the deadline of the change in progress;
+--          ACTIVE: 5 names of the members in the way, 6 as in attach; and those of context.lua
+--- @include "context"
+--- @include "members"
+
+local request = cmsgpack.unpack(ARGV[1])
+local ctx, code = open(request)
+if code ~= 'OK' and not (code == 'MISSING' and request[6] == 0) then
+  return head(ctx, code)
+end
+if ctx.row.changing and ctx.row.changing ~= '' and ctx.row.changing ~= request[7] then
+  local reply = head(ctx, 'CHANGING')
+  reply[5] = math.max(number(ctx.row.changing_until, 0) - ctx.now, 0)
+  return reply
+end
+if number(ctx.row.version, 0) ~= request[6] then
+  return head(ctx, 'CHANGED')
+end
+if code == 'OK' then
+  local again = reap(ctx, true)
+  local names = {}
+  for _, id in ipairs(ctx.ranks) do
+    local m = load_member(ctx, id)
+    names[#names + 1] = m and m.name
+  end
+  save_members(ctx)
+  send_wakes(ctx)
+  if #names > 0 then
+    close(ctx)
+    local reply = head(ctx, 'ACTIVE')
+    reply[5] = names
+    reply[6] = again
+    return reply
+  end
+end
+redis.call('HSET', KEYS[1], 'changing', request[7], 'changing_until', text(ctx.now + request[8]),
+  'changing_from', text(request[6]))
+close(ctx)
+return head(ctx, 'OK')

@@ -1,0 +1,33 @@
+--- A member leaves in order. What it still holds goes back uncounted, at once for the partitions named.
+-- KEYS     see include/context.lua; three keys for each partition in ARGV[1][6], at most 16
+-- ARGV[1]  6 partitions
+-- Reply    head
+-- Codes    OK (also when the member was not attached), and those of context.lua
+--- @include "context"
+--- @include "bits"
+--- @include "runs"
+--- @include "members"
+--- @include "partition"
+--- @include "serve"
+
+local request = cmsgpack.unpack(ARGV[1])
+local ctx, code = open(request)
+if code ~= 'OK' then
+  return head(ctx, code)
+end
+local me = load_member(ctx, request[5])
+if me then
+  remove_member(ctx, me, true)
+  for i, p in ipairs(request[6]) do
+    local pt = load_partition(ctx, p, 7 + (i - 1) * 3)
+    if pt then
+      adopt_orphans(ctx, pt)
+      serve(ctx, pt, -1, 0)
+      save_partition(pt)
+    end
+  end
+  save_members(ctx)
+  send_wakes(ctx)
+  close(ctx)
+end
+return head(ctx, 'OK')

@@ -1,0 +1,200 @@
+--- One exchange of a member: verdicts, positions and credit in; leases, horizons and its role out.
+-- KEYS     see include/context.lua; three keys for each partition in ARGV[1][11], in that order, at most 16
+-- ARGV[1]  6 exchange number (rises by 1; a repeat is answered again but not applied again)
+--          7 free credit, records     8 highest token the member has seen     9 1: ask for presence of the others
+--         10 span of a lane: window + unconfirmed budget, records
+--         11 touched partitions, each { partition, avail (-1: nothing new), position of the lane (-1: none),
+--              settled, returned, done }
+--              settled:  { token, { start, end, start, end, ... }, blob start, blob }  blob '' if there is none
+--              returned: { token, start, end, how (partition.lua, give_back), delay ms }
+--              done:     tokens whose offsets all have their verdict
+-- Reply    head, 5 highest token now, 6 ask for presence again in ms (-1: all are heard), 7 { rank, members, id of the next member },
+--          8 leases { token, partition, start, horizon, marks, kind, seen } with tokens above ARGV[1][8],
+--          9 horizons { token, horizon } of lanes, 10 refused tokens (fenced; nothing was changed for them),
+--         11 partitions { partition, base, next, avail, floor, ms until the next exception is due (-1: none) }, 12 partitions to watch,
+--         13 partitions with leases of members who are gone, 14 ms until leases are granted again
+-- Codes    OK, STALE (an older exchange than the last applied), FENCED (the member is not attached any more),
+--          INVALID (a verdict outside its lease; nothing was changed), and those of context.lua
+-- Cost     bounded by the partitions (16), the verdicts carried and 64 leases of the member
+--- @include "context"
+--- @include "bits"
+--- @include "runs"
+--- @include "members"
+--- @include "partition"
+--- @include "serve"
+
+local function inside(l, s, e)
+  return s >= l.s and e <= l.e and s <= e
+end
+
+--- Looks up every lease named and checks every bound before anything is written.
+local function check(ctx, parts)
+  local leases, refused = {}, {}
+  local function mine(token, p)
+    if leases[token] == nil then
+      local l = load_lease(ctx, token)
+      leases[token] = l and l.member == ctx.caller and l.p == p and l or false
+      if not leases[token] then
+        refused[#refused + 1] = token
+      end
+    end
+    return leases[token]
+  end
+  for _, part in ipairs(parts) do
+    for _, v in ipairs(part[4]) do
+      local l = mine(v[1], part[1])
+      if l then
+        for i = 1, #v[2], 2 do
+          if not inside(l, v[2][i], v[2][i + 1]) then
+            return nil
+          end
+        end
+        if #v[4] > 0 and (v[3] % 8 ~= 0 or v[3] < l.s - 7 or v[3] + #v[4] * 8 > l.e + 7) then
+          return nil
+        end
+      end
+    end
+    for _, v in ipairs(part[5]) do
+      local l = mine(v[1], part[1])
+      if l and not inside(l, v[2], v[3]) then
+        return nil
+      end
+    end
+    for _, token in ipairs(part[6]) do
+      mine(token, part[1])
+    end
+  end
+  return leases, refused
+end
+
+local function apply(ctx, pt, part, leases)
+  pt.avail = math.max(pt.avail, part[2])
+  for _, v in ipairs(part[4]) do
+    local l = leases[v[1]]
+    if l then
+      for i = 1, #v[2], 2 do
+        settle_range(pt, l, v[2][i], v[2][i + 1])
+        pt.avail = math.max(pt.avail, v[2][i + 1])
+      end
+      if #v[4] > 0 then
+        settle_blob(pt, l, v[3], v[4])
+      end
+    end
+  end
+  for _, v in ipairs(part[5]) do
+    local l = leases[v[1]]
+    if l then
+      give_back(pt, l, v[2], v[3], v[4], v[5] > 0 and ctx.now + v[5] or 0)
+      if v[4] > 0 then
+        pt.avail = math.max(pt.avail, v[3])
+      end
+    end
+  end
+  for _, token in ipairs(part[6]) do
+    if leases[token] then
+      end_lease(ctx, pt, leases[token], false)
+    end
+  end
+end
+
+local function new_leases(ctx, me, have, seen_of)
+  local out = {}
+  for _, token in ipairs(me.tokens) do
+    if token > have then
+      local l = load_lease(ctx, token)
+      if l then
+        out[#out + 1] = { l.token, l.p, l.s, l.e, l.marks, l.kind, seen_of[l.p] or 0 }
+      end
+    end
+  end
+  return out
+end
+
+local request = cmsgpack.unpack(ARGV[1])
+local ctx, code = open(request)
+if code ~= 'OK' then
+  return head(ctx, code)
+end
+local me = load_member(ctx, request[5])
+if not me then
+  return head(ctx, 'FENCED')
+end
+if request[6] < me.exchange then
+  return head(ctx, 'STALE')
+end
+local parts = request[11]
+local touched = {}
+for i, part in ipairs(parts) do
+  touched[i] = load_partition(ctx, part[1], 7 + (i - 1) * 3)
+  if not touched[i] then
+    return head(ctx, 'MISSING')
+  end
+end
+
+local lane = ctx.row.type == 'exclusive' and me.kind == ''
+local again = -1
+if request[6] > me.exchange then
+  local leases, refused = check(ctx, parts)
+  if not leases then
+    return head(ctx, 'INVALID')
+  end
+  me.exchange, me.refused = request[6], refused
+  me.expiry = ctx.now + me.ttl
+  me.credit = request[7]
+  me.silent = 0
+  touch_member(ctx, me)
+  if not lane then
+    set_hungry(me)
+  end
+  if ctx.next_expiry <= ctx.now or request[9] == 1 then
+    again = reap(ctx, request[9] == 1)
+  end
+  for i, pt in ipairs(touched) do
+    apply(ctx, pt, parts[i], leases)
+    adopt_orphans(ctx, pt)
+    bound_bitmap(ctx, pt)
+  end
+  for i, pt in ipairs(touched) do
+    serve(ctx, pt, parts[i][3], request[10])
+    if not lane then
+      settle_watch(ctx, pt.p, me)
+    end
+    save_partition(pt)
+  end
+  if not lane then
+    adopt_unwatched(ctx, me)
+  end
+  save_members(ctx)
+  send_wakes(ctx)
+  close(ctx)
+end
+
+local seen_of, horizons, states = {}, {}, {}
+for i, pt in ipairs(touched) do
+  seen_of[pt.p] = pt.seen
+  if pt.lane ~= 0 then
+    local l = load_lease(ctx, pt.lane)
+    if l and l.member == me.id then
+      horizons[#horizons + 1] = { l.token, l.e }
+    end
+  end
+  local due = pt.xd < 0 and -1 or math.max(pt.xd - ctx.now, 0)
+  states[i] = { pt.p, pt.base, pt.next, pt.avail, floor_of(pt), due }
+end
+local rank = rank_of(ctx, me.id) or 0
+local left_over = {}
+for i, orphan in ipairs(ctx.orphans) do
+  left_over[i] = orphan[3]
+end
+local reply = head(ctx, 'OK')
+reply[5] = ctx.token
+reply[6] = again
+reply[7] = { rank, #ctx.ranks, ctx.ranks[(rank + 1) % #ctx.ranks + 1] or '' }
+reply[8] = new_leases(ctx, me, request[8], seen_of)
+reply[9] = horizons
+reply[10] = me.refused
+reply[11] = states
+reply[12] = me.watches
+reply[13] = left_over
+reply[14] = math.max(ctx.grace - ctx.now, 0)
+return reply

@@ -1,0 +1,112 @@
+--- The frame of every script: who is the server, what time is it, which subscription is this.
+-- KEYS of a subscription, the same in every script:
+--   1 def      hash: definition, incarnation, counters
+--   2 members  hash: member id -> packed member (members.lua)
+--   3 leases   hash: token -> packed lease (partition.lua)
+--   4 hungry   sorted set: members with free credit, by the number of their last service
+--   5 watchers hash: partition -> member that reports how far it is readable
+--   6 scratch  string: empty between scripts
+-- then three keys for each touched partition: state (hash), bits, runs.
+-- ARGV[1] is one msgpack array. Its first five elements are the same in every script:
+--   1 state version, 2 clock (ms; 0: the server's own), 3 subscription id ('' before it is known),
+--   4 incarnation (0: any), 5 member id ('' if it is none)
+-- Every reply begins with: code, sequence number of the subscription, incarnation, time (ms).
+-- Codes: OK, MISSING (nothing known here), RESTARTED (the server is not the one that held this state),
+--   INCARNATION (state was rebuilt since), GONE (another subscription has this key now), VERSION
+--   (state is of another version), CHANGING (the definition is being changed), and what a script adds.
+local STATE_VERSION = 1
+local PRESENCE_GRACE_MS = 500
+
+local function number(text, default)
+  return tonumber(text) or default
+end
+
+local function text(n)
+  return string.format('%.0f', n)
+end
+
+local function server_identity()
+  local info = redis.call('INFO', 'server', 'replication')
+  return string.match(info, 'run_id:(%w+)') .. ':' .. string.match(info, 'master_replid:(%w+)')
+end
+
+local FIELDS = {
+  'id', 'version', 'incarnation', 'state_version', 'server', 'token', 'sequence', 'time', 'skew', 'type',
+  'partitions', 'grace', 'next_expiry', 'attached', 'ranks', 'orphans', 'unwatched', 'quiet', 'served',
+  'changing', 'changing_until', 'awaited', 'session_ttl',
+}
+
+--- The subscription as this script sees it, or nil and the code that says why not.
+local function open(request)
+  local raw = redis.call('HMGET', KEYS[1], unpack(FIELDS))
+  local row = {}
+  for i, name in ipairs(FIELDS) do
+    row[name] = raw[i]
+  end
+  local ctx = {
+    row = row, members = {}, changed_members = {}, wakes = {}, heard = {},
+    caller = request[5],
+    sequence = number(row.sequence, 0), incarnation = number(row.incarnation, 0), token = number(row.token, 0),
+    grace = number(row.grace, 0), next_expiry = number(row.next_expiry, 0), attached = number(row.attached, 0),
+    served = number(row.served, 0), quiet = number(row.quiet, 0), partitions = number(row.partitions, 0),
+    skew = number(row.skew, 0), session_ttl = number(row.session_ttl, 0),
+    ranks = row.ranks and cmsgpack.unpack(row.ranks) or {},
+    orphans = row.orphans and cmsgpack.unpack(row.orphans) or {},
+    unwatched = row.unwatched and cmsgpack.unpack(row.unwatched) or {},
+    awaited = row.awaited and cmsgpack.unpack(row.awaited) or {},
+  }
+  local clock = request[2]
+  if clock == 0 then
+    local t = redis.call('TIME')
+    clock = tonumber(t[1]) * 1000 + math.floor(tonumber(t[2]) / 1000)
+  end
+  local last = number(row.time, 0)
+  ctx.now = clock + ctx.skew
+  if ctx.now < last then -- the server's clock stepped back: time goes on by what it lost
+    ctx.skew = ctx.skew + (last - ctx.now)
+    ctx.now = last
+  end
+  ctx.server = server_identity()
+  if request[1] ~= STATE_VERSION or (row.state_version and tonumber(row.state_version) ~= STATE_VERSION) then
+    return ctx, 'VERSION'
+  end
+  if not row.id then
+    return ctx, 'MISSING'
+  end
+  if row.server ~= ctx.server then
+    return ctx, 'RESTARTED'
+  end
+  if request[3] ~= '' and request[3] ~= row.id then
+    return ctx, 'GONE'
+  end
+  if request[4] ~= 0 and request[4] ~= ctx.incarnation then
+    return ctx, 'INCARNATION'
+  end
+  return ctx, 'OK'
+end
+
+local function head(ctx, code)
+  return { code, ctx.sequence, ctx.incarnation, ctx.now }
+end
+
+--- Writes what the script changed in the subscription's own record; the last thing a script does.
+local function close(ctx)
+  ctx.sequence = ctx.sequence + 1
+  local set = {
+    'sequence', text(ctx.sequence), 'time', text(ctx.now), 'skew', text(ctx.skew), 'token', text(ctx.token),
+    'served', text(ctx.served), 'next_expiry', text(ctx.next_expiry), 'grace', text(ctx.grace),
+  }
+  for _, name in ipairs({ 'ranks', 'orphans', 'unwatched', 'awaited' }) do
+    if ctx[name .. '_changed'] then
+      set[#set + 1] = name
+      set[#set + 1] = cmsgpack.pack(ctx[name])
+    end
+  end
+  if ctx.attached_changed then
+    set[#set + 1] = 'attached'
+    set[#set + 1] = text(ctx.attached)
+    set[#set + 1] = 'session_ttl'
+    set[#set + 1] = text(ctx.session_ttl)
+  end
+  redis.call('HSET', KEYS[1], unpack(set))
+end

@@ -1,0 +1,173 @@
+--- Members of a subscription: who is attached, who is alive, who wants work.
+-- A packed member is an array:
+--   1 attach number, 2 expiry (ms), 3 free credit (records), 4 number of the exchange applied last,
+--   5 tokens held, 6 time its channel fell silent (ms, 0: it is heard), 7 name, 8 tokens refused in the
+--   exchange applied last, 9 session time-out (ms), 10 watched partitions, 11 kind ('' or 'whole'),
+--   12 number of its last service, 13 attached at (ms)
+local function channel(id)
+  return string.sub(KEYS[1], 1, -4) .. 'c:' .. id
+end
+
+local function load_member(ctx, id)
+  local m = ctx.members[id]
+  if m == nil then
+    local packed = redis.call('HGET', KEYS[2], id)
+    if not packed then
+      ctx.members[id] = false
+      return nil
+    end
+    local a = cmsgpack.unpack(packed)
+    m = {
+      id = id, n = a[1], expiry = a[2], credit = a[3], exchange = a[4], tokens = a[5], silent = a[6], name = a[7],
+      refused = a[8], ttl = a[9], watches = a[10], kind = a[11], served = a[12], since = a[13],
+    }
+    ctx.members[id] = m
+  end
+  return m or nil
+end
+
+local function touch_member(ctx, m)
+  ctx.changed_members[m.id] = m
+end
+
+local function save_members(ctx)
+  for id, m in pairs(ctx.changed_members) do
+    if ctx.members[id] then
+      redis.call('HSET', KEYS[2], id, cmsgpack.pack({
+        m.n, m.expiry, m.credit, m.exchange, m.tokens, m.silent, m.name, m.refused, m.ttl, m.watches, m.kind,
+        m.served, m.since,
+      }))
+    end
+  end
+end
+
+--- number of a member from 0, in the order of attaching; nil if it is not attached
+local function rank_of(ctx, id)
+  for i, other in ipairs(ctx.ranks) do
+    if other == id then
+      return i - 1
+    end
+  end
+  return nil
+end
+
+--- Is partition p at home with the member of this rank? Members are spread over partitions first;
+--- when there are more members than partitions, several share one.
+local function at_home(ctx, p, rank)
+  local count = #ctx.ranks
+  if count <= ctx.partitions then
+    return p % count == rank
+  end
+  return rank % ctx.partitions == p
+end
+
+--- does the process of this member listen on its channel now?
+local function is_heard(ctx, id)
+  if ctx.heard[id] == nil then
+    ctx.heard[id] = redis.call('PUBSUB', 'SHARDNUMSUB', channel(id))[2] > 0
+  end
+  return ctx.heard[id]
+end
+
+local function want_wake(ctx, id)
+  if id ~= ctx.caller then
+    ctx.wakes[id] = true
+  end
+end
+
+local function wake_all(ctx)
+  for _, id in ipairs(ctx.ranks) do
+    want_wake(ctx, id)
+  end
+end
+
+local function send_wakes(ctx)
+  for id in pairs(ctx.wakes) do
+    redis.call('SPUBLISH', channel(id), 'w')
+  end
+end
+
+local function set_hungry(m)
+  if m.credit > 0 then
+    redis.call('ZADD', KEYS[4], m.served, m.id)
+  else
+    redis.call('ZREM', KEYS[4], m.id)
+  end
+end
+
+local function drop_token(m, token)
+  for i, held in ipairs(m.tokens) do
+    if held == token then
+      table.remove(m.tokens, i)
+      return
+    end
+  end
+end
+
+--- Takes a member off the list. Its leases become orphans: they end when a script touches their partition,
+--- counted as attempts unless the member left in order (`clean`).
+local function remove_member(ctx, m, clean)
+  for _, token in ipairs(m.tokens) do
+    local packed = redis.call('HGET', KEYS[3], text(token))
+    if packed then
+      ctx.orphans[#ctx.orphans + 1] = { token, clean and 1 or 0, cmsgpack.unpack(packed)[1] }
+      ctx.orphans_changed = true
+    end
+  end
+  redis.call('HDEL', KEYS[2], m.id)
+  redis.call('ZREM', KEYS[4], m.id)
+  ctx.members[m.id] = false
+  ctx.changed_members[m.id] = nil
+  local rank = rank_of(ctx, m.id)
+  if rank then
+    table.remove(ctx.ranks, rank + 1)
+    ctx.ranks_changed = true
+  end
+  for _, p in ipairs(m.watches) do
+    if redis.call('HGET', KEYS[5], p) == m.id then
+      redis.call('HDEL', KEYS[5], p)
+      ctx.unwatched[#ctx.unwatched + 1] = p
+      ctx.unwatched_changed = true
+    end
+  end
+  wake_all(ctx)
+end
+
+--- Ends members whose session is over: time-out passed, or channel silent for PRESENCE_GRACE_MS.
+--- Presence is not asked for one session after the server changed: everybody reconnects then.
+--- Returns in how many ms a silent member is to be looked at again (-1: there is none).
+local function reap(ctx, ask_presence)
+  local again, nearest = -1, 0
+  local ids = {}
+  for i, id in ipairs(ctx.ranks) do
+    ids[i] = id
+  end
+  for _, id in ipairs(ids) do
+    local m = load_member(ctx, id)
+    if m and id ~= ctx.caller then
+      if m.expiry <= ctx.now then
+        remove_member(ctx, m, false)
+      elseif ask_presence and ctx.now >= ctx.quiet then
+        if is_heard(ctx, id) then
+          if m.silent ~= 0 then
+            m.silent = 0
+            touch_member(ctx, m)
+          end
+        elseif m.silent == 0 then
+          m.silent = ctx.now
+          touch_member(ctx, m)
+          again = PRESENCE_GRACE_MS
+        elseif ctx.now - m.silent >= PRESENCE_GRACE_MS then
+          remove_member(ctx, m, false)
+        elseif again < 0 or again > PRESENCE_GRACE_MS - (ctx.now - m.silent) then
+          again = PRESENCE_GRACE_MS - (ctx.now - m.silent)
+        end
+      end
+    end
+    if m and ctx.members[id] and (nearest == 0 or m.expiry < nearest) then
+      nearest = m.expiry
+    end
+  end
+  ctx.next_expiry = nearest
+  return again
+end

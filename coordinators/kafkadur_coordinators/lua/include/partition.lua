@@ -1,0 +1,222 @@
+--- One touched partition: its state, its leases, settling and giving back.
+-- A packed lease is an array: 1 partition, 2 start, 3 horizon (exclusive), 4 member id, 5 marks of its
+-- offsets (runs.lua), 6 kind: 'range' (fixed horizon) or 'lane' (extended while it is held).
+local CONVERT_BITS = 65536
+
+local function load_partition(_, p, first_key)
+  local pt = { p = p, state_key = KEYS[first_key], bits_key = KEYS[first_key + 1], runs_key = KEYS[first_key + 2] }
+  local row = redis.call('HMGET', pt.state_key, 'base', 'next', 'avail', 'origin', 'due', 'seen', 'lane')
+  if not row[1] then
+    return nil
+  end
+  pt.base, pt.next, pt.avail, pt.origin = tonumber(row[1]), tonumber(row[2]), tonumber(row[3]), tonumber(row[4])
+  pt.xd, pt.seen, pt.lane = tonumber(row[5]), tonumber(row[6]), tonumber(row[7])
+  return pt
+end
+
+local function save_partition(pt)
+  redis.call('HSET', pt.state_key, 'base', text(pt.base), 'next', text(pt.next), 'avail', text(pt.avail),
+    'origin', text(pt.origin), 'due', text(pt.xd), 'seen', text(pt.seen), 'lane', text(pt.lane))
+  if pt.runs_changed then
+    if #pt.runs == 0 then
+      redis.call('DEL', pt.runs_key)
+    else
+      redis.call('SET', pt.runs_key, pt.runs)
+    end
+  end
+end
+
+--- lowest unsettled offset
+local function floor_of(pt)
+  if run_count(pt) > 0 then
+    local s = run_at(pt, 1)
+    return math.min(s, pt.base)
+  end
+  return pt.base
+end
+
+local function load_lease(ctx, token)
+  local packed = redis.call('HGET', KEYS[3], text(token))
+  if not packed then
+    return nil
+  end
+  local a = cmsgpack.unpack(packed)
+  return { token = token, p = a[1], s = a[2], e = a[3], member = a[4], marks = a[5], kind = a[6], ctx = ctx }
+end
+
+local function save_lease(l)
+  redis.call('HSET', KEYS[3], text(l.token), cmsgpack.pack({ l.p, l.s, l.e, l.member, l.marks, l.kind }))
+end
+
+--- Moves the undecided offsets of [s, e) into the exceptions; base may move over them then.
+local function set_aside(pt, s, e, marks, due, token)
+  local from = next_undecided(pt, s, e)
+  while from do
+    local to = next_decided(pt, from, e)
+    run_insert(pt, from, to, marks, due, token)
+    decide_range(pt, from, to)
+    from = next_undecided(pt, to, e)
+  end
+end
+
+--- Settles [s, e) of a lease.
+local function settle_range(pt, l, s, e)
+  if run_count(pt) > 0 then
+    run_change(pt, s, e, l.token, function() return nil end)
+  end
+  if l.marks == 0 then -- a lease of marked offsets holds exceptions only
+    decide_range(pt, s, e)
+  end
+end
+
+--- Settles the one-bits of a blob whose first bit is offset `from`.
+local function settle_blob(pt, l, from, blob)
+  for i = run_count(pt), 1, -1 do -- what was set aside while its lease went on
+    local s, e, _, _, token = run_at(pt, i)
+    if token == l.token then
+      for o = math.max(s, from), math.min(e, from + #blob * 8) - 1 do
+        local byte = string.byte(blob, math.floor((o - from) / 8) + 1)
+        if bit.band(byte, bit.rshift(128, (o - from) % 8)) ~= 0 then
+          run_change(pt, o, o + 1, l.token, function() return nil end)
+        end
+      end
+    end
+  end
+  if l.marks == 0 then
+    decide_blob(pt, from, blob, KEYS[6])
+  end
+end
+
+--- Gives [s, e) of a lease back. how: 0 never handed out, 1 handed out but not counted as an attempt,
+--- 2 counted. What was never handed out at the end of what was granted is simply not granted any more.
+local function give_back(pt, l, s, e, how, due)
+  if run_count(pt) > 0 then
+    run_change(pt, s, e, l.token, function(marks)
+      if how == 2 then
+        marks = marks - marks % 2 + 3
+      elseif how == 1 then
+        marks = marks - marks % 2 + 1
+      end
+      return marks, due, 0
+    end)
+  end
+  if l.marks ~= 0 then
+    return
+  end
+  if how == 0 and e >= pt.next and next_decided(pt, math.max(s, pt.base), pt.next) == pt.next then
+    pt.next = math.max(s, pt.base)
+    if l.e > s then
+      l.e = math.max(s, l.s)
+      save_lease(l)
+    end
+    return
+  end
+  set_aside(pt, s, math.min(e, pt.next), ({ [0] = 0, [1] = 1, [2] = 3 })[how], due, 0)
+end
+
+--- Ends a lease. counted: its holder ended uncleanly, what may have been delivered counts as an attempt.
+--- Offsets at or beyond avail were a reservation: they are only marked (pt.seen).
+local function end_lease(ctx, pt, l, counted)
+  local known = math.max(math.min(l.e, pt.avail), math.min(l.s, l.e))
+  if l.e > known then
+    if counted then
+      pt.seen = math.max(pt.seen, l.e)
+    end
+    give_back(pt, l, known, l.e, 0, 0)
+  end
+  give_back(pt, l, l.s, known, counted and 2 or 1, 0)
+  if pt.lane == l.token then
+    pt.lane = 0
+  end
+  redis.call('HDEL', KEYS[3], text(l.token))
+  local m = load_member(ctx, l.member)
+  if m then
+    drop_token(m, l.token)
+    touch_member(ctx, m)
+  end
+end
+
+--- Ends the leases that members who are gone held on this partition.
+local function adopt_orphans(ctx, pt)
+  if #ctx.orphans == 0 then
+    return
+  end
+  local rest = {}
+  for _, orphan in ipairs(ctx.orphans) do
+    if orphan[3] == pt.p then
+      local l = load_lease(ctx, orphan[1])
+      if l then
+        end_lease(ctx, pt, l, orphan[2] == 0)
+      end
+      ctx.orphans_changed = true
+    else
+      rest[#rest + 1] = orphan
+    end
+  end
+  ctx.orphans = rest
+end
+
+--- the lease that holds an undecided offset; looks at every lease, so only for rare calls
+local function find_lease(ctx, p)
+  local all = redis.call('HGETALL', KEYS[3])
+  local found = {}
+  for i = 1, #all, 2 do
+    local a = cmsgpack.unpack(all[i + 1])
+    if a[1] == p and a[5] == 0 then
+      found[#found + 1] = load_lease(ctx, tonumber(all[i]))
+    end
+  end
+  return function(o)
+    for _, l in ipairs(found) do
+      if l.s <= o and o < l.e then
+        return l
+      end
+    end
+    return nil
+  end
+end
+
+--- Keeps the bitmap short: what an old lease holds back is set aside under its token, so base can move on.
+local function bound_bitmap(ctx, pt)
+  if pt.next - pt.base <= CONVERT_BITS then
+    return
+  end
+  local lease_of = find_lease(ctx, pt.p)
+  local to = pt.base + CONVERT_BITS / 2
+  local from = next_undecided(pt, pt.base, to)
+  while from do
+    local stop = next_decided(pt, from, to)
+    local l = lease_of(from)
+    if not l then
+      run_insert(pt, from, stop, 1, 0, 0)
+    else
+      stop = math.min(stop, l.e)
+      run_insert(pt, from, stop, 0, 0, l.token)
+    end
+    decide_range(pt, from, stop)
+    from = next_undecided(pt, stop, to)
+  end
+end
+
+--- Grants [s, e) to a member and returns the lease.
+local function grant(ctx, pt, m, s, e, marks, kind)
+  ctx.token = ctx.token + 1
+  local l = { token = ctx.token, p = pt.p, s = s, e = e, member = m.id, marks = marks, kind = kind }
+  save_lease(l)
+  m.tokens[#m.tokens + 1] = l.token
+  touch_member(ctx, m)
+  want_wake(ctx, m.id)
+  return l
+end
+
+--- Grants the next ready exceptions of a partition, at most `limit` records. Nil if none is ready.
+local function grant_run(ctx, pt, m, limit)
+  local s, e, marks = run_ready(pt, ctx.now)
+  if not s then
+    return nil
+  end
+  e = math.min(e, s + limit)
+  local l = grant(ctx, pt, m, s, e, math.max(marks, 1), 'range')
+  run_change(pt, s, e, 0, function() return math.max(marks, 1), 0, l.token end)
+  return l
+end

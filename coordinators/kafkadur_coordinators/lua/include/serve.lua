@@ -1,0 +1,89 @@
+--- Who gets what next: one include a subscription type decides, everything else is the same for all.
+local MAX_LEASES = 64 -- a member holds at most so many, which bounds the cost of ending it
+local MAX_GRANTS = 16 -- in one script call and partition
+
+--- @include "choose_exclusive"
+--- @include "choose_shared"
+
+local function serve(ctx, pt, position, span)
+  if ctx.now < ctx.grace then
+    return
+  end
+  if ctx.row.type == 'exclusive' then
+    local m = choose_exclusive(ctx)
+    if m and m.id == ctx.caller then
+      serve_lane(ctx, pt, m, position, span)
+    end
+  else
+    serve_shared(ctx, pt)
+  end
+end
+
+--- Partition p gets a watcher with free credit, if there is one: a member that reports how far p is readable.
+local function hand_on_watch(ctx, p, me)
+  local now = redis.call('HGET', KEYS[5], p)
+  if now and now ~= me.id and load_member(ctx, now) then
+    return
+  end
+  for _, id in ipairs(redis.call('ZRANGE', KEYS[4], 0, LOOK_AT - 1)) do
+    local m = id ~= me.id and load_member(ctx, id)
+    if m and m.credit > 0 and is_heard(ctx, id) then
+      redis.call('HSET', KEYS[5], p, id)
+      m.watches[#m.watches + 1] = p
+      touch_member(ctx, m)
+      want_wake(ctx, id)
+      return
+    end
+  end
+  for _, other in ipairs(ctx.unwatched) do
+    if other == p then
+      return
+    end
+  end
+  ctx.unwatched[#ctx.unwatched + 1] = p
+  ctx.unwatched_changed = true
+end
+
+local function without(list, p)
+  local rest = {}
+  for _, other in ipairs(list) do
+    if other ~= p then
+      rest[#rest + 1] = other
+    end
+  end
+  return rest
+end
+
+--- Who watches a touched partition after this exchange. A member at home takes the watch whenever it has room
+--- and hands it on in the exchange that fills it.
+local function settle_watch(ctx, p, me)
+  local mine = redis.call('HGET', KEYS[5], p) == me.id
+  if me.credit > 0 then
+    local rank = rank_of(ctx, me.id)
+    if not mine and rank and at_home(ctx, p, rank) then
+      redis.call('HSET', KEYS[5], p, me.id)
+      me.watches[#me.watches + 1] = p
+      ctx.unwatched = without(ctx.unwatched, p)
+      ctx.unwatched_changed = true
+    end
+  elseif mine then
+    redis.call('HDEL', KEYS[5], p)
+    me.watches = without(me.watches, p)
+    hand_on_watch(ctx, p, me)
+  end
+end
+
+--- A member with room takes on partitions that nobody watches.
+local function adopt_unwatched(ctx, me)
+  if me.credit <= 0 then
+    return
+  end
+  for _, p in ipairs(ctx.unwatched) do
+    redis.call('HSET', KEYS[5], p, me.id)
+    me.watches[#me.watches + 1] = p
+  end
+  if #ctx.unwatched > 0 then
+    ctx.unwatched = {}
+    ctx.unwatched_changed = true
+  end
+end

@@ -1,0 +1,39 @@
+--- Installs what the journal says is in force. Repeating it, or coming late, changes nothing.
+-- KEYS     see include/context.lua
+-- ARGV[1]  6 subscription id ('': unsubscribed)  7 version  8 definition (JSON)  9 type  10 partitions
+--          11 incarnation  12 token of the change or of the rebuild that ends with this  13 ms without fresh leases
+-- Reply    head
+-- Codes    OK; CHANGED: something newer is installed, or a rebuild is not (any more) this caller's; VERSION
+--- @include "context"
+
+local request = cmsgpack.unpack(ARGV[1])
+local ctx, code = open(request)
+if code == 'VERSION' then
+  return head(ctx, code)
+end
+local mine = ctx.row.changing == request[12]
+local row = redis.call('HMGET', KEYS[1], 'rebuild', 'rebuild_server')
+if row[1] == request[12] then
+  mine = row[2] == ctx.server
+elseif row[1] and row[1] ~= '' and code ~= 'OK' then
+  mine = false
+end
+local newer = code == 'OK' and number(ctx.row.version, 0) >= request[7]
+if newer or not mine then
+  if mine then
+    redis.call('HDEL', KEYS[1], 'changing', 'changing_until', 'changing_from', 'rebuild', 'rebuild_until', 'rebuild_server')
+  end
+  return head(ctx, newer and 'OK' or 'CHANGED')
+end
+local sequence, time, skew = ctx.sequence + 1, ctx.now, ctx.skew
+redis.call('DEL', KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6])
+if request[6] ~= '' then
+  redis.call('HSET', KEYS[1], 'id', request[6], 'version', text(request[7]), 'definition', request[8], 'type', request[9],
+    'partitions', text(request[10]), 'incarnation', text(math.max(request[11], ctx.incarnation + 1)),
+    'state_version', text(STATE_VERSION), 'server', ctx.server, 'sequence', text(sequence), 'time', text(time),
+    'skew', text(skew), 'grace', text(request[13] > 0 and time + request[13] or 0),
+    'quiet', text(request[13] > 0 and time + request[13] or 0))
+  ctx.incarnation = math.max(request[11], ctx.incarnation + 1)
+end
+ctx.sequence = sequence
+return head(ctx, 'OK')

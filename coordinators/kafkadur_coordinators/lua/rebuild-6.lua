@@ -1,0 +1,26 @@
+--- Takes the right to rebuild a subscription whose state is gone, or to go on with state that a server kept.
+-- KEYS     see include/context.lua
+-- ARGV[1]  6 token of this rebuild  7 how long the right lasts, ms
+-- Reply    head, 5 1: the state was kept (reincarnate-6 follows), 0: it is gone (partitions-6+3, install-6 follow)
+-- Codes    OK; BUSY: 5 ms until the right of another one ends; INTACT: there is nothing to rebuild; VERSION
+--- @include "context"
+
+local request = cmsgpack.unpack(ARGV[1])
+local ctx, code = open(request)
+if code == 'VERSION' then
+  return head(ctx, code)
+end
+if code ~= 'MISSING' and code ~= 'RESTARTED' then
+  return head(ctx, 'INTACT')
+end
+local row = redis.call('HMGET', KEYS[1], 'rebuild', 'rebuild_until', 'rebuild_server')
+local left = number(row[2], 0) - ctx.now
+if row[1] and row[1] ~= '' and row[1] ~= request[6] and left > 0 and row[3] == ctx.server then
+  local reply = head(ctx, 'BUSY')
+  reply[5] = left
+  return reply
+end
+redis.call('HSET', KEYS[1], 'rebuild', request[6], 'rebuild_until', text(ctx.now + request[7]), 'rebuild_server', ctx.server)
+local reply = head(ctx, 'OK')
+reply[5] = code == 'RESTARTED' and 1 or 0
+return reply

@@ -1,0 +1,43 @@
+--- The server restarted and kept its data: a new incarnation. Settled offsets stay; every lease has ended
+--- uncleanly; no lease is granted until all who held one have attached again, or the longest session is over.
+-- KEYS     see include/context.lua
+-- ARGV[1]  6 token of the rebuild  7 incarnation (offset of its journal record)
+-- Reply    head
+-- Codes    OK; CHANGED: the right to rebuild is not (any more) this caller's, or another server answers; VERSION
+--- @include "context"
+--- @include "members"
+
+local request = cmsgpack.unpack(ARGV[1])
+local ctx, code = open(request)
+if code == 'VERSION' then
+  return head(ctx, code)
+end
+local row = redis.call('HMGET', KEYS[1], 'rebuild', 'rebuild_server')
+if code ~= 'RESTARTED' or row[1] ~= request[6] or row[2] ~= ctx.server then
+  return head(ctx, code == 'OK' and 'OK' or 'CHANGED')
+end
+local waiting = {}
+for _, id in ipairs(ctx.ranks) do
+  local m = load_member(ctx, id)
+  if m and #m.tokens > 0 then
+    waiting[#waiting + 1] = id
+  end
+end
+local ids = ctx.ranks
+ctx.ranks = {}
+for _, id in ipairs(ids) do
+  local m = load_member(ctx, id)
+  if m then
+    remove_member(ctx, m, false)
+  end
+end
+ctx.ranks, ctx.ranks_changed = {}, true
+ctx.awaited, ctx.awaited_changed = waiting, true
+ctx.incarnation = math.max(request[7], ctx.incarnation + 1)
+ctx.grace = #waiting > 0 and ctx.now + ctx.session_ttl or 0
+redis.call('DEL', KEYS[4], KEYS[5])
+redis.call('HSET', KEYS[1], 'server', ctx.server, 'incarnation', text(ctx.incarnation),
+  'quiet', text(ctx.now + ctx.session_ttl))
+redis.call('HDEL', KEYS[1], 'rebuild', 'rebuild_until', 'rebuild_server')
+close(ctx)
+return head(ctx, 'OK')

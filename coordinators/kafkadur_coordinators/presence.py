@@ -1,0 +1,182 @@
+"""Presence: the one connection a process listens on, which is how others see that it lives and how it is woken.
+
+Every member has a sharded channel. That somebody listens on it is seen by scripts (PUBSUB SHARDNUMSUB) within
+milliseconds of a process's death; what is published on it wakes the member. The other way round the process pings this
+connection: a member stops handing out when no ping was answered that was sent within `STOP_AFTER`, and others take over no
+earlier than 0.5 s after the channel fell silent (lua/include/context.lua). What is done on a wake-up is the listener's.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from typing import Any
+
+from kafkadur_sharing.errors import CoordinatorUnavailable
+from redis import Redis
+from redis.backoff import NoBackoff
+from redis.exceptions import RedisError
+from redis.exceptions import TimeoutError as RedisTimeoutError
+from redis.retry import Retry
+
+#: Seconds between pings.
+PING_EVERY = 0.1
+#: Seconds after sending the last answered ping at which members stop handing out.
+STOP_AFTER = 0.3
+_RECONNECT_FIRST, _RECONNECT_MOST = 0.05, 0.5
+
+
+class Presence:
+    """The listening connection of this process to one server, and its thread."""
+
+    def __init__(self, url: str, *, timeout: float = 5.0, monotonic: Callable[[], float] = time.monotonic) -> None:
+        """Start the thread; `timeout` in seconds bounds connecting and the first answer to `listen`."""
+        self._redis = Redis.from_url(
+            url, socket_timeout=timeout, socket_connect_timeout=timeout, retry=Retry(NoBackoff(), 0), protocol=2
+        )
+        self._where = url.rsplit("@", 1)[-1]
+        self._timeout = timeout
+        self._monotonic = monotonic
+        self._lock = threading.Lock()
+        self._connection: Any = None
+        self._listeners: dict[bytes, Callable[[], None]] = {}
+        self._confirmed: dict[bytes, threading.Event] = {}
+        self._pings: deque[float] = deque()
+        self._answered = float("-inf")
+        self._closing = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="kafkadur-presence", daemon=True)
+        self._thread.start()
+
+    def alive(self) -> bool:
+        """Whether a ping sent within `STOP_AFTER` was answered: only then may members of this process hand out."""
+        return self._monotonic() - self._answered < STOP_AFTER
+
+    def listen(self, channel: str, wake: Callable[[], None]) -> None:
+        """Call `wake` (in the presence thread; it must not block) whenever something is published on `channel`.
+
+        Returns when the server has confirmed; raises `CoordinatorUnavailable` if it does not in time.
+        """
+        name = channel.encode()
+        confirmed = threading.Event()
+        with self._lock:
+            self._listeners[name] = wake
+            self._confirmed[name] = confirmed
+            connection = self._connection
+            if connection is not None:
+                with contextlib.suppress(RedisError, OSError):  # the thread notices too, and subscribes anew
+                    connection.send_command("SSUBSCRIBE", name)
+        if not confirmed.wait(self._timeout):
+            self.forget(channel)
+            raise CoordinatorUnavailable(
+                state="the channel of this member was not confirmed in time",
+                owner=self._where,
+                remedy="check that Redis runs and can be reached, and that its ACL allows the channel prefix",
+            )
+
+    def forget(self, channel: str) -> None:
+        """Stop listening on `channel`."""
+        name = channel.encode()
+        with self._lock:
+            if self._listeners.pop(name, None) is not None and self._connection is not None:
+                with contextlib.suppress(RedisError, OSError):
+                    self._connection.send_command("SUNSUBSCRIBE", name)
+            self._confirmed.pop(name, None)
+
+    def close(self) -> None:
+        """Stop the thread and close the connection."""
+        self._closing.set()
+        with self._lock:
+            if self._connection is not None:
+                with contextlib.suppress(RedisError, OSError):
+                    self._connection.send_command("PING")  # wakes the thread at once
+        self._thread.join()
+        self._redis.close()
+
+    # -- the thread -----------------------------------------------------------------------------------------------------
+
+    def _run(self) -> None:
+        pause = _RECONNECT_FIRST
+        while not self._closing.is_set():
+            try:
+                connection = self._redis.connection_pool.get_connection()
+            except (RedisError, OSError):
+                self._closing.wait(pause)
+                pause = min(pause * 2, _RECONNECT_MOST)
+                continue
+            pause = _RECONNECT_FIRST
+            try:
+                with self._lock:
+                    self._pings.clear()
+                    for name in self._listeners:
+                        connection.send_command("SSUBSCRIBE", name)
+                    self._connection = connection
+                self._serve(connection)
+            except (RedisError, OSError):
+                pass  # reconnect; until then alive() turns false by itself
+            finally:
+                with self._lock:
+                    self._connection = None
+                connection.disconnect()
+                self._redis.connection_pool.release(connection)
+        self._answered = float("-inf")
+
+    def _serve(self, connection: Any) -> None:  # noqa: ANN401 - redis-py's connection classes share no public base
+        next_ping = self._monotonic()
+        while not self._closing.is_set():
+            now = self._monotonic()
+            if now >= next_ping:
+                with self._lock:
+                    self._pings.append(now)
+                    connection.send_command("PING")
+                next_ping = now + PING_EVERY
+                if len(self._pings) * PING_EVERY > self._timeout:
+                    raise RedisTimeoutError
+            try:
+                answer = connection.read_response(
+                    timeout=max(next_ping - now, 0.001), disconnect_on_error=False
+                )
+            except RedisTimeoutError:
+                continue
+            self._handle(answer)
+
+    def _handle(self, answer: Any) -> None:  # noqa: ANN401 - an array, or PONG as text before the first subscription
+        kind = answer[0] if isinstance(answer, list) else b"pong"
+        if kind == b"smessage":
+            wake = self._listeners.get(answer[1])
+            if wake is not None:
+                wake()
+        elif kind == b"pong":
+            if self._pings:
+                self._answered = self._pings.popleft()
+        elif kind == b"ssubscribe":
+            confirmed = self._confirmed.get(answer[1])
+            if confirmed is not None:
+                confirmed.set()
+
+
+_shared: dict[str, tuple[Presence, int]] = {}
+_shared_lock = threading.Lock()
+
+
+def acquire(url: str) -> Presence:
+    """The process's presence on this server, started when nobody used it yet. Give it back with `release`."""
+    with _shared_lock:
+        presence, users = _shared.get(url, (None, 0))
+        if presence is None:
+            presence = Presence(url)
+        _shared[url] = (presence, users + 1)
+        return presence
+
+
+def release(url: str) -> None:
+    """Give the process's presence on this server back; the last one closes it."""
+    with _shared_lock:
+        presence, users = _shared[url]
+        if users > 1:
+            _shared[url] = (presence, users - 1)
+            return
+        del _shared[url]
+    presence.close()

@@ -1,0 +1,478 @@
+"""The coordinator on Redis or Valkey: sends scripts, turns their answers into values and their codes into errors.
+
+One `RedisCoordinator` is one connection to one server, used by one thread at a time. It never repeats a call by itself:
+the caller knows which call may be repeated (an exchange under its number) and which state a broken connection leaves.
+The rules are in `lua/`; who attaches and why is decided in `lifecycle.py`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, NoReturn, cast
+
+import msgpack
+from kafkadur_sharing.errors import CoordinatorRefused, CoordinatorUnavailable, KafkadurError, StateLost
+from redis import Redis
+from redis.backoff import NoBackoff
+from redis.exceptions import AuthenticationError, NoScriptError, RedisError, ResponseError
+from redis.exceptions import ConnectionError as RedisConnectionError
+from redis.exceptions import TimeoutError as RedisTimeoutError
+from redis.retry import Retry
+
+from kafkadur_coordinators import scripts
+from kafkadur_coordinators.interface import (
+    Attached,
+    Exchange,
+    ExchangeReply,
+    Grant,
+    Inspection,
+    Known,
+    LeaseView,
+    MemberInfo,
+    PartitionState,
+    PartitionView,
+    Role,
+    Run,
+)
+
+#: Version of the shared state that this client writes and understands.
+STATE_VERSION = 1
+#: Oldest Redis or Valkey that is used.
+OLDEST = (7, 2)
+
+#: Told of every script call: script name, request, reply. For histories and tests; must not raise.
+Recorder = Callable[[str, Sequence[object], Sequence[object]], None]
+
+
+class Refusal(KafkadurError):
+    """A script refused; `code` says why. Never reaches an application."""
+
+    def __init__(self, code: str, reply: Sequence[Any]) -> None:
+        """Keep the code and the whole reply."""
+        super().__init__(f"The coordinator answered {code}.")
+        self.code = code
+        self.reply = reply
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class SubscriptionAddress:
+    """Where the state of one subscription lies: prefix and hash tag of its keys."""
+
+    prefix: str
+    namespace: str
+    tag: str
+
+    @property
+    def root(self) -> str:
+        """The beginning of all its keys."""
+        return f"{self.prefix}:{self.namespace}:{{{self.tag}}}:"
+
+    def fixed(self) -> list[str]:
+        """The six keys of the subscription, in the order scripts take them."""
+        root = self.root
+        return [root + name for name in ("def", "members", "leases", "hungry", "watchers", "scratch")]
+
+    def partition(self, subscription_id: str, topic_id: str, partition: int) -> list[str]:
+        """The three keys of a partition, in the order scripts take them."""
+        root = f"{self.root}{subscription_id}:{topic_id}:{partition}:"
+        return [root + "state", root + "bits", root + "runs"]
+
+    def channel(self, member: str) -> str:
+        """The sharded channel on which a member listens."""
+        return f"{self.root}c:{member}"
+
+
+def pack(request: Sequence[object]) -> bytes:
+    """Encode a request the way the scripts' msgpack reads it (no binary type)."""
+    return cast("bytes", msgpack.packb(request, use_bin_type=False))
+
+
+def parse_runs(text: bytes) -> tuple[Run, ...]:
+    """Read the exceptions of a partition (24 bytes each, see lua/include/runs.lua)."""
+    runs = []
+    for at in range(0, len(text), 24):
+        start = int.from_bytes(text[at : at + 6], "big")
+        length = int.from_bytes(text[at + 6 : at + 10], "big")
+        marks = int.from_bytes(text[at + 10 : at + 12], "big")
+        due = int.from_bytes(text[at + 12 : at + 18], "big")
+        token = int.from_bytes(text[at + 18 : at + 24], "big")
+        runs.append(
+            Run(
+                start=start,
+                end=start + length,
+                attempts=marks // 2,
+                redelivered=marks > 0,
+                due=due,
+                token=token,
+            )
+        )
+    return tuple(runs)
+
+
+def _text(value: object) -> str:
+    return value.decode() if isinstance(value, bytes) else str(value)
+
+
+class RedisCoordinator:
+    """One connection to the server that holds the coordination state.
+
+    Not thread-safe. Every method that talks to the server raises `CoordinatorUnavailable` when it does not answer within
+    the time-out, and `CoordinatorRefused` when it can't be used; a script's refusal is raised as `Refusal`.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        timeout: float = 5.0,
+        recorder: Recorder | None = None,
+        clock: Callable[[], int] | None = None,
+        on_warning: Callable[[str], None] | None = None,
+    ) -> None:
+        """Remember the address; connects at the first call.
+
+        `timeout` in seconds bounds connecting and every call. `clock` (ms since the epoch) replaces the server's clock
+        in scripts: for tests.
+        """
+        self._redis = Redis.from_url(
+            url,
+            socket_timeout=timeout,
+            socket_connect_timeout=timeout,
+            socket_keepalive=True,
+            retry=Retry(NoBackoff(), 0),
+            protocol=2,
+        )
+        self._where = url.rsplit("@", 1)[-1]
+        self._connection: Any = None
+        self._recorder = recorder
+        self._clock = clock
+        self._on_warning = on_warning
+
+    # -- the connection ---------------------------------------------------------------------------------------------------
+
+    def connect(self) -> None:
+        """Connect and look at the server, unless that was done on this connection.
+
+        Raises `CoordinatorRefused` if the server is too old or may evict state.
+        """
+        if self._connection is not None:
+            return
+        try:
+            connection = self._redis.connection_pool.get_connection()
+        except (RedisError, OSError) as error:
+            self._unavailable(error)
+        self._connection = connection
+        try:
+            self._check_server()
+        except BaseException:
+            self.disconnect()
+            raise
+
+    def disconnect(self) -> None:
+        """Close the connection; the next call opens a new one."""
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            connection.disconnect()
+            self._redis.connection_pool.release(connection)
+
+    def close(self) -> None:
+        """Close the connection for good."""
+        self.disconnect()
+        self._redis.close()
+
+    def _check_server(self) -> None:
+        info = self._info("server", "memory", "persistence", "replication", "cluster")
+        version = tuple(int(part) for part in info.get("redis_version", "0").split(".")[:2])
+        if version < OLDEST:
+            raise CoordinatorRefused(
+                "This Redis is too old.",
+                state=f"version {info.get('redis_version')}",
+                owner=self._where,
+                remedy="use Redis or Valkey 7.2 or newer",
+            )
+        if info.get("role", "master") != "master":
+            raise CoordinatorRefused(
+                "This Redis is a replica.",
+                state=f"role {info['role']}",
+                owner=self._where,
+                remedy="connect to the master",
+            )
+        policy = info.get("maxmemory_policy", "noeviction")
+        if policy != "noeviction":
+            raise CoordinatorRefused(
+                "This Redis may evict coordination state when memory is short.",
+                state=f"maxmemory-policy {policy}",
+                owner=self._where,
+                remedy="set maxmemory-policy noeviction",
+            )
+        if info.get("aof_enabled", "0") == "0" and self._on_warning:
+            self._on_warning(
+                f"Redis at {self._where} keeps no append-only file: after its restart messages since the mirrored floor "
+                "are delivered again. Set appendonly yes to avoid that."
+            )
+
+    def _info(self, *sections: str) -> dict[str, str]:
+        text = _text(self.command("INFO", *sections))
+        pairs = (line.partition(":") for line in text.splitlines() if line and not line.startswith("#"))
+        return {name: value for name, _, value in pairs}
+
+    def command(self, *arguments: str | bytes | float) -> Any:  # noqa: ANN401 - a server's answer has any type
+        """Send one plain command and return its answer."""
+        self.connect()
+        try:
+            self._connection.send_command(*arguments)
+            return self._connection.read_response()
+        except (RedisConnectionError, RedisTimeoutError, OSError) as error:
+            self._unavailable(error)
+        except ResponseError as error:
+            self._explain(error)
+
+    def _unavailable(self, error: Exception) -> NoReturn:
+        self.disconnect()
+        if isinstance(error, AuthenticationError):
+            raise CoordinatorRefused(
+                "Redis does not accept the user or password.",
+                owner=self._where,
+                remedy="correct the credentials in the Redis URL",
+            ) from error
+        raise CoordinatorUnavailable(
+            state=f"{type(error).__name__}: {error}",
+            owner=self._where,
+            remedy="check that Redis runs and can be reached; what was not confirmed is delivered again",
+        ) from error
+
+    def _explain(self, error: ResponseError) -> NoReturn:
+        text = str(error)
+        if text.startswith(("LOADING", "READONLY", "MASTERDOWN", "CLUSTERDOWN", "MISCONF", "OOM", "BUSY")):
+            if text.startswith("READONLY"):
+                self.disconnect()
+            raise CoordinatorUnavailable(
+                state=text,
+                owner=self._where,
+                remedy="wait until the server has recovered, or give it memory or disk; nothing is lost meanwhile",
+            ) from error
+        raise CoordinatorRefused(
+            "Redis refused a command.",
+            state=text,
+            owner=self._where,
+            remedy="check the ACL of the user: scripts, the key prefix and the channel prefix must be allowed",
+        ) from error
+
+    # -- scripts ------------------------------------------------------------------------------------------------------------
+
+    def run(self, name: str, keys: Sequence[str], request: Sequence[object]) -> list[Any]:
+        """Run a script and return its reply, whatever its code."""
+        if self._connection is None:
+            self.connect()
+        script = scripts.load(name)
+        payload = pack(request)
+        connection = self._connection
+        try:
+            connection.send_command("EVALSHA", script.sha, len(keys), *keys, payload)
+            try:
+                reply = connection.read_response()
+            except NoScriptError:
+                connection.send_command("EVAL", script.text, len(keys), *keys, payload)
+                reply = connection.read_response()
+        except (RedisConnectionError, RedisTimeoutError, OSError) as error:
+            self._unavailable(error)
+        except ResponseError as error:
+            self._explain(error)
+        reply[0] = reply[0].decode()
+        if self._recorder is not None:
+            self._recorder(name, request, reply)
+        return cast("list[Any]", reply)
+
+    def call(self, name: str, keys: Sequence[str], request: Sequence[object]) -> list[Any]:
+        """Run a script; raise `Refusal` unless it answers OK."""
+        reply = self.run(name, keys, request)
+        if reply[0] != "OK":
+            raise Refusal(reply[0], reply)
+        return reply
+
+    def common(self, *, subscription_id: str = "", incarnation: int = 0, member: str = "") -> list[object]:
+        """The first five elements of every request (lua/include/context.lua)."""
+        return [STATE_VERSION, self._clock() if self._clock else 0, subscription_id, incarnation, member]
+
+    # -- reading --------------------------------------------------------------------------------------------------------
+
+    def peek(self, address: SubscriptionAddress) -> Known:
+        """What is known of a subscription; raises `Refusal` with MISSING, RESTARTED or VERSION."""
+        reply = self.run("peek", address.fixed(), self.common())
+        if reply[0] not in ("OK", "MISSING"):
+            raise Refusal(reply[0], reply)
+        if reply[0] == "MISSING" and reply[7] < 0:
+            raise Refusal("MISSING", reply)
+        return Known(
+            id=_text(reply[6]),
+            version=reply[5],
+            definition=_text(reply[4]),
+            incarnation=reply[2],
+            changing_ms=reply[7] if reply[7] >= 0 else None,
+            changing_from=reply[8],
+            members=tuple(
+                MemberInfo(
+                    id=_text(m[0]),
+                    name=_text(m[1]),
+                    kind=_text(m[2]),
+                    heard=bool(m[3]),
+                    leases=m[4],
+                    since=m[5],
+                    expires=m[6],
+                    credit=m[7],
+                )
+                for m in reply[9]
+            ),
+            partitions=reply[10],
+            grace_ms=reply[11],
+            now=reply[3],
+        )
+
+    def inspect(
+        self, address: SubscriptionAddress, subscription_id: str, topic_id: str, partitions: Iterable[int]
+    ) -> Inspection:
+        """State of partitions (at most 16 a call) and of all leases."""
+        wanted = list(partitions)
+        keys = address.fixed()
+        for partition in wanted:
+            keys += address.partition(subscription_id, topic_id, partition)
+        reply = self.call("inspect", keys, [*self.common(subscription_id=subscription_id), wanted])
+        return Inspection(
+            now=reply[3],
+            sequence=reply[1],
+            incarnation=reply[2],
+            partitions=tuple(
+                PartitionView(
+                    partition=p[0],
+                    base=p[1],
+                    next=p[2],
+                    avail=p[3],
+                    origin=p[4],
+                    decided=p[5],
+                    runs=parse_runs(p[6]),
+                    seen=p[7],
+                    bits=p[8],
+                )
+                for p in reply[4]
+                if p[1] >= 0
+            ),
+            leases=tuple(
+                LeaseView(
+                    token=v[0],
+                    partition=v[1],
+                    start=v[2],
+                    horizon=v[3],
+                    member=_text(v[4]),
+                    marks=v[5],
+                    kind=_text(v[6]),
+                )
+                for v in reply[5]
+            ),
+        )
+
+    def heard(self, channels: Sequence[str]) -> dict[str, bool]:
+        """Whether somebody listens on each of these channels of one subscription."""
+        reply = self.command("PUBSUB", "SHARDNUMSUB", *channels)
+        return {_text(reply[i]): reply[i + 1] > 0 for i in range(0, len(reply), 2)}
+
+
+class MemberSession:
+    """One attached member: builds its script calls on a coordinator."""
+
+    def __init__(
+        self,
+        coordinator: RedisCoordinator,
+        address: SubscriptionAddress,
+        *,
+        subscription_id: str,
+        topic_id: str,
+        member: str,
+    ) -> None:
+        """Remember who the member is; `attach` comes next."""
+        self._coordinator = coordinator
+        self._address = address
+        self._subscription_id = subscription_id
+        self._topic_id = topic_id
+        self.member = member
+        self.incarnation = 0
+        self._fixed = address.fixed()
+        self._keys: dict[int, list[str]] = {}
+
+    def _common(self) -> list[object]:
+        return self._coordinator.common(
+            subscription_id=self._subscription_id, incarnation=self.incarnation, member=self.member
+        )
+
+    def _partition_keys(self, partition: int) -> list[str]:
+        keys = self._keys.get(partition)
+        if keys is None:
+            keys = self._keys[partition] = self._address.partition(self._subscription_id, self._topic_id, partition)
+        return keys
+
+    def attach(self, *, name: str, session_ms: int, version: int, most: int, kind: str = "") -> Attached:
+        """Attach; raises `Refusal` (ACTIVE, CHANGED, CHANGING, and the common codes)."""
+        self.incarnation = 0
+        reply = self._coordinator.call(
+            "attach", self._fixed, [*self._common(), name, session_ms, version, most, kind]
+        )
+        self.incarnation = reply[2]
+        return Attached(
+            sequence=reply[1],
+            incarnation=reply[2],
+            role=_role(reply[4]),
+            partitions=reply[5],
+            grace_ms=reply[6],
+        )
+
+    def exchange(self, exchange: Exchange) -> ExchangeReply:
+        """Do one exchange; raises `Refusal` (STALE, FENCED, INVALID, and the common codes)."""
+        keys = list(self._fixed)
+        for part in exchange.parts:
+            keys += self._partition_keys(part.partition)
+        request = [
+            *self._common(),
+            exchange.number,
+            exchange.credit,
+            exchange.have,
+            int(exchange.ask_presence),
+            exchange.span,
+            exchange.parts,
+        ]
+        reply = self._coordinator.call("exchange", keys, request)
+        return ExchangeReply(
+            sequence=reply[1],
+            incarnation=reply[2],
+            token=reply[4],
+            silent_ms=reply[5] if reply[5] >= 0 else None,
+            role=_role(reply[6]),
+            grants=[
+                Grant(v[0], v[1], v[2], v[3], v[4] // 2, v[4] > 0, v[5] == b"lane", v[6]) for v in reply[7]
+            ],
+            horizons=dict(reply[8]),
+            refused=reply[9],
+            partitions=[PartitionState(*state) for state in reply[10]],
+            watches=reply[11],
+            orphaned=reply[12],
+            grace_ms=reply[13],
+        )
+
+    def detach(self, partitions: Sequence[int]) -> None:
+        """Leave in order; what is still held goes back uncounted, at once on these partitions (at most 16)."""
+        keys = list(self._fixed)
+        for partition in partitions:
+            keys += self._partition_keys(partition)
+        self._coordinator.call("detach", keys, [*self._common(), list(partitions)])
+
+
+def _role(value: Sequence[Any]) -> Role:
+    return Role(rank=value[0], members=value[1], neighbour=_text(value[2]))
+
+
+def state_lost(display: str, detail: str) -> StateLost:
+    """The error for state that could not be rebuilt in time."""
+    return StateLost(
+        state=detail,
+        owner=f"subscription {display}",
+        remedy="open the subscription again; delivery goes on from the mirrored floor",
+    )

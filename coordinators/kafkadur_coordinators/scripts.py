@@ -1,0 +1,82 @@
+"""Loads the Lua scripts of `lua/`: finds them, joins their includes, knows their keys.
+
+A script's file name says how many keys it takes: `exchange-6+3.lua` takes 6 keys of the subscription and 3 more for
+each touched partition; `attach-6.lua` takes 6. A line `--- @include "name"` is replaced by `lua/include/name.lua`, once
+a script. What a script does is written at its top. Talking to the server is `redis_coordinator.py`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from dataclasses import dataclass
+from functools import cache
+from importlib.resources import files
+
+_FOLDER = files("kafkadur_coordinators") / "lua"
+_NAME = re.compile(r"^(?P<name>[a-z]+)-(?P<fixed>\d+)(\+(?P<each>\d+))?\.lua$")
+_INCLUDE = re.compile(r'^--- @include "(?P<name>[a-z_]+)"$')
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Script:
+    """One script, ready to be sent."""
+
+    #: name without key count, for example "exchange"
+    name: str
+    #: keys of the subscription
+    fixed_keys: int
+    #: keys for each touched partition
+    partition_keys: int
+    #: source with its includes
+    text: str
+    #: SHA-1 of the source in hex, as EVALSHA takes it
+    sha: str
+
+
+def _include(name: str, seen: set[str]) -> list[str]:
+    source = (_FOLDER / "include" / f"{name}.lua").read_text(encoding="utf-8")
+    return _expand(source, seen)
+
+
+def _expand(source: str, seen: set[str]) -> list[str]:
+    lines: list[str] = []
+    for line in source.splitlines():
+        match = _INCLUDE.match(line)
+        if match is None:
+            lines.append(line)
+        elif match["name"] not in seen:
+            seen.add(match["name"])
+            lines.extend(_include(match["name"], seen))
+    return lines
+
+
+def _files() -> dict[str, re.Match[str]]:
+    matches = (_NAME.match(entry.name) for entry in _FOLDER.iterdir() if entry.name.endswith(".lua"))
+    return {match["name"]: match for match in matches if match is not None}
+
+
+@cache
+def names() -> list[str]:
+    """Names of all scripts, sorted."""
+    return sorted(_files())
+
+
+@cache
+def load(name: str) -> Script:
+    """The script of this name; `KeyError` if there is none."""
+    match = _files()[name]
+    source = (_FOLDER / match.string).read_text(encoding="utf-8")
+    text = "\n".join(_expand(source, set())) + "\n"
+    return Script(
+        name=name,
+        fixed_keys=int(match["fixed"]),
+        partition_keys=int(match["each"] or 0),
+        text=text,
+        sha=hashlib.sha1(text.encode(), usedforsecurity=False).hexdigest(),
+    )
+
+
+def assemble(name: str) -> str:
+    """Source of a script with its includes, as the server gets it; `KeyError` if there is none."""
+    return load(name).text

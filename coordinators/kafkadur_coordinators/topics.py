@@ -1,0 +1,127 @@
+"""What the coordinators ask Kafka about topics and groups: topic id, partitions, offsets, mirrored floors.
+
+Mirrored floors are group offsets whose metadata says whose they are: without that, offsets of an earlier subscription
+of the same name, or of a topic deleted and created again, would be taken for this one's. They are read here and
+written by the members' readers.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from confluent_kafka import (
+    Consumer,
+    ConsumerGroupTopicPartitions,
+    IsolationLevel,
+    KafkaError,
+    KafkaException,
+    TopicCollection,
+    TopicPartition,
+)
+from confluent_kafka.admin import AdminClient, OffsetSpec
+from kafkadur_sharing.errors import InvalidDestination, StateLost
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TopicInfo:
+    """A Kafka topic."""
+
+    name: str
+    #: the id that a topic deleted and created again does not share
+    id: str
+    partitions: int
+
+
+def floor_metadata(subscription_id: str, epoch: int, topic_id: str) -> str:
+    """Commit metadata of a mirrored floor."""
+    return f"kafkadur;1;{subscription_id};{epoch};{topic_id}"
+
+
+class Topics:
+    """Questions to Kafka about topics. Methods raise `StateLost` when Kafka does not answer in time."""
+
+    def __init__(self, kafka: Mapping[str, Any], *, timeout: float = 15.0) -> None:
+        """`kafka` is confluent configuration; `timeout` in seconds."""
+        self._config = dict(kafka)
+        self._admin = AdminClient(self._config)
+        self._timeout = timeout
+
+    def describe(self, topic: str) -> TopicInfo:
+        """Id and partitions of a topic; raises `InvalidDestination` if there is none."""
+        deadline = time.monotonic() + self._timeout
+        while True:
+            try:
+                found = self._admin.describe_topics(TopicCollection([topic]), request_timeout=self._timeout)
+                description = found[topic].result(self._timeout)
+            except KafkaException as error:
+                if error.args[0].code() in (KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError.TOPIC_EXCEPTION):
+                    raise InvalidDestination(
+                        "The topic does not exist.",
+                        state=error.args[0].str(),
+                        owner=f"topic {topic}",
+                        remedy="create the topic first, or correct its name",
+                    ) from error
+                if time.monotonic() > deadline:
+                    raise _no_answer(error.args[0].str()) from error
+                continue
+            except TimeoutError as error:
+                raise _no_answer("time-out") from error
+            partitions = description.partitions
+            if partitions and all(p.leader is not None for p in partitions):
+                return TopicInfo(name=topic, id=str(description.topic_id), partitions=len(partitions))
+            if time.monotonic() > deadline:
+                raise _no_answer(f"topic {topic} has partitions without a leader")
+            time.sleep(0.02)  # polls for a condition, with a deadline
+
+    def offsets(self, topic: str, partitions: int, where: str) -> dict[int, int]:
+        """First (`where="earliest"`) or end offset ("latest": behind the last stable one) of each partition."""
+        spec = OffsetSpec.earliest() if where == "earliest" else OffsetSpec.latest()
+        request = {TopicPartition(topic, partition): spec for partition in range(partitions)}
+        deadline = time.monotonic() + self._timeout
+        while True:
+            try:
+                futures = self._admin.list_offsets(
+                    request, isolation_level=IsolationLevel.READ_COMMITTED, request_timeout=self._timeout
+                )
+                return {tp.partition: future.result(self._timeout).offset for tp, future in futures.items()}
+            except KafkaException as error:
+                # a leader is being elected: the answer comes when there is one
+                if not error.args[0].retriable() or time.monotonic() > deadline:
+                    raise _no_answer(error.args[0].str()) from error
+                time.sleep(0.02)  # polls for a condition, with a deadline
+            except TimeoutError as error:
+                raise _no_answer("time-out") from error
+
+    def floors(self, group: str, topic: str, partitions: int, metadata: str) -> dict[int, int]:
+        """Mirrored floors whose metadata is exactly `metadata`; partitions without one are left out."""
+        wanted = [TopicPartition(topic, partition) for partition in range(partitions)]
+        request = ConsumerGroupTopicPartitions(group, wanted)
+        try:
+            future = self._admin.list_consumer_group_offsets([request], request_timeout=self._timeout)[group]
+            found = future.result(self._timeout).topic_partitions or []
+        except KafkaException as error:
+            raise _no_answer(error.args[0].str()) from error
+        except TimeoutError as error:
+            raise _no_answer("time-out") from error
+        return {tp.partition: tp.offset for tp in found if tp.offset >= 0 and tp.metadata == metadata}
+
+
+def _no_answer(state: str) -> StateLost:
+    return StateLost(
+        "Kafka does not answer.",
+        state=state,
+        owner="Kafka",
+        remedy="check that Kafka runs and can be reached; nothing is lost",
+    )
+
+
+def mirror_floors(consumer: Consumer, topic: str, floors: Mapping[int, int], metadata: str) -> None:
+    """Commit floors under the consumer's group, without waiting: they are a best effort and never ahead of the truth."""
+    if floors:
+        consumer.commit(
+            offsets=[TopicPartition(topic, partition, offset, metadata) for partition, offset in floors.items()],
+            asynchronous=True,
+        )

@@ -1,0 +1,6 @@
+"""The asynchronous surface: connection, subscription, delivery. `kafkadur.sync` is generated from this package."""
+
+from kafkadur.aio.connection import Connection, connect
+from kafkadur.aio.subscription import Delivery, Subscription
+
+__all__ = ["Connection", "Delivery", "Subscription", "connect"]

@@ -1,0 +1,284 @@
+"""What an application holds: a delivery, and the chunk of records it belongs to.
+
+A chunk is a stretch of records of one lease together with one byte a record: its verdict. Settling locally is writing that
+byte; the exchange carries whole stretches (`member.py`). Delivery objects are made when they are handed out, and have no
+cycles, so the garbage collector has nothing to find in them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from confluent_kafka import Message
+from kafkadur_sharing.errors import AlreadySettled, LeaseLost
+
+from kafkadur.headers import Decoded, JmsFields, Property, decode
+
+if TYPE_CHECKING:
+    from kafkadur.member import Member
+
+#: Verdict bytes. What is SENT travels in an exchange or has been confirmed.
+FRESH, HANDED, ACKED, ROLLED_BACK, RELEASED, SENT, LOST = 0, 1, 2, 3, 4, 5, 6
+
+
+class Lease:
+    """A lease as its holder keeps it: which offsets, how far they are filled with records, what is still open."""
+
+    __slots__ = (
+        "attempts",
+        "chunks",
+        "end",
+        "fill",
+        "gaps",
+        "lane",
+        "lost",
+        "open",
+        "partition",
+        "point",
+        "redelivered",
+        "seen",
+        "start",
+        "token",
+    )
+
+    def __init__(
+        self,
+        *,
+        token: int,
+        partition: int,
+        start: int,
+        end: int,
+        attempts: int,
+        redelivered: bool,
+        lane: bool,
+        seen: int,
+    ) -> None:
+        """A lease that holds nothing yet; offsets [start, end)."""
+        self.token = token
+        self.partition = partition
+        self.start = start
+        self.end = end
+        self.attempts = attempts
+        self.redelivered = redelivered
+        self.lane = lane
+        self.seen = seen
+        #: next offset to be filled with a record
+        self.fill = start
+        #: offsets without a decision; a lane's are counted as it is filled
+        self.open = 0 if lane else end - start
+        #: offsets without a record, still to be settled: start, end, start, end, ...
+        self.gaps: list[int] = []
+        self.chunks: list[Chunk] = []
+        #: read by the point reader
+        self.point = False
+        self.lost = False
+
+
+class Chunk:
+    """Records of one lease in offset order, with one verdict byte each."""
+
+    __slots__ = ("delays", "first", "handed", "lease", "low", "member", "messages", "offsets", "verdicts", "weight")
+
+    def __init__(
+        self, member: Member, lease: Lease, messages: list[Message], first: int, offsets: list[int] | None, size: int
+    ) -> None:
+        """`offsets` is None when they follow one another without a gap; `size` in bytes."""
+        self.member = member
+        self.lease = lease
+        self.messages = messages
+        self.first = first
+        self.offsets = offsets
+        #: mean size of a record, bytes
+        self.weight = size / len(messages)
+        self.verdicts = bytearray(len(messages))
+        #: records before this index were handed out
+        self.handed = 0
+        #: records before this index have a verdict that was sent
+        self.low = 0
+        self.delays: dict[int, int] = {}
+
+    def offset(self, index: int) -> int:
+        """Offset of a record."""
+        return self.first + index if self.offsets is None else self.offsets[index]
+
+
+class Delivery:
+    """One message in the application's hands.
+
+    It ends with one verdict: `ack` or `rollback` (and `ack_nowait`). A second verdict raises `AlreadySettled`; a verdict
+    after the lease went raises `LeaseLost`. Every method may be called from any thread, the awaitable ones in the loop of
+    the subscription.
+    """
+
+    __slots__ = ("_chunk", "_index", "_message")
+
+    def __init__(self, chunk: Chunk, index: int, message: Message) -> None:
+        """Made by the subscription."""
+        self._chunk = chunk
+        self._index = index
+        self._message = message
+
+    # -- the message ------------------------------------------------------------------------------------------------------
+
+    @property
+    def value(self) -> bytes | None:
+        """Payload; None for a tombstone."""
+        return self._message.value()  # type: ignore[return-value]  # bytes: no deserializer is configured
+
+    @property
+    def key(self) -> bytes | None:
+        """Key, if the message has one."""
+        return self._message.key()  # type: ignore[return-value]  # bytes: no deserializer is configured
+
+    @property
+    def topic(self) -> str:
+        """Topic it lies in."""
+        return self._message.topic()  # type: ignore[return-value]  # None only on errors, which are no deliveries
+
+    @property
+    def partition(self) -> int:
+        """Partition it lies in."""
+        return self._chunk.lease.partition
+
+    @property
+    def offset(self) -> int:
+        """Its offset."""
+        return self._chunk.offset(self._index)
+
+    @property
+    def timestamp(self) -> int:
+        """Time of the record in Kafka, ms since the epoch (JMSTimestamp)."""
+        return self._message.timestamp()[1]
+
+    @property
+    def headers(self) -> Sequence[tuple[str, bytes | None]]:
+        """All Kafka headers as they are."""
+        return self._message.headers() or ()  # type: ignore[return-value]  # the stub allows str, the wire does not
+
+    @property
+    def message(self) -> Message:
+        """The record as confluent-kafka gave it."""
+        return self._message
+
+    def _decoded(self) -> Decoded:
+        return decode(self.headers, self._chunk.member.header_types)
+
+    @property
+    def properties(self) -> dict[str, Property]:
+        """Typed properties."""
+        return self._decoded().properties
+
+    @property
+    def fields(self) -> JmsFields:
+        """JMS fields: message id, correlation id, type, priority, delivery mode, client id, connection id."""
+        return self._decoded().fields
+
+    # -- the delivery -----------------------------------------------------------------------------------------------------
+
+    @property
+    def attempt(self) -> int:
+        """1 for the first attempt; rises with every attempt that counts (rule K4)."""
+        return self._chunk.lease.attempts + 1
+
+    @property
+    def redelivered(self) -> bool:
+        """Whether it may have been delivered before."""
+        lease = self._chunk.lease
+        return lease.redelivered or self.offset < lease.seen
+
+    @property
+    def fencing_token(self) -> tuple[int, int]:
+        """(incarnation, counter): rises with every lease; hand it to what must refuse a holder that was replaced."""
+        return (self._chunk.member.incarnation, self._chunk.lease.token)
+
+    @property
+    def settled(self) -> bool:
+        """Whether it has its verdict."""
+        return self._chunk.verdicts[self._index] not in (HANDED, LOST)
+
+    def __repr__(self) -> str:
+        """Where it lies and which attempt it is; never the payload."""
+        return f"<Delivery {self.topic}[{self.partition}]@{self.offset} attempt {self.attempt}>"
+
+    # -- verdicts -------------------------------------------------------------------------------------------------------
+
+    def ack_nowait(self) -> None:
+        """Acknowledge locally; the next exchange confirms it (within the unconfirmed budget of the subscription).
+
+        Raises `AlreadySettled` or `LeaseLost`.
+        """
+        verdicts = self._chunk.verdicts
+        index = self._index
+        if verdicts[index] != HANDED:
+            self._refuse()
+        verdicts[index] = ACKED
+
+    def rollback_nowait(self, delay: float = 0.0) -> None:
+        """Give the message back locally; it counts as an attempt and comes again after `delay` seconds at the earliest.
+
+        Raises `AlreadySettled` or `LeaseLost`.
+        """
+        chunk, index = self._chunk, self._index
+        if chunk.verdicts[index] != HANDED:
+            self._refuse()
+        chunk.member.roll_back(chunk, index, round(delay * 1000))
+
+    def release_nowait(self) -> None:
+        """Give the message back locally without counting an attempt. Raises `AlreadySettled` or `LeaseLost`."""
+        chunk, index = self._chunk, self._index
+        if chunk.verdicts[index] != HANDED:
+            self._refuse()
+        chunk.verdicts[index] = RELEASED
+        chunk.member.poke()
+
+    def _refuse(self) -> None:
+        verdict = self._chunk.verdicts[self._index]
+        where = f"{self.topic}[{self.partition}]@{self.offset}"
+        if verdict == LOST or self._chunk.lease.lost:
+            raise LeaseLost(
+                state=f"{where}, fencing token {self.fencing_token}",
+                owner=f"subscription {self._chunk.member.display}",
+                remedy="do nothing: it is delivered again",
+            )
+        raise AlreadySettled(state=where, remedy="settle each delivery once")
+
+
+class Batch(Sequence[Delivery]):
+    """Deliveries that were received together; objects are made when they are touched."""
+
+    __slots__ = ("_chunk", "_end", "_start")
+
+    def __init__(self, chunk: Chunk, start: int, end: int) -> None:
+        """Made by the subscription."""
+        self._chunk = chunk
+        self._start = start
+        self._end = end
+
+    def __len__(self) -> int:
+        """Number of deliveries."""
+        return self._end - self._start
+
+    def __getitem__(self, index: Any) -> Any:  # noqa: ANN401 - an int gives a Delivery, a slice a list of them
+        """One delivery, or a list of them."""
+        if isinstance(index, slice):
+            return [self[i] for i in range(*index.indices(len(self)))]
+        at = range(self._start, self._end)[index]
+        return Delivery(self._chunk, at, self._chunk.messages[at])
+
+    def messages(self) -> list[Message]:
+        """The records as confluent-kafka gave them."""
+        return self._chunk.messages[self._start : self._end]
+
+    def values(self) -> list[bytes | None]:
+        """The payloads."""
+        return list(map(Message.value, self.messages()))  # type: ignore[arg-type]  # bytes: no deserializer
+
+    def ack_nowait(self) -> None:
+        """Acknowledge all of them locally; raises `AlreadySettled` or `LeaseLost` if one has its verdict."""
+        verdicts = self._chunk.verdicts
+        if verdicts.count(HANDED, self._start, self._end) != len(self):
+            for delivery in self:
+                if verdicts[delivery._index] != HANDED:  # noqa: SLF001 - of this module
+                    delivery._refuse()  # noqa: SLF001 - of this module
+        verdicts[self._start : self._end] = bytes((ACKED,)) * len(self)

@@ -1,0 +1,120 @@
+"""What was read from one partition and waits for a lease: batches of records, and how far reading has come.
+
+Pure bookkeeping over offsets; who reads is `readers.py`, who gets what is `member.py`.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections import deque
+
+from confluent_kafka import Message
+
+
+class ReadBatch:
+    """Records of one partition in offset order."""
+
+    __slots__ = ("first", "last", "messages", "offsets")
+
+    def __init__(self, messages: list[Message]) -> None:
+        """`messages` is not empty, of one partition, sorted by offset, without error events."""
+        self.messages = messages
+        self.first: int = messages[0].offset()  # type: ignore[assignment]  # a record has an offset
+        self.last: int = messages[-1].offset()  # type: ignore[assignment]  # a record has an offset
+        #: None when no offset is missing between first and last
+        self.offsets: list[int] | None = None
+        if self.last - self.first + 1 != len(messages):
+            self.offsets = [message.offset() for message in messages]  # type: ignore[misc]  # as above
+
+    def index(self, offset: int) -> int:
+        """Index of the first record at or after `offset`."""
+        if self.offsets is None:
+            return min(max(offset - self.first, 0), len(self.messages))
+        return bisect_left(self.offsets, offset)
+
+    def offset(self, index: int) -> int:
+        """Offset of a record."""
+        return self.first + index if self.offsets is None else self.offsets[index]
+
+    def cut(self, index: int) -> None:
+        """Drop the records before `index`; at least one must stay."""
+        del self.messages[:index]
+        if self.offsets is None:
+            self.first += index
+        else:
+            del self.offsets[:index]
+            self.first = self.offsets[0]
+            if self.last - self.first + 1 == len(self.messages):
+                self.offsets = None
+
+
+class Feed:
+    """The records of one partition that were read and not yet given to a lease."""
+
+    __slots__ = ("batches", "buffered", "kept_from", "position", "reported")
+
+    def __init__(self, start: int) -> None:
+        """Reading begins at offset `start`."""
+        self.batches: deque[ReadBatch] = deque()
+        #: records in `batches`
+        self.buffered = 0
+        #: every record at or after this offset that was read is still here
+        self.kept_from = start
+        #: everything before this offset was read (records) or is known to hold no record
+        self.position = start
+        #: the position that the coordinator knows
+        self.reported = -1
+
+    def add(self, batch: ReadBatch) -> None:
+        """Take in records; older ones than the position are dropped (a reader that was moved may repeat some)."""
+        if batch.last < self.position:
+            return
+        if batch.first < self.position:
+            batch.cut(batch.index(self.position))
+        self.batches.append(batch)
+        self.buffered += len(batch.messages)
+        self.position = batch.last + 1
+
+    def reach(self, offset: int) -> None:
+        """The partition was read up to `offset`: what is not here below it does not exist."""
+        self.position = max(self.position, offset)
+
+    def drop_before(self, offset: int) -> None:
+        """Forget records before `offset`: they belong to somebody else, or are settled."""
+        while self.batches and self.batches[0].last < offset:
+            self.buffered -= len(self.batches.popleft().messages)
+        if self.batches and self.batches[0].first < offset:
+            batch = self.batches[0]
+            index = batch.index(offset)
+            batch.cut(index)
+            self.buffered -= index
+        self.kept_from = max(self.kept_from, min(offset, self.position))
+
+    def take(self, start: int, end: int) -> tuple[list[tuple[list[Message], int, list[int] | None]], int]:
+        """Take the records in [start, end): pieces (records, first offset, offsets or None), and how far that reaches.
+
+        Everything before the offset reached is in the pieces or does not exist. What lies before `start` is dropped.
+        """
+        self.drop_before(start)
+        pieces: list[tuple[list[Message], int, list[int] | None]] = []
+        while self.batches:
+            batch = self.batches[0]
+            if batch.first >= end:
+                self.kept_from = max(self.kept_from, end)
+                return pieces, end
+            stop = batch.index(end)
+            if stop >= len(batch.messages):
+                self.batches.popleft()
+                self.buffered -= len(batch.messages)
+                pieces.append((batch.messages, batch.first, batch.offsets))
+                self.kept_from = batch.last + 1
+                continue
+            offsets = None if batch.offsets is None else batch.offsets[:stop]
+            pieces.append((batch.messages[:stop], batch.first, offsets))
+            batch.cut(stop)
+            self.buffered -= stop
+            self.kept_from = end
+            return pieces, end
+        reached = min(end, self.position)
+        self.kept_from = max(self.kept_from, reached)
+        return pieces, max(reached, start)

@@ -1,0 +1,343 @@
+"""How properties and JMS fields of a message travel in Kafka headers; writing and reading, no I/O.
+
+Property `p` is header `p` as text: str as it is, int in decimal digits (int64), float as `repr` writes it,
+bool as `true` or `false`, None as a null value, bytes as they are. One companion header lists what is neither
+str nor None: `kafkadur-types: amount=f;active=b;raw=x;n=i`. JMS fields are headers under their JMS names,
+defaults are left out, and JMSTimestamp is the timestamp of the Kafka record. Names starting with `JMS` or
+`kafkadur-` are reserved: they are no properties, in neither direction.
+
+Writing is strict, reading never fails: a value without an entry in the companion is str if it is valid UTF-8,
+else bytes, and a value that is not what its entry says is read the same way. Of two headers with one name the
+last wins. What does not live here: who sends (`producer.py`), and the raw headers, which a delivery keeps as
+they came.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Mapping
+from functools import lru_cache
+from typing import Final, Literal, NamedTuple
+
+from kafkadur_sharing.definition import HeaderType
+from kafkadur_sharing.errors import InvalidProperty
+from kafkadur_sharing.names import RESERVED_PREFIXES, validate_property_name
+
+#: What a property can hold; an int lies in int64.
+Property = str | int | float | bool | bytes | None
+#: JMS's two delivery modes. Kafka keeps every message; the mode is carried for the application.
+DeliveryMode = Literal["PERSISTENT", "NON_PERSISTENT"]
+
+TYPES_HEADER: Final = "kafkadur-types"
+CLIENT_ID_HEADER: Final = "kafkadur-client-id"
+CONNECTION_ID_HEADER: Final = "kafkadur-connection-id"
+MESSAGE_ID_HEADER: Final = "JMSMessageID"
+CORRELATION_ID_HEADER: Final = "JMSCorrelationID"
+TYPE_HEADER: Final = "JMSType"
+PRIORITY_HEADER: Final = "JMSPriority"
+DELIVERY_MODE_HEADER: Final = "JMSDeliveryMode"
+
+DEFAULT_PRIORITY: Final = 4
+MAX_PRIORITY: Final = 9
+DEFAULT_DELIVERY_MODE: Final[DeliveryMode] = "PERSISTENT"
+
+_INT64_MIN: Final = -(2**63)
+_INT64_MAX: Final = 2**63 - 1
+#: Different companions of all producers of a topic: a few, unless somebody makes them up.
+_CACHED_COMPANIONS: Final = 512
+#: A longer companion is read anew each time, so that the cache stays below 512 times this many bytes.
+_LONGEST_CACHED_COMPANION: Final = 4096
+
+
+class JmsFields(NamedTuple):
+    """The JMS fields of a message, and who sent it. A tuple: one is made for every message with headers."""
+
+    #: `ID:` and something unique; None when the sender gave none.
+    message_id: str | None = None
+    correlation_id: str | None = None
+    #: JMSType: what kind of message it is, in the application's words.
+    type: str | None = None
+    #: 0 (lowest) to 9.
+    priority: int = DEFAULT_PRIORITY
+    delivery_mode: DeliveryMode = DEFAULT_DELIVERY_MODE
+    #: Client id of the sending connection; with `connection_id` it serves rule U7 (noLocal).
+    client_id: str | None = None
+    connection_id: str | None = None
+
+
+#: The fields of a message without headers.
+NO_FIELDS: Final = JmsFields()
+
+
+class Decoded(NamedTuple):
+    """What `decode` found in the headers of one message."""
+
+    properties: dict[str, Property]
+    fields: JmsFields
+
+
+# --- writing ------------------------------------------------------------------------------------------------
+
+
+def encode(
+    properties: Mapping[str, Property] | None = None,
+    fields: JmsFields = NO_FIELDS,
+) -> list[tuple[str, bytes | None]]:
+    """Return the Kafka headers for `properties` and `fields`, the companion last if one is needed.
+
+    Raises `InvalidProperty` for a name that is reserved or no identifier, a value of another type, an int
+    beyond int64, text that has no UTF-8, a priority that is not 0 to 9, and an unknown delivery mode.
+    """
+    headers = encode_fields(fields)
+    if properties:
+        headers += encode_properties(properties)
+    return headers
+
+
+def encode_fields(fields: JmsFields) -> list[tuple[str, bytes | None]]:
+    """Return the Kafka headers for the JMS fields alone; raises `InvalidProperty` as `encode` does."""
+    message_id, correlation_id, jms_type, priority, delivery_mode, client_id, connection_id = fields
+    headers: list[tuple[str, bytes | None]] = []
+    if message_id is not None:
+        headers.append((MESSAGE_ID_HEADER, _field_text(MESSAGE_ID_HEADER, message_id)))
+    if correlation_id is not None:
+        headers.append((CORRELATION_ID_HEADER, _field_text(CORRELATION_ID_HEADER, correlation_id)))
+    if jms_type is not None:
+        headers.append((TYPE_HEADER, _field_text(TYPE_HEADER, jms_type)))
+    if priority != DEFAULT_PRIORITY:
+        headers.append((PRIORITY_HEADER, _priority_text(priority)))
+    if delivery_mode != DEFAULT_DELIVERY_MODE:
+        headers.append((DELIVERY_MODE_HEADER, _delivery_mode_text(delivery_mode)))
+    if client_id is not None:
+        headers.append((CLIENT_ID_HEADER, _field_text(CLIENT_ID_HEADER, client_id)))
+    if connection_id is not None:
+        headers.append((CONNECTION_ID_HEADER, _field_text(CONNECTION_ID_HEADER, connection_id)))
+    return headers
+
+
+def encode_properties(properties: Mapping[str, Property]) -> list[tuple[str, bytes | None]]:
+    """Return the Kafka headers for the properties alone; raises `InvalidProperty` as `encode` does."""
+    headers: list[tuple[str, bytes | None]] = []
+    companion: list[str] = []
+    for name, value in properties.items():
+        _known_property_name(name)
+        if value is None:
+            headers.append((name, None))
+            continue
+        raw, letter = _encode_value(name, value)
+        headers.append((name, raw))
+        if letter:
+            companion.append(f"{name}={letter}")
+    if companion:
+        headers.append((TYPES_HEADER, ";".join(companion).encode()))
+    return headers
+
+
+#: Names repeat from message to message; what was found good once need not be looked at again.
+_known_property_name = lru_cache(maxsize=1024)(validate_property_name)
+
+
+def _encode_value(name: str, value: object) -> tuple[bytes, str]:
+    """Return the bytes of `value` and its letter in the companion ("" for text)."""
+    # The methods of the base types are called by name: a subclass (an enum, a numpy float) may print itself
+    # differently. bool comes before int because it is one.
+    if isinstance(value, str):
+        try:
+            return str.encode(value), ""
+        except UnicodeEncodeError:
+            raise InvalidProperty(
+                f"Property {name!r} is text that has no UTF-8.",
+                remedy="remove lone surrogates, or send it as bytes",
+            ) from None
+    if isinstance(value, bool):
+        return (b"true" if value else b"false"), "b"
+    if isinstance(value, int):
+        if not _INT64_MIN <= value <= _INT64_MAX:
+            raise InvalidProperty(
+                f"Property {name!r} is an int beyond 64 bits.",
+                remedy="send it as str or float",
+            )
+        return int.__repr__(value).encode(), "i"
+    if isinstance(value, float):
+        return float.__repr__(value).encode(), "f"
+    if isinstance(value, bytes):
+        return value, "x"
+    raise InvalidProperty(
+        f"Property {name!r} has type {type(value).__name__}.",
+        remedy="use str, int, float, bool, bytes or None",
+    )
+
+
+def _field_text(header: str, value: object) -> bytes:
+    if not isinstance(value, str):
+        raise InvalidProperty(f"{header} has type {type(value).__name__}.", remedy="use str or None")
+    try:
+        return value.encode()
+    except UnicodeEncodeError:
+        raise InvalidProperty(
+            f"{header} is text that has no UTF-8.", remedy="remove lone surrogates"
+        ) from None
+
+
+def _priority_text(priority: int) -> bytes:
+    if priority not in range(MAX_PRIORITY + 1):
+        raise InvalidProperty(
+            f"The priority {priority!r} does not exist.",
+            remedy=f"use 0 (lowest) to {MAX_PRIORITY}",
+        )
+    return b"%d" % priority
+
+
+def _delivery_mode_text(delivery_mode: str) -> bytes:
+    if delivery_mode != "NON_PERSISTENT":
+        raise InvalidProperty(
+            f"The delivery mode {delivery_mode!r} does not exist.",
+            remedy="use 'PERSISTENT' or 'NON_PERSISTENT'",
+        )
+    return delivery_mode.encode()
+
+
+# --- reading ------------------------------------------------------------------------------------------------
+
+_Reader = Callable[[bytes], Property]
+
+
+def decode(
+    headers: Iterable[tuple[str, bytes | None]] | None,
+    header_types: Mapping[str, HeaderType] | None = None,
+) -> Decoded:
+    """Read the headers of one message as confluent-kafka hands them out; never raises for what they contain.
+
+    `header_types` serves plain producers: it is used where the message has neither a companion nor a
+    connection id, for a kafkadur producer without a companion has said that everything is text.
+    """
+    if not headers:
+        return Decoded({}, NO_FIELDS)
+    last = dict(headers)
+    return Decoded(_read_properties(last, header_types), _read_fields(last))
+
+
+def decode_properties(
+    headers: Iterable[tuple[str, bytes | None]] | None,
+    header_types: Mapping[str, HeaderType] | None = None,
+) -> dict[str, Property]:
+    """Read the properties alone: half the work of `decode`, with the same rules."""
+    return _read_properties(dict(headers), header_types) if headers else {}
+
+
+def decode_fields(headers: Iterable[tuple[str, bytes | None]] | None) -> JmsFields:
+    """Read the JMS fields alone: half the work of `decode`, with the same rules."""
+    return _read_fields(dict(headers)) if headers else NO_FIELDS
+
+
+def _read_properties(
+    last: Mapping[str, bytes | None],
+    header_types: Mapping[str, HeaderType] | None,
+) -> dict[str, Property]:
+    companion = last.get(TYPES_HEADER)
+    readers: Mapping[str, _Reader] = _NO_READERS
+    if companion is not None:
+        # The unwrapped function keeps nothing.
+        read = _readers if len(companion) <= _LONGEST_CACHED_COMPANION else _readers.__wrapped__
+        readers = read(companion)
+    elif header_types and CONNECTION_ID_HEADER not in last:
+        readers = {name: _READER_OF_TYPE[kind] for name, kind in header_types.items()}
+    properties: dict[str, Property] = {}
+    for name, raw in last.items():
+        if name.startswith(RESERVED_PREFIXES):
+            continue
+        properties[name] = None if raw is None else readers.get(name, _read_text)(raw)
+    return properties
+
+
+def _read_fields(last: Mapping[str, bytes | None]) -> JmsFields:
+    priority = last.get(PRIORITY_HEADER)
+    delivery_mode = last.get(DELIVERY_MODE_HEADER)
+    return JmsFields(
+        _text_or_none(last.get(MESSAGE_ID_HEADER)),
+        _text_or_none(last.get(CORRELATION_ID_HEADER)),
+        _text_or_none(last.get(TYPE_HEADER)),
+        DEFAULT_PRIORITY if priority is None else _PRIORITIES.get(priority, DEFAULT_PRIORITY),
+        "NON_PERSISTENT" if delivery_mode == b"NON_PERSISTENT" else DEFAULT_DELIVERY_MODE,
+        _text_or_none(last.get(CLIENT_ID_HEADER)),
+        _text_or_none(last.get(CONNECTION_ID_HEADER)),
+    )
+
+
+_PRIORITIES: Final = {b"%d" % priority: priority for priority in range(MAX_PRIORITY + 1)}
+
+
+def _text_or_none(raw: bytes | None) -> str | None:
+    """Return text, or None if it is none; the raw headers still show what it was."""
+    if raw is None:
+        return None
+    try:
+        return raw.decode()
+    except UnicodeDecodeError:
+        return None
+
+
+def _read_text(raw: bytes) -> str | bytes:
+    try:
+        return raw.decode()
+    except UnicodeDecodeError:
+        return raw
+
+
+# What other languages print is read (Java's `1.0E10`, `NaN`, `Infinity`); what only Python's int() and
+# float() accept (spaces, underscores, other scripts' digits) is not, so that every reader of a topic sees the
+# same values.
+_INT: Final = re.compile(rb"[+-]?[0-9]{1,19}")
+_FLOAT: Final = re.compile(
+    rb"[+-]?(?:(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?:e[+-]?[0-9]+)?|nan|inf(?:inity)?)", re.IGNORECASE
+)
+
+
+def _read_int(raw: bytes) -> Property:
+    if _INT.fullmatch(raw) is not None:
+        value = int(raw)
+        if _INT64_MIN <= value <= _INT64_MAX:
+            return value
+    return _read_text(raw)
+
+
+def _read_float(raw: bytes) -> Property:
+    return float(raw) if _FLOAT.fullmatch(raw) is not None else _read_text(raw)
+
+
+def _read_bool(raw: bytes) -> Property:
+    if raw == b"true":
+        return True
+    return False if raw == b"false" else _read_text(raw)
+
+
+def _read_bytes(raw: bytes) -> Property:
+    return raw
+
+
+_NO_READERS: Final[Mapping[str, _Reader]] = {}
+_READER_OF_LETTER: Final[Mapping[str, _Reader]] = {
+    "i": _read_int,
+    "f": _read_float,
+    "b": _read_bool,
+    "x": _read_bytes,
+}
+_READER_OF_TYPE: Final[Mapping[HeaderType, _Reader]] = {
+    "str": _read_text,
+    "int": _read_int,
+    "float": _read_float,
+    "bool": _read_bool,
+    "bytes": _read_bytes,
+}
+
+
+@lru_cache(maxsize=_CACHED_COMPANIONS)
+def _readers(companion: bytes) -> Mapping[str, _Reader]:
+    """Return the readers a companion asks for; entries nobody understands are passed over."""
+    readers: dict[str, _Reader] = {}
+    for entry in companion.decode(errors="replace").split(";"):
+        name, _, letter = entry.partition("=")
+        reader = _READER_OF_LETTER.get(letter)
+        if reader is not None:
+            readers[name] = reader
+    return readers

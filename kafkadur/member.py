@@ -1,0 +1,948 @@
+"""The machine of one attached member: leases, windows, verdicts, and what the next exchange carries. No I/O.
+
+Four kinds of threads touch it, each through few methods, all under one lock that is held for a chunk of records at a time:
+the readers bring records (`add_records`, `reach`), the pump asks what to say and tells what was answered (`build`, `apply`),
+the application takes blocks and gives verdicts (`next_block`, `roll_back`, `confirm`). Time comes in as a function; sending
+is the pump's (`pump.py`), reading the readers' (`readers.py`).
+"""
+
+from __future__ import annotations
+
+import re
+import threading
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Protocol
+
+from confluent_kafka import Message
+from kafkadur_coordinators.interface import (
+    MAX_PARTITIONS,
+    Attached,
+    Exchange,
+    ExchangeReply,
+    Grant,
+    How,
+    PartitionReport,
+    PartitionState,
+    Returned,
+    Role,
+    Settled,
+)
+from kafkadur_sharing.definition import HeaderType
+from kafkadur_sharing.errors import Fenced, KafkadurError
+
+from kafkadur.delivery import ACKED, HANDED, LOST, RELEASED, ROLLED_BACK, SENT, Chunk, Lease
+from kafkadur.feed import Feed, ReadBatch
+
+#: Above so many ranges of one lease a bitmap is sent.
+MOST_RANGES = 20
+#: An acknowledgement waits for its exchange at most so long, seconds.
+CONFIRM_WITHIN = 0.05
+#: Part of the byte window above which a chunk is cut, so that a mean record size says enough.
+BYTES_STEP = 8
+#: The coordinator tells times in whole ms: waiting a little longer meets them.
+_ROUNDING = 0.002
+_ACKS = re.compile(bytes((ACKED,)) + b"+")
+_OTHERS = re.compile(b"[" + bytes((ROLLED_BACK, RELEASED)) + b"]")
+_FORGET = bytes.maketrans(bytes((HANDED, ACKED, ROLLED_BACK, RELEASED)), bytes((LOST, LOST, LOST, LOST)))
+
+
+class Reading(Protocol):
+    """What a member asks of its readers. Called with the member's lock held: must not block, must not call back."""
+
+    def follow(self, partition: int, offset: int) -> None:
+        """Read a partition from `offset` on."""
+
+    def unfollow(self, partition: int) -> None:
+        """Stop reading a partition."""
+
+    def read_range(self, partition: int, start: int, end: int, token: int) -> None:
+        """Read [start, end) for one lease."""
+
+
+class Confirmation(Protocol):
+    """Somebody who waits until a verdict is confirmed. Called once, from any thread."""
+
+    def resolve(self, error: KafkadurError | None) -> None:
+        """The verdict is confirmed, or failed with `error`."""
+
+
+class Member:
+    """One member of a subscription, from attaching to leaving."""
+
+    def __init__(
+        self,
+        *,
+        display: str,
+        lane: bool,
+        window: int,
+        window_bytes: int,
+        budget: int,
+        session: float,
+        header_types: Mapping[str, HeaderType] | None,
+        monotonic: Callable[[], float],
+        alive: Callable[[], bool],
+        poke: Callable[[], None],
+        partitions: int,
+    ) -> None:
+        """`window` and `budget` in records, `window_bytes` in bytes, `session` (time-out) in seconds.
+
+        `alive` says whether the process is seen by others; `poke` asks the pump to look at this member soon.
+        """
+        self.display = display
+        self.lane = lane
+        self.window = window
+        self.window_bytes = window_bytes
+        self.budget = budget
+        self.session = session
+        self.header_types = header_types
+        self.partitions = partitions
+        self.incarnation = 0
+        self.lock = threading.Lock()
+        self.reading: Reading | None = None
+        self._monotonic = monotonic
+        self._alive = alive
+        self._poke = poke
+        self._poked = False
+        #: called (any thread, lock not held) when a block can be taken or the state changed
+        self.on_ready: Callable[[], None] = lambda: None
+        #: records a reader may hold back before it pauses
+        self.read_ahead = max(2 * window, 10_000)
+        self.closing = False
+        self.failed: KafkadurError | None = None
+        #: acknowledgements without waiting that were refused, not told to anybody yet
+        self.fenced_acks = 0
+        self.redelivered_seen = 0
+        self._reset()
+
+    def _reset(self) -> None:
+        self._number = 0
+        self._have = 0
+        self._pending: Exchange | None = None
+        self._pending_open: list[tuple[Lease, int]] = []
+        self._pending_done: list[Lease] = []
+        self._pending_confirm: list[tuple[Chunk, Confirmation]] = []
+        self._pending_avail: list[tuple[Feed, int]] = []
+        self._confirm: list[tuple[Chunk, Confirmation]] = []
+        self._leases: dict[int, Lease] = {}
+        self._wanting: dict[int, list[Lease]] = {}
+        self._feeds: dict[int, Feed] = {}
+        self._point_feeds: dict[int, Feed] = {}
+        self._ready: deque[Chunk] = deque()
+        self._urgent: deque[Chunk] = deque()
+        self._active: list[Chunk] = []
+        #: records of leases that wait to be handed out
+        self._queued = 0
+        self._in_hands = 0
+        self._hands_bytes = 0.0
+        self._unconfirmed = 0
+        self._look_at: float | None = None
+        self._handed_since = 0
+        self._said: dict[int, int] = {}
+        self._blocked = False
+        self._hold: set[tuple[int, int]] = set()
+        self._role = Role(rank=0, members=1, neighbour="")
+        self._home: set[int] = set()
+        self._watches: set[int] = set()
+        self._states: dict[int, PartitionState] = {}
+        self._orphaned: set[int] = set()
+        #: partition -> when the next message that was rolled back is due (monotonic seconds)
+        self._due: dict[int, float] = {}
+        self._touch: set[int] = set(range(self.partitions))
+        self._wake_at: float | None = None
+        self._force = True
+        self._ask_presence = False
+        self._last_ok = float("-inf")
+        self._renew_at = float("-inf")
+        self._mean_size = 100.0
+        self._free_credit = 0
+
+    def now(self) -> float:
+        """Monotonic seconds."""
+        return self._monotonic()
+
+    # -- attaching -------------------------------------------------------------------------------------------------------
+
+    def attached(self, attached: Attached, sent_at: float) -> None:
+        """The member was attached by a call sent at `sent_at` (monotonic seconds)."""
+        with self.lock:
+            self.incarnation = attached.incarnation
+            self._last_ok = sent_at
+            self._take_role(attached.role)
+            self._touch = set(range(self.partitions)) if self.lane else set(self._home)
+            self._force = True
+
+    def lose(self, reason: str) -> None:
+        """Every lease is gone: forget all; what is in the application's hands can't be settled any more."""
+        with self.lock:
+            waiting = self._pending_confirm + self._confirm
+            for chunk in [*self._active, *self._ready, *self._urgent]:
+                self.fenced_acks += chunk.verdicts.count(ACKED)
+                chunk.lease.lost = True
+                chunk.verdicts[:] = chunk.verdicts.translate(_FORGET)
+            for lease in self._leases.values():
+                lease.lost = True
+            followed = list(self._feeds)
+            self._reset()
+            if self.reading is not None:
+                for partition in followed:
+                    self.reading.unfollow(partition)
+        for _, confirmation in waiting:
+            confirmation.resolve(self._fenced(reason))
+        self.on_ready()
+
+    def fail(self, error: KafkadurError) -> None:
+        """The member cannot go on; the application is told at its next call."""
+        self.failed = error
+        self.lose(str(error))
+
+    def _fenced(self, reason: str) -> Fenced:
+        return Fenced(
+            state=reason, owner=f"subscription {self.display}", remedy="do nothing: it is delivered again"
+        )
+
+    def _take_role(self, role: Role) -> None:
+        if role == self._role and (self._home or self.lane):
+            return
+        self._role = role
+        if self.lane:
+            return
+        if role.members <= self.partitions:
+            home = {p for p in range(self.partitions) if p % role.members == role.rank}
+        else:
+            home = {role.rank % self.partitions}
+        self._touch |= home - self._home
+        self._home = home
+
+    @property
+    def neighbour(self) -> str:
+        """The member whose silence this one reports; empty when it is alone."""
+        return self._role.neighbour if self._role.members > 1 else ""
+
+    # -- records come in ------------------------------------------------------------------------------------------------
+
+    def add_records(self, partition: int, messages: list[Message]) -> None:
+        """Records that the tail reader read (not empty, in order)."""
+        with self.lock:
+            feed = self._feeds.get(partition)
+            if feed is None:
+                return
+            feed.add(ReadBatch(messages))
+            news = self._route(partition)
+        self._after_reading(news)
+
+    def reach(self, partition: int, offset: int) -> None:
+        """The tail reader came to the end of the partition, which is `offset`."""
+        with self.lock:
+            feed = self._feeds.get(partition)
+            if feed is None or offset <= feed.position:
+                news = False
+            else:
+                feed.reach(offset)
+                news = self._route(partition)
+        self._after_reading(news)
+
+    def add_range_records(self, token: int, messages: list[Message], reached: int) -> bool:
+        """What the point reader read for a lease, up to offset `reached`. Returns whether it is to go on."""
+        with self.lock:
+            lease = self._leases.get(token)
+            feed = self._point_feeds.get(token)
+            if lease is None or feed is None or lease.lost:
+                return False
+            if messages:
+                feed.add(ReadBatch(messages))
+            feed.reach(min(reached, lease.end))
+            news = self._fill(lease, feed)
+            more = lease.fill < lease.end
+            if not more:
+                del self._point_feeds[token]
+        if news:
+            self.on_ready()
+        self.poke()
+        return more
+
+    def _after_reading(self, news: bool) -> None:  # noqa: FBT001 - of this module
+        if news:
+            self.on_ready()
+        if self._wants_avail():
+            self.poke()
+
+    def _wants_avail(self) -> bool:
+        """Whether records wait for a grant that only an exchange can bring."""
+        if self.lane or self._pending is not None:
+            return False
+        for partition, feed in self._feeds.items():
+            if feed.position > feed.reported and self._free_credit > 0:
+                state = self._states.get(partition)
+                if state is None or state.next >= state.avail:
+                    return True
+        return False
+
+    @property
+    def buffered(self) -> int:
+        """Records read and not handed out: what holds the reader back."""
+        return sum(feed.buffered for feed in list(self._feeds.values())) + self._queued
+
+    def _route(self, partition: int) -> bool:
+        """Give what was read to the leases that want it; returns whether a block became ready."""
+        feed = self._feeds[partition]
+        wanting = self._wanting.get(partition, [])
+        news = False
+        for lease in list(wanting):
+            if lease.point:
+                continue
+            news |= self._fill(lease, feed)
+            if lease.fill < lease.end:
+                break
+            if not lease.lane:
+                wanting.remove(lease)
+        else:
+            state = self._states.get(partition)
+            if state is not None and not self.lane:
+                feed.drop_before(min(state.next, feed.position))
+        return news
+
+    def _fill(self, lease: Lease, feed: Feed) -> bool:
+        if lease.fill >= lease.end:
+            return False
+        pieces, reached = feed.take(lease.fill, lease.end)
+        target = self._urgent if self.lane and not lease.lane else self._ready
+        for messages, first, offsets in pieces:
+            self._gap(lease, lease.fill, first)
+            size = sum(map(len, messages))
+            self._mean_size += (size / len(messages) - self._mean_size) * 0.1
+            target.extend(self._chunks(lease, messages, first, offsets, size))
+            self._queued += len(messages)
+            if offsets is None:
+                lease.fill = first + len(messages)
+            else:
+                for before, after in zip(offsets, offsets[1:], strict=False):
+                    self._gap(lease, before + 1, after)
+                lease.fill = offsets[-1] + 1
+        self._gap(lease, lease.fill, reached)
+        lease.fill = reached
+        return bool(pieces)
+
+    def _gap(self, lease: Lease, start: int, end: int) -> None:
+        if end > start:
+            lease.gaps += (start, end)
+            self._touch.add(lease.partition)
+
+    def _chunks(
+        self, lease: Lease, messages: list[Message], first: int, offsets: list[int] | None, size: int
+    ) -> Iterable[Chunk]:
+        """One chunk, or several where records are so large that a mean size would not keep the byte window."""
+        if size * BYTES_STEP <= self.window_bytes or len(messages) == 1:
+            yield Chunk(self, lease, messages, first, offsets, size)
+            return
+        half = len(messages) // 2
+        left, right = messages[:half], messages[half:]
+        size_left = sum(map(len, left))
+        yield from self._chunks(lease, left, first, offsets and offsets[:half], size_left)
+        second = first + half if offsets is None else offsets[half]
+        yield from self._chunks(lease, right, second, offsets and offsets[half:], size - size_left)
+
+    # -- blocks go out --------------------------------------------------------------------------------------------------
+
+    def may_dispatch(self) -> bool:
+        """Whether this process is still sure to hold its leases."""
+        return self._alive() and self._monotonic() - self._last_ok < self.session * 0.9
+
+    def next_block(self, limit: int) -> tuple[Chunk, int, int] | None:
+        """Take the next records for the application: chunk, first index, end index. None: nothing can be handed out now.
+
+        At most `limit` records, within the window by count and bytes, below the confirmed dispatch bound.
+        """
+        with self.lock:
+            if self.closing or self.failed is not None:
+                return None
+            if self._urgent:
+                source = self._urgent
+            elif self._ready and not (self.lane and self._held_back()):
+                source = self._ready
+            else:
+                self._idle()
+                return None
+            if not self.may_dispatch():
+                self._blocked = True
+                return None
+            chunk = source[0]
+            room = min(limit, self._room(chunk))
+            if room <= 0:
+                self._idle()
+                return None
+            start = chunk.handed
+            end = min(len(chunk.messages), start + room)
+            chunk.verdicts[start:end] = bytes((HANDED,)) * (end - start)
+            chunk.handed = end
+            self._queued -= end - start
+            self._in_hands += end - start
+            self._hands_bytes += chunk.weight * (end - start)
+            if start == 0:
+                self._active.append(chunk)
+            if end == len(chunk.messages):
+                source.popleft()
+            if self.lane:
+                self._touch.add(chunk.lease.partition)
+            self._handed_since += end - start
+            poke = not self._poked and self._pending is None and self._soon(chunk, end)
+        if poke:
+            self.poke()
+        return chunk, start, end
+
+    def _held_back(self) -> bool:
+        """Whether new messages of a lane wait for one that was rolled back."""
+        if self._hold:
+            return True
+        return any(not lease.lane and lease.fill < lease.end for lease in self._leases.values())
+
+    def _soon(self, chunk: Chunk, handed: int) -> bool:
+        if self.lane:
+            lease = chunk.lease
+            return lease.lane and lease.end - chunk.offset(handed - 1) <= (self.window + self.budget) // 2
+        return self._handed_since > self.window // 4
+
+    def _idle(self) -> None:
+        """The application waits: what it settled frees its window as soon as it is sent."""
+        if self._pending is None and any(self._has_verdicts(chunk) for chunk in self._active):
+            self.poke()
+
+    def unblock(self) -> bool:
+        """Whether handing out had stopped because this process was not seen, and may go on now."""
+        if self._blocked and self.may_dispatch():
+            self._blocked = False
+            return True
+        return False
+
+    def _room(self, chunk: Chunk) -> int:
+        room = self._room_now(chunk)
+        if room <= 0:
+            self._recount()
+            room = self._room_now(chunk)
+        return room
+
+    def _room_now(self, chunk: Chunk) -> int:
+        room = self.window - self._in_hands
+        if self._hands_bytes > 0:
+            room = min(room, int((self.window_bytes - self._hands_bytes) / chunk.weight) if chunk.weight else room)
+        elif room > 0 and chunk.weight:
+            room = max(1, min(room, int(self.window_bytes / chunk.weight)))
+        if self.lane:
+            room = min(room, self.budget + 1 - self._unconfirmed)
+        return room
+
+    def _recount(self) -> None:
+        """Count again what is in the application's hands: verdicts given since the last exchange leave it."""
+        hands, size, settled = 0, 0.0, 0
+        for chunk in self._active:
+            held = chunk.verdicts.count(HANDED, chunk.low, chunk.handed)
+            hands += held
+            size += held * chunk.weight
+            settled += chunk.verdicts.count(ACKED, chunk.low, chunk.handed)
+        self._in_hands, self._hands_bytes = hands, size
+        pending = sum(count for _, count in self._pending_open)
+        self._unconfirmed = settled + pending
+        if settled and not self._poked and self._pending is None:
+            self._poked = True
+            self._poke()
+
+    def roll_back(self, chunk: Chunk, index: int, delay: int) -> None:
+        """Give a record back, to come again in `delay` ms; a lane holds new messages back until it is known again."""
+        with self.lock:
+            chunk.delays[index] = delay
+            if self.lane and (delay == 0 or self.window == 1):
+                self._hold.add((chunk.lease.partition, chunk.offset(index)))
+            chunk.verdicts[index] = ROLLED_BACK
+        self.poke()
+
+    def confirm(self, chunk: Chunk, confirmation: Confirmation) -> None:
+        """Tell `confirmation` when the verdicts given so far in this chunk are confirmed."""
+        with self.lock:
+            lost = chunk.lease.lost
+            if not lost:
+                self._confirm.append((chunk, confirmation))
+        if lost:
+            confirmation.resolve(self._fenced(f"fencing token {chunk.lease.token}"))
+        else:
+            self.poke()
+
+    def poke(self) -> None:
+        """Ask the pump for an exchange soon."""
+        self._force = True
+        if not self._poked:
+            self._poked = True
+            self._poke()
+
+    def wake(self) -> None:
+        """Somebody else says there is news."""
+        with self.lock:
+            self._touch |= self._home if not self.lane else set(range(self.partitions))
+        self.poke()
+
+    def report_silence(self) -> None:
+        """The neighbour's channel is silent: the next exchange asks for the presence of all."""
+        self._ask_presence = True
+        self.poke()
+
+    # -- exchanges --------------------------------------------------------------------------------------------------------
+
+    def due(self, now: float) -> float:
+        """When the next exchange is to be made (monotonic seconds; in the past: now)."""
+        if self._force or self._confirm or self._pending is not None:
+            return now
+        at = self._renew_at
+        if self._wake_at is not None:
+            at = min(at, self._wake_at)
+        if self._due and self._free_credit > 0:
+            at = min(at, *self._due.values())
+        if self._active:
+            if self._look_at is None:
+                self._look_at = now + CONFIRM_WITHIN
+            at = min(at, self._look_at)
+        return at
+
+    def build(self, now: float) -> Exchange | None:
+        """The exchange to send now; the same one again while it is unanswered. None: nothing to say."""
+        with self.lock:
+            self._poked = False
+            if self._pending is not None:
+                return self._pending
+            self._look_at = None
+            quiet = not (self._force or self._confirm) and now < self._renew_at
+            if (
+                quiet
+                and (self._wake_at is None or now < self._wake_at)
+                and all(now < at for at in self._due.values())
+                and not any(self._has_verdicts(chunk) for chunk in self._active)
+            ):
+                return None
+            self._force = False
+            exchange = self._compose(now)
+            self._pending = exchange
+            return exchange
+
+    @staticmethod
+    def _has_verdicts(chunk: Chunk) -> bool:
+        verdicts, low, handed = chunk.verdicts, chunk.low, chunk.handed
+        return verdicts.count(HANDED, low, handed) + verdicts.count(SENT, low, handed) != handed - low
+
+    def _compose(self, now: float) -> Exchange:
+        chosen = self._choose_partitions(now)
+        settled: dict[int, list[Settled]] = {}
+        returned: dict[int, list[Returned]] = {}
+        done: dict[int, list[int]] = {}
+        opened: dict[int, int] = {}
+        self._harvest(set(chosen), settled, returned, opened)
+        for token, lease in self._leases.items():
+            if not lease.lane and lease.open - opened.get(token, 0) <= 0 and lease.partition in chosen:
+                done.setdefault(lease.partition, []).append(token)
+                self._pending_done.append(lease)
+        self._pending_open = [(self._leases[token], count) for token, count in opened.items()]
+        self._pending_confirm = [item for item in self._confirm if item[0].lease.partition in chosen]
+        self._confirm = [item for item in self._confirm if item[0].lease.partition not in chosen]
+        self._number += 1
+        for partition in chosen:
+            self._said[partition] = self._number
+        self._free_credit = 0 if self.closing else self._credit(sum(opened.values()))
+        self._handed_since = 0
+        self._renew_at = now + self.session / 2
+        ask, self._ask_presence = self._ask_presence, False
+        return Exchange(
+            number=self._number,
+            credit=self._free_credit,
+            have=self._have,
+            ask_presence=ask,
+            span=0 if self.closing else self.window + self.budget,
+            parts=[self._report(p, settled, returned, done) for p in chosen],
+        )
+
+    def _choose_partitions(self, now: float) -> list[int]:
+        """Which partitions the next exchange touches: those with something to say, the longest silent first."""
+        speaking = {chunk.lease.partition for chunk in self._active if self._has_verdicts(chunk)}
+        speaking |= {lease.partition for lease in self._leases.values() if lease.gaps}
+        others = self._touch | self._orphaned | {p for p, at in self._due.items() if now >= at}
+        due = self._wake_at is not None and now >= self._wake_at
+        if due:
+            self._wake_at = None
+        if due or now >= self._renew_at:
+            others |= set(range(self.partitions)) if self.lane else self._home | self._watches
+        others |= {p for p, feed in self._feeds.items() if feed.position > feed.reported}
+        if not self.lane:
+            others |= {p for p in self._home | self._watches if self._has_backlog(p)}
+
+        def longest_silent(partition: int) -> int:
+            return self._said.get(partition, 0)
+
+        order = sorted(speaking, key=longest_silent) + sorted(others - speaking, key=longest_silent)
+        chosen, left = order[:MAX_PARTITIONS], order[MAX_PARTITIONS:]
+        self._touch = set(left)
+        self._orphaned -= set(chosen)
+        self._force = self._force or bool(left)
+        return chosen
+
+    def _has_backlog(self, partition: int) -> bool:
+        state = self._states.get(partition)
+        return state is None or state.next < state.avail
+
+    def _report(
+        self,
+        partition: int,
+        settled: dict[int, list[Settled]],
+        returned: dict[int, list[Returned]],
+        done: dict[int, list[int]],
+    ) -> PartitionReport:
+        feed = self._feeds.get(partition)
+        avail = -1
+        if feed is not None and feed.position > feed.reported:
+            avail = feed.position
+            self._pending_avail.append((feed, avail))
+        position = -1
+        if self.lane and not self.closing:
+            position = self._position(partition)
+        return PartitionReport(
+            partition=partition,
+            avail=avail,
+            position=position,
+            settled=settled.get(partition, ()),
+            returned=returned.get(partition, ()),
+            done=done.get(partition, ()),
+        )
+
+    def _lane_lease(self, partition: int) -> Lease | None:
+        for lease in self._leases.values():
+            if lease.lane and lease.partition == partition:
+                return lease
+        return None
+
+    def _position(self, partition: int) -> int:
+        """First offset of a lane that was not handed out."""
+        lease = self._lane_lease(partition)
+        if lease is None:
+            return -1
+        for chunk in self._ready:
+            if chunk.lease is lease:
+                return chunk.offset(chunk.handed)
+        return lease.fill
+
+    def _credit(self, sending: int) -> int:
+        if self.lane:
+            return 1
+        held = sum(lease.open for lease in self._leases.values()) - sending
+        free = self.window - held
+        by_bytes = int((self.window_bytes - held * self._mean_size) / max(self._mean_size, 1.0))
+        if held <= 0:
+            by_bytes = max(by_bytes, 1)
+        return max(min(free, by_bytes), 0)
+
+    def _harvest(
+        self,
+        partitions: set[int],
+        settled: dict[int, list[Settled]],
+        returned: dict[int, list[Returned]],
+        opened: dict[int, int],
+    ) -> None:
+        """Collect the verdicts given since the last exchange on these partitions and mark them as sent."""
+        ranges: dict[int, list[int]] = {}
+        for lease in self._leases.values():
+            if lease.gaps and lease.partition in partitions:
+                ranges[lease.token] = lease.gaps
+                opened[lease.token] = sum(lease.gaps[1::2]) - sum(lease.gaps[::2])
+                lease.gaps = []
+        remaining: list[Chunk] = []
+        for chunk in self._active:
+            if chunk.lease.partition not in partitions:
+                remaining.append(chunk)
+                continue
+            count = self._harvest_chunk(chunk, ranges, returned)
+            if count:
+                opened[chunk.lease.token] = opened.get(chunk.lease.token, 0) + count
+            if chunk.low < len(chunk.messages):
+                remaining.append(chunk)
+        self._active = remaining
+        for token, pairs in ranges.items():
+            lease = self._leases[token]
+            settled.setdefault(lease.partition, []).append(_settled(token, pairs))
+        hands = [(chunk.verdicts.count(HANDED, chunk.low, chunk.handed), chunk.weight) for chunk in remaining]
+        self._in_hands = sum(count for count, _ in hands)
+        self._hands_bytes = sum(count * weight for count, weight in hands)
+        self._unconfirmed = sum(opened.values())
+
+    def _harvest_chunk(self, chunk: Chunk, ranges: dict[int, list[int]], returned: dict[int, list[Returned]]) -> int:
+        verdicts, low, handed, lease = chunk.verdicts, chunk.low, chunk.handed, chunk.lease
+        token = lease.token
+        if verdicts.count(ACKED, low, handed) == handed - low:  # all acknowledged: the common case
+            if handed > low:
+                _add_ranges(ranges.setdefault(token, []), chunk, low, handed)
+                verdicts[low:handed] = bytes((SENT,)) * (handed - low)
+                chunk.low = handed
+            return handed - low
+        count = 0
+        for a, b in [match.span() for match in _ACKS.finditer(bytes(verdicts), low, handed)]:
+            _add_ranges(ranges.setdefault(token, []), chunk, a, b)
+            verdicts[a:b] = bytes((SENT,)) * (b - a)
+            count += b - a
+        for index in [match.start() for match in _OTHERS.finditer(bytes(verdicts), low, handed)]:
+            how = How.ROLLED_BACK if verdicts[index] == ROLLED_BACK else How.RELEASED
+            offset, delay = chunk.offset(index), chunk.delays.pop(index, 0)
+            _add_returned(
+                returned.setdefault(lease.partition, []), Returned(token, offset, offset + 1, int(how), delay)
+            )
+            verdicts[index] = SENT
+            count += 1
+        while low < handed and verdicts[low] == SENT:
+            low += 1
+        chunk.low = low
+        return count
+
+    def apply(self, reply: ExchangeReply, sent_at: float) -> None:
+        """The exchange sent at `sent_at` (monotonic seconds) was answered."""
+        with self.lock:
+            self._last_ok = sent_at
+            self._pending = None
+            refused = set(reply.refused)
+            waiting, self._pending_confirm = self._pending_confirm, []
+            for lease, count in self._pending_open:
+                lease.open -= count
+            for lease in self._pending_done:
+                self._leases.pop(lease.token, None)
+            for feed, avail in self._pending_avail:
+                feed.reported = max(feed.reported, avail)
+            self._pending_open, self._pending_done, self._pending_avail = [], [], []
+            for token in refused:
+                self._drop_lease(token)
+            self._have = max(self._have, reply.token)
+            self._take_role(reply.role)
+            for state in reply.partitions:
+                self._states[state.partition] = state
+            self._watches = set(reply.watches)
+            self._orphaned |= set(reply.orphaned)
+            for token, horizon in reply.horizons.items():
+                lane = self._leases.get(token)
+                if lane is not None:
+                    lane.end = max(lane.end, horizon)
+            lanes = {grant.partition: grant.start for grant in reply.grants if grant.lane}
+            for grant in sorted(reply.grants, key=lambda grant: (grant.partition, grant.start)):
+                self._take_grant(grant, lanes)
+            self._free_credit -= sum(g.horizon - g.start for g in reply.grants if not g.lane)
+            for state in reply.partitions:
+                if state.due_ms >= 0:
+                    self._due[state.partition] = sent_at + state.due_ms / 1000 + _ROUNDING
+                else:
+                    self._due.pop(state.partition, None)
+            if reply.silent_ms is not None:  # a silent member is looked at again before it is given up
+                self._ask_presence = True
+            waits = [reply.silent_ms] if reply.silent_ms is not None else []
+            waits += [reply.grace_ms] if reply.grace_ms else []
+            self._wake_at = sent_at + min(waits) / 1000 + _ROUNDING if waits else None
+            self._force = self._force or bool(self._orphaned)
+            self._follow()
+            for partition in list(self._feeds):
+                self._route(partition)
+            self._recount()
+        for chunk, confirmation in waiting:
+            failed = chunk.lease.token in refused
+            confirmation.resolve(self._fenced(f"fencing token {chunk.lease.token}") if failed else None)
+        self.on_ready()
+
+    def _drop_lease(self, token: int) -> None:
+        lease = self._leases.pop(token, None)
+        if lease is None:
+            return
+        lease.lost = True
+        self._point_feeds.pop(token, None)
+        if lease in self._wanting.get(lease.partition, []):
+            self._wanting[lease.partition].remove(lease)
+        for queue in (self._ready, self._urgent):
+            for chunk in [c for c in queue if c.lease is lease]:
+                queue.remove(chunk)
+                self._queued -= len(chunk.messages) - chunk.handed
+        for chunk in [c for c in self._active if c.lease is lease]:
+            self.fenced_acks += chunk.verdicts.count(ACKED)
+            chunk.verdicts[:] = chunk.verdicts.translate(_FORGET)
+            self._active.remove(chunk)
+
+    def _take_grant(self, grant: Grant, lanes: Mapping[int, int]) -> None:
+        if grant.token in self._leases:
+            return
+        lease = Lease(
+            token=grant.token,
+            partition=grant.partition,
+            start=grant.start,
+            end=grant.horizon,
+            attempts=grant.attempts,
+            redelivered=grant.redelivered,
+            lane=grant.lane,
+            seen=grant.seen,
+        )
+        self._leases[lease.token] = lease
+        if lease.redelivered:
+            self.redelivered_seen += lease.end - lease.start
+            self._hold -= {(p, o) for p, o in self._hold if p == lease.partition and lease.start <= o < lease.end}
+        wanting = self._wanting.setdefault(lease.partition, [])
+        wanting.append(lease)
+        wanting.sort(key=lambda item: item.start)
+        feed = self._feeds.get(lease.partition)
+        if feed is not None:
+            near = lease.start >= feed.kept_from
+        elif self.lane:  # the reader is about to start at the first lease, unless that lies far back
+            near = lanes.get(lease.partition, lease.start) - lease.start <= self.read_ahead
+        else:
+            near = not lease.redelivered and lease.partition in self._to_follow()
+        if not near:
+            self._read_range(lease)
+
+    def _read_range(self, lease: Lease) -> None:
+        lease.point = True
+        self._wanting[lease.partition].remove(lease)
+        self._point_feeds[lease.token] = Feed(lease.fill)
+        if self.reading is not None:
+            self.reading.read_range(lease.partition, lease.fill, lease.end, lease.token)
+
+    def _to_follow(self) -> set[int]:
+        if self.lane:
+            return {lease.partition for lease in self._leases.values() if lease.lane}
+        return self._home | self._watches
+
+    def _follow(self) -> None:
+        """Tell the reader which partitions to follow from where; leases that lose their reader are read as ranges."""
+        if self.reading is None:
+            return
+        target = self._to_follow()
+        for partition in set(self._feeds) - target:
+            for lease in [x for x in self._wanting.get(partition, []) if x.fill < x.end]:
+                self._read_range(lease)
+            del self._feeds[partition]
+            self.reading.unfollow(partition)
+        for partition in target - set(self._feeds):
+            state = self._states.get(partition)
+            if state is None:
+                self._touch.add(partition)
+                self._force = True
+                continue
+            starts = [lease.start for lease in self._wanting.get(partition, [])]
+            start = min(starts) if self.lane else min([state.next, *starts])
+            self._feeds[partition] = Feed(start)
+            self.reading.follow(partition, start)
+
+    # -- leaving ----------------------------------------------------------------------------------------------------------
+
+    def begin_close(self) -> None:
+        """Hand out nothing more; what is in hands may still get its verdict."""
+        with self.lock:
+            self.closing = True
+        self.on_ready()
+
+    @property
+    def in_hands(self) -> int:
+        """Records in the application's hands."""
+        with self.lock:
+            self._recount()
+            return self._in_hands
+
+    def release_all(self) -> None:
+        """Give everything back: what was handed out uncounted, what was not as if it had never been granted."""
+        with self.lock:
+            for chunk in self._active:
+                table = bytes.maketrans(bytes((HANDED,)), bytes((RELEASED,)))
+                chunk.verdicts[: chunk.handed] = chunk.verdicts[: chunk.handed].translate(table)
+            self._force = True
+
+    def farewell(self) -> Exchange | None:
+        """The last exchange: verdicts, and the unread rest of every lease. None while another one is unanswered."""
+        with self.lock:
+            if self._pending is not None:
+                return None
+            exchange = self._compose(self._monotonic())
+            rest: dict[int, list[Returned]] = {}
+            for lease in self._leases.values():
+                start = self._unread_from(lease)
+                if start < lease.end:
+                    rest.setdefault(lease.partition, []).append(
+                        Returned(lease.token, start, lease.end, int(How.UNREAD))
+                    )
+            parts = {part.partition: part for part in exchange.parts}
+            for partition, items in sorted(rest.items()):
+                part = parts.get(partition)
+                if part is not None:
+                    parts[partition] = part._replace(returned=[*part.returned, *items])
+                elif len(parts) < MAX_PARTITIONS:
+                    parts[partition] = PartitionReport(partition=partition, returned=items)
+            exchange = exchange._replace(parts=list(parts.values()), credit=0)
+            self._pending = exchange
+            return exchange
+
+    def _unread_from(self, lease: Lease) -> int:
+        for queue in (self._urgent, self._ready):
+            for chunk in queue:
+                if chunk.lease is lease:
+                    return chunk.offset(chunk.handed) if chunk.handed < len(chunk.messages) else lease.fill
+        return lease.fill
+
+    def unconfirmed_acks(self) -> int:
+        """Acknowledgements without waiting that were refused, or never answered."""
+        with self.lock:
+            waiting = sum(chunk.verdicts.count(ACKED) for chunk in self._active)
+            if self._pending is not None:
+                waiting += sum(count for _, count in self._pending_open)
+            return self.fenced_acks + waiting
+
+    def held_partitions(self) -> list[int]:
+        """Partitions on which this member holds leases, at most 16."""
+        with self.lock:
+            return sorted({lease.partition for lease in self._leases.values()})[:MAX_PARTITIONS]
+
+    def floors(self) -> dict[int, int]:
+        """Lowest unsettled offsets as far as they are known here: what is mirrored to Kafka."""
+        with self.lock:
+            return {p: state.floor for p, state in self._states.items()}
+
+    def statistics(self) -> dict[str, int]:
+        """Numbers for people: leases, records in hands, records read ahead, exchanges."""
+        with self.lock:
+            self._recount()
+            return {
+                "leases": len(self._leases),
+                "in_hands": self._in_hands,
+                "buffered": sum(feed.buffered for feed in self._feeds.values()),
+                "exchanges": self._number,
+            }
+
+
+def _add_ranges(pairs: list[int], chunk: Chunk, a: int, b: int) -> None:
+    """Add the offsets of records [a, b) of a chunk to a list start, end, start, end, ..."""
+    if chunk.offsets is None:
+        start, end = chunk.first + a, chunk.first + b
+        if pairs and pairs[-1] == start:
+            pairs[-1] = end
+        else:
+            pairs += (start, end)
+        return
+    for offset in chunk.offsets[a:b]:
+        if pairs and pairs[-1] == offset:
+            pairs[-1] = offset + 1
+        else:
+            pairs += (offset, offset + 1)
+
+
+def _settled(token: int, pairs: list[int]) -> Settled:
+    """Few ranges as they are, many as one bitmap."""
+    if len(pairs) <= 2 * MOST_RANGES:
+        return Settled(token, pairs)
+    start = min(pairs[::2])
+    start -= start % 8
+    size = (max(pairs[1::2]) - start + 7) // 8
+    bits = 0
+    top = size * 8
+    for a, b in zip(pairs[::2], pairs[1::2], strict=True):
+        bits |= ((1 << (b - a)) - 1) << (top - (b - start))
+    return Settled(token, (), start, bits.to_bytes(size, "big"))
+
+
+def _add_returned(items: list[Returned], item: Returned) -> None:
+    """Add a record given back, joined to the one before it when they differ in nothing but place."""
+    if items:
+        last = items[-1]
+        if last.end == item.start and (last.token, last.how, last.delay) == (item.token, item.how, item.delay):
+            items[-1] = last._replace(end=item.end)
+            return
+    items.append(item)

@@ -1,0 +1,285 @@
+"""The coordinator thread of a connection: it makes the exchanges of all its members and keeps them attached.
+
+It owns the Redis connection and the journal: whatever talks to the coordinator runs here, applications wait for it
+(`submit`). It never stops on a failure: it repeats an unanswered exchange unchanged, rebuilds state that Redis lost, and
+attaches again, so that every failure ends in redelivery. What an exchange carries is decided in `member.py`.
+"""
+
+from __future__ import annotations
+
+import logging
+import queue
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import Future
+from dataclasses import dataclass
+from typing import TypeVar
+
+from kafkadur_coordinators.lifecycle import Lifecycle, Membership
+from kafkadur_coordinators.presence import Presence
+from kafkadur_coordinators.redis_coordinator import MemberSession, RedisCoordinator, Refusal
+from kafkadur_sharing.decisions import Request
+from kafkadur_sharing.errors import (
+    ConnectionClosed,
+    CoordinatorUnavailable,
+    KafkadurError,
+    StateLost,
+    SubscriptionActive,
+)
+
+from kafkadur.member import Member
+
+_log = logging.getLogger("kafkadur.pump")
+T = TypeVar("T")
+
+#: Seconds between two looks at the channels of neighbours.
+_NEIGHBOURS_EVERY = 0.2
+_IDLE_SLEEP = 0.2
+_RETRY = 0.1
+
+
+@dataclass(kw_only=True)
+class Served:
+    """A member and how it is attached."""
+
+    member: Member
+    request: Request
+    membership: Membership
+    name: str
+    whole: bool
+    #: not before this time (monotonic seconds): the server did not answer
+    retry_at: float = 0.0
+    #: what was told to the application once, so that it is logged once
+    trouble: str = ""
+
+    @property
+    def session(self) -> MemberSession:
+        """The member's calls."""
+        return self.membership.session
+
+
+class Pump:
+    """The coordinator thread."""
+
+    def __init__(
+        self,
+        *,
+        coordinator: RedisCoordinator,
+        lifecycle: Lifecycle,
+        presence: Presence,
+        monotonic: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """`start` begins; `coordinator` and `lifecycle` are this thread's alone from then on."""
+        self._coordinator = coordinator
+        self._lifecycle = lifecycle
+        self._presence = presence
+        self._monotonic = monotonic
+        self._served: list[Served] = []
+        self._jobs: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
+        self._closing = False
+        self._neighbours_at = 0.0
+        self._thread = threading.Thread(target=self._main, name="kafkadur-coordinator", daemon=True)
+
+    def start(self) -> None:
+        """Start the thread."""
+        self._thread.start()
+
+    def poke(self) -> None:
+        """Look at the members now. Any thread."""
+        self._jobs.put(None)
+
+    def submit(self, job: Callable[[], T]) -> Future[T]:
+        """Run `job` in this thread; raises `ConnectionClosed` when the thread has ended."""
+        if self._closing:
+            raise ConnectionClosed
+        future: Future[T] = Future()
+
+        def run() -> None:
+            if not future.set_running_or_notify_cancel():
+                return
+            try:
+                future.set_result(job())
+            except BaseException as error:  # noqa: BLE001 - it is raised where the job came from
+                future.set_exception(error)
+
+        self._jobs.put(run)
+        return future
+
+    def close(self) -> None:
+        """End the thread after the jobs submitted so far."""
+        self._closing = True
+        self._jobs.put(None)
+        if self._thread.is_alive():
+            self._thread.join()
+
+    # -- jobs of members ----------------------------------------------------------------------------------------------
+
+    def attach(self, request: Request, *, member_id: str, name: str, whole: bool, wake: Callable[[], None]) -> Membership:
+        """Attach a member (in this thread); its channel is listened to from then on."""
+        channel: list[str] = []
+
+        def before(address: object) -> None:
+            name_ = address.channel(member_id)  # type: ignore[attr-defined]  # a SubscriptionAddress
+            channel.append(name_)
+            self._presence.listen(name_, wake)
+
+        try:
+            return self._lifecycle.attach(request, member=member_id, name=name, whole=whole, before=before)
+        except BaseException:
+            for used in channel:
+                self._presence.forget(used)
+            raise
+
+    def serve(self, served: Served) -> None:
+        """Make the exchanges of this member from now on (in this thread)."""
+        self._served.append(served)
+
+    def leave(self, served: Served) -> int:
+        """Say farewell and detach (in this thread); returns how many acknowledgements could not be confirmed.
+
+        Never raises: what could not be said ends with the session, and is delivered again.
+        """
+        if served not in self._served:
+            return 0
+        member = served.member
+        try:
+            member.release_all()
+            deadline = self._monotonic() + 5.0
+            while self._monotonic() < deadline:
+                exchange = member.farewell() or member.build(self._monotonic())
+                if exchange is None:
+                    break
+                sent_at = self._monotonic()
+                farewell = exchange.credit == 0 and exchange.span == 0
+                member.apply(served.session.exchange(exchange), sent_at)
+                if farewell:
+                    break
+            served.session.detach(member.held_partitions())
+        except (KafkadurError, Refusal) as error:
+            _log.info("leaving %s: %s", member.display, error)
+        finally:
+            self._served.remove(served)
+            self._presence.forget(served.membership.subscription.address.channel(served.session.member))
+        return member.unconfirmed_acks()
+
+    # -- the thread -----------------------------------------------------------------------------------------------------
+
+    def _main(self) -> None:
+        while True:
+            timeout = self._serve_all()
+            job = self._next_job(timeout)
+            while job is not None:
+                job()
+                job = self._next_job(0.0)
+            if self._closing and self._jobs.empty():
+                return
+
+    def _next_job(self, timeout: float) -> Callable[[], None] | None:
+        try:
+            return self._jobs.get(timeout=timeout) if timeout > 0 else self._jobs.get_nowait()
+        except queue.Empty:
+            return None
+
+    def _serve_all(self) -> float:
+        """Make the exchanges that are due; returns how long to sleep, seconds."""
+        now = self._monotonic()
+        if self._served and now >= self._neighbours_at:
+            self._neighbours_at = now + _NEIGHBOURS_EVERY
+            self._look_at_neighbours()
+        earliest = now + _IDLE_SLEEP
+        for served in list(self._served):
+            member = served.member
+            if member.failed is not None:
+                continue
+            if member.unblock():
+                member.on_ready()
+            due = max(member.due(self._monotonic()), served.retry_at)
+            if due <= self._monotonic():
+                self._exchange(served)
+                due = max(member.due(self._monotonic()), served.retry_at)
+            earliest = min(earliest, due)
+        return max(earliest - self._monotonic(), 0.0)
+
+    def _exchange(self, served: Served) -> None:
+        member = served.member
+        exchange = member.build(self._monotonic())
+        if exchange is None:
+            return
+        sent_at = self._monotonic()
+        try:
+            reply = served.session.exchange(exchange)
+        except CoordinatorUnavailable as error:
+            self._trouble(served, error)
+            return
+        except Refusal as refusal:
+            self._refused(served, refusal)
+            return
+        except KafkadurError as error:
+            member.fail(error)
+            return
+        if served.trouble:
+            _log.warning("%s: Redis answers again", member.display)
+            served.trouble = ""
+        member.apply(reply, sent_at)
+
+    def _trouble(self, served: Served, error: KafkadurError) -> None:
+        served.retry_at = self._monotonic() + _RETRY
+        kind = type(error).__name__
+        if served.trouble != kind:
+            served.trouble = kind
+            _log.warning("%s: %s", served.member.display, error)
+
+    def _refused(self, served: Served, refusal: Refusal) -> None:
+        """The member is not what it thought: forget its leases and attach again."""
+        member = served.member
+        if refusal.code == "STALE":
+            member.fail(
+                StateLost(
+                    state="an older exchange was answered: two processes use one member id",
+                    owner=f"subscription {member.display}",
+                    remedy="do not copy connections between processes",
+                )
+            )
+            return
+        _log.warning("%s: %s; attaching again", member.display, refusal.code)
+        member.lose(f"the coordinator answered {refusal.code}")
+        try:
+            self._attach_again(served)
+        except CoordinatorUnavailable as error:
+            self._trouble(served, error)
+        except SubscriptionActive as error:
+            member.fail(error)
+        except KafkadurError as error:
+            if isinstance(error, StateLost):
+                self._trouble(served, error)
+            else:
+                member.fail(error)
+
+    def _attach_again(self, served: Served) -> None:
+        sent_at = self._monotonic()
+        membership = self._lifecycle.attach(
+            served.request,
+            member=served.session.member,
+            name=served.name,
+            whole=served.whole,
+            only=served.membership.subscription.id,
+        )
+        served.membership = membership
+        served.member.attached(membership.attached, sent_at)
+
+    def _look_at_neighbours(self) -> None:
+        """Ask whether the neighbours of our members still listen; a silent one is reported by an exchange."""
+        for served in self._served:
+            neighbour = served.member.neighbour
+            if not neighbour:
+                continue
+            channel = served.membership.subscription.address.channel(neighbour)
+            try:
+                heard = self._coordinator.heard([channel])
+            except KafkadurError:
+                return  # the exchanges notice too
+            if not heard.get(channel, True):
+                served.member.report_silence()
+
+

@@ -1,0 +1,103 @@
+"""pytest fixtures over the embedded stack, for kafkadur's own tests and for those of applications.
+
+One broker and one Valkey serve a whole test run; each test gets topics and a namespace of its own. Nothing
+is imported or started before the first test that asks for it.
+"""
+
+import re
+import time
+import uuid
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any, Protocol
+
+import pytest
+
+if TYPE_CHECKING:
+    from confluent_kafka.admin import AdminClient
+
+    from kafkadur.stack import Stack
+
+#: Seconds the creation or deletion of a topic may take.
+TOPIC_LIMIT_S = 30.0
+
+POLL_S = 0.01
+
+#: Longest part of a test's name in the name of its topic; Kafka allows 249 characters in all.
+NAME_LIMIT = 100
+
+
+class TopicFactory(Protocol):
+    """Creates topics for one test."""
+
+    def __call__(self, partitions: int = 1, **config: object) -> str:
+        """Create a topic and return its name; it is deleted after the test.
+
+        ``config`` are topic settings with underscores for dots: ``cleanup_policy="compact"``.
+        """
+        ...
+
+
+@pytest.fixture(scope="session")
+def kafkadur_stack() -> "Iterator[Stack]":
+    """Provide a running stack, one broker and one Valkey, for the whole test run."""
+    from kafkadur.stack import embedded  # noqa: PLC0415 - nothing heavy at plugin load
+
+    with embedded() as stack:
+        yield stack
+
+
+@pytest.fixture(scope="session")
+def kafkadur_admin(kafkadur_stack: "Stack") -> "AdminClient":
+    """Provide an admin client for the stack's Kafka."""
+    from kafkadur.stack.kafka import quiet_admin  # noqa: PLC0415 - nothing heavy at plugin load
+
+    return quiet_admin(kafkadur_stack.kafka)
+
+
+@pytest.fixture
+def kafkadur_topic(kafkadur_admin: "AdminClient", request: pytest.FixtureRequest) -> Iterator[TopicFactory]:
+    """Provide a factory for fresh topics: ``make(partitions=1, **config) -> name``."""
+    from confluent_kafka import KafkaError, KafkaException  # noqa: PLC0415 - nothing heavy at plugin load
+    from confluent_kafka.cimpl import NewTopic  # noqa: PLC0415
+
+    made: list[str] = []
+    # confluent-kafka types the futures of these calls in part only.
+    admin: Any = kafkadur_admin
+
+    def make(partitions: int = 1, **config: object) -> str:
+        name = _unique(request.node.name)
+        settings = {key.replace("_", "."): str(value) for key, value in config.items()}
+        topic = NewTopic(name, num_partitions=partitions, config=settings)
+        admin.create_topics([topic])[name].result(TOPIC_LIMIT_S)
+        made.append(name)
+        deadline = time.monotonic() + TOPIC_LIMIT_S
+        while not _led(kafkadur_admin, name, partitions):
+            if time.monotonic() > deadline:
+                pytest.fail(f"topic {name} has no leaders after {TOPIC_LIMIT_S:g} s")
+            time.sleep(POLL_S)
+        return name
+
+    yield make
+    if made:
+        for deleted in admin.delete_topics(made).values():
+            try:
+                deleted.result(TOPIC_LIMIT_S)
+            except KafkaException as error:
+                # The test may have deleted the topic itself.
+                if error.args[0].code() != KafkaError.UNKNOWN_TOPIC_OR_PART:
+                    raise
+
+
+@pytest.fixture
+def kafkadur_namespace(request: pytest.FixtureRequest) -> str:
+    """Provide a string that no other test uses, for what tests would otherwise share in Redis."""
+    return _unique(request.node.name)
+
+
+def _unique(test: str) -> str:
+    return f"{re.sub('[^A-Za-z0-9_-]+', '-', test)[:NAME_LIMIT].strip('-')}-{uuid.uuid4().hex[:12]}"
+
+
+def _led(admin: "AdminClient", name: str, partitions: int) -> bool:
+    known = admin.list_topics(name, timeout=TOPIC_LIMIT_S).topics[name].partitions
+    return len(known) == partitions and all(partition.leader >= 0 for partition in known.values())

@@ -1,0 +1,322 @@
+"""Reading Kafka for a member: a tail reader that follows partitions, and a point reader for single ranges.
+
+Each owns one Consumer and one thread: while a thread polls, calls from another one do not return for seconds. Others only put
+commands into a queue. Records go to the member (`member.py`); which partitions are followed from where is decided there.
+The tail reader also mirrors floors to Kafka as group offsets.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Mapping
+from itertools import compress
+from typing import Any
+
+from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
+from kafkadur_coordinators.topics import mirror_floors
+from kafkadur_sharing.errors import KafkadurError, StateLost
+
+from kafkadur.member import Member
+
+_log = logging.getLogger("kafkadur.readers")
+
+#: Records asked for in one call.
+_AT_ONCE = 2_000
+#: Longest time a call waits for records, seconds: commands wait as long.
+_WAIT = 0.05
+#: Seconds between two mirrorings of the floor.
+_MIRROR_EVERY = 1.0
+_EOF = KafkaError._PARTITION_EOF  # noqa: SLF001 - the library's name for it
+
+#: librdkafka settings without which catching up stalls (its default backs off a second whenever the queue is full).
+DEFAULTS: Mapping[str, Any] = {
+    "enable.auto.commit": False,
+    "enable.auto.offset.store": False,
+    "enable.partition.eof": True,
+    "isolation.level": "read_committed",
+    "auto.offset.reset": "error",
+    "fetch.queue.backoff.ms": 5,
+    "fetch.wait.max.ms": 50,
+    "fetch.error.backoff.ms": 50,
+    "reconnect.backoff.ms": 50,
+    "reconnect.backoff.max.ms": 1_000,
+    "topic.metadata.refresh.interval.ms": 30_000,
+}
+
+
+def consumer_config(kafka: Mapping[str, Any], group: str) -> dict[str, Any]:
+    """Configuration of a reader: defaults, then the user's, then what must not be changed."""
+    fixed = ("enable.auto.commit", "enable.auto.offset.store", "enable.partition.eof", "auto.offset.reset")
+    return {**DEFAULTS, **kafka, **{name: DEFAULTS[name] for name in fixed}, "group.id": group}
+
+
+def by_partition(messages: list[Message]) -> list[tuple[int, list[Message]]]:
+    """Split what one call returned by partition; the order within a partition is kept. Events count as records."""
+    partitions = list(map(Message.partition, messages))
+    first = partitions[0]
+    if partitions.count(first) == len(partitions):
+        return [(first or 0, messages)]
+    groups = []
+    for partition in dict.fromkeys(partitions):
+        groups.append((partition or 0, list(compress(messages, map(partition.__eq__, partitions)))))
+    return groups
+
+
+class _Reader:
+    """What both readers share: a thread, its commands, and how it ends."""
+
+    def __init__(
+        self, *, name: str, config: Mapping[str, Any], topic: str, fail: Callable[[KafkadurError], None]
+    ) -> None:
+        self._config = dict(config)
+        self._topic = topic
+        self._fail = fail
+        self._commands: deque[Callable[[Consumer], None]] = deque()
+        self._work = threading.Event()
+        self._closing = False
+        self._thread = threading.Thread(target=self._main, name=name, daemon=True)
+
+    def start(self) -> None:
+        """Start the thread."""
+        self._thread.start()
+
+    def close(self) -> None:
+        """End the thread and close its Consumer."""
+        self._closing = True
+        self._work.set()
+        if self._thread.is_alive():
+            self._thread.join()
+
+    def _put(self, command: Callable[[Consumer], None]) -> None:
+        self._commands.append(command)
+        self._work.set()
+
+    def _main(self) -> None:
+        consumer = Consumer(self._config, logger=_log)
+        try:
+            self._loop(consumer)
+        except KafkadurError as error:
+            self._fail(error)
+        except KafkaException as error:
+            self._fail(_broken(str(error.args[0]), self._topic))
+        finally:
+            consumer.close()
+
+    def _loop(self, consumer: Consumer) -> None:
+        raise NotImplementedError
+
+    def _obey(self, consumer: Consumer) -> None:
+        self._work.clear()
+        while self._commands:
+            self._commands.popleft()(consumer)
+
+
+def _broken(state: str, topic: str) -> StateLost:
+    return StateLost(
+        "Kafka can't be read.",
+        state=state,
+        owner=f"topic {topic}",
+        remedy="correct what Kafka complains about and subscribe again; nothing is lost",
+    )
+
+
+def _removed(topic: str, partition: int, state: str, display: str) -> StateLost:
+    return StateLost(
+        "An unsettled offset of the subscription is not in the topic any more.",
+        state=f"{topic}[{partition}]: {state}",
+        owner=f"subscription {display}",
+        remedy="retention or a truncation removed it; unsubscribe and subscribe again to go on with what is left",
+    )
+
+
+class TailReader(_Reader):
+    """Follows partitions from an offset on and gives the member every record."""
+
+    def __init__(
+        self,
+        *,
+        member: Member,
+        kafka: Mapping[str, Any],
+        topic: str,
+        group: str,
+        floor_metadata: str,
+        monotonic: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """Made with the member it reads for; `start` begins."""
+        config = consumer_config(kafka, group)
+        super().__init__(name=f"kafkadur-tail-{topic}", config=config, topic=topic, fail=member.fail)
+        self._member = member
+        self._metadata = floor_metadata
+        self._monotonic = monotonic
+        self._followed: dict[int, int] = {}
+        self._mirrored: dict[int, int] = {}
+        self._mirror_at = 0.0
+        self._room = threading.Event()
+
+    def follow(self, partition: int, offset: int) -> None:
+        """Read `partition` from `offset` on."""
+
+        def assign(consumer: Consumer) -> None:
+            if partition in self._followed:
+                consumer.incremental_unassign([TopicPartition(self._topic, partition)])
+            self._followed[partition] = offset
+            consumer.incremental_assign([TopicPartition(self._topic, partition, offset)])
+
+        self._put(assign)
+
+    def unfollow(self, partition: int) -> None:
+        """Stop reading `partition`."""
+
+        def unassign(consumer: Consumer) -> None:
+            if self._followed.pop(partition, None) is not None:
+                consumer.incremental_unassign([TopicPartition(self._topic, partition)])
+
+        self._put(unassign)
+
+    def _loop(self, consumer: Consumer) -> None:
+        member = self._member
+        while not self._closing:
+            if self._commands:
+                self._obey(consumer)
+            self._mirror(consumer)
+            if not self._followed:
+                self._work.wait(_WAIT)
+                continue
+            if member.buffered >= member.read_ahead:
+                self._work.wait(0.002)  # the member takes records out meanwhile; librdkafka keeps its own queue
+                self._work.clear()
+                continue
+            messages = consumer.consume(_AT_ONCE, 0)
+            if not messages:
+                message = consumer.poll(_WAIT)
+                if message is None:
+                    continue
+                messages = [message, *consumer.consume(_AT_ONCE, 0)]
+            for partition, group in by_partition(messages):
+                if partition in self._followed:
+                    self._give(partition, group)
+        self.mirror_now(consumer)  # closing the Consumer waits for it
+
+    def _give(self, partition: int, messages: list[Message]) -> None:
+        if not any(map(Message.error, messages)):
+            self._member.add_records(partition, messages)
+            return
+        start = 0
+        for index, error in enumerate(map(Message.error, messages)):
+            if error is None:
+                continue
+            if index > start:
+                self._member.add_records(partition, messages[start:index])
+            start = index + 1
+            if error.code() == _EOF:
+                self._member.reach(partition, messages[index].offset() or 0)
+            else:
+                self._complain(error, partition)
+        if start < len(messages):
+            self._member.add_records(partition, messages[start:])
+
+    def _complain(self, error: KafkaError, partition: int) -> None:
+        if error.code() == KafkaError._AUTO_OFFSET_RESET:  # noqa: SLF001 - the library's name for it
+            raise _removed(self._topic, partition, error.str(), self._member.display)
+        if not error.retriable() and error.code() in (
+            KafkaError.TOPIC_AUTHORIZATION_FAILED,
+            KafkaError.GROUP_AUTHORIZATION_FAILED,
+            KafkaError._FATAL,  # noqa: SLF001 - as above
+        ):
+            raise _broken(error.str(), self._topic)
+        _log.info("reading %s[%d]: %s", self._topic, partition, error.str())
+
+    def _mirror(self, consumer: Consumer) -> None:
+        now = self._monotonic()
+        if now < self._mirror_at:
+            return
+        self._mirror_at = now + _MIRROR_EVERY
+        self.mirror_now(consumer)
+
+    def mirror_now(self, consumer: Consumer) -> None:
+        """Commit floors that moved since the last time; a failure is left to the next time."""
+        floors = {p: o for p, o in self._member.floors().items() if self._mirrored.get(p) != o}
+        try:
+            mirror_floors(consumer, self._topic, floors, self._metadata)
+        except KafkaException as error:
+            _log.info("mirroring floors of %s: %s", self._member.display, error)
+            return
+        self._mirrored |= floors
+
+
+class PointReader(_Reader):
+    """Reads single ranges: redeliveries, and leases on partitions that the member does not follow."""
+
+    def __init__(self, *, member: Member, kafka: Mapping[str, Any], topic: str, group: str) -> None:
+        """Made with the member it reads for; the thread starts with the first range."""
+        config = consumer_config(kafka, group)
+        config["fetch.wait.max.ms"] = 10
+        config["queued.min.messages"] = 100
+        config["fetch.message.max.bytes"] = 262_144
+        super().__init__(name=f"kafkadur-point-{topic}", config=config, topic=topic, fail=member.fail)
+        self._member = member
+        self._waiting: deque[tuple[int, int, int, int]] = deque()
+
+    def read_range(self, partition: int, start: int, end: int, token: int) -> None:
+        """Read [start, end) of `partition` for the lease `token`."""
+        self._waiting.append((partition, start, end, token))
+        if not self._thread.is_alive() and not self._closing:
+            self._thread.start()
+        self._work.set()
+
+    def _loop(self, consumer: Consumer) -> None:
+        while not self._closing:
+            if not self._waiting:
+                self._work.wait()
+                self._work.clear()
+                continue
+            self._read(consumer, *self._waiting.popleft())
+
+    def _read(self, consumer: Consumer, partition: int, start: int, end: int, token: int) -> None:
+        consumer.incremental_assign([TopicPartition(self._topic, partition, start)])
+        reached = start
+        try:
+            while not self._closing:
+                messages = consumer.consume(min(_AT_ONCE, max(end - reached, 1)), 0) or [consumer.poll(_WAIT)]
+                records: list[Message] = []
+                for message in messages:
+                    error = None if message is None else message.error()
+                    if message is None:
+                        continue
+                    if error is None:
+                        records.append(message)
+                        reached = (message.offset() or 0) + 1
+                    elif error.code() == _EOF:
+                        reached = max(reached, message.offset() or 0)
+                    elif error.code() == KafkaError._AUTO_OFFSET_RESET:  # noqa: SLF001 - the library's name for it
+                        raise _removed(self._topic, partition, error.str(), self._member.display)
+                    else:
+                        _log.info("reading %s[%d]: %s", self._topic, partition, error.str())
+                if not self._member.add_range_records(token, records, reached):
+                    return
+        finally:
+            consumer.incremental_unassign([TopicPartition(self._topic, partition)])
+
+
+class Readers:
+    """The two readers of a member, as the member sees them."""
+
+    def __init__(self, tail: TailReader, point: PointReader) -> None:
+        """Join two readers."""
+        self._tail = tail
+        self._point = point
+        self.follow = tail.follow
+        self.unfollow = tail.unfollow
+        self.read_range = point.read_range
+
+    def start(self) -> None:
+        """Start reading."""
+        self._tail.start()
+
+    def close(self) -> None:
+        """Mirror the last floors and stop."""
+        self._point.close()
+        self._tail.close()

@@ -1,0 +1,99 @@
+"""Settings of a connection: where Kafka and Redis are, who connects, and time-outs. Checked once, at the edge.
+
+Each setting can come from the environment as `KAFKADUR_<NAME>`; what is given in code wins.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from datetime import timedelta
+from typing import Any
+
+from kafkadur_sharing.errors import IllegalState
+from kafkadur_sharing.keys import ClientIdPolicy
+from kafkadur_sharing.names import validate_client_id, validate_namespace
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
+
+_PREFIX = "KAFKADUR_"
+
+
+class Settings(BaseModel):
+    """Settings of a connection; immutable."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    #: confluent-kafka configuration; a text is taken as bootstrap.servers
+    kafka: dict[str, Any]
+    #: URL of Redis or Valkey: redis://, rediss:// or unix://
+    redis: str = "redis://127.0.0.1:6379/0"
+    #: client id of the connection (rules C1-C4); needed by exclusive subscriptions (rule U1)
+    client_id: str | None = None
+    client_id_policy: ClientIdPolicy = ClientIdPolicy.RESTRICTED
+    #: separates deployments that share Kafka and Redis; the boundary of trust
+    namespace: str = "default"
+    #: prefix of all Redis keys
+    prefix: str = "kafkadur"
+    #: a member that is not heard of for so long has lost its leases
+    session_timeout: timedelta = timedelta(seconds=10)
+    #: time-out of one call to Redis
+    redis_timeout: timedelta = timedelta(seconds=5)
+    #: time-out of one request to Kafka outside reading and writing
+    kafka_timeout: timedelta = timedelta(seconds=15)
+    #: partitions of the journal topic when it is created
+    journal_partitions: int = Field(default=64, ge=1, le=1024)
+    #: replication factor of the journal topic when it is created; -1: the broker's default
+    journal_replication: int = Field(default=-1, ge=-1)
+
+    @field_validator("kafka", mode="before")
+    @classmethod
+    def _bootstrap(cls, value: object) -> object:
+        return {"bootstrap.servers": value} if isinstance(value, str) else value
+
+    @field_validator("client_id")
+    @classmethod
+    def _client_id(cls, value: str | None) -> str | None:
+        return None if value is None else validate_client_id(value)
+
+    @field_validator("namespace")
+    @classmethod
+    def _namespace(cls, value: str) -> str:
+        return validate_namespace(value)
+
+    @field_validator("session_timeout")
+    @classmethod
+    def _session(cls, value: timedelta) -> timedelta:
+        if not timedelta(seconds=1) <= value <= timedelta(minutes=10):
+            msg = "must be between 1 second and 10 minutes"
+            raise ValueError(msg)
+        return value
+
+    @property
+    def session_ms(self) -> int:
+        """Session time-out, ms."""
+        return round(self.session_timeout.total_seconds() * 1000)
+
+
+def settings(given: Mapping[str, Any], environment: Mapping[str, str] | None = None) -> Settings:
+    """Join what is given in code (None: not given) with the environment; raises `IllegalState` naming what is wrong."""
+    environment = os.environ if environment is None else environment
+    names = Settings.model_fields
+    values: dict[str, Any] = {
+        name: environment[_PREFIX + name.upper()] for name in names if _PREFIX + name.upper() in environment
+    }
+    values |= {name: value for name, value in given.items() if value is not None}
+    for name in ("session_timeout", "redis_timeout", "kafka_timeout"):
+        if isinstance(values.get(name), str):
+            values[name] = float(values[name])
+    if "kafka" not in values:
+        raise IllegalState(
+            "It is not said where Kafka is.",
+            remedy=f"pass kafka='host:port' or set {_PREFIX}KAFKA; `kafkadur up` starts one on this machine",
+        )
+    try:
+        return Settings(**values)
+    except ValidationError as error:
+        first = error.errors()[0]
+        raise IllegalState(
+            f"The setting {'.'.join(map(str, first['loc']))} is wrong.", state=str(first["msg"]), remedy="correct it"
+        ) from error

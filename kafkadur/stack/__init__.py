@@ -1,0 +1,35 @@
+"""The embedded stack: a real Kafka and a real Valkey on this machine, for trying out, demos and tests.
+
+:func:`embedded` runs one for the length of a ``with`` block; :func:`up`, :func:`status` and :func:`down`
+handle one that outlives its command. Nothing else in kafkadur needs this package: real clusters are a
+matter of configuration.
+"""
+
+from kafkadur.stack.detached import FOLDER, RunningStack, StackStatus, down, status, up
+from kafkadur.stack.errors import PortTakenError, StackError
+from kafkadur.stack.jars import KAFKA_VERSION, Progress, cache_folder
+from kafkadur.stack.kafka import Broker
+from kafkadur.stack.proxy import TcpProxy
+from kafkadur.stack.server import Server
+from kafkadur.stack.stack import Stack, embedded
+from kafkadur.stack.valkey import Valkey
+
+__all__ = [
+    "FOLDER",
+    "KAFKA_VERSION",
+    "Broker",
+    "PortTakenError",
+    "Progress",
+    "RunningStack",
+    "Server",
+    "Stack",
+    "StackError",
+    "StackStatus",
+    "TcpProxy",
+    "Valkey",
+    "cache_folder",
+    "down",
+    "embedded",
+    "status",
+    "up",
+]

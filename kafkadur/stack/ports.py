@@ -1,0 +1,59 @@
+"""Choose free loopback ports."""
+
+import contextlib
+import random
+import socket
+from pathlib import Path
+
+from kafkadur.stack.errors import StackError
+
+HOST = "127.0.0.1"
+
+#: Ports that are chosen from. They end below the range from which kernels take the ports of *outgoing*
+#: connections: a client that retries to reach a stopped server could otherwise be given that server's own
+#: port, connect to itself and so keep the server from starting again.
+LOWEST, HIGHEST = 15_000, 32_767
+
+TRIES = 200
+
+
+def free_ports(count: int) -> list[int]:
+    """Return ``count`` different ports that nobody listens on now. Raises StackError if there are none."""
+    rng = random.Random()  # noqa: S311 - spreads stacks over the range, protects nothing
+    highest = min(HIGHEST, _first_outgoing() - 1)
+    chosen: list[int] = []
+    for _ in range(TRIES + count):
+        port = rng.randint(LOWEST, highest) if highest > LOWEST else _any_free()
+        if port not in chosen and is_free(port):
+            chosen.append(port)
+        if len(chosen) == count:
+            return chosen
+    raise StackError(
+        f"No {count} free ports on {HOST} between {LOWEST} and {highest}. Stop what listens there."
+    )
+
+
+def is_free(port: int) -> bool:
+    """Tell whether a server could listen on a loopback port now."""
+    with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
+        # As servers do: a connection of a predecessor in TIME_WAIT does not count.
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((HOST, port))
+            probe.listen(1)
+        except OSError:
+            return False
+        return True
+
+
+def _any_free() -> int:
+    with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
+        probe.bind((HOST, 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+def _first_outgoing() -> int:
+    with contextlib.suppress(OSError, ValueError, IndexError):
+        return int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
+    return 49_152

@@ -1,0 +1,147 @@
+"""A handle on one running server.
+
+Stop, kill, freeze and start it again on the same port with the same data.
+"""
+
+import signal
+import time
+from abc import ABC, abstractmethod
+from collections import deque
+from pathlib import Path
+
+from kafkadur.stack.errors import StackError, disk_full, port_taken
+from kafkadur.stack.ports import HOST, is_free
+from kafkadur.stack.supervision import Supervisor
+
+#: Seconds a server may take to answer after its start, and to end after it was asked to.
+START_LIMIT_S = 90.0
+STOP_LIMIT_S = 30.0
+
+#: Seconds between two looks at a server that starts or stops.
+POLL_S = 0.02
+
+#: Lines of a log that are read for the reason of a failed start.
+TAIL_LINES = 400
+
+
+class Server(ABC):
+    """One server of a stack. All methods wait until what they do is done; not thread-safe."""
+
+    def __init__(self, supervisor: Supervisor, *, name: str, port: int, logs: Path) -> None:
+        """``name`` is unique in the stack, ``port`` the one of clients, ``logs`` the folder for its logs."""
+        #: Name in the stack, for example ``broker-1``.
+        self.name = name
+        #: The loopback port it listens on (with a proxy: behind it).
+        self.port = port
+        #: Process id of the latest start, 0 before the first one.
+        self.pid = 0
+        #: The file with what it logs.
+        self.log = logs / f"{name}.log"
+        self._output = logs / f"{name}.out"
+        self._supervisor = supervisor
+
+    @property
+    def address(self) -> str:
+        """``host:port`` of the server itself."""
+        return f"{HOST}:{self.port}"
+
+    @property
+    def running(self) -> bool:
+        """Whether the process runs (a frozen one does)."""
+        return bool(self.pid) and self._supervisor.exit_code(self.name) is None
+
+    def start(self) -> None:
+        """Start it, on the same port and with its data, and wait until it answers. Does nothing if it runs.
+
+        Raises PortTakenError if the port is in use, StackError for every other reason.
+        """
+        if not self.running:
+            self.launch()
+            self.wait_ready()
+
+    def launch(self) -> None:
+        """Start the process without waiting for it."""
+        for port in self._ports():
+            if not is_free(port):
+                raise port_taken(port, self.name)
+        for log in (self.log, self._output):
+            # A reason for a failed start is looked for in these files; an earlier run's must not be found.
+            if log.exists():
+                log.replace(log.with_name(log.name + ".1"))
+        self.pid = self._supervisor.start(self.name, self._command(), self._output)
+
+    def wait_ready(self) -> None:
+        """Wait until a launched server answers. Raises as :meth:`start`."""
+        deadline = time.monotonic() + START_LIMIT_S
+        while not self._answers():
+            if not self.running:
+                raise self._failure("ended while starting")
+            if time.monotonic() > deadline:
+                self.kill()
+                raise self._failure(f"did not answer within {START_LIMIT_S:g} s")
+            time.sleep(POLL_S)
+
+    def stop(self) -> None:
+        """End it in order (SIGTERM); one that does not end within 30 s is killed."""
+        self._end(signal.SIGTERM)
+
+    def kill(self) -> None:
+        """End it at once (SIGKILL), as a crash would."""
+        self._end(signal.SIGKILL)
+
+    def freeze(self) -> None:
+        """Stop its execution (SIGSTOP), as a hung host would, until :meth:`thaw`."""
+        self._supervisor.signal(self.name, signal.SIGSTOP)
+
+    def thaw(self) -> None:
+        """Let a frozen server go on."""
+        self._supervisor.signal(self.name, signal.SIGCONT)
+
+    def _end(self, number: signal.Signals) -> None:
+        if not self.running:
+            return
+        self._supervisor.signal(self.name, number)
+        self.thaw()
+        deadline = time.monotonic() + STOP_LIMIT_S
+        while self.running:
+            if time.monotonic() > deadline:
+                self._supervisor.signal(self.name, signal.SIGKILL)
+            time.sleep(POLL_S)
+
+    def _failure(self, what: str) -> StackError:
+        tail = _tail(self._output) + _tail(self.log)
+        if any("No space left on device" in line for line in tail):
+            return disk_full(self._data())
+        if any("Address already in use" in line for line in tail):
+            return port_taken(None, self.name)
+        reasons = [
+            line.strip() for line in tail if any(sign in line for sign in ("ERROR", "FATAL", "Error:", "# "))
+        ]
+        reason = f": {reasons[-1][:300]}" if reasons else ""
+        return StackError(
+            f"{self.name} {what}{reason}. Its log, {self.log}, tells more; settle that and start again."
+        )
+
+    @abstractmethod
+    def _command(self) -> list[str]:
+        """Return the command line, after writing whatever files it needs."""
+
+    @abstractmethod
+    def _answers(self) -> bool:
+        """Ask the server itself whether it is ready; never raise because it is not."""
+
+    @abstractmethod
+    def _ports(self) -> tuple[int, ...]:
+        """Return all ports it listens on."""
+
+    @abstractmethod
+    def _data(self) -> Path:
+        """Return the folder of its data."""
+
+
+def _tail(file: Path) -> list[str]:
+    try:
+        with file.open(errors="replace") as lines:
+            return list(deque(lines, TAIL_LINES))
+    except OSError:
+        return []

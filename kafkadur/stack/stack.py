@@ -1,0 +1,309 @@
+"""A stack that lives as long as its owner: brokers, Valkey, proxies, and their common start and end."""
+
+import contextlib
+import os
+import shutil
+import time
+from collections.abc import Generator, Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from kafkadur.stack.errors import PortTakenError, StackError, file_error
+from kafkadur.stack.jars import Progress, cache_folder
+from kafkadur.stack.kafka import Broker, Distribution, cluster_of, distribution, kafka_uuid
+from kafkadur.stack.ports import HOST, free_ports
+from kafkadur.stack.proxy import TcpProxy
+from kafkadur.stack.server import Server
+from kafkadur.stack.supervision import Supervisor
+from kafkadur.stack.valkey import Valkey
+
+#: How often a start is tried when another process takes a port that was free a moment before.
+PORT_TRIES = 4
+
+#: Folders of logs of finished temporary stacks that stay in the cache folder.
+KEPT_LOGS = 10
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plan:
+    """What a stack consists of. See :func:`embedded` for the meaning of the fields."""
+
+    brokers: int = 1
+    replica: bool = False
+    proxy: bool = False
+    kafka: bool = True
+    valkey: bool = True
+    kafka_port: int | None = None
+    valkey_port: int | None = None
+    kafka_settings: Mapping[str, str] = field(default_factory=dict[str, str])
+    valkey_settings: Mapping[str, str] = field(default_factory=dict[str, str])
+
+    def __post_init__(self) -> None:
+        """Raise StackError for what makes no sense."""
+        if self.brokers < 1:
+            raise StackError(
+                f"brokers is {self.brokers}: give 1 or more, or kafka=False for a stack without Kafka."
+            )
+        if not (self.kafka or self.valkey):
+            raise StackError("A stack without Kafka and without Valkey is empty: leave one of them on.")
+        if self.replica and not self.valkey:
+            raise StackError("replica=True needs valkey=True: a replica copies the stack's own Valkey.")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Stack:
+    """A running stack: addresses for clients, and handles that tests break it with."""
+
+    #: Folder of the servers' data; a temporary one is removed at the end.
+    data: Path
+    #: Folder of the servers' logs, which stay.
+    logs: Path
+    #: The brokers, node ids rising from 1; empty without Kafka.
+    brokers: tuple[Broker, ...]
+    #: The Valkey server, None without Valkey.
+    valkey: Valkey | None
+    #: Its replica, None unless asked for.
+    replica: Valkey | None
+    #: The proxies before the brokers, in the same order; empty unless asked for.
+    kafka_proxies: tuple[TcpProxy, ...]
+    #: The proxy before Valkey, None unless asked for.
+    redis_proxy: TcpProxy | None
+
+    @property
+    def kafka(self) -> str:
+        """Bootstrap servers, ``host:port,...``. Raises StackError for a stack without Kafka."""
+        if not self.brokers:
+            raise StackError("This stack was started without Kafka; start one with kafka=True.")
+        return ",".join(server.address for server in self.kafka_proxies or self.brokers)
+
+    @property
+    def redis(self) -> str:
+        """URL of Valkey. Raises StackError for a stack without it."""
+        if self.valkey is None:
+            raise StackError("This stack was started without Valkey; start one with valkey=True.")
+        return f"redis://{self.redis_proxy.address}/0" if self.redis_proxy else self.valkey.url
+
+    @property
+    def replica_redis(self) -> str:
+        """URL of the replica. Raises StackError for a stack without one."""
+        if self.replica is None:
+            raise StackError("This stack was started without a replica; start one with replica=True.")
+        return self.replica.url
+
+    @property
+    def servers(self) -> tuple[Server, ...]:
+        """All servers."""
+        return (*self.brokers, *(server for server in (self.valkey, self.replica) if server))
+
+
+@contextlib.contextmanager
+def embedded(
+    *,
+    brokers: int = 1,
+    replica: bool = False,
+    data: Path | None = None,
+    proxy: bool = False,
+    kafka: bool = True,
+    valkey: bool = True,
+    kafka_port: int | None = None,
+    valkey_port: int | None = None,
+    kafka_settings: Mapping[str, str] | None = None,
+    valkey_settings: Mapping[str, str] | None = None,
+    progress: Progress | None = None,
+) -> Generator[Stack, None, None]:
+    """Run Kafka and Valkey on loopback for the length of the ``with`` block.
+
+    They end with the block, and with the process however it ends, SIGKILL included.
+
+    ``brokers``: how many, each a JVM of at most 512 MB heap. ``replica``: a second Valkey that copies the
+    first. ``data``: folder that keeps the data (and ``logs``) for a later start with as many brokers; None:
+    a temporary folder, and logs in the user's cache folder, where those of the last 10 stacks stay.
+    ``proxy``: put a :class:`TcpProxy` before each broker and before Valkey. ``kafka``, ``valkey``: leave
+    one out. ``kafka_port``, ``valkey_port``: fixed ports for the first broker and for Valkey; None: free
+    ones. ``kafka_settings``, ``valkey_settings``: settings of the servers that go before the usual ones.
+    ``progress`` is called with (steps done, steps in all, text) while starting, from the calling thread.
+
+    Raises StackError: Java missing or too old, no network for the first download, busy port, full disk, or
+    a server that does not start.
+    """
+    plan = Plan(
+        brokers=brokers,
+        replica=replica,
+        proxy=proxy,
+        kafka=kafka,
+        valkey=valkey,
+        kafka_port=kafka_port,
+        valkey_port=valkey_port,
+        kafka_settings=kafka_settings or {},
+        valkey_settings=valkey_settings or {},
+    )
+    report = progress or silent
+    # Before anything runs: this is what fails for want of Java or network, and what takes long the first
+    # time.
+    parts = distribution(report) if kafka else None
+    with ExitStack() as running:
+        logs = prepare_logs(data)
+        supervisor = running.enter_context(
+            Supervisor(temporary=data is None, output=logs / "supervisor.log"),
+        )
+        folder = supervisor.temporary or data
+        assert folder is not None  # noqa: S101 - one of them is given
+        yield launch(plan, supervisor, parts, data=folder, logs=logs, progress=report, running=running)
+
+
+def prepare_logs(data: Path | None) -> Path:
+    """Return the folder for the logs of a stack, made if missing. Raises StackError."""
+    if data is not None:
+        logs = data.absolute() / "logs"
+    else:
+        all_logs = cache_folder() / "logs"
+        logs = (
+            all_logs / f"{time.strftime('%Y%m%d-%H%M%S')}-{os.getpid()}-{time.monotonic_ns() % 1_000_000:06}"
+        )
+    try:
+        logs.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise file_error(error, logs) from error
+    if data is None:
+        _remove_old_logs(logs.parent)
+    return logs
+
+
+def launch(
+    plan: Plan,
+    supervisor: Supervisor,
+    parts: Distribution | None,
+    *,
+    data: Path,
+    logs: Path,
+    progress: Progress,
+    running: ExitStack,
+) -> Stack:
+    """Start all servers of ``plan`` under ``supervisor``; ``running`` closes the proxies.
+
+    Raises StackError.
+    """
+    data, logs = data.absolute(), logs.absolute()
+    text = "starting " + " and ".join(
+        [*([f"Kafka ({plan.brokers} brokers)" if plan.brokers > 1 else "Kafka"] if plan.kafka else []),
+         *(["Valkey"] if plan.valkey else [])]
+    )  # fmt: skip
+    steps = plan.brokers * plan.kafka + plan.valkey + plan.replica
+    done = 0
+    progress(done, steps, text)
+    try:
+        for tries_left in reversed(range(PORT_TRIES)):
+            with ExitStack() as attempt:
+                stack = _assemble(plan, supervisor, parts, data=data, logs=logs, running=attempt)
+                try:
+                    # All at once: the JVMs start side by side, and brokers need a majority to become ready.
+                    for server in stack.servers:
+                        server.launch()
+                    for server in stack.servers:
+                        server.wait_ready()
+                        done += 1
+                        progress(done, steps, text)
+                except PortTakenError:
+                    for server in stack.servers:
+                        server.kill()
+                    done = 0
+                    if not tries_left or not _ports_may_change(plan):
+                        raise
+                    continue
+                running.push(attempt.pop_all())
+                return stack
+    except OSError as error:
+        raise file_error(error, data) from error
+    raise AssertionError("unreachable: the last try returns or raises")
+
+
+def _assemble(
+    plan: Plan,
+    supervisor: Supervisor,
+    parts: Distribution | None,
+    *,
+    data: Path,
+    logs: Path,
+    running: ExitStack,
+) -> Stack:
+    """Choose the ports and describe the servers; start the proxies, whose ports the brokers must know."""
+    brokers: list[Broker] = []
+    proxies: list[TcpProxy] = []
+    if parts is not None:
+        cluster = _cluster(data, plan.brokers)
+        ports = free_ports(3 * plan.brokers)
+        if plan.kafka_port:
+            ports[0] = plan.kafka_port
+        voters = {node: ports[3 * node - 1] for node in range(1, plan.brokers + 1)}
+        for node in voters:
+            client, internal, controller = ports[3 * node - 3 : 3 * node]
+            proxy = running.enter_context(TcpProxy((HOST, client))) if plan.proxy else None
+            proxies += [proxy] if proxy else []
+            brokers.append(
+                Broker(
+                    supervisor,
+                    parts,
+                    node=node,
+                    voters=voters,
+                    ports=(client, internal, controller),
+                    advertised=proxy.port if proxy else None,
+                    cluster=cluster,
+                    logs=logs,
+                    data=data / f"broker-{node}",
+                    settings=plan.kafka_settings,
+                )
+            )
+    valkey = replica = redis_proxy = None
+    if plan.valkey:
+        first, second = free_ports(2)
+        valkey = Valkey(
+            supervisor, name="valkey", port=plan.valkey_port or first, logs=logs, data=data / "valkey",
+            settings=plan.valkey_settings,
+        )  # fmt: skip
+        if plan.proxy:
+            redis_proxy = running.enter_context(TcpProxy((HOST, valkey.port)))
+        if plan.replica:
+            replica = Valkey(
+                supervisor, name="valkey-replica", port=second, logs=logs, data=data / "valkey-replica",
+                settings=plan.valkey_settings, primary=valkey,
+            )  # fmt: skip
+    return Stack(
+        data=data,
+        logs=logs,
+        brokers=tuple(brokers),
+        valkey=valkey,
+        replica=replica,
+        kafka_proxies=tuple(proxies),
+        redis_proxy=redis_proxy,
+    )
+
+
+def _cluster(data: Path, brokers: int) -> str:
+    """Return the cluster id of the data in the folder, a new one if there are none.
+
+    Raises StackError on mismatch.
+    """
+    formatted = [folder for folder in data.glob("broker-*") if cluster_of(folder)]
+    if not formatted:
+        return kafka_uuid()
+    if len(formatted) != brokers:
+        raise StackError(
+            f"{data} holds the data of {len(formatted)} brokers, but {brokers} were asked for. "
+            "Ask for as many as there were, or give another folder."
+        )
+    return cluster_of(formatted[0]) or kafka_uuid()
+
+
+def _ports_may_change(plan: Plan) -> bool:
+    return plan.kafka_port is None and plan.valkey_port is None
+
+
+def _remove_old_logs(folder: Path) -> None:
+    newest_first = sorted(folder.iterdir(), key=lambda logs: logs.name, reverse=True)
+    for old in newest_first[KEPT_LOGS:]:
+        shutil.rmtree(old, ignore_errors=True)
+
+
+def silent(_done: int, _all: int, _text: str) -> None:
+    """Report nothing."""

@@ -1,0 +1,300 @@
+"""Who may attach and who may unsubscribe: the rules as two pure functions, tested row by row under their ids.
+
+`decide` and `decide_unsubscribe` look at what exists and at what is asked for, and answer with what to do.
+What does not live here: doing it. The coordinator applies a decision by compare-and-set on the definition's
+version and asks again when somebody was faster, so of two racing processes only one has its way.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Literal
+
+from kafkadur_sharing.definition import Definition, Sharing
+from kafkadur_sharing.errors import (
+    IllegalState,
+    InvalidDestination,
+    InvalidSubscriptionSharing,
+    KafkadurError,
+    SubscriptionActive,
+    SubscriptionTypeMismatch,
+)
+from kafkadur_sharing.keys import SubscriptionKey
+
+#: Whose rules hold where the sources disagree: Jakarta Messaging's or WebLogic's (rules P1-P8).
+Mode = Literal["jms", "weblogic"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Existing:
+    """A subscription as it is now."""
+
+    definition: Definition
+    #: How many consumers are attached; the subscription is active when there is one.
+    members: int = 0
+    #: The names of attached consumers as far as they are known, oldest first.
+    holders: tuple[str, ...] = ()
+    #: Whether an application still holds messages without a verdict, possibly of a consumer it closed (rule
+    #: K5).
+    unsettled: bool = False
+
+    @property
+    def active(self) -> bool:
+        """Whether a consumer is attached."""
+        return self.members > 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Request:
+    """A consumer that wants to attach."""
+
+    key: SubscriptionKey
+    #: What the consumer asks for; `start` and `header_types` count only when it creates the subscription.
+    definition: Definition
+    mode: Mode = "jms"
+    #: Whether an inactive subscription may change its type, keeping its messages (rule L3, disagreement D1).
+    allow_conversion: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class UnsubscribeRequest:
+    """The wish to delete a subscription with all that waits in it."""
+
+    key: SubscriptionKey
+
+
+@dataclass(frozen=True, kw_only=True)
+class Attach:
+    """Join what exists; its messages are kept."""
+
+    #: The definition in force.
+    definition: Definition
+    rule: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Create:
+    """Create the subscription, then attach."""
+
+    definition: Definition
+    rule: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Replace:
+    """Delete what exists with its waiting messages, create it anew, then attach."""
+
+    definition: Definition
+    #: The definition that goes.
+    replaced: Definition
+    rule: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Convert:
+    """Give what exists another type, keep its messages, then attach."""
+
+    #: The existing definition with the new type.
+    definition: Definition
+    rule: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Delete:
+    """Delete the subscription with its waiting messages."""
+
+    rule: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Refuse:
+    """Change nothing and raise `error`."""
+
+    error: KafkadurError
+    rule: str
+
+
+def decide(existing: Existing | None, request: Request) -> Attach | Create | Replace | Convert | Refuse:
+    """Decide what attaching comes to.
+
+    Rules U1-U6, U9, S1-S6, S10, N1-N3, V1, L3, and P3-P8 as far as durable; type for the type's own rule.
+    `existing` is the subscription under exactly the key of the request, None if there is none. Never raises;
+    a refusal carries the error to raise.
+    """
+    key, wanted = request.key, request.definition
+    unshared = wanted.sharing is Sharing.UNSHARED
+    if key.durable and unshared and key.client_id is None:
+        return Refuse(rule="U1", error=_no_client_id(key))
+    if existing is None:
+        return Create(definition=wanted, rule=_row(key, unshared=unshared, rows=("U2", "S1", "V1", "N1")))
+    if not key.durable and not existing.active:
+        # A non-durable subscription ends with its last consumer (N4, V3): what is still here waits to be
+        # swept.
+        return Replace(
+            definition=wanted,
+            replaced=existing.definition,
+            rule=_row(key, unshared=unshared, rows=("", "", "V1", "N1")),
+        )
+    if wanted.sharing is not existing.definition.sharing:
+        return _other_sharing(existing, request)
+    if wanted.type is not existing.definition.type:
+        return _other_type(existing, request)
+    return _unshared(existing, request) if unshared else _shared(existing, request)
+
+
+def decide_unsubscribe(existing: Existing | None, request: UnsubscribeRequest) -> Delete | Refuse:
+    """Decide what unsubscribing comes to (rules X1-X5).
+
+    `existing` is the subscription under exactly the key of the request: another client id or policy is
+    another key and finds nothing (X2). Never raises; a refusal carries the error to raise.
+    """
+    key = request.key
+    if not key.durable:
+        error: KafkadurError = InvalidDestination(
+            f"Subscription {key} is not durable; only durable ones are unsubscribed.",
+            remedy="close its consumers: it ends with the last one",
+        )
+        return Refuse(rule="X5", error=error)
+    if existing is None:
+        error = InvalidDestination(
+            f"There is no durable subscription {key} in namespace {key.namespace}.",
+            remedy="check the name, the client id and its policy; `kafkadur sub ls` shows what exists",
+        )
+        return Refuse(rule="X2", error=error)
+    if existing.active:
+        return Refuse(rule="X3", error=_active(existing, request.key, "It cannot be unsubscribed now."))
+    if existing.unsettled:
+        error = IllegalState(
+            f"Subscription {key} cannot be unsubscribed: an application still holds messages of it.",
+            state="inactive, with deliveries that have no verdict",
+            remedy="settle them (ack, rollback or reject) or let their lease end, then unsubscribe",
+        )
+        return Refuse(rule="X4", error=error)
+    return Delete(rule="X1")
+
+
+def _other_sharing(existing: Existing, request: Request) -> Replace | Convert | Refuse:
+    """Rules U6 and S5; L3 where conversion is allowed; P3, P4, P7 and P8 in WebLogic mode."""
+    to_unshared = request.definition.sharing is Sharing.UNSHARED
+    if request.mode == "weblogic" and not existing.active:
+        if _same_but_type(existing, request):
+            return _convert(existing, request, rule="P7")
+        return Replace(definition=request.definition, replaced=existing.definition, rule="P8")
+    if _may_convert(existing, request):
+        return _convert(existing, request, rule="L3")
+    rules = ("P4", "P3") if request.mode == "weblogic" else ("U6", "S5")
+    return Refuse(rule=rules[0] if to_unshared else rules[1], error=_sharing_error(existing, request))
+
+
+def _other_type(existing: Existing, request: Request) -> Convert | Refuse:
+    """Refuse another type, which belongs to the definition, unless conversion is asked for (L3)."""
+    if _may_convert(existing, request):
+        return _convert(existing, request, rule="L3")
+    error = SubscriptionTypeMismatch(
+        f"Subscription {request.key} has type {existing.definition.type}, not {request.definition.type}.",
+        state=_state(existing),
+        owner=", ".join(existing.holders) or None,
+        remedy=f"attach with type={existing.definition.type.value!r}, or convert it while it is inactive",
+    )
+    return Refuse(rule="type", error=error)
+
+
+def _unshared(existing: Existing, request: Request) -> Attach | Replace | Refuse:
+    """Rules U3, U4 and U5 (backlog kept while closed: U9); P3 and P8 in WebLogic mode."""
+    if existing.active:
+        if request.mode == "weblogic":
+            return Refuse(rule="P3", error=_sharing_error(existing, request))
+        return Refuse(rule="U5", error=_active(existing, request.key, "An exclusive one has one consumer."))
+    if _same_details(existing, request):
+        return Attach(definition=existing.definition, rule="U3")
+    rule = "P8" if request.mode == "weblogic" else "U4"
+    return Replace(definition=request.definition, replaced=existing.definition, rule=rule)
+
+
+def _shared(existing: Existing, request: Request) -> Attach | Replace | Refuse:
+    """Rules S2, S3, S4 and S10; N2 and N3 without durability; P5 and P8 in WebLogic mode."""
+    weblogic = request.mode == "weblogic"
+    if _same_details(existing, request):
+        if not request.key.durable:
+            return Attach(definition=existing.definition, rule="N2")
+        return Attach(definition=existing.definition, rule="S2" if existing.active else "S10")
+    if not existing.active:
+        rule = "P8" if weblogic else "S3"
+        return Replace(definition=request.definition, replaced=existing.definition, rule=rule)
+    if not request.key.durable:
+        return Refuse(rule="N3", error=_active(existing, request.key, _DETAILS_DIFFER))
+    if weblogic:
+        return Refuse(rule="P5", error=_sharing_error(existing, request))
+    return Refuse(rule="S4", error=_active(existing, request.key, _DETAILS_DIFFER))
+
+
+_DETAILS_DIFFER = "Another topic or selector cannot be set now."
+
+
+def _same_details(existing: Existing, request: Request) -> bool:
+    """Compare details; WebLogic counts no_local for shared subscriptions too (disagreement D4)."""
+    if existing.definition.details != request.definition.details:
+        return False
+    return request.mode != "weblogic" or existing.definition.no_local == request.definition.no_local
+
+
+def _same_but_type(existing: Existing, request: Request) -> bool:
+    """Compare topic, selector and no_local: what a conversion that keeps the messages must keep.
+
+    Here no_local counts whatever the types: its meaning would change with the type while messages wait.
+    """
+    have, want = existing.definition, request.definition
+    return (have.topic, have.selector, have.no_local) == (want.topic, want.selector, want.no_local)
+
+
+def _may_convert(existing: Existing, request: Request) -> bool:
+    return request.allow_conversion and not existing.active and _same_but_type(existing, request)
+
+
+def _convert(existing: Existing, request: Request, *, rule: str) -> Convert:
+    return Convert(definition=replace(existing.definition, type=request.definition.type), rule=rule)
+
+
+def _row(key: SubscriptionKey, *, unshared: bool, rows: tuple[str, str, str, str]) -> str:
+    """Pick from (unshared durable, shared durable, unshared non-durable, shared non-durable)."""
+    return rows[(0 if key.durable else 2) + (0 if unshared else 1)]
+
+
+def _state(existing: Existing) -> str:
+    definition = existing.definition
+    activity = f"{existing.members} attached" if existing.active else "inactive"
+    return f"{definition.type}, topic {definition.topic}, {activity}"
+
+
+def _no_client_id(key: SubscriptionKey) -> KafkadurError:
+    return IllegalState(
+        f"The exclusive durable subscription {key} needs a client id.",
+        state="the connection has no client id",
+        remedy="connect with client_id=..., or use a shared type (shared, serial, priority, key-ordered)",
+    )
+
+
+def _active(existing: Existing, key: SubscriptionKey, why: str) -> KafkadurError:
+    return SubscriptionActive(
+        f"Subscription {key} has an open consumer. {why}",
+        holders=existing.holders,
+        state=_state(existing),
+        remedy="close the consumer, or wait until its lease ends if its process died",
+    )
+
+
+def _sharing_error(existing: Existing, request: Request) -> KafkadurError:
+    have, want = existing.definition.sharing, request.definition.sharing
+    if have is not want:
+        message = f"Subscription {request.key} is {have}, the request asks for {want}."
+        remedy = (
+            f"attach with type={existing.definition.type.value!r}, use another name, or unsubscribe it first"
+        )
+    else:
+        message = f"The active subscription {request.key} cannot be joined like this."
+        remedy = (
+            "close its consumers first, or attach with the same topic, selector and no_local to a shared one"
+        )
+    return InvalidSubscriptionSharing(
+        message, state=_state(existing), owner=", ".join(existing.holders) or None, remedy=remedy
+    )

@@ -1,0 +1,178 @@
+"""What a subscription is like: its type, topic, selector and the few other things fixed when it is created.
+
+What does not live here: who it is (`keys.py`), what may be done with it (`decisions.py`), and how the
+definition gets into the journal and into Redis (the coordinators' room).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Final, Literal, cast, get_args
+
+from kafkadur_sharing.errors import IllegalState, InvalidDestination, InvalidProperty
+from kafkadur_sharing.names import validate_property_name
+
+#: The type a header of a plain producer is read as.
+HeaderType = Literal["str", "int", "float", "bool", "bytes"]
+#: Where a new subscription starts: behind what the topic holds, or before it.
+Start = Literal["latest", "earliest"]
+
+#: Version of the records that `Definition.to_record` writes.
+RECORD_FORMAT: Final = 1
+
+
+class Sharing(StrEnum):
+    """Whether a subscription can have more than one attached consumer."""
+
+    UNSHARED = "unshared"
+    SHARED = "shared"
+
+
+class SubscriptionType(StrEnum):
+    """Who gets the next message; part of the definition and never inferred."""
+
+    #: One member; a second one is refused.
+    EXCLUSIVE = "exclusive"
+    #: The best attached member holds, the next one stands by.
+    PRIORITY = "priority"
+    #: Members take turns; one at a time has messages in its hands.
+    SERIAL = "serial"
+    #: Members work in parallel, round-robin.
+    SHARED = "shared"
+    #: Members work in parallel, each key with one member at a time.
+    KEY_ORDERED = "key-ordered"
+
+    @property
+    def sharing(self) -> Sharing:
+        """Unshared for exclusive, shared for all others."""
+        return Sharing.UNSHARED if self is SubscriptionType.EXCLUSIVE else Sharing.SHARED
+
+
+@dataclass(frozen=True, kw_only=True)
+class Details:
+    """What must be equal for a consumer to join what exists (rules U3, U4, S2-S4)."""
+
+    topic: str
+    selector: str | None
+    #: Always False for a shared subscription: there it is no detail (disagreement D4).
+    no_local: bool
+
+
+@dataclass(frozen=True, kw_only=True)
+class Definition:
+    """The definition of a subscription, as the journal keeps it.
+
+    An empty selector is none. Raises `InvalidDestination` for an empty topic, `InvalidProperty` for a header
+    type that does not exist or a header that cannot be a property.
+    """
+
+    #: The type; it changes only by an explicit conversion.
+    type: SubscriptionType
+    #: The Kafka topic.
+    topic: str
+    #: The selector as it was written; None takes every message.
+    selector: str | None = None
+    #: Whether messages of the own connection or client id stay out (rule U7).
+    no_local: bool = False
+    #: Where the subscription starts when it is created; without meaning afterwards.
+    start: Start = "latest"
+    #: How headers of producers that write no types are read; None reads them as text.
+    header_types: Mapping[str, HeaderType] | None = field(default=None, hash=False)
+
+    def __post_init__(self) -> None:
+        """Validate, and bring what can be written in several ways to one form."""
+        object.__setattr__(self, "type", SubscriptionType(self.type))
+        if not self.topic:
+            raise InvalidDestination("The topic of a subscription is empty.", remedy="name a Kafka topic")
+        if self.start not in get_args(Start):
+            raise IllegalState(
+                f"A subscription cannot start at {self.start!r}.",
+                remedy="use start='latest' or start='earliest'",
+            )
+        object.__setattr__(self, "selector", (self.selector or "").strip() or None)
+        # A copy: the caller's mapping may change, a definition may not.
+        types = dict(self.header_types or {})
+        for name, header_type in types.items():
+            validate_property_name(name)
+            if header_type not in get_args(HeaderType):
+                raise InvalidProperty(
+                    f"Header {name!r} has the unknown type {header_type!r}.",
+                    remedy=f"use one of {', '.join(get_args(HeaderType))}",
+                )
+        object.__setattr__(self, "header_types", types or None)
+
+    @property
+    def sharing(self) -> Sharing:
+        """Whether more than one consumer may attach; follows from the type."""
+        return self.type.sharing
+
+    @property
+    def details(self) -> Details:
+        """Topic, selector and, for an unshared subscription only, no_local."""
+        no_local = self.no_local and self.sharing is Sharing.UNSHARED
+        return Details(topic=self.topic, selector=self.selector, no_local=no_local)
+
+    def to_record(self) -> dict[str, object]:
+        """Return a dict of plain values (str, bool, int, dict, None) with the format version."""
+        return {
+            "format": RECORD_FORMAT,
+            "type": self.type.value,
+            "topic": self.topic,
+            "selector": self.selector,
+            "no_local": self.no_local,
+            "start": self.start,
+            "header_types": None if self.header_types is None else dict(self.header_types),
+        }
+
+    @classmethod
+    def from_record(cls, record: Mapping[str, object]) -> Definition:
+        """Read what `to_record` wrote, also by a newer minor version: unknown fields are ignored.
+
+        Raises `IllegalState` for a newer format and for a record that is none.
+        """
+        version = record.get("format")
+        if not isinstance(version, int) or version < 1:
+            raise IllegalState(
+                "This is no record of a subscription's definition.", state=f"format {version!r}"
+            )
+        if version > RECORD_FORMAT:
+            raise IllegalState(
+                "The definition was written by a newer kafkadur.",
+                state=f"format {version}, this version reads up to {RECORD_FORMAT}",
+                remedy="upgrade kafkadur in this process",
+            )
+        try:
+            return cls(
+                type=SubscriptionType(_text(record, "type")),
+                topic=_text(record, "topic"),
+                selector=_text(record, "selector") if record.get("selector") is not None else None,
+                no_local=record.get("no_local") is True,
+                start="earliest" if record.get("start") == "earliest" else "latest",
+                header_types=_header_types(record.get("header_types")),
+            )
+        except ValueError as error:
+            raise IllegalState(
+                "The record of a subscription's definition is damaged.", state=str(error)
+            ) from error
+
+
+def _text(record: Mapping[str, object], name: str) -> str:
+    value = record.get(name)
+    if not isinstance(value, str):
+        msg = f"field {name!r} is no text"
+        raise ValueError(msg)  # noqa: TRY004 - a damaged record is a wrong value, caught by the caller as such
+    return value
+
+
+def _header_types(value: object) -> dict[str, HeaderType] | None:
+    if value is None:
+        return None
+    known: dict[str, HeaderType] = {name: name for name in get_args(HeaderType)}
+    if not isinstance(value, Mapping):
+        msg = "field 'header_types' is no mapping"
+        raise ValueError(msg)  # noqa: TRY004 - as above
+    # A type of a newer version reads as text: that is what a header without a type is.
+    types = cast("Mapping[object, object]", value)
+    return {str(name): known.get(str(kind), "str") for name, kind in types.items()}

@@ -1,0 +1,232 @@
+"""All errors of the project, below one base: `KafkadurError`.
+
+An error's text says what is the case (state), who owns the thing (owner) and what to do next (remedy). The
+same three are attributes, so nobody has to parse text; a class's docstring is its default message. What does
+not live here: the decision when an error is due (`decisions.py` for attaching and unsubscribing, the callers
+for the rest).
+"""
+
+from __future__ import annotations
+
+import inspect
+
+__all__ = [
+    "AlreadySettled",
+    "ConnectionClosed",
+    "CoordinatorRefused",
+    "CoordinatorUnavailable",
+    "DeliveryFailed",
+    "Fenced",
+    "ForkedConnection",
+    "IllegalState",
+    "InvalidClientId",
+    "InvalidDestination",
+    "InvalidName",
+    "InvalidProperty",
+    "InvalidSelector",
+    "InvalidSubscriptionSharing",
+    "KafkadurError",
+    "LeaseLost",
+    "NotConnected",
+    "ResourceLimit",
+    "StateLost",
+    "SubscriptionActive",
+    "SubscriptionTypeMismatch",
+    "TopicChanged",
+]
+
+
+class KafkadurError(Exception):
+    """Something in kafkadur failed."""
+
+    #: What is the case, as a short phrase; None when the message says it all.
+    state: str | None
+    #: Who owns what the error is about (a member, a subscription, a server); None when nobody does.
+    owner: str | None
+    #: What the reader can do next, as an imperative sentence; None when there is nothing to do.
+    remedy: str | None
+
+    def __init__(
+        self,
+        message: str | None = None,
+        *,
+        state: str | None = None,
+        owner: str | None = None,
+        remedy: str | None = None,
+    ) -> None:
+        """Build the text from `message` (default: the class's docstring) and the parts given."""
+        if message is None:
+            message = (
+                (inspect.getdoc(type(self)) or type(self).__name__).partition("\n\n")[0].replace("\n", " ")
+            )
+        # Only the finished text goes into `args`: an error then survives pickling, where a class is called
+        # with its `args` and the keyword-only attributes come back through the instance's `__dict__`.
+        super().__init__(_text(message, state=state, owner=owner, remedy=remedy))
+        self.state = state
+        self.owner = owner
+        self.remedy = remedy
+
+
+def _text(message: str, *, state: str | None, owner: str | None, remedy: str | None) -> str:
+    parts = [message.rstrip()]
+    if state:
+        parts.append(f"State: {state}")
+    if owner:
+        parts.append(f"Owner: {owner}")
+    if remedy:
+        parts.append(f"Remedy: {remedy}")
+    return " ".join(part if part.endswith((".", "!", "?")) else f"{part}." for part in parts)
+
+
+# --- names, subscriptions, attaching ------------------------------------------------------------------------
+
+
+class IllegalState(KafkadurError):
+    """The call is not allowed in the present state (rules U1, X4)."""
+
+
+class InvalidClientId(KafkadurError):
+    """The client id is held by another live connection (rule C1)."""
+
+
+class InvalidDestination(KafkadurError):
+    """The topic or the subscription does not exist, or cannot be used like this (rules U8, X2, X5)."""
+
+
+class InvalidName(KafkadurError):
+    """The name is empty, too long, or contains a character that is not allowed (rule U10)."""
+
+
+class InvalidProperty(KafkadurError):
+    """The message property or message field cannot be written as a Kafka header."""
+
+
+class InvalidSelector(KafkadurError):
+    """The selector cannot be understood."""
+
+    #: Index of the character in the selector where reading stopped, counted from 0; None when unknown.
+    position: int | None
+
+    def __init__(
+        self,
+        message: str | None = None,
+        *,
+        position: int | None = None,
+        state: str | None = None,
+        owner: str | None = None,
+        remedy: str | None = None,
+    ) -> None:
+        """Build the error; `position` is an index into the selector, in characters."""
+        super().__init__(message, state=state, owner=owner, remedy=remedy)
+        self.position = position
+
+
+class InvalidSubscriptionSharing(KafkadurError):
+    """The subscription exists with another kind of sharing: unshared against shared (rules U6, S5, P3-P5)."""
+
+
+class ResourceLimit(KafkadurError):
+    """A limit is reached, such as the number of members of a subscription (rule L2)."""
+
+
+class SubscriptionActive(KafkadurError):
+    """The subscription has an open consumer (rules U5, S4, X3)."""
+
+    #: The attached members that stand in the way, oldest first; empty when they are not known by name.
+    holders: tuple[str, ...]
+
+    def __init__(
+        self,
+        message: str | None = None,
+        *,
+        holders: tuple[str, ...] = (),
+        state: str | None = None,
+        owner: str | None = None,
+        remedy: str | None = None,
+    ) -> None:
+        """Build the error; `owner` defaults to the names of `holders`."""
+        super().__init__(message, state=state, owner=owner or ", ".join(holders) or None, remedy=remedy)
+        self.holders = holders
+
+    @property
+    def holder(self) -> str | None:
+        """The first of the attached members that stand in the way; None when unknown."""
+        return self.holders[0] if self.holders else None
+
+
+class SubscriptionTypeMismatch(KafkadurError):
+    """The subscription exists with another type; the type belongs to the definition."""
+
+
+# --- settling -----------------------------------------------------------------------------------------------
+
+
+class AlreadySettled(KafkadurError):
+    """The delivery already has its verdict; a second one is not possible."""
+
+
+class LeaseLost(KafkadurError):
+    """The lease of the delivery is over; the message may be delivered again."""
+
+
+class Fenced(LeaseLost):
+    """The fencing token is stale: the lease has another holder, and nothing was changed."""
+
+
+# --- connections and servers --------------------------------------------------------------------------------
+
+
+class NotConnected(KafkadurError):
+    """There is no connection: it was never opened."""
+
+
+class ConnectionClosed(NotConnected):
+    """The connection, or what was opened on it, is closed."""
+
+
+class ForkedConnection(KafkadurError):
+    """The process was forked after connecting; a connection belongs to the process that opened it."""
+
+
+class CoordinatorUnavailable(KafkadurError):
+    """Redis, which coordinates the subscriptions, does not answer."""
+
+
+class CoordinatorRefused(KafkadurError):
+    """Redis cannot be used as it is: it is too old, or set up so that coordination state could be evicted."""
+
+
+class StateLost(KafkadurError):
+    """Redis lost coordination state; messages may be delivered again, none is lost."""
+
+
+class TopicChanged(KafkadurError):
+    """The topic was deleted and created again: its name is the same, its topic id and offsets are not."""
+
+
+class DeliveryFailed(KafkadurError):
+    """Messages were not delivered to Kafka."""
+
+    #: How many messages failed for good.
+    failed: int
+    #: How many messages were still waiting for Kafka's answer when the time was up.
+    pending: int
+    #: How many messages failed for which reason, by Kafka's error name (such as `MSG_SIZE_TOO_LARGE`).
+    reasons: dict[str, int]
+
+    def __init__(
+        self,
+        message: str | None = None,
+        *,
+        failed: int = 0,
+        pending: int = 0,
+        reasons: dict[str, int] | None = None,
+        state: str | None = None,
+        owner: str | None = None,
+        remedy: str | None = None,
+    ) -> None:
+        """Build the error; the counts are numbers of messages."""
+        super().__init__(message, state=state, owner=owner, remedy=remedy)
+        self.failed = failed
+        self.pending = pending
+        self.reasons = dict(reasons or {})

@@ -1,0 +1,94 @@
+"""What identifies a subscription: its key, and the names derived from it.
+
+The topic is no part of the key (it is a detail of the definition), so the same key on another topic is the
+same subscription, replaced (rules U4, S3). What does not live here: what a subscription is like
+(`definition.py`).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import dataclass
+from enum import StrEnum
+from functools import cached_property
+
+from kafkadur_sharing.names import validate_client_id, validate_namespace, validate_subscription_name
+
+
+class ClientIdPolicy(StrEnum):
+    """How many connections may hold a client id at the same time."""
+
+    #: One live connection in the whole deployment (rule C1).
+    RESTRICTED = "restricted"
+    #: Any number of connections (rule C2).
+    UNRESTRICTED = "unrestricted"
+
+
+@dataclass(frozen=True, kw_only=True)
+class SubscriptionKey:
+    """The identity of a subscription; two subscriptions are the same exactly when their keys are equal.
+
+    The same name under client id "x" and under none are two subscriptions (rule S6), so are a durable and a
+    non-durable one of the same name (rule N5), and the two policies of one client id (rule C3). Raises
+    `InvalidName` for a part that is no allowed name (rule U10).
+    """
+
+    #: The namespace: what separates deployments that share a Kafka and a Redis.
+    namespace: str
+    #: Whether the subscription outlives its consumers.
+    durable: bool = True
+    #: The client id of the connection; None when it has none.
+    client_id: str | None = None
+    #: The policy of the client id; always `RESTRICTED` without a client id, where it has nothing to say.
+    policy: ClientIdPolicy = ClientIdPolicy.RESTRICTED
+    #: The name of the subscription.
+    name: str
+
+    def __post_init__(self) -> None:
+        """Validate the names and bring the policy to one form."""
+        validate_namespace(self.namespace)
+        validate_subscription_name(self.name)
+        if self.client_id is not None:
+            validate_client_id(self.client_id)
+        policy = ClientIdPolicy.RESTRICTED if self.client_id is None else ClientIdPolicy(self.policy)
+        object.__setattr__(self, "policy", policy)
+
+    @cached_property
+    def tag(self) -> str:
+        """The first 16 hex digits of the SHA-256 of the key: the hash tag of all its Redis keys.
+
+        What is hashed is the key as a JSON array `[namespace, durable, client id or null, policy, name]`
+        without spaces: no two keys have the same text, and other languages can write it too.
+        """
+        parts = [self.namespace, self.durable, self.client_id, self.policy.value, self.name]
+        return hashlib.sha256(json.dumps(parts, separators=(",", ":")).encode()).hexdigest()[:16]
+
+    @cached_property
+    def group(self) -> str:
+        """The Kafka consumer group under which the floor is mirrored, so that lag tools see the subscription.
+
+        `kafkadur:{namespace}:{client id}:{name}`, with `:unrestricted` and `:nondurable` behind it where they
+        apply. A name contains no colon, so two keys never share a group.
+        """
+        parts: list[str] = ["kafkadur", self.namespace, self.client_id or "", self.name]
+        if self.policy is ClientIdPolicy.UNRESTRICTED:
+            parts.append(self.policy.value)
+        if not self.durable:
+            parts.append("nondurable")
+        return ":".join(parts)
+
+    @cached_property
+    def display(self) -> str:
+        """The key for people: `client/name` or `name`, and behind it what is not the default."""
+        text = self.name if self.client_id is None else f"{self.client_id}/{self.name}"
+        remarks: list[str] = []
+        if self.policy is ClientIdPolicy.UNRESTRICTED:
+            remarks.append(self.policy.value)
+        if not self.durable:
+            remarks.append("non-durable")
+        return f"{text} ({', '.join(remarks)})" if remarks else text
+
+    def __str__(self) -> str:
+        """Return `display`."""
+        return self.display

@@ -1,0 +1,85 @@
+"""Which names are allowed: subscriptions, client ids, namespaces (rule U10), and message properties.
+
+What does not live here: what the names stand for (`keys.py`), and the grammar of selectors, which shares the
+reserved words below.
+"""
+
+from __future__ import annotations
+
+import re
+
+from kafkadur_sharing.errors import InvalidName, InvalidProperty
+
+#: Longest name of a subscription, client id or namespace, in characters.
+MAX_NAME_LENGTH = 200
+
+#: Words that mean something in a selector, in upper case; no property can be called like one, in any case.
+SELECTOR_WORDS = frozenset(
+    {"AND", "BETWEEN", "ESCAPE", "FALSE", "IN", "IS", "LIKE", "NOT", "NULL", "OR", "TRUE"},
+)
+
+#: Beginnings of header names that belong to JMS fields and to kafkadur itself.
+RESERVED_PREFIXES = ("JMS", "kafkadur-")
+
+_NAME = re.compile(r"[A-Za-z0-9_.-]+")
+
+
+def validate_subscription_name(name: str) -> str:
+    """Return `name` if a subscription may be called so, else raise `InvalidName` (rule U10)."""
+    return _validate("subscription name", name)
+
+
+def validate_client_id(client_id: str) -> str:
+    """Return `client_id` if it is an allowed client id, else raise `InvalidName` (rule U10)."""
+    return _validate("client id", client_id)
+
+
+def validate_namespace(namespace: str) -> str:
+    """Return `namespace` if it is an allowed namespace, else raise `InvalidName` (rule U10)."""
+    return _validate("namespace", namespace)
+
+
+def _validate(what: str, name: str) -> str:
+    if not name:
+        raise InvalidName(
+            f"The {what} is empty.",
+            remedy=f"give a {what} of 1 to {MAX_NAME_LENGTH} characters",
+        )
+    if len(name) > MAX_NAME_LENGTH:
+        raise InvalidName(
+            f"The {what} {name[:20]!r}... has {len(name)} characters.",
+            remedy=f"use at most {MAX_NAME_LENGTH} characters",
+        )
+    if _NAME.fullmatch(name) is None:
+        wrong = "".join(sorted({char for char in name if _NAME.fullmatch(char) is None}))
+        raise InvalidName(
+            f"The {what} {name!r} contains {wrong!r}.",
+            remedy="use letters A-Z a-z, digits, '_', '.' and '-' only",
+        )
+    return name
+
+
+def validate_property_name(name: str) -> str:
+    """Return `name` if a message property may be called so, else raise `InvalidProperty`.
+
+    A property name is an identifier a selector can use: it starts with a letter, `_` or `$`, goes on with
+    letters, digits, `_` and `$`, and is no word of the selector language. Names starting with `JMS` or
+    `kafkadur-` are reserved.
+    """
+    if name.startswith(RESERVED_PREFIXES):
+        raise InvalidProperty(
+            f"The property name {name!r} is reserved.",
+            remedy="choose a name that starts neither with 'JMS' nor with 'kafkadur-'; JMS fields have"
+            " parameters of their own",
+        )
+    if not name.replace("$", "_").isidentifier():
+        raise InvalidProperty(
+            f"The property name {name!r} is no identifier, so no selector could use it.",
+            remedy="start with a letter, '_' or '$' and go on with letters, digits, '_' and '$'",
+        )
+    if name.upper() in SELECTOR_WORDS:
+        raise InvalidProperty(
+            f"The property name {name!r} is a word of the selector language.",
+            remedy="choose another name",
+        )
+    return name

@@ -1,0 +1,79 @@
+"""Names: what rule U10 allows, and which property names a selector can use."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from kafkadur_sharing.errors import InvalidName, InvalidProperty
+from kafkadur_sharing.names import (
+    MAX_NAME_LENGTH,
+    validate_client_id,
+    validate_namespace,
+    validate_property_name,
+    validate_subscription_name,
+)
+
+VALIDATORS = [validate_subscription_name, validate_client_id, validate_namespace]
+
+
+@pytest.mark.parametrize("validate", VALIDATORS)
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param("a", id="U10-shortest"),
+        pytest.param("Az09_.-", id="U10-characters"),
+        pytest.param("x" * 128, id="U10-128"),
+        pytest.param("x" * MAX_NAME_LENGTH, id="U10-longest"),
+    ],
+)
+def test_allowed(validate: Callable[[str], str], name: str) -> None:
+    assert validate(name) == name
+
+
+@pytest.mark.parametrize("validate", VALIDATORS)
+@pytest.mark.parametrize(
+    "name",
+    ["", "x" * (MAX_NAME_LENGTH + 1), "a|b", "a:b", "a b", "a\n", "ä", "a/b", "{a}", "a\x00", "\u0661"],
+)
+def test_refused(validate: Callable[[str], str], name: str) -> None:
+    with pytest.raises(InvalidName) as caught:
+        validate(name)
+    assert caught.value.remedy
+
+
+def test_refusal_says_which_characters_are_wrong() -> None:
+    with pytest.raises(InvalidName, match=r"' \|'"):
+        validate_subscription_name("a| b")
+
+
+@pytest.mark.parametrize(
+    "name", ["a", "_foo", "$x", "a$1", "größe", "Amount2", "order", "jms", "kafkadur", "nulls"]
+)
+def test_property_name_allowed(name: str) -> None:
+    assert validate_property_name(name) == name
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "",
+        "1a",
+        "a-b",
+        "a.b",
+        "a b",
+        "a=b",
+        "a;b",
+        "null",
+        "TRUE",
+        "Between",
+        "escape",
+        "JMSType",
+        "JMSXFoo",
+        "kafkadur-x",
+    ],
+)
+def test_property_name_refused(name: str) -> None:
+    with pytest.raises(InvalidProperty):
+        validate_property_name(name)

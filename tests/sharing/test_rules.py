@@ -1,0 +1,340 @@
+"""The rules of attaching and unsubscribing, row by row: every case carries the id of its rule."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+
+from kafkadur_sharing.decisions import (
+    Attach,
+    Convert,
+    Create,
+    Delete,
+    Existing,
+    Mode,
+    Refuse,
+    Replace,
+    Request,
+    UnsubscribeRequest,
+    decide,
+    decide_unsubscribe,
+)
+from kafkadur_sharing.definition import Definition, SubscriptionType
+from kafkadur_sharing.errors import (
+    IllegalState,
+    InvalidDestination,
+    InvalidSubscriptionSharing,
+    KafkadurError,
+    SubscriptionActive,
+    SubscriptionTypeMismatch,
+)
+from kafkadur_sharing.keys import SubscriptionKey
+
+EXCLUSIVE, SHARED, SERIAL = SubscriptionType.EXCLUSIVE, SubscriptionType.SHARED, SubscriptionType.SERIAL
+PRIORITY, KEY_ORDERED = SubscriptionType.PRIORITY, SubscriptionType.KEY_ORDERED
+
+
+def a(
+    kind: SubscriptionType, *, topic: str = "orders", selector: str | None = None, no_local: bool = False
+) -> Definition:
+    return Definition(type=kind, topic=topic, selector=selector, no_local=no_local)
+
+
+def inactive(definition: Definition, *, unsettled: bool = False) -> Existing:
+    return Existing(definition=definition, unsettled=unsettled)
+
+
+def active(definition: Definition, *holders: str) -> Existing:
+    holders = holders or ("host-1",)
+    return Existing(definition=definition, members=len(holders), holders=holders)
+
+
+def request(
+    definition: Definition,
+    *,
+    client_id: str | None = "client",
+    durable: bool = True,
+    mode: Mode = "jms",
+    allow_conversion: bool = False,
+) -> Request:
+    key = SubscriptionKey(namespace="ns", durable=durable, client_id=client_id, name="invoices")
+    return Request(key=key, definition=definition, mode=mode, allow_conversion=allow_conversion)
+
+
+# --- attaching ----------------------------------------------------------------------------------------------
+
+ACCEPTED = [
+    # Unshared durable.
+    pytest.param(None, request(a(EXCLUSIVE)), Create, "U2", id="U2"),
+    pytest.param(inactive(a(EXCLUSIVE)), request(a(EXCLUSIVE)), Attach, "U3", id="U3"),
+    pytest.param(inactive(a(EXCLUSIVE), unsettled=True), request(a(EXCLUSIVE)), Attach, "U3", id="U9"),
+    pytest.param(inactive(a(EXCLUSIVE)), request(a(EXCLUSIVE, topic="t2")), Replace, "U4", id="U4-topic"),
+    pytest.param(
+        inactive(a(EXCLUSIVE)), request(a(EXCLUSIVE, selector="a = 1")), Replace, "U4", id="U4-selector"
+    ),
+    pytest.param(
+        inactive(a(EXCLUSIVE)), request(a(EXCLUSIVE, no_local=True)), Replace, "U4", id="U4-no_local"
+    ),
+    # Shared durable.
+    pytest.param(None, request(a(SHARED)), Create, "S1", id="S1"),
+    pytest.param(None, request(a(SHARED), client_id=None), Create, "S1", id="S1-no-client-id"),
+    pytest.param(None, request(a(SERIAL), client_id=None), Create, "S1", id="S1-serial"),
+    pytest.param(None, request(a(PRIORITY), client_id=None), Create, "S1", id="S1-priority"),
+    pytest.param(None, request(a(KEY_ORDERED), client_id=None), Create, "S1", id="S1-key-ordered"),
+    pytest.param(active(a(SHARED)), request(a(SHARED)), Attach, "S2", id="S2"),
+    pytest.param(active(a(SERIAL)), request(a(SERIAL)), Attach, "S2", id="S2-serial"),
+    pytest.param(active(a(SHARED)), request(a(SHARED, no_local=True)), Attach, "S2", id="D4"),
+    pytest.param(inactive(a(SHARED)), request(a(SHARED)), Attach, "S10", id="S10"),
+    pytest.param(inactive(a(SHARED)), request(a(SHARED, topic="t2")), Replace, "S3", id="S3-topic"),
+    pytest.param(inactive(a(SERIAL)), request(a(SERIAL, selector="a = 1")), Replace, "S3", id="S3-selector"),
+    # Non-durable.
+    pytest.param(None, request(a(SHARED), durable=False), Create, "N1", id="N1"),
+    pytest.param(inactive(a(SERIAL)), request(a(SHARED), durable=False), Replace, "N1", id="N1-leftover"),
+    pytest.param(active(a(SHARED)), request(a(SHARED), durable=False), Attach, "N2", id="N2"),
+    pytest.param(None, request(a(EXCLUSIVE), durable=False, client_id=None), Create, "V1", id="V1"),
+    # Conversion on request.
+    pytest.param(
+        inactive(a(EXCLUSIVE)), request(a(SHARED), allow_conversion=True), Convert, "L3", id="L3-to-shared"
+    ),
+    pytest.param(
+        inactive(a(SHARED)), request(a(EXCLUSIVE), allow_conversion=True), Convert, "L3", id="L3-to-unshared"
+    ),
+    pytest.param(inactive(a(SHARED)), request(a(SERIAL), allow_conversion=True), Convert, "L3", id="L3-type"),
+    # WebLogic mode.
+    pytest.param(inactive(a(EXCLUSIVE)), request(a(SHARED), mode="weblogic"), Convert, "P7", id="P7"),
+    pytest.param(inactive(a(SHARED)), request(a(EXCLUSIVE), mode="weblogic"), Convert, "P7", id="P7-back"),
+    pytest.param(
+        inactive(a(SHARED)), request(a(SHARED, topic="t2"), mode="weblogic"), Replace, "P8", id="P8"
+    ),
+    pytest.param(
+        inactive(a(SHARED)),
+        request(a(SHARED, no_local=True), mode="weblogic"),
+        Replace,
+        "P8",
+        id="P8-no_local",
+    ),
+    pytest.param(
+        inactive(a(EXCLUSIVE)), request(a(SHARED, topic="t2"), mode="weblogic"), Replace, "P8", id="P8-policy"
+    ),
+    pytest.param(active(a(SHARED)), request(a(SHARED), mode="weblogic"), Attach, "S2", id="S2-weblogic"),
+]
+
+REFUSED = [
+    # Unshared durable.
+    pytest.param(None, request(a(EXCLUSIVE), client_id=None), IllegalState, "U1", id="U1"),
+    pytest.param(
+        inactive(a(EXCLUSIVE)), request(a(EXCLUSIVE), client_id=None), IllegalState, "U1", id="U1-exists"
+    ),
+    pytest.param(
+        None, request(a(EXCLUSIVE), client_id=None, mode="weblogic"), IllegalState, "U1", id="U1-weblogic"
+    ),
+    pytest.param(active(a(EXCLUSIVE)), request(a(EXCLUSIVE)), SubscriptionActive, "U5", id="U5"),
+    pytest.param(
+        active(a(EXCLUSIVE)), request(a(EXCLUSIVE, topic="t2")), SubscriptionActive, "U5", id="U5-details"
+    ),
+    pytest.param(inactive(a(SHARED)), request(a(EXCLUSIVE)), InvalidSubscriptionSharing, "U6", id="U6"),
+    pytest.param(active(a(SERIAL)), request(a(EXCLUSIVE)), InvalidSubscriptionSharing, "U6", id="U6-active"),
+    pytest.param(
+        inactive(a(SHARED)),
+        request(a(EXCLUSIVE, topic="t2")),
+        InvalidSubscriptionSharing,
+        "U6",
+        id="U6-details",
+    ),
+    # Shared durable.
+    pytest.param(active(a(SHARED)), request(a(SHARED, topic="t2")), SubscriptionActive, "S4", id="S4"),
+    pytest.param(
+        active(a(SERIAL)), request(a(SERIAL, selector="a = 1")), SubscriptionActive, "S4", id="S4-selector"
+    ),
+    pytest.param(inactive(a(EXCLUSIVE)), request(a(SHARED)), InvalidSubscriptionSharing, "S5", id="S5"),
+    pytest.param(active(a(EXCLUSIVE)), request(a(SERIAL)), InvalidSubscriptionSharing, "S5", id="S5-active"),
+    # The type belongs to the definition.
+    pytest.param(inactive(a(SHARED)), request(a(SERIAL)), SubscriptionTypeMismatch, "type", id="type"),
+    pytest.param(active(a(SHARED)), request(a(SERIAL)), SubscriptionTypeMismatch, "type", id="type-active"),
+    pytest.param(
+        inactive(a(SERIAL)),
+        request(a(SHARED, topic="t2")),
+        SubscriptionTypeMismatch,
+        "type",
+        id="type-details",
+    ),
+    pytest.param(
+        active(a(SHARED)),
+        request(a(SERIAL), allow_conversion=True),
+        SubscriptionTypeMismatch,
+        "type",
+        id="L3-active",
+    ),
+    pytest.param(
+        inactive(a(SHARED)),
+        request(a(SERIAL, selector="a = 1"), allow_conversion=True),
+        SubscriptionTypeMismatch,
+        "type",
+        id="L3-details",
+    ),
+    pytest.param(
+        inactive(a(EXCLUSIVE, no_local=True)),
+        request(a(SHARED), allow_conversion=True),
+        InvalidSubscriptionSharing,
+        "S5",
+        id="L3-no_local",
+    ),
+    pytest.param(
+        active(a(EXCLUSIVE)),
+        request(a(SHARED), allow_conversion=True),
+        InvalidSubscriptionSharing,
+        "S5",
+        id="L3-S5",
+    ),
+    # Non-durable.
+    pytest.param(
+        active(a(SHARED)), request(a(SHARED, topic="t2"), durable=False), SubscriptionActive, "N3", id="N3"
+    ),
+    # WebLogic mode.
+    pytest.param(
+        active(a(EXCLUSIVE)), request(a(SHARED), mode="weblogic"), InvalidSubscriptionSharing, "P3", id="P3"
+    ),
+    pytest.param(
+        active(a(EXCLUSIVE)),
+        request(a(EXCLUSIVE), mode="weblogic"),
+        InvalidSubscriptionSharing,
+        "P3",
+        id="P3-same",
+    ),
+    pytest.param(
+        active(a(SHARED)), request(a(EXCLUSIVE), mode="weblogic"), InvalidSubscriptionSharing, "P4", id="P4"
+    ),
+    pytest.param(
+        active(a(SHARED)),
+        request(a(SHARED, topic="t2"), mode="weblogic"),
+        InvalidSubscriptionSharing,
+        "P5",
+        id="P5",
+    ),
+    pytest.param(
+        active(a(SHARED)),
+        request(a(SHARED, no_local=True), mode="weblogic"),
+        InvalidSubscriptionSharing,
+        "P5",
+        id="P5-no_local",
+    ),
+]
+
+
+@pytest.mark.parametrize(("existing", "wanted", "outcome", "rule"), ACCEPTED)
+def test_attaching_accepted(existing: Existing | None, wanted: Request, outcome: type, rule: str) -> None:
+    decision = decide(existing, wanted)
+    assert type(decision) is outcome
+    assert decision.rule == rule
+
+
+@pytest.mark.parametrize(("existing", "wanted", "error", "rule"), REFUSED)
+def test_attaching_refused(
+    existing: Existing | None, wanted: Request, error: type[KafkadurError], rule: str
+) -> None:
+    decision = decide(existing, wanted)
+    assert isinstance(decision, Refuse)
+    assert type(decision.error) is error
+    assert decision.rule == rule
+    assert decision.error.state
+    assert decision.error.remedy
+
+
+def test_attaching_keeps_the_definition_in_force() -> None:
+    have = Definition(type=SHARED, topic="orders", start="earliest", header_types={"amount": "int"})
+    decision = decide(inactive(have), request(a(SHARED)))
+    assert decision == Attach(definition=have, rule="S10")
+
+
+def test_replacing_names_what_goes_and_what_comes() -> None:
+    have, want = a(SHARED), a(SHARED, topic="t2")
+    assert decide(inactive(have), request(want)) == Replace(definition=want, replaced=have, rule="S3")
+
+
+def test_converting_changes_the_type_and_nothing_else() -> None:
+    have = Definition(type=EXCLUSIVE, topic="orders", selector="a = 1", header_types={"a": "int"})
+    decision = decide(inactive(have), request(a(SHARED, selector="a = 1"), allow_conversion=True))
+    want = Definition(type=SHARED, topic="orders", selector="a = 1", header_types={"a": "int"})
+    assert decision == Convert(definition=want, rule="L3")
+
+
+@pytest.mark.parametrize("wanted", [request(a(EXCLUSIVE)), request(a(EXCLUSIVE, topic="t2"))])
+def test_refusal_names_the_holder(wanted: Request) -> None:
+    decision = decide(active(a(EXCLUSIVE), "host-7/1234"), wanted)
+    assert isinstance(decision, Refuse)
+    assert isinstance(decision.error, SubscriptionActive)
+    assert decision.error.holder == "host-7/1234"
+    assert "host-7/1234" in str(decision.error)
+
+
+def test_sharing_refusal_names_the_holders() -> None:
+    decision = decide(active(a(SHARED), "m-1", "m-2"), request(a(EXCLUSIVE)))
+    assert isinstance(decision, Refuse)
+    assert decision.error.owner == "m-1, m-2"
+
+
+def test_an_active_durable_subscription_is_never_changed() -> None:
+    """Over all combinations: with a consumer attached, nothing is deleted, replaced or converted."""
+    definitions = [
+        a(kind, topic=topic, no_local=no_local)
+        for kind, topic, no_local in itertools.product(SubscriptionType, ["orders", "t2"], [False, True])
+    ]
+    modes: tuple[Mode, ...] = ("jms", "weblogic")
+    for have, want, mode, convert, durable in itertools.product(
+        definitions, definitions, modes, [False, True], [False, True]
+    ):
+        wanted = request(want, mode=mode, allow_conversion=convert, durable=durable)
+        decision = decide(active(have), wanted)
+        assert isinstance(decision, (Attach, Refuse))
+        if isinstance(decision, Attach):
+            assert decision.definition == have
+            assert have.type is want.type is not EXCLUSIVE
+            assert have.details == want.details
+
+
+# --- unsubscribing ------------------------------------------------------------------------------------------
+
+
+def unsubscribe(*, durable: bool = True) -> UnsubscribeRequest:
+    return UnsubscribeRequest(
+        key=SubscriptionKey(namespace="ns", durable=durable, client_id="client", name="invoices")
+    )
+
+
+@pytest.mark.parametrize(
+    "existing",
+    [pytest.param(inactive(a(kind)), id=f"X1-{kind}") for kind in SubscriptionType],
+)
+def test_unsubscribing_accepted(existing: Existing) -> None:
+    assert decide_unsubscribe(existing, unsubscribe()) == Delete(rule="X1")
+
+
+@pytest.mark.parametrize(
+    ("existing", "wanted", "error", "rule"),
+    [
+        pytest.param(None, unsubscribe(), InvalidDestination, "X2", id="X2"),
+        pytest.param(active(a(EXCLUSIVE)), unsubscribe(), SubscriptionActive, "X3", id="X3"),
+        pytest.param(
+            active(a(SHARED), "m-1", "m-2"), unsubscribe(), SubscriptionActive, "X3", id="X3-shared"
+        ),
+        pytest.param(inactive(a(SHARED), unsettled=True), unsubscribe(), IllegalState, "X4", id="X4"),
+        pytest.param(active(a(SHARED)), unsubscribe(durable=False), InvalidDestination, "X5", id="X5"),
+        pytest.param(None, unsubscribe(durable=False), InvalidDestination, "X5", id="X5-unknown"),
+    ],
+)
+def test_unsubscribing_refused(
+    existing: Existing | None, wanted: UnsubscribeRequest, error: type[KafkadurError], rule: str
+) -> None:
+    decision = decide_unsubscribe(existing, wanted)
+    assert isinstance(decision, Refuse)
+    assert type(decision.error) is error
+    assert decision.rule == rule
+    assert decision.error.remedy
+
+
+def test_unsubscribing_refused_names_the_holders() -> None:
+    decision = decide_unsubscribe(active(a(SHARED), "m-1", "m-2"), unsubscribe())
+    assert isinstance(decision, Refuse)
+    assert isinstance(decision.error, SubscriptionActive)
+    assert decision.error.holders == ("m-1", "m-2")
