@@ -7,7 +7,7 @@ ARGS ?=
 
 .DEFAULT_GOAL := help
 .PHONY: help setup demo test test-all check format bench lock clean
-# Targets share the virtual environment and the machine's two or more cores; side by side they would disturb each other.
+# Targets share the virtual environment and the cores; side by side they would disturb each other.
 .NOTPARALLEL:
 
 help: ## show this list
@@ -15,7 +15,8 @@ help: ## show this list
 
 setup: ## make .venv with everything; the other targets do this themselves
 	@command -v "$(PYTHON)" >/dev/null || { \
-		echo "setup: $(PYTHON) was not found: install Python 3.11 or newer, or name one: make PYTHON=python3.12" >&2; exit 1; }
+		echo "setup: $(PYTHON) was not found: install Python 3.11 or newer, or name one:" \
+			"make PYTHON=python3.12" >&2; exit 1; }
 	@"$(PYTHON)" -m tools.setup
 
 demo: setup ## durable subscriptions at work on a real Kafka (SHORT=1: a short run)

@@ -70,6 +70,11 @@ def _measure(report: Report, chosen: Sequence[str], messages: int | None, plan: 
             progress.update(task, description=f"backlog: {subject.case.label}, {subject.messages:,} messages")
             plan.prepare(subject)
             progress.advance(task)
+        progress.update(task, description="warming up")
+        try:
+            plan.warm_up(subjects)
+        except BenchmarkError as error:
+            _talk.print(f"warming up: {error}", markup=False)
         for index, subject in workloads.interleaved(subjects, report.runs):
             name = f"{subject.case.label}: {subject.system} {subject.variant.name}"
             progress.update(task, description=f"run {index} of {report.runs}, {name}")

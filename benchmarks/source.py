@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, cast
 
 import redis
 from confluent_kafka import KafkaError, KafkaException, Producer
-from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-defined]
+from confluent_kafka.admin import AdminClient, NewTopic
 
 from benchmarks import payload
 from benchmarks.systems.base import Store
@@ -64,9 +64,21 @@ def _payloads(messages: int, work: Callable[[int], int] | None) -> Iterator[byte
         yield payload.encode(sequence, work_us=work(sequence) if work else 0)
 
 
+def check(kafka: str, redis_at: str) -> None:
+    """Ask both servers for a sign of life.
+
+    Raises:
+        KafkaException: Kafka does not answer within 10 s.
+        redis.RedisError: Redis does not answer.
+    """
+    with redis.Redis.from_url(redis_at, socket_timeout=10) as client:
+        client.ping()
+    AdminClient({"bootstrap.servers": kafka, "log_level": 2}).list_topics(timeout=10)
+
+
 def create(kafka: str, topic: str, partitions: int) -> None:
     """Create a topic and wait until the broker leads all its partitions."""
-    admin = AdminClient({"bootstrap.servers": kafka, "log_level": 3})
+    admin = AdminClient({"bootstrap.servers": kafka, "log_level": 2})
     wanted = NewTopic(topic, partitions, 1, config={"retention.ms": "-1"})
     for done in cast("dict[str, Future[None]]", admin.create_topics([wanted])).values():
         done.result(30)
@@ -115,7 +127,7 @@ def _fill_topic(backlog: Backlog, kafka: str, values: Iterator[bytes]) -> None:
             "bootstrap.servers": kafka,
             "acks": "all",
             "queue.buffering.max.messages": _QUEUE,
-            "log_level": 3,
+            "log_level": 2,
             **_PRODUCER[backlog.shape],
         }
     )
@@ -136,7 +148,7 @@ def remove(store: Store, name: str, *, kafka: str, redis_at: str) -> None:
         with redis.Redis.from_url(redis_at) as client:
             client.delete(name)
         return
-    admin = AdminClient({"bootstrap.servers": kafka, "log_level": 3})
+    admin = AdminClient({"bootstrap.servers": kafka, "log_level": 2})
     for done in cast("dict[str, Future[None]]", admin.delete_topics([name])).values():
         try:
             done.result(30)
@@ -182,7 +194,7 @@ def _redis_sender(name: str, at: str) -> tuple[Callable[[int, bytes], None], Cal
 def _kafka_sender(
     name: str, partitions: int, at: str
 ) -> tuple[Callable[[int, bytes], None], Callable[[], None]]:
-    producer = Producer({"bootstrap.servers": at, "linger.ms": 0, "acks": "all", "log_level": 3})
+    producer = Producer({"bootstrap.servers": at, "linger.ms": 0, "acks": "all", "log_level": 2})
     producer.list_topics(name, timeout=10)
 
     def send(sequence: int, value: bytes) -> None:

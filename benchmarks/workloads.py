@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import secrets
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Self
 
 from benchmarks import runner, source
@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 WORK_US, SLOW_US = 5_000, 100_000
 #: One message in so many is slow in the skewed case.
 SLOW_EVERY = 20
+#: Messages of the run that warms the servers up.
+WARM_UP = 500
 #: Messages a second of the open loop.
 LATENCY_RATE = 500.0
 
@@ -151,7 +153,13 @@ class Plan:
         self._stack = ExitStack()
 
     def __enter__(self) -> Self:
-        """Return the plan."""
+        """Return the plan after both servers answered.
+
+        Raises:
+            KafkaException: Kafka does not answer.
+            redis.RedisError: Redis does not answer.
+        """
+        source.check(self._servers.kafka, self._servers.redis)
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -162,6 +170,16 @@ class Plan:
         """Write the backlog of a subject unless another one has it already."""
         if subject.case.workload is not Workload.LATENCY:
             self._backlog(subject)
+
+    def warm_up(self, found: Sequence[Subject]) -> None:
+        """Run each system once with few messages, unreported: a new broker makes internal topics now.
+
+        Raises:
+            BenchmarkError: a worker failed.
+        """
+        first = {subject.system: subject for subject in reversed(found)}
+        for subject in first.values():
+            self.measure(replace(subject, messages=min(subject.messages, WARM_UP)))
 
     def measure(self, subject: Subject) -> Run:
         """Run one subject once.

@@ -560,6 +560,8 @@ class Member:
         """Which partitions the next exchange touches: those with something to say, the longest silent first."""
         speaking = {chunk.lease.partition for chunk in self._active if self._has_verdicts(chunk)}
         speaking |= {lease.partition for lease in self._leases.values() if lease.gaps}
+        # a verdict may have left with an earlier exchange before its giver asked for the confirmation
+        speaking |= {chunk.lease.partition for chunk, _ in self._confirm}
         others = self._touch | self._orphaned | {p for p, at in self._due.items() if now >= at}
         due = self._wake_at is not None and now >= self._wake_at
         if due:

@@ -1,8 +1,8 @@
 """Runs luacheck on the Lua scripts as the server gets them: with their includes.
 
 A single file would not do: it calls functions of the files it includes. Messages show the line they are
-about, since line numbers count in the assembled text, which is deleted again. What is wrong in an include is said
-once.
+about, since line numbers count in the assembled text, which is deleted again. What is wrong in an include is
+said once.
 """
 
 import re
@@ -72,7 +72,7 @@ def messages(said: str, texts: dict[str, str]) -> Iterator[str]:
 def is_spare(code: str, script: str, source: str) -> bool:
     """Say whether a message is about a top-level local of an include.
 
-    A script takes a whole include and uses what it needs of it. In a script's own lines the same is a mistake.
+    A script takes a whole include and uses what it needs of it. In a script's own lines it is a mistake.
     """
     own = next(LUA.glob(f"{script}-*.lua")).read_text(encoding="utf-8").splitlines()
     return code == UNUSED and source.startswith("local ") and source not in own

@@ -9,12 +9,13 @@ import contextlib
 import errno
 import fcntl
 import hashlib
+import importlib.util
 import json
 import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Generator
 from pathlib import Path
 
 from tools.failures import SetupError, disk_full, failure
@@ -110,7 +111,7 @@ def up_to_date() -> bool:
 
 
 @contextlib.contextmanager
-def one_at_a_time() -> Iterator[None]:
+def one_at_a_time() -> Generator[None]:
     """Let a second `make` in this checkout wait for the first. The folder is locked: no file is left."""
     folder = os.open(ROOT, os.O_RDONLY)
     try:
@@ -131,15 +132,14 @@ def make_venv() -> None:
     """Make `.venv` anew unless there is a working one of this interpreter. Raises SetupError."""
     if stamp().get("identity", identity()) == identity() and works():
         return
-    try:
-        import ensurepip  # noqa: F401, PLC0415 - only its presence matters, Debian packs it apart
-        import venv  # noqa: F401, PLC0415 - likewise
-    except ImportError as error:
-        package = f"python{sys.version_info.major}.{sys.version_info.minor}-venv"
-        raise SetupError(
-            f"this Python lacks the module {error.name}, so it cannot make a virtual environment: "
-            f"install it (Debian and Ubuntu: apt install {package})"
-        ) from error
+    # Debian packs these apart from Python.
+    for module in ("venv", "ensurepip"):
+        if importlib.util.find_spec(module) is None:
+            package = f"python{sys.version_info.major}.{sys.version_info.minor}-venv"
+            raise SetupError(
+                f"this Python lacks the module {module}, so it cannot make a virtual environment: "
+                f"install it (Debian and Ubuntu: apt install {package})"
+            )
     say(f"making {VENV.name} with Python {sys.version.split()[0]}.")
     # The interpreter itself, not a virtual environment it runs in: that may be the very one to be made anew.
     base = Path(sys.base_prefix) / "bin" / f"python{sys.version_info.major}.{sys.version_info.minor}"

@@ -88,7 +88,7 @@ def header(lock: Lock) -> str:
 def digest(lock: Lock) -> str:
     """Return the SHA-256 of all that decides about a lock file: parts of pyproject.toml, and the options."""
     project = tomllib.loads(PYPROJECT.read_text())
-    wanted = {
+    wanted: dict[str, object] = {
         "dependencies": project["project"]["dependencies"] if lock.project else [],
         "groups": {group: project["dependency-groups"][group] for group in lock.groups},
         "uv": project["tool"]["uv"],

@@ -5,6 +5,7 @@ project.
 """
 
 import shutil
+import subprocess
 import sys
 
 #: The oldest Python that runs the project; the same as requires-python in pyproject.toml.
@@ -14,13 +15,20 @@ OLDEST = (3, 11)
 def too_old() -> str:
     """Return the sentence for a Python that is too old, naming a newer one on PATH if there is one."""
     found, wanted = (".".join(map(str, version)) for version in (sys.version_info[:2], OLDEST))
-    newer = [name for name in ("python3.13", "python3.12", "python3.11") if shutil.which(name)]
+    newer = [name for name in ("python3.13", "python3.12", "python3.11") if runs(name)]
     remedy = (
         f"run make with PYTHON={newer[0]}"
         if newer
         else f"install one and run make with PYTHON=python{wanted}"
     )
     return f"setup: {sys.executable} is Python {found}, but kafkadur needs {wanted} or newer: {remedy}."
+
+
+def runs(name: str) -> bool:
+    """Say whether a command is on PATH and starts: version managers put names there that lead nowhere."""
+    return (
+        shutil.which(name) is not None and subprocess.call([name, "-c", ""], stderr=subprocess.DEVNULL) == 0
+    )
 
 
 def main() -> int:

@@ -14,8 +14,10 @@ if TYPE_CHECKING:
 
 BATCH = 1_000
 POLL_S = 0.01
-#: Seconds without a change of the assignment after which a group with idle members counts as settled.
-QUIET_S = 4.0
+#: Seconds without a change of the assignment after which a group of several counts as settled.
+QUIET_S = 1.5
+#: Seconds a member may take to join.
+JOIN_S = 60.0
 
 _TUNED = Variant(name="tuned", confirmed="one synchronous commit at the end")
 _COMMIT_BATCH = Variant(name="commit-batch", confirmed=f"synchronous commit a batch of {BATCH}", fraction=0.5)
@@ -59,7 +61,9 @@ class Raw(System):
         self._env = env
         self._variant = variant
         self._assigned: list[TopicPartition] = []
-        self._handled: Message | None = None
+        self._joining = True
+        self._generations = 0
+        self._changed = 0.0
         self._serving = env.workload in {Workload.FANOUT, Workload.LATENCY}
         self._consumer = Consumer(
             {
@@ -71,6 +75,7 @@ class Raw(System):
                 "enable.auto.offset.store": False,
                 "fetch.queue.backoff.ms": 5,
                 "fetch.wait.max.ms": 50,
+                "heartbeat.interval.ms": 300,
                 "log_level": 3,
             }
         )
@@ -78,33 +83,41 @@ class Raw(System):
     def join(self) -> None:
         """Subscribe and wait for the final assignment, paused so that nothing arrives before the clock."""
         env = self._env
-        self._consumer.subscribe([env.topic], on_assign=self._on_assign)
-        owners = min(env.members, env.partitions)
-        fair = env.partitions // owners
-        deadline = time.monotonic() + 30
-        settled = time.monotonic()
-        while time.monotonic() < deadline:
-            before = list(self._assigned)
+        self._consumer.subscribe([env.topic], on_assign=self._on_assign, on_revoke=self._on_revoke)
+        wanted = env.partitions // env.members if env.members <= env.partitions else None
+        deadline = time.monotonic() + JOIN_S
+        while True:
             message = self._consumer.poll(0.05)
             if message is not None:
                 raise_error(message)
                 text = "a message arrived while paused"
                 raise RuntimeError(text)
-            if self._assigned != before:
-                settled = time.monotonic()
-            wanted = fair if env.members <= env.partitions else None
-            if len(self._assigned) == wanted:
+            now = time.monotonic()
+            # A member that stopped polling would hold up the next rebalance of those that are still joining, so
+            # several members go on until the group has been quiet for longer than a heartbeat.
+            quiet = env.members == 1 or now - self._changed > QUIET_S
+            if self._generations and quiet and wanted in {None, len(self._assigned)}:
                 break
-            # More members than partitions: most get nothing, so wait until the group has been quiet.
-            if wanted is None and time.monotonic() - settled > QUIET_S:
-                break
+            if now > deadline:
+                text = f"no stable assignment within {JOIN_S:.0f} s, last: {self._assigned}"
+                raise RuntimeError(text)
+        # The group may still change once more; from here on nobody would resume what is paused.
+        self._joining = False
         if self._assigned:
             self._consumer.resume(self._assigned)
 
     def _on_assign(self, consumer: Consumer, partitions: list[TopicPartition]) -> None:
         consumer.assign(partitions)
-        consumer.pause(partitions)
+        if self._joining:
+            consumer.pause(partitions)
         self._assigned = partitions
+        self._generations += 1
+        self._changed = time.monotonic()
+
+    def _on_revoke(self, consumer: Consumer, _: list[TopicPartition]) -> None:
+        consumer.unassign()
+        self._assigned = []
+        self._changed = time.monotonic()
 
     def drain(self, recorder: Recorder) -> None:
         """Consume in batches of 1,000."""

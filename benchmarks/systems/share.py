@@ -9,7 +9,7 @@ import time
 from typing import TYPE_CHECKING, ClassVar, cast
 
 from confluent_kafka import KafkaException, Message, ShareConsumer
-from confluent_kafka.admin import (  # type: ignore[attr-defined]  # its stubs do not re-export them
+from confluent_kafka.admin import (
     AdminClient,
     AlterConfigOpType,  # pyright: ignore[reportPrivateImportUsage]
     ConfigEntry,  # pyright: ignore[reportPrivateImportUsage]

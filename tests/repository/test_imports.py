@@ -1,7 +1,7 @@
 """Imports go one way: spark -> kafkadur -> coordinators -> sharing, and sharing does no I/O.
 
-Read off the source text, so that an import inside a function counts as well. What a package offers is tested in
-its own room.
+Read off the source text, so that an import inside a function counts as well. What a package offers is tested
+in its own room.
 """
 
 import ast

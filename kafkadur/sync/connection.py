@@ -1,0 +1,363 @@
+# Generated from kafkadur/aio by `python -m tools.generate_sync`: change that file, not this one.
+"""A connection: who connects where, and everything opened on it.
+
+`kafkadur/sync/connection.py` is generated from this file.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import socket
+import time
+import uuid
+from collections.abc import Mapping
+from concurrent.futures import Future
+from datetime import timedelta
+from types import TracebackType
+from typing import Any, Self
+
+from kafkadur.delivery import Delivery as PlainDelivery
+from kafkadur.member import Member
+from kafkadur.producer import Producer
+from kafkadur.pump import Pump, Served
+from kafkadur.readers import PointReader, Readers, TailReader
+from kafkadur.settings import Settings, settings
+from kafkadur.sync.subscription import Subscription
+from kafkadur.sync.waiting import Signal, outcome
+from kafkadur_coordinators import presence as presences
+from kafkadur_coordinators.interface import Known
+from kafkadur_coordinators.journal import Journal
+from kafkadur_coordinators.lifecycle import Lifecycle, Membership
+from kafkadur_coordinators.presence import Presence
+from kafkadur_coordinators.redis_coordinator import Recorder, RedisCoordinator
+from kafkadur_coordinators.topics import Topics
+from kafkadur_sharing.decisions import Request
+from kafkadur_sharing.definition import Definition, HeaderType, Start, SubscriptionType
+from kafkadur_sharing.errors import (
+    ConnectionClosed,
+    ForkedConnection,
+    IllegalState,
+    InvalidSelector,
+    KafkadurError,
+    NotConnected,
+)
+from kafkadur_sharing.keys import ClientIdPolicy, SubscriptionKey
+
+_log = logging.getLogger("kafkadur")
+_AVAILABLE = (SubscriptionType.EXCLUSIVE, SubscriptionType.SHARED)
+WINDOW = 1000
+WINDOW_BYTES = 16 * 1024 * 1024
+LANE_BUDGET = 100
+
+
+def connect(
+    *,
+    kafka: str | Mapping[str, Any] | None = None,
+    redis: str | None = None,
+    client_id: str | None = None,
+    client_id_policy: ClientIdPolicy | str | None = None,
+    namespace: str | None = None,
+    session_timeout: timedelta | None = None,
+    recorder: Recorder | None = None,
+    **more: Any,
+) -> Connection:
+    """A connection that opens when its context is entered.
+
+    `kafka` is bootstrap servers or confluent-kafka configuration, `redis` a URL; further settings are those of
+    `kafkadur.settings.Settings`, each also read from the environment as KAFKADUR_<NAME>. `recorder` sees every call to the
+    coordinator. Raises `IllegalState` for a wrong setting.
+    """
+    given = {
+        "kafka": dict(kafka) if isinstance(kafka, Mapping) else kafka,
+        "redis": redis,
+        "client_id": client_id,
+        "client_id_policy": client_id_policy,
+        "namespace": namespace,
+        "session_timeout": session_timeout,
+        **more,
+    }
+    return Connection(settings(given), recorder=recorder)
+
+
+class Connection:
+    """A connection to Kafka and the coordinator; a context manager.
+
+    What is opened on it may be used in the loop (or, for the synchronous twin, the threads) of one process: after a fork
+    every call raises `ForkedConnection`.
+    """
+
+    def __init__(self, settings: Settings, *, recorder: Recorder | None = None) -> None:
+        """Remember the settings; `open` connects."""
+        self.settings = settings
+        self.id = uuid.uuid4().hex
+        self._recorder = recorder
+        self._pump: Pump | None = None
+        self._presence: Presence | None = None
+        self._coordinator: RedisCoordinator | None = None
+        self._journal: Journal | None = None
+        self._lifecycle: Lifecycle | None = None
+        self._readers: dict[str, Readers] = {}
+        self._subscriptions: list[Subscription] = []
+        self._producers: list[Producer] = []
+        self._closed = False
+        self._pid = os.getpid()
+
+    def open(self) -> None:
+        """Connect to the coordinator and look whether it can be used.
+
+        Raises `CoordinatorUnavailable` and `CoordinatorRefused`.
+        """
+        chosen = self.settings
+        coordinator = RedisCoordinator(
+            chosen.redis,
+            timeout=chosen.redis_timeout.total_seconds(),
+            recorder=self._recorder,
+            on_warning=_log.warning,
+        )
+        timeout = chosen.kafka_timeout.total_seconds()
+        self._journal = Journal(
+            chosen.kafka,
+            chosen.namespace,
+            shards=chosen.journal_partitions,
+            replication=chosen.journal_replication,
+            timeout=timeout,
+        )
+        self._lifecycle = Lifecycle(
+            coordinator=coordinator,
+            journal=self._journal,
+            topics=Topics(chosen.kafka, timeout=timeout),
+            prefix=chosen.prefix,
+            session_ms=chosen.session_ms,
+        )
+        self._coordinator = coordinator
+        self._presence = presences.acquire(chosen.redis)
+        self._pump = Pump(coordinator=coordinator, lifecycle=self._lifecycle, presence=self._presence)
+        self._pump.start()
+        try:
+            outcome(self._pump.submit(coordinator.connect))
+        except BaseException:
+            self.close()
+            raise
+
+    def close(self) -> None:
+        """Close everything opened on it. Closing twice is fine; raises what closing a subscription raises."""
+        if self._closed:
+            return
+        self._closed = True
+        failed: KafkadurError | None = None
+        for subscription in list(self._subscriptions):
+            try:
+                subscription.close()
+            except KafkadurError as error:
+                failed = failed or error
+        for producer in self._producers:
+            producer.close()
+        if self._pump is not None:
+            self._pump.close()
+            presences.release(self.settings.redis)
+        if self._coordinator is not None:
+            self._coordinator.close()
+        if self._journal is not None:
+            self._journal.close()
+        if failed is not None:
+            raise failed
+
+    def __enter__(self) -> Self:
+        """Open."""
+        self.open()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Close; an error on the way out does not hide the one that led here."""
+        try:
+            self.close()
+        except KafkadurError:
+            if error is None:
+                raise
+
+    def _use(self) -> Pump:
+        if self._pid != os.getpid():
+            raise ForkedConnection(remedy="connect anew in the child process")
+        if self._closed:
+            raise ConnectionClosed(remedy="connect anew")
+        if self._pump is None:
+            raise NotConnected(remedy="enter the connection's context, or call open(), first")
+        return self._pump
+
+    def producer(self, config: Mapping[str, Any] | None = None) -> Producer:
+        """A producer; `config` is confluent-kafka configuration on top of the connection's."""
+        self._use()
+        merged = {**self.settings.kafka, **(config or {})}
+        producer = Producer(merged, client_id=self.settings.client_id, connection_id=self.id)
+        self._producers.append(producer)
+        return producer
+
+    def key(self, durable: str) -> SubscriptionKey:
+        """The key of a durable subscription of this connection."""
+        return SubscriptionKey(
+            namespace=self.settings.namespace,
+            client_id=self.settings.client_id,
+            policy=self.settings.client_id_policy,
+            name=durable,
+        )
+
+    def subscribe(
+        self,
+        topic: str,
+        *,
+        durable: str,
+        type: SubscriptionType | str = SubscriptionType.SHARED,
+        window: int = WINDOW,
+        window_bytes: int = WINDOW_BYTES,
+        unconfirmed: int | None = None,
+        start: Start = "latest",
+        selector: str | None = None,
+        no_local: bool = False,
+        header_types: Mapping[str, HeaderType] | None = None,
+        name: str | None = None,
+    ) -> Subscription:
+        """Attach to the durable subscription `durable` on `topic`, creating it if it does not exist (rules U1-U9, S1-S10).
+
+        `window` (records) and `window_bytes` bound what is in the application's hands. `unconfirmed` (records) bounds
+        acknowledgements without confirmation: by default 100 on a lane, the window on a shared subscription. `start` counts
+        when the subscription is created. `name` is shown to people. Raises what the rules say: `SubscriptionActive` (the
+        holder is named), `InvalidSubscriptionSharing`, `SubscriptionTypeMismatch`, `IllegalState`, `InvalidDestination`.
+        """
+        pump = self._use()
+        kind = SubscriptionType(type)
+        if kind not in _AVAILABLE:
+            raise IllegalState(
+                f"The type {kind.value!r} is not available.",
+                remedy=f"use one of {', '.join((item.value for item in _AVAILABLE))}",
+            )
+        if selector:
+            raise InvalidSelector("Selectors are not available.", remedy="filter in the application")
+        if no_local:
+            raise IllegalState(
+                "no_local is not available.", remedy="compare the connection id in the application"
+            )
+        if window < 1 or window_bytes < 1 or (unconfirmed is not None and unconfirmed < 0):
+            raise IllegalState(
+                "The window must be at least 1 record and 1 byte.",
+                remedy="correct window, window_bytes, unconfirmed",
+            )
+        definition = Definition(
+            type=kind,
+            topic=topic,
+            selector=selector,
+            no_local=no_local,
+            start=start,
+            header_types=header_types,
+        )
+        request = Request(key=self.key(durable), definition=definition)
+        signal = Signal()
+        wake: list[Member] = []
+
+        def woken() -> None:
+            for member in wake:
+                member.wake()
+
+        shown = name or f"{socket.gethostname()}/{os.getpid()}"
+        member_id = uuid.uuid4().hex
+        sent_at = time.monotonic()
+
+        def attach() -> Served:
+            membership = pump.attach(request, member_id=member_id, name=shown, whole=False, wake=woken)
+            member = self._member(membership, window, window_bytes, unconfirmed, signal)
+            wake.append(member)
+            member.attached(membership.attached, sent_at)
+            served = Served(member=member, request=request, membership=membership, name=shown, whole=False)
+            self._start_readers(served)
+            pump.serve(served)
+            return served
+
+        served = outcome(pump.submit(attach))
+        subscription = Subscription(self, served, signal)
+        self._subscriptions.append(subscription)
+        return subscription
+
+    def _member(
+        self, membership: Membership, window: int, window_bytes: int, unconfirmed: int | None, signal: Signal
+    ) -> Member:
+        attachment = membership.subscription
+        lane = attachment.definition.type is not SubscriptionType.SHARED
+        budget = (LANE_BUDGET if lane else window) if unconfirmed is None else unconfirmed
+        pump, presence = (self._use(), self._presence)
+        if presence is None:
+            raise NotConnected
+        member = Member(
+            display=str(attachment.key),
+            lane=lane,
+            window=window,
+            window_bytes=window_bytes,
+            budget=budget,
+            session=self.settings.session_timeout.total_seconds(),
+            header_types=attachment.definition.header_types,
+            monotonic=time.monotonic,
+            alive=presence.alive,
+            poke=pump.poke,
+            partitions=attachment.topic.partitions,
+        )
+        member.on_ready = signal.set
+        return member
+
+    def _start_readers(self, served: Served) -> None:
+        attachment = served.membership.subscription
+        kafka, group, topic = (self.settings.kafka, attachment.key.group, attachment.topic.name)
+        tail = TailReader(
+            member=served.member,
+            kafka=kafka,
+            topic=topic,
+            group=group,
+            floor_metadata=attachment.floor_metadata,
+        )
+        point = PointReader(member=served.member, kafka=kafka, topic=topic, group=group)
+        readers = Readers(tail, point)
+        served.member.reading = readers
+        self._readers[served.session.member] = readers
+        readers.start()
+
+    def leave(self, served: Served) -> Future[int]:
+        """Part of closing a subscription: detach, stop reading; gives the number of unconfirmed acknowledgements."""
+        pump = self._pump
+        if pump is None:
+            raise NotConnected
+
+        def leave() -> int:
+            unconfirmed = pump.leave(served)
+            self._readers.pop(served.session.member).close()
+            return unconfirmed
+
+        self._subscriptions = [
+            item for item in self._subscriptions if item.member_id != served.session.member
+        ]
+        return pump.submit(leave)
+
+    def unsubscribe(self, durable: str) -> None:
+        """Delete a durable subscription with all that waits in it (rules X1-X5).
+
+        Raises `InvalidDestination` if there is none, `SubscriptionActive` while somebody is attached, `IllegalState` while
+        deliveries are unsettled.
+        """
+        pump, lifecycle = (self._use(), self._lifecycle)
+        if lifecycle is None:
+            raise NotConnected
+        outcome(pump.submit(lambda: lifecycle.unsubscribe(self.key(durable))))
+
+    def known(self, durable: str) -> Known | None:
+        """What is known of a durable subscription of this connection; None if there is none."""
+        pump, lifecycle = (self._use(), self._lifecycle)
+        if lifecycle is None:
+            raise NotConnected
+        return outcome(pump.submit(lambda: lifecycle.known(self.key(durable))))
+
+    def log_handler_error(self, delivery: PlainDelivery) -> None:
+        """A handler raised: the message is rolled back."""
+        _log.exception("handler failed for %r; it is rolled back", delivery)
+
+    def log_lost(self, error: KafkadurError) -> None:
+        """A handler ended after its lease was lost."""
+        _log.warning("%s", error)

@@ -1,0 +1,247 @@
+# Generated from kafkadur/aio by `python -m tools.generate_sync`: change that file, not this one.
+"""A subscription as an application holds it: receive, iterate, run a handler, settle.
+
+The application's thread does no I/O here: records come in chunks from the member (`kafkadur/member.py`), verdicts go back as
+bytes, and waiting is for the coordinator's thread. `kafkadur/sync/subscription.py` is generated from this file.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from datetime import timedelta
+from itertools import repeat
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Self
+
+from kafkadur.delivery import Batch, Chunk
+from kafkadur.delivery import Delivery as PlainDelivery
+from kafkadur.durations import seconds
+from kafkadur.pump import Served
+from kafkadur.sync.waiting import Breath, Confirmed, Pool, Signal, call, outcome
+from kafkadur_coordinators.lifecycle import Subscription as Attachment
+from kafkadur_sharing.errors import ConnectionClosed, ForkedConnection, IllegalState, LeaseLost
+
+if TYPE_CHECKING:
+    from kafkadur.sync.connection import Connection
+_LEVELS = ("redis",)
+
+
+def _confirm(chunk: Chunk) -> None:
+    confirmed = Confirmed()
+    chunk.member.confirm(chunk, confirmed)
+    confirmed.wait()
+
+
+class Delivery(PlainDelivery):
+    """One message in the application's hands, with verdicts that wait until they are confirmed."""
+
+    __slots__ = ()
+
+    def ack(self, *, level: str = "redis") -> None:
+        """Acknowledge and wait until the coordinator has confirmed it at `level`.
+
+        Raises `AlreadySettled`, `LeaseLost` (or `Fenced`: the message may be delivered again) and `IllegalState` for a
+        level that is not available.
+        """
+        if level not in _LEVELS:
+            raise IllegalState(
+                f"The acknowledgement level {level!r} is not available.", remedy="use level='redis'"
+            )
+        self.ack_nowait()
+        _confirm(self._chunk)
+
+    def rollback(self, *, delay: timedelta | float = 0.0) -> None:
+        """Give the message back and wait until that is confirmed; it counts as an attempt.
+
+        It comes again after `delay` (seconds, or a timedelta) at the earliest. Raises as `ack` does.
+        """
+        self.rollback_nowait(seconds(delay))
+        _confirm(self._chunk)
+
+    def release(self) -> None:
+        """Give the message back without counting an attempt, and wait until that is confirmed. Raises as `ack` does."""
+        self.release_nowait()
+        _confirm(self._chunk)
+
+    def extend(self) -> None:
+        """Make sure that the lease is still held, and renew it for a whole session time-out from now.
+
+        Leases are renewed by themselves while the process lives; call this before a step that must not run twice.
+        Raises `LeaseLost` if the lease is gone.
+        """
+        if self.settled or self._chunk.lease.lost:
+            self._refuse()
+        _confirm(self._chunk)
+
+
+class Subscription:
+    """An open consumer of a durable subscription: a context manager and an iterator of deliveries.
+
+    Leaving the context gives back what is not settled, uncounted, and raises `LeaseLost` if acknowledgements made without
+    waiting turned out to be refused. One subscription is used by one loop (tasks may share it).
+    """
+
+    def __init__(self, connection: Connection, served: Served, signal: Signal) -> None:
+        """Made by `Connection.subscribe`."""
+        self._connection = connection
+        self._served = served
+        self._member = served.member
+        self._signal = signal
+        self._block: Iterator[Delivery] = iter(())
+        self._block_size = max(served.member.window // 4, 1)
+        self._stopping = False
+        self._closed = False
+        self._pid = os.getpid()
+
+    @property
+    def definition(self) -> Attachment:
+        """The subscription attached to: key, id, version, definition, topic."""
+        return self._served.membership.subscription
+
+    @property
+    def member_id(self) -> str:
+        """Id of this member."""
+        return self._served.session.member
+
+    def statistics(self) -> dict[str, int]:
+        """Leases held, records in hands, records read ahead, exchanges made."""
+        return self._member.statistics()
+
+    def receive(self, timeout: timedelta | float | None = None) -> Delivery | None:
+        """The next message, or None when `timeout` (seconds or a timedelta) passes without one, or the end was asked for.
+
+        Raises `ConnectionClosed`, and what made the subscription unusable.
+        """
+        delivery = next(self._block, None)
+        if delivery is not None:
+            return delivery
+        block = self._next_block(self._block_size, timeout)
+        if block is None:
+            return None
+        self._block = _deliveries(*block)
+        return next(self._block)
+
+    def receive_batch(self, most: int = 1000, timeout: timedelta | float | None = None) -> Batch | None:
+        """The next messages, 1 to `most`, as soon as there are any; None as in `receive`.
+
+        The batch makes Delivery objects only when they are touched.
+        """
+        held = next(self._block, None)
+        if held is not None:
+            return Batch(held._chunk, held._index, held._index + 1)
+        block = self._next_block(max(most, 1), timeout)
+        return None if block is None else Batch(*block)
+
+    def __iter__(self) -> Iterator[Delivery]:
+        """Deliveries until `stop` or `close`."""
+        breath = Breath()
+        while True:
+            for delivery in self._block:
+                yield delivery
+            block = self._next_block(self._block_size, None)
+            if block is None:
+                return
+            self._block = _deliveries(*block)
+            breath.take()
+
+    def _next_block(self, most: int, timeout: timedelta | float | None) -> tuple[Chunk, int, int] | None:
+        if self._pid != os.getpid():
+            raise ForkedConnection(remedy="connect anew in the child process")
+        member = self._member
+        left = None if timeout is None else seconds(timeout)
+        deadline = None if left is None else member.now() + left
+        while True:
+            self._signal.clear()
+            block = member.next_block(most)
+            if block is not None:
+                return block
+            if member.failed is not None:
+                raise member.failed
+            if self._closed:
+                raise ConnectionClosed(owner=f"subscription {member.display}", remedy="subscribe again")
+            if self._stopping:
+                return None
+            if deadline is not None:
+                left = deadline - member.now()
+                if left <= 0:
+                    return None
+            self._signal.wait(left)
+
+    def run(
+        self,
+        handler: Callable[[Delivery], Any],
+        *,
+        concurrency: int = 1,
+        retry_delay: timedelta | float = 1.0,
+        confirm: bool = True,
+    ) -> None:
+        """Call `handler` with every delivery, at most `concurrency` at once, until `stop`.
+
+        Returning acknowledges (waiting for the confirmation unless `confirm` is False), raising rolls back with
+        `retry_delay`; a handler may settle by itself. Ends when all handlers have ended.
+        """
+
+        def handle(delivery: Delivery) -> None:
+            try:
+                call(handler, delivery)
+            except Exception:
+                if not delivery.settled:
+                    self._connection.log_handler_error(delivery)
+                    delivery.rollback_nowait(seconds(retry_delay))
+                return
+            if not delivery.settled:
+                self._settle(delivery, confirm=confirm)
+
+        with Pool(concurrency) as pool:
+            for delivery in self:
+                pool.start(handle, delivery)
+
+    def _settle(self, delivery: Delivery, *, confirm: bool) -> None:
+        try:
+            if confirm:
+                delivery.ack()
+            else:
+                delivery.ack_nowait()
+        except LeaseLost as error:
+            self._connection.log_lost(error)
+
+    def stop(self) -> None:
+        """Hand out nothing more: iterators and `run` come to their end. Any thread, signal handlers included."""
+        self._stopping = True
+        self._member.begin_close()
+
+    def close(self) -> None:
+        """Give back what is not settled (uncounted), confirm what is, and leave. Closing twice is fine.
+
+        Raises `LeaseLost` if acknowledgements made without waiting could not be confirmed.
+        """
+        if self._closed:
+            return
+        self._closed = True
+        self.stop()
+        unconfirmed = outcome(self._connection.leave(self._served))
+        if unconfirmed:
+            raise LeaseLost(
+                f"{unconfirmed} acknowledgements made without waiting were not confirmed.",
+                owner=f"subscription {self._member.display}",
+                remedy="do nothing: those messages are delivered again",
+            )
+
+    def __enter__(self) -> Self:
+        """The subscription is open already."""
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Close; an error on the way out does not hide the one that led here."""
+        try:
+            self.close()
+        except LeaseLost:
+            if error is None:
+                raise
+
+
+def _deliveries(chunk: Chunk, start: int, end: int) -> Iterator[Delivery]:
+    return map(Delivery, repeat(chunk), range(start, end), chunk.messages[start:end])
