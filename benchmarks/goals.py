@@ -88,29 +88,29 @@ def _one_trip() -> Pick:
 
 _DRAIN = (
     Goal(name="drain, ack_nowait, against share groups", workload=Workload.DRAIN,
-         numerator=_kafkadur("ack_nowait", _ONE), denominator=_share(_ONE), bound=1.3),
+         numerator=_kafkadur("ack-nowait", _ONE), denominator=_share(_ONE), bound=1.3),
     Goal(name="drain, ack_nowait, against tuned raw", workload=Workload.DRAIN,
-         numerator=_kafkadur("ack_nowait", _ONE), denominator=_raw("tuned", _ONE), bound=0.7),
+         numerator=_kafkadur("ack-nowait", _ONE), denominator=_raw("tuned", _ONE), bound=0.7),
     Goal(name="drain, receive_batch, against tuned raw", workload=Workload.DRAIN,
-         numerator=_kafkadur("receive_batch", _ONE), denominator=_raw("tuned", _ONE), bound=0.9),
+         numerator=_kafkadur("batch", _ONE), denominator=_raw("tuned", _ONE), bound=0.9),
     Goal(name="drain of single-record batches, against share groups", workload=Workload.DRAIN,
-         numerator=_kafkadur("ack_nowait", _SINGLE), denominator=_share(_SINGLE), bound=3.0),
+         numerator=_kafkadur("ack-nowait", _SINGLE), denominator=_share(_SINGLE), bound=3.0),
     Goal(name="drain, 4 processes, against share groups", workload=Workload.DRAIN,
-         numerator=_kafkadur("ack_nowait", _FOUR), denominator=_share(_FOUR), bound=1.3),
+         numerator=_kafkadur("ack-nowait", _FOUR), denominator=_share(_FOUR), bound=1.3),
     Goal(name="drain, 4 processes, against tuned raw", workload=Workload.DRAIN,
-         numerator=_kafkadur("ack_nowait", _FOUR), denominator=_raw("tuned", _FOUR), bound=0.7),
+         numerator=_kafkadur("ack-nowait", _FOUR), denominator=_raw("tuned", _FOUR), bound=0.7),
     Goal(name="subscribe to first message, ms", workload=Workload.DRAIN,
-         numerator=_kafkadur("ack_nowait", _ONE), figure="first_ms", comparison="<=", bound=100.0),
+         numerator=_kafkadur("ack-nowait", _ONE), figure="first_ms", comparison="<=", bound=100.0),
 )  # fmt: skip
 
 _WINDOW1 = (
     Goal(name="window 1 on a lane, budget 100, against raw with a commit each", workload=Workload.WINDOW1,
-         numerator=_kafkadur("lane-budget100", _ONE), denominator=_raw("sync-each", _ONE), bound=100.0),
+         numerator=_kafkadur("lane-budget-100", _ONE), denominator=_raw("sync-each", _ONE), bound=100.0),
     Goal(name="window 1 on a lane, budget 100, against tuned raw", workload=Workload.WINDOW1,
-         numerator=_kafkadur("lane-budget100", _ONE), denominator=_raw("tuned", _ONE), bound=0.4),
+         numerator=_kafkadur("lane-budget-100", _ONE), denominator=_raw("tuned", _ONE), bound=0.4),
     *(
         Goal(name=f"window 1, every ack confirmed, {kind}, against {against}", workload=Workload.WINDOW1,
-             numerator=_kafkadur(f"{kind}-confirmed", _ONE), denominator=peer, bound=bound)
+             numerator=_kafkadur(f"{kind}-each", _ONE), denominator=peer, bound=bound)
         for kind in ("lane", "shared")
         for against, peer, bound in (
             ("raw with a commit each", _raw("sync-each", _ONE), 2.5),
@@ -118,7 +118,7 @@ _WINDOW1 = (
         )
     ),
     Goal(name="serial, window 1, two members taking turns, confirmed", workload=Workload.WINDOW1,
-         numerator=_kafkadur("serial-confirmed", _TWO), denominator=_one_trip(), bound=0.5),
+         numerator=_kafkadur("serial-each", _TWO), denominator=_one_trip(), bound=0.5),
 )  # fmt: skip
 
 _FAN_OUT = (

@@ -103,7 +103,6 @@ class Member:
         self._monotonic = monotonic
         self._alive = alive
         self._poke = poke
-        self._poked = False
         #: called (any thread, lock not held) when a block can be taken or the state changed
         self.on_ready: Callable[[], None] = lambda: None
         #: records a reader may hold back before it pauses
@@ -385,7 +384,7 @@ class Member:
             if self.lane:
                 self._touch.add(chunk.lease.partition)
             self._handed_since += end - start
-            poke = not self._poked and self._pending is None and self._soon(chunk, end)
+            poke = self._pending is None and self._soon(chunk, end)
         if poke:
             self.poke()
         return chunk, start, end
@@ -442,9 +441,8 @@ class Member:
         self._in_hands, self._hands_bytes = hands, size
         pending = sum(count for _, count in self._pending_open)
         self._unconfirmed = settled + pending
-        if settled and not self._poked and self._pending is None:
-            self._poked = True
-            self._poke()
+        if settled and self._pending is None:
+            self.poke()
 
     def roll_back(self, chunk: Chunk, index: int, delay: int) -> None:
         """Give a record back, to come again in `delay` ms; a lane holds new messages back until it is known again."""
@@ -469,9 +467,7 @@ class Member:
     def poke(self) -> None:
         """Ask the pump for an exchange soon."""
         self._force = True
-        if not self._poked:
-            self._poked = True
-            self._poke()
+        self._poke()
 
     def wake(self) -> None:
         """Somebody else says there is news."""
@@ -504,7 +500,6 @@ class Member:
     def build(self, now: float) -> Exchange | None:
         """The exchange to send now; the same one again while it is unanswered. None: nothing to say."""
         with self.lock:
-            self._poked = False
             if self._pending is not None:
                 return self._pending
             self._look_at = None
@@ -741,6 +736,7 @@ class Member:
             for partition in list(self._feeds):
                 self._route(partition)
             self._recount()
+            self._force = self._force or self._wants_avail()  # what was read while this exchange was under way
         for chunk, confirmation in waiting:
             failed = chunk.lease.token in refused
             confirmation.resolve(self._fenced(f"fencing token {chunk.lease.token}") if failed else None)

@@ -78,6 +78,7 @@ class Pump:
         self._served: list[Served] = []
         self._jobs: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
         self._closing = False
+        self._poked = False
         self._neighbours_at = 0.0
         self._thread = threading.Thread(target=self._main, name="kafkadur-coordinator", daemon=True)
 
@@ -87,7 +88,9 @@ class Pump:
 
     def poke(self) -> None:
         """Look at the members now. Any thread."""
-        self._jobs.put(None)
+        if not self._poked:
+            self._poked = True
+            self._jobs.put(None)
 
     def submit(self, job: Callable[[], T]) -> Future[T]:
         """Run `job` in this thread; raises `ConnectionClosed` when the thread has ended."""
@@ -183,6 +186,7 @@ class Pump:
 
     def _serve_all(self) -> float:
         """Make the exchanges that are due; returns how long to sleep, seconds."""
+        self._poked = False  # before looking: a poke from now on is seen in the next round
         now = self._monotonic()
         if self._served and now >= self._neighbours_at:
             self._neighbours_at = now + _NEIGHBOURS_EVERY

@@ -24,7 +24,7 @@ from kafkadur.member import Member
 _log = logging.getLogger("kafkadur.readers")
 
 #: Records asked for in one call.
-_AT_ONCE = 2_000
+_AT_ONCE = 10_000
 #: Longest time a call waits for records, seconds: commands wait as long.
 _WAIT = 0.05
 #: Seconds between two mirrorings of the floor.

@@ -171,7 +171,10 @@ class Journal:
 
     def _append(self, shard: int, key: bytes, value: bytes) -> int:
         if self._producer is None:
-            self._producer = Producer({**self._config, "acks": "all", "enable.idempotence": True, "linger.ms": 0})
+            # Not idempotent: that costs half a second at the first record, and a record written twice changes nothing
+            # (the first of equal ones counts). One request in flight keeps the order.
+            config = {"acks": "all", "enable.idempotence": False, "max.in.flight": 1, "linger.ms": 0}
+            self._producer = Producer({**self._config, **config})
         done: list[tuple[KafkaError | None, Message]] = []
         self._producer.produce(
             self.topic,

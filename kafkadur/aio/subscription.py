@@ -25,6 +25,8 @@ from kafkadur.pump import Served
 if TYPE_CHECKING:
     from kafkadur.aio.connection import Connection
 
+#: Records handed to an iterator at once: about half a millisecond of a fast loop.
+_LONGEST_BLOCK = 500
 #: Acknowledgement levels that are available.
 _LEVELS = ("redis",)
 
@@ -91,7 +93,7 @@ class Subscription:
         self._member = served.member
         self._signal = signal
         self._block: Iterator[Delivery] = iter(())
-        self._block_size = max(served.member.window // 4, 1)
+        self._block_size = max(min(served.member.window // 4, _LONGEST_BLOCK), 1)
         self._stopping = False
         self._closed = False
         self._pid = os.getpid()

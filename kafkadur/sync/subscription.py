@@ -24,6 +24,7 @@ from kafkadur_sharing.errors import ConnectionClosed, ForkedConnection, IllegalS
 
 if TYPE_CHECKING:
     from kafkadur.sync.connection import Connection
+_LONGEST_BLOCK = 500
 _LEVELS = ("redis",)
 
 
@@ -89,7 +90,7 @@ class Subscription:
         self._member = served.member
         self._signal = signal
         self._block: Iterator[Delivery] = iter(())
-        self._block_size = max(served.member.window // 4, 1)
+        self._block_size = max(min(served.member.window // 4, _LONGEST_BLOCK), 1)
         self._stopping = False
         self._closed = False
         self._pid = os.getpid()

@@ -30,7 +30,7 @@ def _goal(bound: float) -> Goal:
     return Goal(
         name="g",
         workload=Workload.DRAIN,
-        numerator=Pick(system="kafkadur", variant="ack_nowait", case=_CASE),
+        numerator=Pick(system="kafkadur", variant="ack-nowait", case=_CASE),
         denominator=Pick(system="raw", variant="tuned", case=_CASE),
         bound=bound,
     )
@@ -38,14 +38,14 @@ def _goal(bound: float) -> Goal:
 
 @pytest.mark.parametrize(("bound", "met"), [(1.5, True), (1.6, False)])
 def test_ratio_of_medians(bound: float, *, met: bool) -> None:
-    rows = [_row("kafkadur", "ack_nowait", [1.0, 3.0, 90.0]), _row("raw", "tuned", [2.0, 2.0, 0.5])]
+    rows = [_row("kafkadur", "ack-nowait", [1.0, 3.0, 90.0]), _row("raw", "tuned", [2.0, 2.0, 0.5])]
     found = evaluate(_goal(bound), rows)
     assert found.value == pytest.approx(1.5)
     assert found.met is met
 
 
 @pytest.mark.parametrize(
-    "rows", [[], [_row("kafkadur", "ack_nowait", [1.0])], [_row("kafkadur", "ack_nowait", [])]]
+    "rows", [[], [_row("kafkadur", "ack-nowait", [1.0])], [_row("kafkadur", "ack-nowait", [])]]
 )
 def test_missing_or_void_rows_meet_nothing(rows: list[Row]) -> None:
     found = evaluate(_goal(0.1), rows)

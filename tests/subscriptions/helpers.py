@@ -1,0 +1,146 @@
+"""What the tests of subscriptions share and is no fixture: a place to work in, taking deliveries, waiting.
+
+Values are the texts of numbers from 1 on, which the window tables call e1, e2, ...
+"""
+
+import asyncio
+import time
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import confluent_kafka
+import pytest
+
+import kafkadur
+import kafkadur.sync
+from kafkadur.pytest_plugin import TopicFactory
+from kafkadur.stack import Stack
+
+#: Seconds within which anything that is to happen must have happened.
+LIMIT_S = 20.0
+#: Seconds of silence that show that nothing comes.
+SILENCE_S = 0.3
+
+TYPES = ("shared", "exclusive")
+both_types = pytest.mark.parametrize("kind", TYPES)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Place:
+    """A running stack, and a namespace and topics of one test's own."""
+
+    stack: Stack
+    make_topic: TopicFactory
+    namespace: str
+    raw: confluent_kafka.Producer
+
+    def settings(self, **more: Any) -> dict[str, Any]:
+        """Settings of a connection to this place."""
+        usual = {
+            "kafka": self.stack.kafka,
+            "redis": self.stack.redis,
+            "client_id": "c1",
+            "namespace": self.namespace,
+            "journal_partitions": 2,
+        }
+        return usual | more
+
+    def connect(self, **more: Any) -> kafkadur.Connection:
+        """An asynchronous connection; settings as `kafkadur.connect` takes them."""
+        return kafkadur.connect(**self.settings(**more))
+
+    def connect_sync(self, **more: Any) -> kafkadur.sync.Connection:
+        """A synchronous connection; settings as `kafkadur.connect` takes them."""
+        return kafkadur.sync.connect(**self.settings(**more))
+
+    def publish(self, topic: str, numbers: Iterable[int], *, partition: int = 0) -> None:
+        """Publish numbers as text to one partition and wait until Kafka has them."""
+        self.publish_values(topic, [str(number).encode() for number in numbers], partition=partition)
+
+    def publish_values(self, topic: str, values: Iterable[bytes], *, partition: int = 0) -> None:
+        """Publish values to one partition and wait until Kafka has them."""
+        errors: list[object] = []
+        for value in values:
+            self.raw.produce(
+                topic, value, partition=partition, on_delivery=lambda error, _: error and errors.append(error)
+            )
+        assert self.raw.flush(LIMIT_S) == 0
+        assert errors == []
+
+    def topic(self, numbers: Iterable[int] = (), *, partitions: int = 1, **config: object) -> str:
+        """A new topic, with these numbers in partition 0."""
+        name = self.make_topic(partitions, **config)
+        self.publish(name, numbers)
+        return name
+
+
+def number(delivery: kafkadur.Delivery | kafkadur.sync.Delivery) -> int:
+    """The number that a delivery carries."""
+    assert delivery.value is not None
+    return int(delivery.value)
+
+
+def numbers(deliveries: Iterable[kafkadur.Delivery | kafkadur.sync.Delivery]) -> list[int]:
+    """The numbers that deliveries carry."""
+    return [number(delivery) for delivery in deliveries]
+
+
+async def next_of(subscription: kafkadur.Subscription) -> kafkadur.Delivery:
+    """The next delivery; fails the test when none comes."""
+    delivery = await subscription.receive(timeout=LIMIT_S)
+    if delivery is None:
+        pytest.fail(f"no delivery within {LIMIT_S:g} s: {subscription.statistics()}")
+    return delivery
+
+
+async def take(subscription: kafkadur.Subscription, count: int) -> list[kafkadur.Delivery]:
+    """The next `count` deliveries."""
+    return [await next_of(subscription) for _ in range(count)]
+
+
+async def nothing(subscription: kafkadur.Subscription) -> None:
+    """Fail the test when a delivery comes within `SILENCE_S`."""
+    delivery = await subscription.receive(timeout=SILENCE_S)
+    assert delivery is None, delivery
+
+
+async def ack_all(deliveries: Iterable[kafkadur.Delivery]) -> None:
+    """Acknowledge each and wait until all are confirmed."""
+    await asyncio.gather(*(delivery.ack() for delivery in deliveries))
+
+
+async def ready(connection: kafkadur.Connection, durable: str, members: int) -> None:
+    """Wait until so many attached members have told the coordinator that they have room."""
+    deadline = time.monotonic() + LIMIT_S
+    while True:
+        known = await connection.known(durable)
+        if known is not None and sum(member.credit > 0 for member in known.members) == members:
+            return
+        if time.monotonic() > deadline:
+            pytest.fail(f"{members} members with room: not within {LIMIT_S:g} s; {known}")
+        await asyncio.sleep(0.005)
+
+
+def wait_until(condition: Callable[[], bool], what: str) -> None:
+    """Poll a real condition; fail the test with `what` when it does not come true in time."""
+    deadline = time.monotonic() + LIMIT_S
+    while not condition():
+        if time.monotonic() > deadline:
+            pytest.fail(f"{what}: not within {LIMIT_S:g} s")
+        time.sleep(0.005)
+
+
+def speaks(error: kafkadur.KafkadurError, *words: str) -> None:
+    """Check that an error says state, owner and remedy, and these words."""
+    assert error.state, str(error)
+    assert error.owner, str(error)
+    assert error.remedy, str(error)
+    for word in (*words, error.owner, error.remedy):
+        assert word in str(error)
+
+
+def duplicates(values: Sequence[int]) -> set[int]:
+    """The values that are there more than once."""
+    seen: set[int] = set()
+    return {value for value in values if value in seen or seen.add(value)}  # type: ignore[func-returns-value]  # add() gives None

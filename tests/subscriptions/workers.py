@@ -1,0 +1,159 @@
+"""A consumer in a process of its own, told what to do line by line: for tests that kill, freeze and close it.
+
+Run as a program this file is the worker; imported it is the handle that tests hold. Lines go in as JSON arrays
+(`["receive", 3]`, `["ack"]`, `["close"]`) and each is answered by one JSON line.
+"""
+
+import json
+import select
+import signal
+import subprocess
+import sys
+from collections.abc import Mapping
+from datetime import timedelta
+from typing import Any
+
+import kafkadur.sync
+
+ANSWER_LIMIT_S = 30.0
+
+
+class Worker:
+    """A worker process, attached when this object is made."""
+
+    def __init__(self, settings: Mapping[str, Any], topic: str, options: Mapping[str, Any]) -> None:
+        """Start it; `options` go to `subscribe`, but `session_timeout` (seconds) and `ledger` (count of messages)."""
+        chosen = dict(options)
+        connection = dict(settings) | {"session_timeout": chosen.pop("session_timeout", 10.0)}
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "tests.subscriptions.workers"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            bufsize=1,
+        )
+        self._say({"connect": connection, "topic": topic, "subscribe": chosen})
+        assert self.answer() == "attached"
+
+    @property
+    def pid(self) -> int:
+        """Process id."""
+        return self._process.pid
+
+    def receive(self, count: int) -> list[tuple[int, int]]:
+        """Receive so many messages and hold them; returns (number, attempt) of each."""
+        self._say(["receive", count])
+        return [(value, attempt) for value, attempt in self.answer()]
+
+    def ack(self) -> str:
+        """Acknowledge all it holds; the name of the error it met, or "acked"."""
+        self._say(["ack"])
+        return str(self.answer())
+
+    def work(self, until: int) -> None:
+        """Begin to acknowledge whatever comes until a message with this number was seen by somebody (`stop`)."""
+        self._say(["work", until])
+
+    def close(self) -> str:
+        """Close the subscription in order, which gives back what it holds."""
+        self._say(["close"])
+        return str(self.answer())
+
+    def kill(self) -> None:
+        """Kill it at once."""
+        self._process.kill()
+        self._process.wait()
+
+    def freeze(self) -> None:
+        """Stop its execution, as a hung host would."""
+        self._process.send_signal(signal.SIGSTOP)
+
+    def thaw(self) -> None:
+        """Let it go on."""
+        self._process.send_signal(signal.SIGCONT)
+
+    def end(self) -> None:
+        """Make sure that it is gone."""
+        self._process.kill()
+        self._process.wait()
+        for pipe in (self._process.stdin, self._process.stdout):
+            if pipe is not None:
+                pipe.close()
+
+    def _say(self, what: object) -> None:
+        assert self._process.stdin is not None
+        self._process.stdin.write(json.dumps(what) + "\n")
+        self._process.stdin.flush()
+
+    def answer(self) -> Any:
+        """The next line it says; raises AssertionError when it says nothing in time."""
+        assert self._process.stdout is not None
+        heard, _, _ = select.select([self._process.stdout], [], [], ANSWER_LIMIT_S)
+        assert heard, "the worker does not answer"
+        line = self._process.stdout.readline()
+        assert line, f"the worker ended: {self._process.poll()}"
+        return json.loads(line)
+
+
+def _tell(what: object) -> None:
+    sys.stdout.write(json.dumps(what) + "\n")
+    sys.stdout.flush()
+
+
+def _serve(subscription: kafkadur.sync.Subscription) -> None:
+    held: list[kafkadur.sync.Delivery] = []
+    for line in sys.stdin:
+        command, *arguments = json.loads(line)
+        if command == "receive":
+            new: list[kafkadur.sync.Delivery] = []
+            while len(new) < arguments[0]:
+                delivery = subscription.receive(timeout=ANSWER_LIMIT_S)
+                if delivery is None:
+                    break
+                new.append(delivery)
+            held += new
+            _tell([(int(delivery.value or b"0"), delivery.attempt) for delivery in new])
+        elif command == "ack":
+            try:
+                for delivery in held:
+                    delivery.ack()
+            except kafkadur.KafkadurError as error:
+                _tell(type(error).__name__)
+            else:
+                _tell("acked")
+            held.clear()
+        elif command == "work":
+            _work(subscription)
+        elif command == "close":
+            subscription.close()
+            _tell("closed")
+
+
+def _work(subscription: kafkadur.sync.Subscription) -> None:
+    """Acknowledge what comes, every 50th rolled back once, until a second passes without a message."""
+    acked: list[int] = []
+    while (delivery := subscription.receive(timeout=2.0)) is not None:
+        number = int(delivery.value or b"0")
+        if number % 50 == 0 and delivery.attempt == 1:
+            delivery.rollback()
+        else:
+            acked.append(number)
+            delivery.ack_nowait()
+    subscription.close()
+    _tell(acked)
+
+
+def main() -> None:
+    """Be a worker."""
+    plan = json.loads(sys.stdin.readline())
+    session = timedelta(seconds=plan["connect"].pop("session_timeout"))
+    with (
+        kafkadur.sync.connect(**plan["connect"], session_timeout=session) as connection,
+        connection.subscribe(plan["topic"], **plan["subscribe"]) as subscription,
+    ):
+        _tell("attached")
+        _serve(subscription)
+
+
+if __name__ == "__main__":
+    main()
