@@ -1,9 +1,15 @@
 """Durable subscriptions for Apache Kafka: per-message acknowledge and roll back, coordinated in Redis.
 
-`connect` gives an asynchronous connection, `kafkadur.sync.connect` its synchronous twin; `embedded` runs a real Kafka and a
-real Valkey on this machine for trying out and tests. Everything not named here is private.
+`connect` gives an asynchronous connection, `kafkadur.sync.connect` its synchronous twin; `embedded` runs a
+real Kafka and a real Valkey on this machine for trying out and tests. Everything not named here is private.
 """
 
+from kafkadur.aio.connection import Connection, connect
+from kafkadur.aio.subscription import Delivery, Subscription
+from kafkadur.delivery import Batch
+from kafkadur.producer import Producer, Receipt
+from kafkadur.settings import Settings
+from kafkadur.stack import embedded
 from kafkadur_sharing.definition import SubscriptionType
 from kafkadur_sharing.errors import (
     AlreadySettled,
@@ -30,13 +36,6 @@ from kafkadur_sharing.errors import (
     TopicChanged,
 )
 from kafkadur_sharing.keys import ClientIdPolicy
-
-from kafkadur.aio.connection import Connection, connect
-from kafkadur.aio.subscription import Delivery, Subscription
-from kafkadur.delivery import Batch
-from kafkadur.producer import Producer, Receipt
-from kafkadur.settings import Settings
-from kafkadur.stack import embedded
 
 __all__ = [
     "AlreadySettled",

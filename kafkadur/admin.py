@@ -1,16 +1,386 @@
 """Looking at subscriptions from outside: list, inform, explain, unsubscribe. What the command line stands on.
 
 An `Admin` attaches nowhere, starts no thread and makes nothing: a namespace without a journal is one without
-subscriptions. How a subscription lives is the coordinators' `lifecycle.py`, what an offset's state means is
-`explain.py`.
+subscriptions. How a subscription lives is the coordinators' `lifecycle.py`, what the state of an offset
+means is `explain.py`.
 """
 
 from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from itertools import batched as _batched  # type: ignore[attr-defined]
 from types import TracebackType
-from typing import Self
+from typing import Any, Self
+
+from kafkadur import explain
+from kafkadur.settings import Settings
+from kafkadur_coordinators.interface import MAX_PARTITIONS, Known, LeaseView, MemberInfo, PartitionView
+from kafkadur_coordinators.journal import Journal
+from kafkadur_coordinators.lifecycle import Lifecycle
+from kafkadur_coordinators.redis_coordinator import RedisCoordinator, Refusal, state_lost
+from kafkadur_coordinators.topics import TopicInfo, Topics
+from kafkadur_sharing.definition import Definition
+from kafkadur_sharing.errors import InvalidDestination, KafkadurError, TopicChanged
+from kafkadur_sharing.keys import SubscriptionKey
+
+#: Seconds to go on asking while a subscription is being changed or rebuilt.
+_LOOK_S = 30.0
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PartitionInfo:
+    """One partition of a subscription, at one moment."""
+
+    partition: int
+    #: Lowest unsettled offset.
+    floor: int
+    base: int
+    next: int
+    avail: int
+    #: Unsettled offsets in the leases of attached members.
+    in_flight: int
+    #: Offsets that are set aside: rolled back, delayed, or left by a member that went.
+    exceptions: int
+    #: Unsettled offsets that Kafka holds, those in flight among them; None when the topic is not there.
+    backlog: int | None
+    #: Offsets from the floor to the end of the log; None when the topic is not there.
+    lag: int | None
+    #: First offset that Kafka keeps, and the first that cannot be read yet; None when the topic is not there.
+    log_start: int | None
+    log_end: int | None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class SubscriptionInfo:
+    """A subscription at one moment."""
+
+    key: SubscriptionKey
+    id: str
+    version: int
+    definition: Definition
+    topic_id: str
+    incarnation: int
+    members: tuple[MemberInfo, ...]
+    partitions: tuple[PartitionInfo, ...]
+    #: Milliseconds until leases are granted again after Redis lost or changed its server; 0: they are.
+    grace_ms: int
+    #: Server time, ms since 1970.
+    now: int
+    #: Why the topic cannot be looked at; None: it can.
+    problem: str | None
+
+    @property
+    def in_flight(self) -> int:
+        """Unsettled offsets in the leases of attached members."""
+        return sum(partition.in_flight for partition in self.partitions)
+
+    @property
+    def exceptions(self) -> int:
+        """Offsets that are set aside."""
+        return sum(partition.exceptions for partition in self.partitions)
+
+    @property
+    def backlog(self) -> int | None:
+        """Unsettled offsets that Kafka holds; None when the topic is not there."""
+        return _total(partition.backlog for partition in self.partitions)
+
+    @property
+    def lag(self) -> int | None:
+        """Offsets from the floors to the ends of the logs; None when the topic is not there."""
+        return _total(partition.lag for partition in self.partitions)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Explained:
+    """An explanation with what it stands on."""
+
+    key: SubscriptionKey
+    topic: str
+    explanation: explain.Explanation
+    #: None: the subscription does not know the partition yet.
+    view: PartitionView | None
+    log: explain.Log
+    #: Server time, ms since 1970.
+    now: int
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Seen:
+    """Everything the shared state says of a subscription, partitions of one moment by the 16."""
+
+    known: Known
+    content: Mapping[str, Any]
+    definition: Definition
+    views: Mapping[int, PartitionView]
+    leases: tuple[LeaseView, ...]
+
+
+class Admin:
+    """Questions about the subscriptions of one namespace, and their end; a context manager. One thread at a time.
+
+    Every method raises `CoordinatorUnavailable` and `CoordinatorRefused` when Redis cannot be asked, and
+    `StateLost` when Kafka does not answer or no consistent state is reached in time.
+    """
+
+    def __init__(self, settings: Settings, *, on_warning: Callable[[str], None] | None = None) -> None:
+        """Connect at the first question; `on_warning` is told what is odd about the Redis server."""
+        timeout = settings.kafka_timeout.total_seconds()
+        self._settings = settings
+        self._coordinator = RedisCoordinator(
+            settings.redis, timeout=settings.redis_timeout.total_seconds(), on_warning=on_warning
+        )
+        self._topics = Topics(settings.kafka, timeout=timeout)
+        self._journal = Journal(
+            settings.kafka,
+            settings.namespace,
+            shards=settings.journal_partitions,
+            replication=settings.journal_replication,
+            timeout=timeout,
+        )
+        self._lifecycle = Lifecycle(
+            coordinator=self._coordinator,
+            journal=self._journal,
+            topics=self._topics,
+            prefix=settings.prefix,
+            session_ms=settings.session_ms,
+        )
+
+    def close(self) -> None:
+        """Close the connections."""
+        self._journal.close()
+        self._coordinator.close()
+
+    def __enter__(self) -> Self:
+        """Return the admin."""
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Close."""
+        self.close()
+
+    def key(self, name: str) -> SubscriptionKey:
+        """Return the key of a durable subscription: `name` of the client id in the settings, or `client/name`.
+
+        Raises `InvalidName` (rule U10).
+        """
+        client_id, slash, rest = name.rpartition("/")
+        return SubscriptionKey(
+            namespace=self._settings.namespace,
+            client_id=client_id if slash else self._settings.client_id,
+            policy=self._settings.client_id_policy,
+            name=rest,
+        )
+
+    def list(self) -> tuple[SubscriptionInfo, ...]:
+        """Return all durable subscriptions of the namespace, by name."""
+        self._coordinator.connect()
+        if not self._has_journal():
+            return ()
+        topics: dict[str, _Topic] = {}
+        seen = ((key, self._seen(key)) for key in self._lifecycle.all_keys())
+        # None: unsubscribed since the journal was read.
+        return tuple(self._info(key, found, topics) for key, found in seen if found is not None)
+
+    def info(self, key: SubscriptionKey) -> SubscriptionInfo:
+        """Return one subscription. Raises `InvalidDestination` if there is none (rule X2)."""
+        return self._info(key, self._existing(key), {})
+
+    def explain(self, key: SubscriptionKey, partition: int, offset: int) -> Explained:
+        """Explain one offset.
+
+        Raises `InvalidDestination` if there is no such subscription, topic or partition, and `TopicChanged`
+        if the topic was deleted and created again.
+        """
+        seen = self._existing(key)
+        name = seen.definition.topic
+        topic = self._topics.describe(name)
+        if topic.id != seen.content["topic_id"]:
+            raise _topic_changed(key, name)
+        if not 0 <= partition < topic.partitions:
+            raise InvalidDestination(
+                f"Topic {name} has no partition {partition}.",
+                state=f"its partitions are 0 to {topic.partitions - 1}",
+                owner=f"subscription {key}",
+                remedy="name one of them",
+            )
+        log = self._log(topic, seen, partition)
+        view = seen.views.get(partition)
+        explanation = explain.explain(
+            offset,
+            partition=partition,
+            view=view,
+            leases=seen.leases,
+            members=seen.known.members,
+            log=log,
+            now=seen.known.now,
+        )
+        return Explained(key=key, topic=name, explanation=explanation, view=view, log=log, now=seen.known.now)
+
+    def unsubscribe(self, key: SubscriptionKey) -> None:
+        """Delete a subscription with all that waits in it (rules X1-X5).
+
+        Raises `InvalidDestination` if there is none, `SubscriptionActive` while somebody is attached,
+        `IllegalState` while deliveries are unsettled.
+        """
+        self._existing(key)
+        self._lifecycle.unsubscribe(key)
+
+    # -- the shared state
+
+    def _has_journal(self) -> bool:
+        """Say whether there is a journal; only who subscribes makes one."""
+        try:
+            self._topics.describe(self._journal.topic)
+        except InvalidDestination:
+            return False
+        return True
+
+    def _existing(self, key: SubscriptionKey) -> _Seen:
+        # Redis first: if it is not there, that is what to say, and it is said at once.
+        self._coordinator.connect()
+        seen = self._seen(key) if self._has_journal() else None
+        if seen is None:
+            raise InvalidDestination(
+                f"There is no durable subscription {key} in namespace {key.namespace}.",
+                state=self._alike(key),
+                remedy="check the name, the client id and its policy; `kafkadur sub ls` shows what exists",
+            )
+        return seen
+
+    def _alike(self, key: SubscriptionKey) -> str | None:
+        """Name the subscriptions that differ in nothing but the client id and its policy."""
+        others = self._lifecycle.all_keys() if self._has_journal() else []
+        names = [str(other) for other in others if other.name == key.name]
+        return f"of this name there is {', '.join(names)}" if names else None
+
+    def _seen(self, key: SubscriptionKey) -> _Seen | None:
+        """Look at a subscription; None if there is none. Repeats what a change in between has spoiled."""
+        deadline = time.monotonic() + _LOOK_S
+        while True:
+            known = self._lifecycle.known(key)
+            if known is None:
+                return None
+            try:
+                return self._inspect(key, known)
+            except Refusal as refusal:
+                if time.monotonic() > deadline:
+                    raise state_lost(str(key), f"the coordinator answers {refusal.code}") from refusal
+
+    def _inspect(self, key: SubscriptionKey, known: Known) -> _Seen:
+        content = json.loads(known.definition)
+        address = self._lifecycle.address(key)
+        views: dict[int, PartitionView] = {}
+        leases: list[LeaseView] = []
+        for first in range(0, known.partitions, MAX_PARTITIONS):
+            wanted = range(first, min(first + MAX_PARTITIONS, known.partitions))
+            found = self._coordinator.inspect(address, known.id, content["topic_id"], wanted)
+            views |= {view.partition: view for view in found.partitions}
+            leases += [lease for lease in found.leases if lease.partition in wanted]
+        return _Seen(
+            known=known,
+            content=content,
+            definition=Definition.from_record(content["definition"]),
+            views=views,
+            leases=tuple(leases),
+        )
+
+    # -- joined with what Kafka says
+
+    def _info(self, key: SubscriptionKey, seen: _Seen, topics: dict[str, _Topic]) -> SubscriptionInfo:
+        topic = self._topic(key, seen, topics)
+        known = seen.known
+        members = {member.id: member for member in known.members}
+        return SubscriptionInfo(
+            key=key,
+            id=known.id,
+            version=known.version,
+            definition=seen.definition,
+            topic_id=seen.content["topic_id"],
+            incarnation=known.incarnation,
+            members=tuple(known.members),
+            partitions=tuple(
+                _partition(view, seen.leases, members, topic.logs.get(number))
+                for number, view in sorted(seen.views.items())
+            ),
+            grace_ms=known.grace_ms,
+            now=known.now,
+            problem=topic.problem,
+        )
+
+    def _topic(self, key: SubscriptionKey, seen: _Seen, topics: dict[str, _Topic]) -> _Topic:
+        name = seen.definition.topic
+        if name not in topics:
+            topics[name] = self._look_at(name)
+        found = topics[name]
+        if found.id is not None and found.id != seen.content["topic_id"]:
+            return _Topic(id=found.id, logs={}, problem=str(_topic_changed(key, name)))
+        return found
+
+    def _look_at(self, name: str) -> _Topic:
+        try:
+            topic = self._topics.describe(name)
+        except InvalidDestination as error:
+            return _Topic(id=None, logs={}, problem=str(error))
+        starts = self._topics.offsets(name, topic.partitions, "earliest")
+        ends = self._topics.offsets(name, topic.partitions, "latest")
+        logs = {partition: explain.Log(start=starts[partition], end=ends[partition]) for partition in starts}
+        return _Topic(id=topic.id, logs=logs, problem=None)
+
+    def _log(self, topic: TopicInfo, seen: _Seen, partition: int) -> explain.Log:
+        return explain.Log(
+            start=self._topics.offsets(topic.name, topic.partitions, "earliest")[partition],
+            end=self._topics.offsets(topic.name, topic.partitions, "latest")[partition],
+            subscribed=seen.content["starts"].get(str(partition), 0),
+        )
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Topic:
+    """What Kafka says of a topic; several subscriptions ask once."""
+
+    #: None: there is no such topic.
+    id: str | None
+    logs: Mapping[int, explain.Log]
+    problem: str | None
+
+
+def _partition(
+    view: PartitionView,
+    leases: tuple[LeaseView, ...],
+    members: Mapping[str, MemberInfo],
+    log: explain.Log | None,
+) -> PartitionInfo:
+    return PartitionInfo(
+        partition=view.partition,
+        floor=view.floor,
+        base=view.base,
+        next=view.next,
+        avail=view.avail,
+        in_flight=explain.in_flight(view, leases, members),
+        exceptions=sum(run.end - run.start for run in view.runs),
+        backlog=None if log is None else explain.backlog(view, log),
+        lag=None if log is None else explain.lag(view, log),
+        log_start=None if log is None else log.start,
+        log_end=None if log is None else log.end,
+    )
+
+
+def _topic_changed(key: SubscriptionKey, topic: str) -> KafkadurError:
+    return TopicChanged(
+        owner=f"topic {topic}, subscription {key}",
+        remedy="unsubscribe, then subscribe again: offsets of the old topic mean nothing in the new one",
+    )
+
+
+def _total(counts: Iterable[int | None]) -> int | None:
+    """Add up; None if one is not known."""
+    total = 0
+    for count in counts:
+        if count is None:
+            return None
+        total += count
+    return total

@@ -1,8 +1,8 @@
 """What an application holds: a delivery, and the chunk of records it belongs to.
 
-A chunk is a stretch of records of one lease together with one byte a record: its verdict. Settling locally is writing that
-byte; the exchange carries whole stretches (`member.py`). Delivery objects are made when they are handed out, and have no
-cycles, so the garbage collector has nothing to find in them.
+A chunk is a stretch of records of one lease together with one byte a record: its verdict. Settling locally
+is writing that byte; the exchange carries whole stretches (`member.py`). Delivery objects are made when
+they are handed out, and have no cycles, so the garbage collector has nothing to find in them.
 """
 
 from __future__ import annotations
@@ -11,9 +11,9 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from confluent_kafka import Message
-from kafkadur_sharing.errors import AlreadySettled, LeaseLost
 
 from kafkadur.headers import Decoded, JmsFields, Property, decode
+from kafkadur_sharing.errors import AlreadySettled, LeaseLost
 
 if TYPE_CHECKING:
     from kafkadur.member import Member
@@ -23,7 +23,10 @@ FRESH, HANDED, ACKED, ROLLED_BACK, RELEASED, SENT, LOST = 0, 1, 2, 3, 4, 5, 6
 
 
 class Lease:
-    """A lease as its holder keeps it: which offsets, how far they are filled with records, what is still open."""
+    """A lease as its holder keeps it.
+
+    Which offsets, how far they are filled with records, what is still open.
+    """
 
     __slots__ = (
         "attempts",
@@ -78,10 +81,28 @@ class Lease:
 class Chunk:
     """Records of one lease in offset order, with one verdict byte each."""
 
-    __slots__ = ("delays", "first", "handed", "lease", "low", "member", "messages", "offsets", "verdicts", "weight")
+    __slots__ = (
+        "delays",
+        "first",
+        "handed",
+        "lease",
+        "low",
+        "member",
+        "messages",
+        "offsets",
+        "verdicts",
+        "weight",
+    )
 
     def __init__(
-        self, member: Member, lease: Lease, messages: list[Message], first: int, offsets: list[int] | None, size: int
+        self,
+        member: Member,
+        lease: Lease,
+        messages: list[Message],
+        first: int,
+        offsets: list[int] | None,
+        *,
+        size: int,
     ) -> None:
         """`offsets` is None when they follow one another without a gap; `size` in bytes."""
         self.member = member
@@ -106,9 +127,9 @@ class Chunk:
 class Delivery:
     """One message in the application's hands.
 
-    It ends with one verdict: `ack` or `rollback` (and `ack_nowait`). A second verdict raises `AlreadySettled`; a verdict
-    after the lease went raises `LeaseLost`. Every method may be called from any thread, the awaitable ones in the loop of
-    the subscription.
+    It ends with one verdict: `ack` or `rollback` (and `ack_nowait`). A second verdict raises
+    `AlreadySettled`; a verdict after the lease went raises `LeaseLost`. Every method may be called from any
+    thread, the awaitable ones in the loop of the subscription.
     """
 
     __slots__ = ("_chunk", "_index", "_message")
@@ -119,7 +140,7 @@ class Delivery:
         self._index = index
         self._message = message
 
-    # -- the message ------------------------------------------------------------------------------------------------------
+    # -- the message
 
     @property
     def value(self) -> bytes | None:
@@ -174,7 +195,7 @@ class Delivery:
         """JMS fields: message id, correlation id, type, priority, delivery mode, client id, connection id."""
         return self._decoded().fields
 
-    # -- the delivery -----------------------------------------------------------------------------------------------------
+    # -- the delivery
 
     @property
     def attempt(self) -> int:
@@ -189,7 +210,10 @@ class Delivery:
 
     @property
     def fencing_token(self) -> tuple[int, int]:
-        """(incarnation, counter): rises with every lease; hand it to what must refuse a holder that was replaced."""
+        """(incarnation, counter).
+
+        Rises with every lease; hand it to what must refuse a holder that was replaced.
+        """
         return (self._chunk.member.incarnation, self._chunk.lease.token)
 
     @property
@@ -201,10 +225,10 @@ class Delivery:
         """Where it lies and which attempt it is; never the payload."""
         return f"<Delivery {self.topic}[{self.partition}]@{self.offset} attempt {self.attempt}>"
 
-    # -- verdicts -------------------------------------------------------------------------------------------------------
+    # -- verdicts
 
     def ack_nowait(self) -> None:
-        """Acknowledge locally; the next exchange confirms it (within the unconfirmed budget of the subscription).
+        """Acknowledge locally; the next exchange confirms it (within the unconfirmed budget).
 
         Raises `AlreadySettled` or `LeaseLost`.
         """
@@ -215,7 +239,7 @@ class Delivery:
         verdicts[index] = ACKED
 
     def rollback_nowait(self, delay: float = 0.0) -> None:
-        """Give the message back locally; it counts as an attempt and comes again after `delay` seconds at the earliest.
+        """Give the message back locally, counted as an attempt; it comes again after `delay` seconds.
 
         Raises `AlreadySettled` or `LeaseLost`.
         """
@@ -225,7 +249,10 @@ class Delivery:
         chunk.member.roll_back(chunk, index, round(delay * 1000))
 
     def release_nowait(self) -> None:
-        """Give the message back locally without counting an attempt. Raises `AlreadySettled` or `LeaseLost`."""
+        """Give the message back locally without counting an attempt.
+
+        Raises `AlreadySettled` or `LeaseLost`.
+        """
         chunk, index = self._chunk, self._index
         if chunk.verdicts[index] != HANDED:
             self._refuse()

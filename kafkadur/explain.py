@@ -1,7 +1,7 @@
 """What the state of one partition says about its offsets: explain one of them, count many. Pure functions.
 
-The words are those of `docs/state-machine.md`. Where the state comes from is `admin.py`; how an explanation is
-shown to people is the command line's.
+The words are those of `docs/state-machine.md`. Where the state comes from is `admin.py`; how an explanation
+is shown to people is the command line's.
 """
 
 from __future__ import annotations
@@ -82,8 +82,8 @@ def explain(
 ) -> Explanation:
     """Explain one offset of `partition`.
 
-    `view` is None for a partition that the subscription does not know yet. `leases` and `members` are those of the
-    subscription, `now` is server time in ms since 1970.
+    `view` is None for a partition that the subscription does not know yet. `leases` and `members` are those
+    of the subscription, `now` is server time in ms since 1970.
     """
     here = [lease for lease in leases if lease.partition == partition]
     run = view.run_of(offset) if view is not None else None
@@ -146,13 +146,9 @@ def _exception(
     """Explain an offset that is set aside: decided as a place, not settled."""
     lease = next((lease for lease in leases if lease.token == run.token), None) if run.token else None
     if lease is not None:
-        return _leased(
-            offset, partition, lease, members, attempts=run.attempts, redelivered=run.redelivered
-        )
+        return _leased(offset, partition, lease, members, attempts=run.attempts, redelivered=run.redelivered)
     due = run.due if run.due > now else None
-    return _undelivered(
-        offset, partition, log, attempts=run.attempts, redelivered=run.redelivered, due=due
-    )
+    return _undelivered(offset, partition, log, attempts=run.attempts, redelivered=run.redelivered, due=due)
 
 
 def _undelivered(
@@ -226,7 +222,7 @@ def _name(member_id: str, members: Sequence[MemberInfo]) -> str:
     return next((member.name for member in members if member.id == member_id), member_id)
 
 
-# --- counting -------------------------------------------------------------------------------------------------
+# --- counting
 
 
 def undecided(view: PartitionView, start: int, end: int) -> int:

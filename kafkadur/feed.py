@@ -66,7 +66,7 @@ class Feed:
         self.reported = -1
 
     def add(self, batch: ReadBatch) -> None:
-        """Take in records; older ones than the position are dropped (a reader that was moved may repeat some)."""
+        """Take in records; those before the position are dropped (a reader that was moved repeats some)."""
         if batch.last < self.position:
             return
         if batch.first < self.position:
@@ -91,9 +91,10 @@ class Feed:
         self.kept_from = max(self.kept_from, min(offset, self.position))
 
     def take(self, start: int, end: int) -> tuple[list[tuple[list[Message], int, list[int] | None]], int]:
-        """Take the records in [start, end): pieces (records, first offset, offsets or None), and how far that reaches.
+        """Take the records in [start, end): pieces (records, first offset, offsets or None), and how far.
 
-        Everything before the offset reached is in the pieces or does not exist. What lies before `start` is dropped.
+        Everything before the offset reached is in the pieces or does not exist. What lies before `start` is
+        dropped.
         """
         self.drop_before(start)
         pieces: list[tuple[list[Message], int, list[int] | None]] = []

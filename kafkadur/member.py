@@ -1,9 +1,10 @@
 """The machine of one attached member: leases, windows, verdicts, and what the next exchange carries. No I/O.
 
-Four kinds of threads touch it, each through few methods, all under one lock that is held for a chunk of records at a time:
-the readers bring records (`add_records`, `reach`), the pump asks what to say and tells what was answered (`build`, `apply`),
-the application takes blocks and gives verdicts (`next_block`, `roll_back`, `confirm`). Time comes in as a function; sending
-is the pump's (`pump.py`), reading the readers' (`readers.py`).
+Four kinds of threads touch it, each through few methods, all under one lock that is held for a chunk of
+records at a time: the readers bring records (`add_records`, `reach`), the pump asks what to say and tells
+what was answered (`build`, `apply`), the application takes blocks and gives verdicts (`next_block`,
+`roll_back`, `confirm`). Time comes in as a function; sending is the pump's (`pump.py`), reading the
+readers' (`readers.py`).
 """
 
 from __future__ import annotations
@@ -11,10 +12,14 @@ from __future__ import annotations
 import re
 import threading
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
+from itertools import pairwise
 from typing import Protocol
 
 from confluent_kafka import Message
+
+from kafkadur.delivery import ACKED, HANDED, LOST, RELEASED, ROLLED_BACK, SENT, Chunk, Lease
+from kafkadur.feed import Feed, ReadBatch
 from kafkadur_coordinators.interface import (
     MAX_PARTITIONS,
     Attached,
@@ -31,9 +36,6 @@ from kafkadur_coordinators.interface import (
 from kafkadur_sharing.definition import HeaderType
 from kafkadur_sharing.errors import Fenced, KafkadurError
 
-from kafkadur.delivery import ACKED, HANDED, LOST, RELEASED, ROLLED_BACK, SENT, Chunk, Lease
-from kafkadur.feed import Feed, ReadBatch
-
 #: Above so many ranges of one lease a bitmap is sent.
 MOST_RANGES = 20
 #: An acknowledgement waits for its exchange at most so long, seconds.
@@ -48,7 +50,10 @@ _FORGET = bytes.maketrans(bytes((HANDED, ACKED, ROLLED_BACK, RELEASED)), bytes((
 
 
 class Reading(Protocol):
-    """What a member asks of its readers. Called with the member's lock held: must not block, must not call back."""
+    """What a member asks of its readers.
+
+    Called with the member's lock held: must not block, must not call back.
+    """
 
     def follow(self, partition: int, offset: int) -> None:
         """Read a partition from `offset` on."""
@@ -160,7 +165,7 @@ class Member:
         """Monotonic seconds."""
         return self._monotonic()
 
-    # -- attaching -------------------------------------------------------------------------------------------------------
+    # -- attaching
 
     def attached(self, attached: Attached, sent_at: float) -> None:
         """The member was attached by a call sent at `sent_at` (monotonic seconds)."""
@@ -218,7 +223,7 @@ class Member:
         """The member whose silence this one reports; empty when it is alone."""
         return self._role.neighbour if self._role.members > 1 else ""
 
-    # -- records come in ------------------------------------------------------------------------------------------------
+    # -- records come in
 
     def add_records(self, partition: int, messages: list[Message]) -> None:
         """Records that the tail reader read (not empty, in order)."""
@@ -315,7 +320,7 @@ class Member:
             if offsets is None:
                 lease.fill = first + len(messages)
             else:
-                for before, after in zip(offsets, offsets[1:], strict=False):
+                for before, after in pairwise(offsets):
                     self._gap(lease, before + 1, after)
                 lease.fill = offsets[-1] + 1
         self._gap(lease, lease.fill, reached)
@@ -330,9 +335,9 @@ class Member:
     def _chunks(
         self, lease: Lease, messages: list[Message], first: int, offsets: list[int] | None, size: int
     ) -> Iterable[Chunk]:
-        """One chunk, or several where records are so large that a mean size would not keep the byte window."""
+        """One chunk, or several where a mean record size would not keep the byte window."""
         if size * BYTES_STEP <= self.window_bytes or len(messages) == 1:
-            yield Chunk(self, lease, messages, first, offsets, size)
+            yield Chunk(self, lease, messages, first, offsets, size=size)
             return
         half = len(messages) // 2
         left, right = messages[:half], messages[half:]
@@ -341,14 +346,14 @@ class Member:
         second = first + half if offsets is None else offsets[half]
         yield from self._chunks(lease, right, second, offsets and offsets[half:], size - size_left)
 
-    # -- blocks go out --------------------------------------------------------------------------------------------------
+    # -- blocks go out
 
     def may_dispatch(self) -> bool:
         """Whether this process is still sure to hold its leases."""
         return self._alive() and self._monotonic() - self._last_ok < self.session * 0.9
 
     def next_block(self, limit: int) -> tuple[Chunk, int, int] | None:
-        """Take the next records for the application: chunk, first index, end index. None: nothing can be handed out now.
+        """Take the next records for the application: chunk, first index, end index; None: nothing now.
 
         At most `limit` records, within the window by count and bytes, below the confirmed dispatch bound.
         """
@@ -423,7 +428,9 @@ class Member:
     def _room_now(self, chunk: Chunk) -> int:
         room = self.window - self._in_hands
         if self._hands_bytes > 0:
-            room = min(room, int((self.window_bytes - self._hands_bytes) / chunk.weight) if chunk.weight else room)
+            room = min(
+                room, int((self.window_bytes - self._hands_bytes) / chunk.weight) if chunk.weight else room
+            )
         elif room > 0 and chunk.weight:
             room = max(1, min(room, int(self.window_bytes / chunk.weight)))
         if self.lane:
@@ -445,7 +452,10 @@ class Member:
             self.poke()
 
     def roll_back(self, chunk: Chunk, index: int, delay: int) -> None:
-        """Give a record back, to come again in `delay` ms; a lane holds new messages back until it is known again."""
+        """Give a record back, to come again in `delay` ms.
+
+        A lane holds new messages back until it is known again.
+        """
         with self.lock:
             chunk.delays[index] = delay
             if self.lane and (delay == 0 or self.window == 1):
@@ -480,7 +490,7 @@ class Member:
         self._ask_presence = True
         self.poke()
 
-    # -- exchanges --------------------------------------------------------------------------------------------------------
+    # -- exchanges
 
     def due(self, now: float) -> float:
         """When the next exchange is to be made (monotonic seconds; in the past: now)."""
@@ -552,7 +562,10 @@ class Member:
         )
 
     def _choose_partitions(self, now: float) -> list[int]:
-        """Which partitions the next exchange touches: those with something to say, the longest silent first."""
+        """Which partitions the next exchange touches.
+
+        Those with something to say, the longest silent first.
+        """
         speaking = {chunk.lease.partition for chunk in self._active if self._has_verdicts(chunk)}
         speaking |= {lease.partition for lease in self._leases.values() if lease.gaps}
         # a verdict may have left with an earlier exchange before its giver asked for the confirmation
@@ -664,7 +677,9 @@ class Member:
         self._hands_bytes = sum(count * weight for count, weight in hands)
         self._unconfirmed = sum(opened.values())
 
-    def _harvest_chunk(self, chunk: Chunk, ranges: dict[int, list[int]], returned: dict[int, list[Returned]]) -> int:
+    def _harvest_chunk(
+        self, chunk: Chunk, ranges: dict[int, list[int]], returned: dict[int, list[Returned]]
+    ) -> int:
         verdicts, low, handed, lease = chunk.verdicts, chunk.low, chunk.handed, chunk.lease
         token = lease.token
         if verdicts.count(ACKED, low, handed) == handed - low:  # all acknowledged: the common case
@@ -693,54 +708,64 @@ class Member:
 
     def apply(self, reply: ExchangeReply, sent_at: float) -> None:
         """The exchange sent at `sent_at` (monotonic seconds) was answered."""
+        refused = set(reply.refused)
         with self.lock:
             self._last_ok = sent_at
-            self._pending = None
-            refused = set(reply.refused)
             waiting, self._pending_confirm = self._pending_confirm, []
-            for lease, count in self._pending_open:
-                lease.open -= count
-            for lease in self._pending_done:
-                self._leases.pop(lease.token, None)
-            for feed, avail in self._pending_avail:
-                feed.reported = max(feed.reported, avail)
-            self._pending_open, self._pending_done, self._pending_avail = [], [], []
+            self._close_pending()
             for token in refused:
                 self._drop_lease(token)
-            self._have = max(self._have, reply.token)
             self._take_role(reply.role)
-            for state in reply.partitions:
-                self._states[state.partition] = state
-            self._watches = set(reply.watches)
-            self._orphaned |= set(reply.orphaned)
-            for token, horizon in reply.horizons.items():
-                lane = self._leases.get(token)
-                if lane is not None:
-                    lane.end = max(lane.end, horizon)
-            lanes = {grant.partition: grant.start for grant in reply.grants if grant.lane}
-            for grant in sorted(reply.grants, key=lambda grant: (grant.partition, grant.start)):
-                self._take_grant(grant, lanes)
-            self._free_credit -= sum(g.horizon - g.start for g in reply.grants if not g.lane)
-            for state in reply.partitions:
-                if state.due_ms >= 0:
-                    self._due[state.partition] = sent_at + state.due_ms / 1000 + _ROUNDING
-                else:
-                    self._due.pop(state.partition, None)
-            if reply.silent_ms is not None:  # a silent member is looked at again before it is given up
-                self._ask_presence = True
-            waits = [reply.silent_ms] if reply.silent_ms is not None else []
-            waits += [reply.grace_ms] if reply.grace_ms else []
-            self._wake_at = sent_at + min(waits) / 1000 + _ROUNDING if waits else None
+            self._take_states(reply, sent_at)
+            self._take_grants(reply)
             self._force = self._force or bool(self._orphaned)
             self._follow()
             for partition in list(self._feeds):
                 self._route(partition)
             self._recount()
-            self._force = self._force or self._wants_avail()  # what was read while this exchange was under way
+            self._force = (
+                self._force or self._wants_avail()
+            )  # what was read while this exchange was under way
         for chunk, confirmation in waiting:
             failed = chunk.lease.token in refused
             confirmation.resolve(self._fenced(f"fencing token {chunk.lease.token}") if failed else None)
         self.on_ready()
+
+    def _close_pending(self) -> None:
+        """What the answered exchange carried is known to the coordinator now."""
+        self._pending = None
+        for lease, count in self._pending_open:
+            lease.open -= count
+        for lease in self._pending_done:
+            self._leases.pop(lease.token, None)
+        for feed, avail in self._pending_avail:
+            feed.reported = max(feed.reported, avail)
+        self._pending_open, self._pending_done, self._pending_avail = [], [], []
+
+    def _take_states(self, reply: ExchangeReply, sent_at: float) -> None:
+        for state in reply.partitions:
+            self._states[state.partition] = state
+            if state.due_ms >= 0:
+                self._due[state.partition] = sent_at + state.due_ms / 1000 + _ROUNDING
+            else:
+                self._due.pop(state.partition, None)
+        self._watches = set(reply.watches)
+        self._orphaned |= set(reply.orphaned)
+        if reply.silent_ms is not None:  # a silent member is looked at again before it is given up
+            self._ask_presence = True
+        waits = [wait for wait in (reply.silent_ms, reply.grace_ms or None) if wait is not None]
+        self._wake_at = sent_at + min(waits) / 1000 + _ROUNDING if waits else None
+
+    def _take_grants(self, reply: ExchangeReply) -> None:
+        self._have = max(self._have, reply.token)
+        for token, horizon in reply.horizons.items():
+            lane = self._leases.get(token)
+            if lane is not None:
+                lane.end = max(lane.end, horizon)
+        lanes = {grant.partition: grant.start for grant in reply.grants if grant.lane}
+        for grant in sorted(reply.grants, key=lambda grant: (grant.partition, grant.start)):
+            self._take_grant(grant, lanes)
+        self._free_credit -= sum(grant.horizon - grant.start for grant in reply.grants if not grant.lane)
 
     def _drop_lease(self, token: int) -> None:
         lease = self._leases.pop(token, None)
@@ -775,7 +800,9 @@ class Member:
         self._leases[lease.token] = lease
         if lease.redelivered:
             self.redelivered_seen += lease.end - lease.start
-            self._hold -= {(p, o) for p, o in self._hold if p == lease.partition and lease.start <= o < lease.end}
+            self._hold -= {
+                (p, o) for p, o in self._hold if p == lease.partition and lease.start <= o < lease.end
+            }
         wanting = self._wanting.setdefault(lease.partition, [])
         wanting.append(lease)
         wanting.sort(key=lambda item: item.start)
@@ -802,7 +829,10 @@ class Member:
         return self._home | self._watches
 
     def _follow(self) -> None:
-        """Tell the reader which partitions to follow from where; leases that lose their reader are read as ranges."""
+        """Tell the reader which partitions to follow from where.
+
+        Leases that lose their reader are read as ranges.
+        """
         if self.reading is None:
             return
         target = self._to_follow()
@@ -822,7 +852,7 @@ class Member:
             self._feeds[partition] = Feed(start)
             self.reading.follow(partition, start)
 
-    # -- leaving ----------------------------------------------------------------------------------------------------------
+    # -- leaving
 
     def begin_close(self) -> None:
         """Hand out nothing more; what is in hands may still get its verdict."""
@@ -838,7 +868,10 @@ class Member:
             return self._in_hands
 
     def release_all(self) -> None:
-        """Give everything back: what was handed out uncounted, what was not as if it had never been granted."""
+        """Give everything back.
+
+        What was handed out uncounted, what was not as if it had never been granted.
+        """
         with self.lock:
             for chunk in self._active:
                 table = bytes.maketrans(bytes((HANDED,)), bytes((RELEASED,)))
@@ -846,7 +879,10 @@ class Member:
             self._force = True
 
     def farewell(self) -> Exchange | None:
-        """The last exchange: verdicts, and the unread rest of every lease. None while another one is unanswered."""
+        """The last exchange: verdicts, and the unread rest of every lease.
+
+        None while another one is unanswered.
+        """
         with self.lock:
             if self._pending is not None:
                 return None
@@ -940,7 +976,11 @@ def _add_returned(items: list[Returned], item: Returned) -> None:
     """Add a record given back, joined to the one before it when they differ in nothing but place."""
     if items:
         last = items[-1]
-        if last.end == item.start and (last.token, last.how, last.delay) == (item.token, item.how, item.delay):
+        if last.end == item.start and (last.token, last.how, last.delay) == (
+            item.token,
+            item.how,
+            item.delay,
+        ):
             items[-1] = last._replace(end=item.end)
             return
     items.append(item)

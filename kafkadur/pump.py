@@ -1,8 +1,9 @@
 """The coordinator thread of a connection: it makes the exchanges of all its members and keeps them attached.
 
-It owns the Redis connection and the journal: whatever talks to the coordinator runs here, applications wait for it
-(`submit`). It never stops on a failure: it repeats an unanswered exchange unchanged, rebuilds state that Redis lost, and
-attaches again, so that every failure ends in redelivery. What an exchange carries is decided in `member.py`.
+It owns the Redis connection and the journal: whatever talks to the coordinator runs here, applications wait
+for it (`submit`). It never stops on a failure: it repeats an unanswered exchange unchanged, rebuilds state
+that Redis lost, and attaches again, so that every failure ends in redelivery. What an exchange carries is
+decided in `member.py`.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import TypeVar
 
+from kafkadur.member import Member
 from kafkadur_coordinators.lifecycle import Lifecycle, Membership
 from kafkadur_coordinators.presence import Presence
 from kafkadur_coordinators.redis_coordinator import MemberSession, RedisCoordinator, Refusal
@@ -27,8 +29,6 @@ from kafkadur_sharing.errors import (
     StateLost,
     SubscriptionActive,
 )
-
-from kafkadur.member import Member
 
 _log = logging.getLogger("kafkadur.pump")
 T = TypeVar("T")
@@ -116,9 +116,11 @@ class Pump:
         if self._thread.is_alive():
             self._thread.join()
 
-    # -- jobs of members ----------------------------------------------------------------------------------------------
+    # -- jobs of members
 
-    def attach(self, request: Request, *, member_id: str, name: str, whole: bool, wake: Callable[[], None]) -> Membership:
+    def attach(
+        self, request: Request, *, member_id: str, name: str, whole: bool, wake: Callable[[], None]
+    ) -> Membership:
         """Attach a member (in this thread); its channel is listened to from then on."""
         channel: list[str] = []
 
@@ -166,7 +168,7 @@ class Pump:
             self._presence.forget(served.membership.subscription.address.channel(served.session.member))
         return member.unconfirmed_acks()
 
-    # -- the thread -----------------------------------------------------------------------------------------------------
+    # -- the thread
 
     def _main(self) -> None:
         while True:
@@ -285,5 +287,3 @@ class Pump:
                 return  # the exchanges notice too
             if not heard.get(channel, True):
                 served.member.report_silence()
-
-

@@ -1,8 +1,8 @@
 """Reading Kafka for a member: a tail reader that follows partitions, and a point reader for single ranges.
 
-Each owns one Consumer and one thread: while a thread polls, calls from another one do not return for seconds. Others only put
-commands into a queue. Records go to the member (`member.py`); which partitions are followed from where is decided there.
-The tail reader also mirrors floors to Kafka as group offsets.
+Each owns one Consumer and one thread: while a thread polls, calls from another one do not return for
+seconds. Others only put commands into a queue. Records go to the member (`member.py`); which partitions are
+followed from where is decided there. The tail reader also mirrors floors to Kafka as group offsets.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from itertools import compress
 from typing import Any
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
-from kafkadur_coordinators.topics import mirror_floors
-from kafkadur_sharing.errors import KafkadurError, StateLost
 
 from kafkadur.member import Member
+from kafkadur_coordinators.topics import mirror_floors
+from kafkadur_sharing.errors import KafkadurError, StateLost
 
 _log = logging.getLogger("kafkadur.readers")
 
@@ -31,7 +31,8 @@ _WAIT = 0.05
 _MIRROR_EVERY = 1.0
 _EOF = KafkaError._PARTITION_EOF  # noqa: SLF001 - the library's name for it
 
-#: librdkafka settings without which catching up stalls (its default backs off a second whenever the queue is full).
+#: librdkafka settings without which catching up stalls (its default backs off a second whenever the queue
+#: is full).
 DEFAULTS: Mapping[str, Any] = {
     "enable.auto.commit": False,
     "enable.auto.offset.store": False,
@@ -54,15 +55,18 @@ def consumer_config(kafka: Mapping[str, Any], group: str) -> dict[str, Any]:
 
 
 def by_partition(messages: list[Message]) -> list[tuple[int, list[Message]]]:
-    """Split what one call returned by partition; the order within a partition is kept. Events count as records."""
+    """Split what one call returned by partition.
+
+    The order within a partition is kept. Events count as records.
+    """
     partitions = list(map(Message.partition, messages))
     first = partitions[0]
     if partitions.count(first) == len(partitions):
         return [(first or 0, messages)]
-    groups = []
-    for partition in dict.fromkeys(partitions):
-        groups.append((partition or 0, list(compress(messages, map(partition.__eq__, partitions)))))
-    return groups
+    return [
+        (partition or 0, list(compress(messages, map(partition.__eq__, partitions))))
+        for partition in dict.fromkeys(partitions)
+    ]
 
 
 class _Reader:
@@ -128,7 +132,7 @@ def _removed(topic: str, partition: int, state: str, display: str) -> StateLost:
         "An unsettled offset of the subscription is not in the topic any more.",
         state=f"{topic}[{partition}]: {state}",
         owner=f"subscription {display}",
-        remedy="retention or a truncation removed it; unsubscribe and subscribe again to go on with what is left",
+        remedy="retention or a truncation removed it; unsubscribe and subscribe again to go on",
     )
 
 
@@ -186,7 +190,9 @@ class TailReader(_Reader):
                 self._work.wait(_WAIT)
                 continue
             if member.buffered >= member.read_ahead:
-                self._work.wait(0.002)  # the member takes records out meanwhile; librdkafka keeps its own queue
+                self._work.wait(
+                    0.002
+                )  # the member takes records out meanwhile; librdkafka keeps its own queue
                 self._work.clear()
                 continue
             messages = consumer.consume(_AT_ONCE, 0)

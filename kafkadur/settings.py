@@ -1,4 +1,4 @@
-"""Settings of a connection: where Kafka and Redis are, who connects, and time-outs. Checked once, at the edge.
+"""Settings of a connection: where Kafka and Redis are, who connects, time-outs. Checked once, at the edge.
 
 Each setting can come from the environment as `KAFKADUR_<NAME>`; what is given in code wins.
 """
@@ -10,10 +10,11 @@ from collections.abc import Mapping
 from datetime import timedelta
 from typing import Any
 
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
+
 from kafkadur_sharing.errors import IllegalState
 from kafkadur_sharing.keys import ClientIdPolicy
 from kafkadur_sharing.names import validate_client_id, validate_namespace
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
 _PREFIX = "KAFKADUR_"
 
@@ -75,7 +76,10 @@ class Settings(BaseModel):
 
 
 def settings(given: Mapping[str, Any], environment: Mapping[str, str] | None = None) -> Settings:
-    """Join what is given in code (None: not given) with the environment; raises `IllegalState` naming what is wrong."""
+    """Join what is given in code (None.
+
+    Not given) with the environment; raises `IllegalState` naming what is wrong.
+    """
     environment = os.environ if environment is None else environment
     names = Settings.model_fields
     values: dict[str, Any] = {
@@ -95,5 +99,7 @@ def settings(given: Mapping[str, Any], environment: Mapping[str, str] | None = N
     except ValidationError as error:
         first = error.errors()[0]
         raise IllegalState(
-            f"The setting {'.'.join(map(str, first['loc']))} is wrong.", state=str(first["msg"]), remedy="correct it"
+            f"The setting {'.'.join(map(str, first['loc']))} is wrong.",
+            state=str(first["msg"]),
+            remedy="correct it",
         ) from error

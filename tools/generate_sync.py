@@ -3,8 +3,8 @@
     python -m tools.generate_sync           writes the files
     python -m tools.generate_sync --check   fails when they are not what would be written
 
-The source is taken as a syntax tree and `async` and `await` are taken out of it; comments and layout come back as ruff formats
-them. What waits differently is written twice by hand: `waiting.py`.
+The source is taken as a syntax tree and `async` and `await` are taken out of it; comments and layout come
+back as ruff formats them. What waits differently is written twice by hand: `waiting.py`.
 """
 
 from __future__ import annotations
@@ -31,24 +31,24 @@ _HEAD = "# Generated from kafkadur/aio by `python -m tools.generate_sync`: chang
 class _Synchronous(ast.NodeTransformer):
     """Takes `async` and `await` out."""
 
-    def visit_AsyncFunctionDef(self, node: ast.AsyncFunctionDef) -> ast.AST:  # noqa: N802 - the name ast asks for
+    def visit_AsyncFunctionDef(self, node: ast.AsyncFunctionDef) -> ast.AST:
         self.generic_visit(node)
         plain = ast.FunctionDef(**{name: getattr(node, name, None) for name in node._fields})
         plain.name = _NAMES.get(node.name, node.name)
         return ast.copy_location(plain, node)
 
-    def visit_Await(self, node: ast.Await) -> ast.AST:  # noqa: N802 - the name ast asks for
+    def visit_Await(self, node: ast.Await) -> ast.AST:
         return self.visit(node.value)
 
-    def visit_AsyncFor(self, node: ast.AsyncFor) -> ast.AST:  # noqa: N802 - the name ast asks for
+    def visit_AsyncFor(self, node: ast.AsyncFor) -> ast.AST:
         self.generic_visit(node)
         return ast.copy_location(ast.For(**{name: getattr(node, name, None) for name in node._fields}), node)
 
-    def visit_AsyncWith(self, node: ast.AsyncWith) -> ast.AST:  # noqa: N802 - the name ast asks for
+    def visit_AsyncWith(self, node: ast.AsyncWith) -> ast.AST:
         self.generic_visit(node)
         return ast.copy_location(ast.With(**{name: getattr(node, name, None) for name in node._fields}), node)
 
-    def visit_Name(self, node: ast.Name) -> ast.AST:  # noqa: N802 - the name ast asks for
+    def visit_Name(self, node: ast.Name) -> ast.AST:
         node.id = _NAMES.get(node.id, node.id)
         return node
 
@@ -56,7 +56,7 @@ class _Synchronous(ast.NodeTransformer):
         node.name = _NAMES.get(node.name, node.name)
         return node
 
-    def visit_ImportFrom(self, node: ast.ImportFrom) -> ast.AST:  # noqa: N802 - the name ast asks for
+    def visit_ImportFrom(self, node: ast.ImportFrom) -> ast.AST:
         self.generic_visit(node)
         if node.module and node.module.startswith("kafkadur.aio"):
             node.module = node.module.replace("kafkadur.aio", "kafkadur.sync", 1)
@@ -64,7 +64,7 @@ class _Synchronous(ast.NodeTransformer):
         node.names = [name for name in node.names if not (name.name in seen or seen.add(name.name))]
         return node
 
-    def visit_Constant(self, node: ast.Constant) -> ast.AST:  # noqa: N802 - the name ast asks for
+    def visit_Constant(self, node: ast.Constant) -> ast.AST:
         if isinstance(node.value, str):
             text = node.value.replace("kafkadur/sync/", "kafkadur/SYNC/").replace(
                 "kafkadur/aio/", "kafkadur/sync/"

@@ -93,7 +93,7 @@ class Raw(System):
                 text = "a message arrived while paused"
                 raise RuntimeError(text)
             now = time.monotonic()
-            # A member that stopped polling would hold up the next rebalance of those that are still joining, so
+            # A member that stopped polling would hold up the next rebalance of those that still join, so
             # several members go on until the group has been quiet for longer than a heartbeat.
             quiet = env.members == 1 or now - self._changed > QUIET_S
             if self._generations and quiet and wanted in {None, len(self._assigned)}:

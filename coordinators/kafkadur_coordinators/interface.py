@@ -1,7 +1,7 @@
 """What a member and the coordinator say to each other: the contents of one exchange, and who is attached.
 
-These are plain values. How they travel is `redis_coordinator.py`; what the fields mean to the shared state stands at the
-top of `lua/exchange-6+3.lua`.
+These are plain values. How they travel is `redis_coordinator.py`; what the fields mean to the shared state
+stands at the top of `lua/exchange-6+3.lua`.
 """
 
 from __future__ import annotations
@@ -51,7 +51,8 @@ class PartitionReport(NamedTuple):
     """What a member has to say of one partition."""
 
     partition: int
-    #: offset up to which the partition was really read (last record + 1, or the partition's end); -1: nothing new
+    #: offset up to which the partition was really read (last record + 1, or the partition's end); -1:
+    #: nothing new
     avail: int = -1
     #: first offset of the lane that was not handed out; -1: no lane
     position: int = -1

@@ -1,7 +1,7 @@
 """The journal: one compacted Kafka topic a namespace that holds what must survive the loss of Redis.
 
-Here is its input and output: create and check the topic, append a record and wait until it is durable, read a shard to
-its end. What the records mean is `records.py`. One `Journal` is used by one thread at a time.
+Here is its input and output: create and check the topic, append a record and wait until it is durable, read
+a shard to its end. What the records mean is `records.py`. One `Journal` is used by one thread at a time.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ from typing import Any
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, ConfigResource, NewTopic, ResourceType
-from kafkadur_sharing.errors import CoordinatorRefused, StateLost
 
 from kafkadur_coordinators import records
 from kafkadur_coordinators.records import Change, Entry
+from kafkadur_sharing.errors import CoordinatorRefused, StateLost
 
 #: Partitions of a new journal.
 DEFAULT_SHARDS = 64
@@ -32,7 +32,10 @@ _TOPIC_CONFIG = {
 
 
 class Journal:
-    """The journal of one namespace. Every method that talks to Kafka raises `StateLost` when Kafka does not answer."""
+    """The journal of one namespace.
+
+    Every method that talks to Kafka raises `StateLost` when Kafka does not answer.
+    """
 
     def __init__(
         self,
@@ -64,7 +67,7 @@ class Journal:
             self._consumer = None
         self._producer = None
 
-    # -- the topic --------------------------------------------------------------------------------------------------------
+    # -- the topic
 
     def open(self) -> int:
         """Create the topic if it is missing, check it, and return its number of shards.
@@ -92,7 +95,11 @@ class Journal:
                 topic = admin.list_topics(self.topic, timeout=self._timeout).topics[self.topic]
             except KafkaException as error:
                 raise self._lost(error.args[0].str()) from error
-            if topic.error is None and topic.partitions and all(p.leader >= 0 for p in topic.partitions.values()):
+            if (
+                topic.error is None
+                and topic.partitions
+                and all(p.leader >= 0 for p in topic.partitions.values())
+            ):
                 return dict(topic.partitions)
             if not wait and topic.error is not None:
                 return None
@@ -102,7 +109,10 @@ class Journal:
 
     def _create(self, admin: AdminClient) -> None:
         new = NewTopic(
-            self.topic, num_partitions=self._shards, replication_factor=self._replication, config=_TOPIC_CONFIG
+            self.topic,
+            num_partitions=self._shards,
+            replication_factor=self._replication,
+            config=_TOPIC_CONFIG,
         )
         try:
             admin.create_topics([new])[self.topic].result(self._timeout)
@@ -144,7 +154,7 @@ class Journal:
                     remedy="restore the topic with its number of partitions",
                 )
 
-    # -- records ------------------------------------------------------------------------------------------------------------
+    # -- records
 
     def shard(self, tag: str) -> int:
         """The shard (partition of the journal) of a subscription's tag."""
@@ -166,13 +176,15 @@ class Journal:
     def read(self, shard: int) -> list[Entry]:
         """All records of a shard up to its end now, in order. Damaged ones are left out."""
         self.open()
-        entries = (records.decode(offset, value) for offset, key, value in self._scan(shard) if key != b"shards")
+        entries = (
+            records.decode(offset, value) for offset, key, value in self._scan(shard) if key != b"shards"
+        )
         return [entry for entry in entries if entry is not None]
 
     def _append(self, shard: int, key: bytes, value: bytes) -> int:
         if self._producer is None:
-            # Not idempotent: that costs half a second at the first record, and a record written twice changes nothing
-            # (the first of equal ones counts). One request in flight keeps the order.
+            # Not idempotent: that costs half a second at the first record, and a record written twice
+            # changes nothing (the first of equal ones counts). One request in flight keeps the order.
             config = {"acks": "all", "enable.idempotence": False, "max.in.flight": 1, "linger.ms": 0}
             self._producer = Producer({**self._config, **config})
         done: list[tuple[KafkaError | None, Message]] = []
@@ -233,7 +245,7 @@ class Journal:
             "The journal in Kafka cannot be used.",
             state=state,
             owner=f"topic {self.topic}",
-            remedy="check that Kafka runs and can be reached, then open the subscription again; nothing is lost",
+            remedy="check that Kafka runs and can be reached, then subscribe again; nothing is lost",
         )
 
 

@@ -1,9 +1,10 @@
 """The life of a subscription: attach, create, replace, unsubscribe, and rebuild when Redis lost it.
 
-Joins the three parts that know something: the shared state (`redis_coordinator.py`), the journal (`journal.py`) and Kafka
-(`topics.py`). What is to be done is decided by the pure rules of kafkadur_sharing; here it is carried out, each step so
-that stopping after it leaves nothing half made: a change is begun in Redis (CHANGING), written to the journal, decided
-there by log order, and installed. Whoever finds a change past its deadline finishes it.
+Joins the three parts that know something: the shared state (`redis_coordinator.py`), the journal
+(`journal.py`) and Kafka (`topics.py`). What is to be done is decided by the pure rules of kafkadur_sharing;
+here it is carried out, each step so that stopping after it leaves nothing half made: a change is begun in
+Redis (CHANGING), written to the journal, decided there by log order, and installed. Whoever finds a change
+past its deadline finishes it.
 """
 
 from __future__ import annotations
@@ -16,6 +17,17 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from kafkadur_coordinators.interface import MAX_PARTITIONS, Attached, Known
+from kafkadur_coordinators.journal import Journal
+from kafkadur_coordinators.records import Change, InForce, in_force, last_incarnation
+from kafkadur_coordinators.redis_coordinator import (
+    MemberSession,
+    RedisCoordinator,
+    Refusal,
+    SubscriptionAddress,
+    state_lost,
+)
+from kafkadur_coordinators.topics import TopicInfo, Topics, floor_metadata
 from kafkadur_sharing.decisions import (
     Attach,
     Create,
@@ -31,21 +43,10 @@ from kafkadur_sharing.definition import Definition
 from kafkadur_sharing.errors import CoordinatorRefused, IllegalState, SubscriptionActive, TopicChanged
 from kafkadur_sharing.keys import SubscriptionKey
 
-from kafkadur_coordinators.interface import MAX_PARTITIONS, Attached, Known
-from kafkadur_coordinators.journal import Journal
-from kafkadur_coordinators.records import Change, InForce, in_force, last_incarnation
-from kafkadur_coordinators.redis_coordinator import (
-    MemberSession,
-    RedisCoordinator,
-    Refusal,
-    SubscriptionAddress,
-    state_lost,
-)
-from kafkadur_coordinators.topics import TopicInfo, Topics, floor_metadata
-
 #: How long a change or a rebuild may take before somebody else may finish it, ms.
 CHANGE_MS = 20_000
-#: How long to wait for a member that seems to be gone before refusing, seconds: its channel must be silent for 0.5 s.
+#: How long to wait for a member that seems to be gone before refusing, seconds: its channel must be silent
+#: for 0.5 s.
 GONE_WAIT = 1.5
 #: How long the whole of an attach may take, seconds.
 ATTACH_WAIT = 60.0
@@ -117,7 +118,10 @@ class Lifecycle:
         wait: Callable[[float], None] = time.sleep,
         rng: random.Random | None = None,
     ) -> None:
-        """`session_ms`: session time-out of members attached here, ms. Clock, waiting and randomness can be replaced."""
+        """`session_ms`: session time-out of members attached here, ms.
+
+        Clock, waiting and randomness can be replaced.
+        """
         self._coordinator = coordinator
         self._journal = journal
         self._topics = topics
@@ -131,7 +135,7 @@ class Lifecycle:
         """Where the state of a subscription lies."""
         return SubscriptionAddress(prefix=self._prefix, namespace=key.namespace, tag=key.tag)
 
-    # -- attaching ------------------------------------------------------------------------------------------------------
+    # -- attaching
 
     def attach(
         self,
@@ -145,11 +149,12 @@ class Lifecycle:
     ) -> Membership:
         """Attach `member`, creating or replacing the subscription where the rules say so.
 
-        `name` is shown to people. `whole` claims the subscription for one holder that reads it as a whole (Spark); it is
-        refused while others are attached, and others while it is. `only` attaches to the subscription of this id or
-        to none: who was attached must not bring back what was deleted since. `before` is called with the address before the member is
-        attached: it must begin to listen then. Raises what the rules say, `SubscriptionActive` naming the holder, and
-        `StateLost` when no consistent state could be reached in time.
+        `name` is shown to people. `whole` claims the subscription for one holder that reads it as a whole
+        (Spark); it is refused while others are attached, and others while it is. `only` attaches to the
+        subscription of this id or to none: who was attached must not bring back what was deleted since.
+        `before` is called with the address before the member is attached: it must begin to listen then.
+        Raises what the rules say, `SubscriptionActive` naming the holder, and `StateLost` when no
+        consistent state could be reached in time.
         """
         key = request.key
         address = self.address(key)
@@ -188,17 +193,24 @@ class Lifecycle:
             except Refusal as refusal:
                 if refusal.code == "ACTIVE":
                     refused_at = refused_at or self._monotonic()
-                    holders = tuple(str(n, "utf-8") for n in refusal.reply[4])
-                    if refusal.reply[5] < 0 or self._monotonic() - refused_at > GONE_WAIT:
-                        raise SubscriptionActive(
-                            state=f"subscription {key} has an attached consumer",
-                            holders=holders,
-                            remedy="close it there, or use a type with several members",
-                        ) from None
-                    self._wait(min(refusal.reply[5] / 1000 + 0.01, 0.6))
-                    continue
-                self._retry(key, refusal)
+                    self._wait_for_holder(key, refusal, self._monotonic() - refused_at)
+                else:
+                    self._retry(key, refusal)
         raise state_lost(str(key), "no consistent state was reached in time")
+
+    def _wait_for_holder(self, key: SubscriptionKey, refusal: Refusal, waited: float) -> None:
+        """Wait for a holder that seems to be gone.
+
+        Raise for one that is not, or after `GONE_WAIT` seconds.
+        """
+        names, again = refusal.reply[4], refusal.reply[5]
+        if again < 0 or waited > GONE_WAIT:
+            raise SubscriptionActive(
+                state=f"subscription {key} has an attached consumer",
+                holders=tuple(str(name, "utf-8") for name in names),
+                remedy="close it there, or use a type with several members",
+            ) from None
+        self._wait(min(again / 1000 + 0.01, 0.6))
 
     def _retry(self, key: SubscriptionKey, refusal: Refusal) -> None:
         """Wait a little where asking again makes sense; raise where it does not."""
@@ -257,7 +269,7 @@ class Lifecycle:
             raise TopicChanged(
                 state=f"topic id is {topic.id}, the subscription was made for {content['topic_id']}",
                 owner=f"topic {definition.topic}, subscription {key}",
-                remedy="unsubscribe, then subscribe again: settled offsets of the old topic mean nothing in the new one",
+                remedy="unsubscribe, then subscribe again: old offsets mean nothing in the new topic",
             )
         return Subscription(
             key=key,
@@ -268,7 +280,9 @@ class Lifecycle:
             address=self.address(key),
         )
 
-    def _attach(self, key: SubscriptionKey, known: Known, member: str, name: str, *, whole: bool) -> Membership:
+    def _attach(
+        self, key: SubscriptionKey, known: Known, member: str, name: str, *, whole: bool
+    ) -> Membership:
         subscription = self.subscription(key, known)
         if subscription.topic.partitions > known.partitions:
             self._add_partitions(subscription, known)
@@ -285,10 +299,10 @@ class Lifecycle:
 
     def _add_partitions(self, subscription: Subscription, known: Known) -> None:
         """Partitions added since the subscription was made start at 0."""
-        added = {partition: 0 for partition in range(known.partitions, subscription.topic.partitions)}
+        added = dict.fromkeys(range(known.partitions, subscription.topic.partitions), 0)
         self._put_partitions(subscription.key, subscription.id, subscription.topic, added, token="")
 
-    # -- what is known ----------------------------------------------------------------------------------------------------
+    # -- what is known
 
     def known(self, key: SubscriptionKey) -> Known | None:
         """What is in force for a key, rebuilding what Redis lost; None if there is no such subscription."""
@@ -316,14 +330,14 @@ class Lifecycle:
             return None
         return known
 
-    # -- rebuilding ---------------------------------------------------------------------------------------------------------
+    # -- rebuilding
 
     def rebuild(self, key: SubscriptionKey) -> Known | None:
         """Bring back a subscription that Redis lost, or go on with what a restarted server kept.
 
-        Returns what is known if the journal knows no such subscription (version 0), else None: ask again. Order: take the
-        right to rebuild on this very server state, fence (an incarnation record), read to the end of the log, install if
-        that right still stands.
+        Returns what is known if the journal knows no such subscription (version 0), else None: ask again.
+        Order: take the right to rebuild on this very server state, fence (an incarnation record), read to
+        the end of the log, install if that right still stands.
         """
         shard = self._journal.shard(key.tag)
         found = in_force(self._journal.read(shard), key.tag, shard)
@@ -376,7 +390,12 @@ class Lifecycle:
             starts.setdefault(partition, 0)
         ends = self._topics.offsets(topic.name, topic.partitions, "latest") if seen else {}
         self._put_partitions(
-            key, found.id, TopicInfo(name=topic.name, id=change.topic_id, partitions=len(starts)), starts, token, ends
+            key,
+            found.id,
+            TopicInfo(name=topic.name, id=change.topic_id, partitions=len(starts)),
+            starts,
+            token=token,
+            seen=ends,
         )
         self._coordinator.run(
             "install",
@@ -400,6 +419,7 @@ class Lifecycle:
         subscription_id: str,
         topic: TopicInfo,
         starts: Mapping[int, int],
+        *,
         token: str,
         seen: Mapping[int, int] | None = None,
     ) -> None:
@@ -417,12 +437,13 @@ class Lifecycle:
                 [*self._coordinator.common(), parts, token, topic.partitions],
             )
 
-    # -- changing the definition ------------------------------------------------------------------------------------------
+    # -- changing the definition
 
     def _change(self, key: SubscriptionKey, known: Known, definition: Definition | None) -> None:
         """Create, replace (`definition`) or delete (None) what `known` says is in force.
 
-        Returns also when somebody else was faster: the caller looks again. Raises `Refusal` when it can't begin.
+        Returns also when somebody else was faster: the caller looks again. Raises `Refusal` when it can't
+        begin.
         """
         address = self.address(key)
         token = uuid.uuid4().hex
@@ -442,7 +463,9 @@ class Lifecycle:
             tag=key.tag,
             key=_key_record(key),
             # after an unsubscribe Redis knows no version any more; the journal does
-            expected=before.version if known.version == 0 and before is not None and deleted else known.version,
+            expected=before.version
+            if known.version == 0 and before is not None and deleted
+            else known.version,
             under=last_incarnation(entries),
             definition=None if definition is None else definition.to_record(),
             id=None,
@@ -457,7 +480,10 @@ class Lifecycle:
             self._forget(known, address)
 
     def _resolve(self, key: SubscriptionKey, known: Known) -> None:
-        """Finish a change whose owner let its deadline pass: append an abort, then install what the log says."""
+        """Finish a change whose owner let its deadline pass.
+
+        Append an abort, then install what the log says.
+        """
         shard = self._journal.shard(key.tag)
         entries = self._journal.read(shard)
         before = in_force(entries, key.tag, shard)
@@ -487,7 +513,7 @@ class Lifecycle:
         deleted = change.definition is None
         if not deleted and found.id != known.id:
             topic = TopicInfo(name="", id=change.topic_id, partitions=len(change.starts))
-            self._put_partitions(key, found.id, topic, change.starts, token)
+            self._put_partitions(key, found.id, topic, change.starts, token=token)
         return [
             *self._coordinator.common(),
             "" if deleted else found.id,

@@ -1,9 +1,10 @@
-"""Presence: the one connection a process listens on, which is how others see that it lives and how it is woken.
+"""Presence: the one connection a process listens on: how others see that it lives, how it is woken.
 
 Every member has a sharded channel. That somebody listens on it is seen by scripts (PUBSUB SHARDNUMSUB) within
-milliseconds of a process's death; what is published on it wakes the member. The other way round the process pings this
-connection: a member stops handing out when no ping was answered that was sent within `STOP_AFTER`, and others take over no
-earlier than 0.5 s after the channel fell silent (lua/include/context.lua). What is done on a wake-up is the listener's.
+milliseconds of a process's death; what is published on it wakes the member. The other way round the process
+pings this connection: a member stops handing out when no ping was answered that was sent within
+`STOP_AFTER`, and others take over no earlier than 0.5 s after the channel fell silent
+(lua/include/context.lua). What is done on a wake-up is the listener's.
 """
 
 from __future__ import annotations
@@ -15,12 +16,13 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any
 
-from kafkadur_sharing.errors import CoordinatorUnavailable
 from redis import Redis
 from redis.backoff import NoBackoff
 from redis.exceptions import RedisError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 from redis.retry import Retry
+
+from kafkadur_sharing.errors import CoordinatorUnavailable
 
 #: Seconds between pings.
 PING_EVERY = 0.1
@@ -32,10 +34,16 @@ _RECONNECT_FIRST, _RECONNECT_MOST = 0.05, 0.5
 class Presence:
     """The listening connection of this process to one server, and its thread."""
 
-    def __init__(self, url: str, *, timeout: float = 5.0, monotonic: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self, url: str, *, timeout: float = 5.0, monotonic: Callable[[], float] = time.monotonic
+    ) -> None:
         """Start the thread; `timeout` in seconds bounds connecting and the first answer to `listen`."""
         self._redis = Redis.from_url(
-            url, socket_timeout=timeout, socket_connect_timeout=timeout, retry=Retry(NoBackoff(), 0), protocol=2
+            url,
+            socket_timeout=timeout,
+            socket_connect_timeout=timeout,
+            retry=Retry(NoBackoff(), 0),
+            protocol=2,
         )
         self._where = url.rsplit("@", 1)[-1]
         self._timeout = timeout
@@ -51,11 +59,14 @@ class Presence:
         self._thread.start()
 
     def alive(self) -> bool:
-        """Whether a ping sent within `STOP_AFTER` was answered: only then may members of this process hand out."""
+        """Whether a ping sent within `STOP_AFTER` was answered.
+
+        Only then may members of this process hand out.
+        """
         return self._monotonic() - self._answered < STOP_AFTER
 
     def listen(self, channel: str, wake: Callable[[], None]) -> None:
-        """Call `wake` (in the presence thread; it must not block) whenever something is published on `channel`.
+        """Call `wake` (in the presence thread; it must not block) on every message on `channel`.
 
         Returns when the server has confirmed; raises `CoordinatorUnavailable` if it does not in time.
         """
@@ -95,7 +106,7 @@ class Presence:
         self._thread.join()
         self._redis.close()
 
-    # -- the thread -----------------------------------------------------------------------------------------------------
+    # -- the thread
 
     def _run(self) -> None:
         pause = _RECONNECT_FIRST

@@ -1,4 +1,4 @@
-"""Records of the journal: how a change of a definition and an incarnation are written, and which change is in force.
+"""Records of the journal: changes of a definition, incarnations, and which change is in force.
 
 Pure: bytes in, values out. Reading and writing the topic is `journal.py`.
 """
@@ -17,7 +17,10 @@ RECORD_FORMAT = 1
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Change:
-    """A change of one subscription's definition: create, replace, unsubscribe, or an abort that changes nothing."""
+    """A change of one subscription's definition.
+
+    Create, replace, unsubscribe, or an abort that changes nothing.
+    """
 
     #: hash tag of the subscription's key
     tag: str
@@ -118,8 +121,9 @@ def last_incarnation(entries: Iterable[Entry]) -> int:
 def in_force(entries: Iterable[Entry], tag: str, shard: int) -> InForce | None:
     """The change of subscription `tag` that is in force; None if there never was one.
 
-    In force is the first record among those with the highest expected version. A record is void when an incarnation
-    newer than the one it began under lies before it (found by model checking: a change that comes too late must not win).
+    In force is the first record among those with the highest expected version. A record is void when an
+    incarnation newer than the one it began under lies before it (found by model checking: a change that
+    comes too late must not win).
     """
     incarnation = 0
     best: tuple[int, Change] | None = None

@@ -1,8 +1,8 @@
-"""The coordinator on Redis or Valkey: sends scripts, turns their answers into values and their codes into errors.
+"""The coordinator on Redis or Valkey: sends scripts, turns answers into values and codes into errors.
 
-One `RedisCoordinator` is one connection to one server, used by one thread at a time. It never repeats a call by itself:
-the caller knows which call may be repeated (an exchange under its number) and which state a broken connection leaves.
-The rules are in `lua/`; who attaches and why is decided in `lifecycle.py`.
+One `RedisCoordinator` is one connection to one server, used by one thread at a time. It never repeats a
+call by itself: the caller knows which call may be repeated (an exchange under its number) and which state a
+broken connection leaves. The rules are in `lua/`; who attaches and why is decided in `lifecycle.py`.
 """
 
 from __future__ import annotations
@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from typing import Any, NoReturn, cast
 
 import msgpack
-from kafkadur_sharing.errors import CoordinatorRefused, CoordinatorUnavailable, KafkadurError, StateLost
 from redis import Redis
 from redis.backoff import NoBackoff
 from redis.exceptions import AuthenticationError, NoScriptError, RedisError, ResponseError
@@ -35,6 +34,7 @@ from kafkadur_coordinators.interface import (
     Role,
     Run,
 )
+from kafkadur_sharing.errors import CoordinatorRefused, CoordinatorUnavailable, KafkadurError, StateLost
 
 #: Version of the shared state that this client writes and understands.
 STATE_VERSION = 1
@@ -117,8 +117,9 @@ def _text(value: object) -> str:
 class RedisCoordinator:
     """One connection to the server that holds the coordination state.
 
-    Not thread-safe. Every method that talks to the server raises `CoordinatorUnavailable` when it does not answer within
-    the time-out, and `CoordinatorRefused` when it can't be used; a script's refusal is raised as `Refusal`.
+    Not thread-safe. Every method that talks to the server raises `CoordinatorUnavailable` when it does not
+    answer within the time-out, and `CoordinatorRefused` when it can't be used; a script's refusal is raised
+    as `Refusal`.
     """
 
     def __init__(
@@ -132,8 +133,8 @@ class RedisCoordinator:
     ) -> None:
         """Remember the address; connects at the first call.
 
-        `timeout` in seconds bounds connecting and every call. `clock` (ms since the epoch) replaces the server's clock
-        in scripts: for tests.
+        `timeout` in seconds bounds connecting and every call. `clock` (ms since the epoch) replaces the
+        server's clock in scripts: for tests.
         """
         self._redis = Redis.from_url(
             url,
@@ -149,7 +150,7 @@ class RedisCoordinator:
         self._clock = clock
         self._on_warning = on_warning
 
-    # -- the connection ---------------------------------------------------------------------------------------------------
+    # -- the connection
 
     def connect(self) -> None:
         """Connect and look at the server, unless that was done on this connection.
@@ -208,7 +209,8 @@ class RedisCoordinator:
             )
         if info.get("aof_enabled", "0") == "0" and self._on_warning:
             self._on_warning(
-                f"Redis at {self._where} keeps no append-only file: after its restart messages since the mirrored floor "
+                f"Redis at {self._where} keeps no append-only file: after its restart messages since the "
+                "mirrored floor "
                 "are delivered again. Set appendonly yes to avoid that."
             )
 
@@ -250,16 +252,16 @@ class RedisCoordinator:
             raise CoordinatorUnavailable(
                 state=text,
                 owner=self._where,
-                remedy="wait until the server has recovered, or give it memory or disk; nothing is lost meanwhile",
+                remedy="wait until the server has recovered, or give it memory or disk; nothing is lost",
             ) from error
         raise CoordinatorRefused(
             "Redis refused a command.",
             state=text,
             owner=self._where,
-            remedy="check the ACL of the user: scripts, the key prefix and the channel prefix must be allowed",
+            remedy="check the user's ACL: scripts, the key prefix and the channel prefix must be allowed",
         ) from error
 
-    # -- scripts ------------------------------------------------------------------------------------------------------------
+    # -- scripts
 
     def run(self, name: str, keys: Sequence[str], request: Sequence[object]) -> list[Any]:
         """Run a script and return its reply, whatever its code."""
@@ -295,7 +297,7 @@ class RedisCoordinator:
         """The first five elements of every request (lua/include/context.lua)."""
         return [STATE_VERSION, self._clock() if self._clock else 0, subscription_id, incarnation, member]
 
-    # -- reading --------------------------------------------------------------------------------------------------------
+    # -- reading
 
     def peek(self, address: SubscriptionAddress) -> Known:
         """What is known of a subscription; raises `Refusal` with MISSING, RESTARTED or VERSION."""
@@ -407,7 +409,9 @@ class MemberSession:
     def _partition_keys(self, partition: int) -> list[str]:
         keys = self._keys.get(partition)
         if keys is None:
-            keys = self._keys[partition] = self._address.partition(self._subscription_id, self._topic_id, partition)
+            keys = self._keys[partition] = self._address.partition(
+                self._subscription_id, self._topic_id, partition
+            )
         return keys
 
     def attach(self, *, name: str, session_ms: int, version: int, most: int, kind: str = "") -> Attached:
@@ -458,7 +462,7 @@ class MemberSession:
         )
 
     def detach(self, partitions: Sequence[int]) -> None:
-        """Leave in order; what is still held goes back uncounted, at once on these partitions (at most 16)."""
+        """Leave in order; what is still held goes back uncounted, at once on these (at most 16)."""
         keys = list(self._fixed)
         for partition in partitions:
             keys += self._partition_keys(partition)

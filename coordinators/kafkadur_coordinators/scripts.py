@@ -1,8 +1,9 @@
 """Loads the Lua scripts of `lua/`: finds them, joins their includes, knows their keys.
 
-A script's file name says how many keys it takes: `exchange-6+3.lua` takes 6 keys of the subscription and 3 more for
-each touched partition; `attach-6.lua` takes 6. A line `--- @include "name"` is replaced by `lua/include/name.lua`, once
-a script. What a script does is written at its top. Talking to the server is `redis_coordinator.py`.
+A script's file name says how many keys it takes: `exchange-6+3.lua` takes 6 keys of the subscription and 3
+more for each touched partition; `attach-6.lua` takes 6. A line `--- @include "name"` is replaced by
+`lua/include/name.lua`, once a script. What a script does is written at its top. Talking to the server is
+`redis_coordinator.py`.
 """
 
 from __future__ import annotations

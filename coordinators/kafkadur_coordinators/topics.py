@@ -1,8 +1,8 @@
 """What the coordinators ask Kafka about topics and groups: topic id, partitions, offsets, mirrored floors.
 
-Mirrored floors are group offsets whose metadata says whose they are: without that, offsets of an earlier subscription
-of the same name, or of a topic deleted and created again, would be taken for this one's. They are read here and
-written by the members' readers.
+Mirrored floors are group offsets whose metadata says whose they are: without that, offsets of an earlier
+subscription of the same name, or of a topic deleted and created again, would be taken for this one's. They
+are read here and written by the members' readers.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from confluent_kafka import (
     TopicPartition,
 )
 from confluent_kafka.admin import AdminClient, OffsetSpec
+
 from kafkadur_sharing.errors import InvalidDestination, StateLost
 
 
@@ -77,7 +78,10 @@ class Topics:
             time.sleep(0.02)  # polls for a condition, with a deadline
 
     def offsets(self, topic: str, partitions: int, where: str) -> dict[int, int]:
-        """First (`where="earliest"`) or end offset ("latest": behind the last stable one) of each partition."""
+        """First (`where="earliest"`) or end offset ("latest".
+
+        Behind the last stable one) of each partition.
+        """
         spec = OffsetSpec.earliest() if where == "earliest" else OffsetSpec.latest()
         request = {TopicPartition(topic, partition): spec for partition in range(partitions)}
         deadline = time.monotonic() + self._timeout
@@ -119,9 +123,14 @@ def _no_answer(state: str) -> StateLost:
 
 
 def mirror_floors(consumer: Consumer, topic: str, floors: Mapping[int, int], metadata: str) -> None:
-    """Commit floors under the consumer's group, without waiting: they are a best effort and never ahead of the truth."""
+    """Commit floors under the consumer's group, without waiting.
+
+    They are a best effort and never ahead of the truth.
+    """
     if floors:
         consumer.commit(
-            offsets=[TopicPartition(topic, partition, offset, metadata) for partition, offset in floors.items()],
+            offsets=[
+                TopicPartition(topic, partition, offset, metadata) for partition, offset in floors.items()
+            ],
             asynchronous=True,
         )

@@ -1,4 +1,7 @@
-"""The asynchronous surface: connection, subscription, delivery. `kafkadur.sync` is generated from this package."""
+"""The asynchronous surface.
+
+Connection, subscription, delivery. `kafkadur.sync` is generated from this package.
+"""
 
 from kafkadur.aio.connection import Connection, connect
 from kafkadur.aio.subscription import Delivery, Subscription

@@ -16,6 +16,14 @@ from datetime import timedelta
 from types import TracebackType
 from typing import Any, Self
 
+from kafkadur.aio.subscription import Subscription
+from kafkadur.aio.waiting import Signal, outcome
+from kafkadur.delivery import Delivery as PlainDelivery
+from kafkadur.member import Member
+from kafkadur.producer import Producer
+from kafkadur.pump import Pump, Served
+from kafkadur.readers import PointReader, Readers, TailReader
+from kafkadur.settings import Settings, settings
 from kafkadur_coordinators import presence as presences
 from kafkadur_coordinators.interface import Known
 from kafkadur_coordinators.journal import Journal
@@ -34,15 +42,6 @@ from kafkadur_sharing.errors import (
     NotConnected,
 )
 from kafkadur_sharing.keys import ClientIdPolicy, SubscriptionKey
-
-from kafkadur.aio.subscription import Subscription
-from kafkadur.aio.waiting import Signal, outcome
-from kafkadur.delivery import Delivery as PlainDelivery
-from kafkadur.member import Member
-from kafkadur.producer import Producer
-from kafkadur.pump import Pump, Served
-from kafkadur.readers import PointReader, Readers, TailReader
-from kafkadur.settings import Settings, settings
 
 _log = logging.getLogger("kafkadur")
 
@@ -68,9 +67,9 @@ def connect(
 ) -> Connection:
     """A connection that opens when its context is entered.
 
-    `kafka` is bootstrap servers or confluent-kafka configuration, `redis` a URL; further settings are those of
-    `kafkadur.settings.Settings`, each also read from the environment as KAFKADUR_<NAME>. `recorder` sees every call to the
-    coordinator. Raises `IllegalState` for a wrong setting.
+    `kafka` is bootstrap servers or confluent-kafka configuration, `redis` a URL; further settings are those
+    of `kafkadur.settings.Settings`, each also read from the environment as KAFKADUR_<NAME>. `recorder` sees
+    every call to the coordinator. Raises `IllegalState` for a wrong setting.
     """
     given = {
         "kafka": dict(kafka) if isinstance(kafka, Mapping) else kafka,
@@ -87,8 +86,8 @@ def connect(
 class Connection:
     """A connection to Kafka and the coordinator; a context manager.
 
-    What is opened on it may be used in the loop (or, for the synchronous twin, the threads) of one process: after a fork
-    every call raises `ForkedConnection`.
+    What is opened on it may be used in the loop (or, for the synchronous twin, the threads) of one process:
+    after a fork every call raises `ForkedConnection`.
     """
 
     def __init__(self, settings: Settings, *, recorder: Recorder | None = None) -> None:
@@ -108,7 +107,7 @@ class Connection:
         self._closed = False
         self._pid = os.getpid()
 
-    # -- opening and closing ----------------------------------------------------------------------------------------------
+    # -- opening and closing
 
     async def open(self) -> None:
         """Connect to the coordinator and look whether it can be used.
@@ -194,7 +193,7 @@ class Connection:
             raise NotConnected(remedy="enter the connection's context, or call open(), first")
         return self._pump
 
-    # -- what is opened on it -----------------------------------------------------------------------------------------------
+    # -- what is opened on it
 
     def producer(self, config: Mapping[str, Any] | None = None) -> Producer:
         """A producer; `config` is confluent-kafka configuration on top of the connection's."""
@@ -228,12 +227,13 @@ class Connection:
         header_types: Mapping[str, HeaderType] | None = None,
         name: str | None = None,
     ) -> Subscription:
-        """Attach to the durable subscription `durable` on `topic`, creating it if it does not exist (rules U1-U9, S1-S10).
+        """Attach to the durable subscription `durable` on `topic`; create it if there is none (rules U, S).
 
-        `window` (records) and `window_bytes` bound what is in the application's hands. `unconfirmed` (records) bounds
-        acknowledgements without confirmation: by default 100 on a lane, the window on a shared subscription. `start` counts
-        when the subscription is created. `name` is shown to people. Raises what the rules say: `SubscriptionActive` (the
-        holder is named), `InvalidSubscriptionSharing`, `SubscriptionTypeMismatch`, `IllegalState`, `InvalidDestination`.
+        `window` (records) and `window_bytes` bound what is in the application's hands. `unconfirmed`
+        (records) bounds acknowledgements without confirmation: by default 100 on a lane, the window on a
+        shared subscription. `start` counts when the subscription is created. `name` is shown to people.
+        Raises what the rules say: `SubscriptionActive` (the holder is named), `InvalidSubscriptionSharing`,
+        `SubscriptionTypeMismatch`, `IllegalState`, `InvalidDestination`.
         """
         pump = self._use()
         kind = SubscriptionType(type)
@@ -245,13 +245,21 @@ class Connection:
         if selector:
             raise InvalidSelector("Selectors are not available.", remedy="filter in the application")
         if no_local:
-            raise IllegalState("no_local is not available.", remedy="compare the connection id in the application")
+            raise IllegalState(
+                "no_local is not available.", remedy="compare the connection id in the application"
+            )
         if window < 1 or window_bytes < 1 or (unconfirmed is not None and unconfirmed < 0):
             raise IllegalState(
-                "The window must be at least 1 record and 1 byte.", remedy="correct window, window_bytes, unconfirmed"
+                "The window must be at least 1 record and 1 byte.",
+                remedy="correct window, window_bytes, unconfirmed",
             )
         definition = Definition(
-            type=kind, topic=topic, selector=selector, no_local=no_local, start=start, header_types=header_types
+            type=kind,
+            topic=topic,
+            selector=selector,
+            no_local=no_local,
+            start=start,
+            header_types=header_types,
         )
         request = Request(key=self.key(durable), definition=definition)
         signal = Signal()
@@ -309,7 +317,11 @@ class Connection:
         attachment = served.membership.subscription
         kafka, group, topic = self.settings.kafka, attachment.key.group, attachment.topic.name
         tail = TailReader(
-            member=served.member, kafka=kafka, topic=topic, group=group, floor_metadata=attachment.floor_metadata
+            member=served.member,
+            kafka=kafka,
+            topic=topic,
+            group=group,
+            floor_metadata=attachment.floor_metadata,
         )
         point = PointReader(member=served.member, kafka=kafka, topic=topic, group=group)
         readers = Readers(tail, point)
@@ -318,7 +330,10 @@ class Connection:
         readers.start()
 
     def leave(self, served: Served) -> Future[int]:
-        """Part of closing a subscription: detach, stop reading; gives the number of unconfirmed acknowledgements."""
+        """Part of closing a subscription.
+
+        Detach, stop reading; gives the number of unconfirmed acknowledgements.
+        """
         pump = self._pump
         if pump is None:
             raise NotConnected
@@ -328,14 +343,16 @@ class Connection:
             self._readers.pop(served.session.member).close()
             return unconfirmed
 
-        self._subscriptions = [item for item in self._subscriptions if item.member_id != served.session.member]
+        self._subscriptions = [
+            item for item in self._subscriptions if item.member_id != served.session.member
+        ]
         return pump.submit(leave)
 
     async def unsubscribe(self, durable: str) -> None:
         """Delete a durable subscription with all that waits in it (rules X1-X5).
 
-        Raises `InvalidDestination` if there is none, `SubscriptionActive` while somebody is attached, `IllegalState` while
-        deliveries are unsettled.
+        Raises `InvalidDestination` if there is none, `SubscriptionActive` while somebody is attached,
+        `IllegalState` while deliveries are unsettled.
         """
         pump, lifecycle = self._use(), self._lifecycle
         if lifecycle is None:
@@ -349,7 +366,7 @@ class Connection:
             raise NotConnected
         return await outcome(pump.submit(lambda: lifecycle.known(self.key(durable))))
 
-    # -- told by subscriptions --------------------------------------------------------------------------------------------
+    # -- told by subscriptions
 
     def log_handler_error(self, delivery: PlainDelivery) -> None:
         """A handler raised: the message is rolled back."""
@@ -358,4 +375,3 @@ class Connection:
     def log_lost(self, error: KafkadurError) -> None:
         """A handler ended after its lease was lost."""
         _log.warning("%s", error)
-

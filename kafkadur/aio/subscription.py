@@ -1,7 +1,8 @@
 """A subscription as an application holds it: receive, iterate, run a handler, settle.
 
-The application's thread does no I/O here: records come in chunks from the member (`kafkadur/member.py`), verdicts go back as
-bytes, and waiting is for the coordinator's thread. `kafkadur/sync/subscription.py` is generated from this file.
+The application's thread does no I/O here: records come in chunks from the member (`kafkadur/member.py`),
+verdicts go back as bytes, and waiting is for the coordinator's thread. `kafkadur/sync/subscription.py` is
+generated from this file.
 """
 
 from __future__ import annotations
@@ -13,14 +14,13 @@ from itertools import repeat
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
-from kafkadur_coordinators.lifecycle import Subscription as Attachment
-from kafkadur_sharing.errors import ConnectionClosed, ForkedConnection, IllegalState, LeaseLost
-
 from kafkadur.aio.waiting import Breath, Confirmed, Pool, Signal, call, outcome
 from kafkadur.delivery import Batch, Chunk
 from kafkadur.delivery import Delivery as PlainDelivery
 from kafkadur.durations import seconds
 from kafkadur.pump import Served
+from kafkadur_coordinators.lifecycle import Subscription as Attachment
+from kafkadur_sharing.errors import ConnectionClosed, ForkedConnection, IllegalState, LeaseLost
 
 if TYPE_CHECKING:
     from kafkadur.aio.connection import Connection
@@ -45,8 +45,8 @@ class Delivery(PlainDelivery):
     async def ack(self, *, level: str = "redis") -> None:
         """Acknowledge and wait until the coordinator has confirmed it at `level`.
 
-        Raises `AlreadySettled`, `LeaseLost` (or `Fenced`: the message may be delivered again) and `IllegalState` for a
-        level that is not available.
+        Raises `AlreadySettled`, `LeaseLost` (or `Fenced`: the message may be delivered again) and
+        `IllegalState` for a level that is not available.
         """
         if level not in _LEVELS:
             raise IllegalState(
@@ -64,15 +64,18 @@ class Delivery(PlainDelivery):
         await _confirm(self._chunk)
 
     async def release(self) -> None:
-        """Give the message back without counting an attempt, and wait until that is confirmed. Raises as `ack` does."""
+        """Give the message back without counting an attempt, and wait until that is confirmed.
+
+        Raises as `ack` does.
+        """
         self.release_nowait()
         await _confirm(self._chunk)
 
     async def extend(self) -> None:
         """Make sure that the lease is still held, and renew it for a whole session time-out from now.
 
-        Leases are renewed by themselves while the process lives; call this before a step that must not run twice.
-        Raises `LeaseLost` if the lease is gone.
+        Leases are renewed by themselves while the process lives; call this before a step that must not run
+        twice. Raises `LeaseLost` if the lease is gone.
         """
         if self.settled or self._chunk.lease.lost:
             self._refuse()
@@ -80,10 +83,11 @@ class Delivery(PlainDelivery):
 
 
 class Subscription:
-    """An open consumer of a durable subscription: a context manager and an asynchronous iterator of deliveries.
+    """An open consumer of a durable subscription: a context manager, an asynchronous iterator of deliveries.
 
-    Leaving the context gives back what is not settled, uncounted, and raises `LeaseLost` if acknowledgements made without
-    waiting turned out to be refused. One subscription is used by one loop (tasks may share it).
+    Leaving the context gives back what is not settled, uncounted, and raises `LeaseLost` if
+    acknowledgements made without waiting turned out to be refused. One subscription is used by one loop
+    (tasks may share it).
     """
 
     def __init__(self, connection: Connection, served: Served, signal: Signal) -> None:
@@ -98,7 +102,7 @@ class Subscription:
         self._closed = False
         self._pid = os.getpid()
 
-    # -- about it -----------------------------------------------------------------------------------------------------------
+    # -- about it
 
     @property
     def definition(self) -> Attachment:
@@ -114,10 +118,13 @@ class Subscription:
         """Leases held, records in hands, records read ahead, exchanges made."""
         return self._member.statistics()
 
-    # -- receiving ----------------------------------------------------------------------------------------------------------
+    # -- receiving
 
-    async def receive(self, timeout: timedelta | float | None = None) -> Delivery | None:  # noqa: ASYNC109 - part of the surface
-        """The next message, or None when `timeout` (seconds or a timedelta) passes without one, or the end was asked for.
+    async def receive(
+        self,
+        timeout: timedelta | float | None = None,
+    ) -> Delivery | None:
+        """The next message; None when `timeout` (seconds or a timedelta) passes, or after `stop`.
 
         Raises `ConnectionClosed`, and what made the subscription unusable.
         """
@@ -133,7 +140,7 @@ class Subscription:
     async def receive_batch(
         self,
         most: int = 1_000,
-        timeout: timedelta | float | None = None,  # noqa: ASYNC109 - part of the surface
+        timeout: timedelta | float | None = None,
     ) -> Batch | None:
         """The next messages, 1 to `most`, as soon as there are any; None as in `receive`.
 
@@ -192,8 +199,8 @@ class Subscription:
     ) -> None:
         """Call `handler` with every delivery, at most `concurrency` at once, until `stop`.
 
-        Returning acknowledges (waiting for the confirmation unless `confirm` is False), raising rolls back with
-        `retry_delay`; a handler may settle by itself. Ends when all handlers have ended.
+        Returning acknowledges (waiting for the confirmation unless `confirm` is False), raising rolls back
+        with `retry_delay`; a handler may settle by itself. Ends when all handlers have ended.
         """
 
         async def handle(delivery: Delivery) -> None:
@@ -220,10 +227,13 @@ class Subscription:
         except LeaseLost as error:
             self._connection.log_lost(error)
 
-    # -- the end --------------------------------------------------------------------------------------------------------------
+    # -- the end
 
     def stop(self) -> None:
-        """Hand out nothing more: iterators and `run` come to their end. Any thread, signal handlers included."""
+        """Hand out nothing more.
+
+        Iterators and `run` come to their end. Any thread, signal handlers included.
+        """
         self._stopping = True
         self._member.begin_close()
 

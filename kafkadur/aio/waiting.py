@@ -47,7 +47,7 @@ class Signal:
         """Not set from now on."""
         self._set = False
 
-    async def wait(self, timeout: float | None) -> bool:  # noqa: ASYNC109 - the surface's time-outs are parameters
+    async def wait(self, timeout: float | None) -> bool:
         """Wait until it is set, at most `timeout` seconds; whether it was."""
         waiter = self._loop.create_future()
         self._waiters.add(waiter)

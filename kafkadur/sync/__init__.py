@@ -1,5 +1,8 @@
 # Generated from kafkadur/aio by `python -m tools.generate_sync`: change that file, not this one.
-"""The synchronous surface: connection, subscription, delivery. `kafkadur.sync` is generated from this package."""
+"""The synchronous surface.
+
+Connection, subscription, delivery. `kafkadur.sync` is generated from this package.
+"""
 
 from kafkadur.sync.connection import Connection, connect
 from kafkadur.sync.subscription import Delivery, Subscription

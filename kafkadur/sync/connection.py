@@ -64,9 +64,9 @@ def connect(
 ) -> Connection:
     """A connection that opens when its context is entered.
 
-    `kafka` is bootstrap servers or confluent-kafka configuration, `redis` a URL; further settings are those of
-    `kafkadur.settings.Settings`, each also read from the environment as KAFKADUR_<NAME>. `recorder` sees every call to the
-    coordinator. Raises `IllegalState` for a wrong setting.
+    `kafka` is bootstrap servers or confluent-kafka configuration, `redis` a URL; further settings are those
+    of `kafkadur.settings.Settings`, each also read from the environment as KAFKADUR_<NAME>. `recorder` sees
+    every call to the coordinator. Raises `IllegalState` for a wrong setting.
     """
     given = {
         "kafka": dict(kafka) if isinstance(kafka, Mapping) else kafka,
@@ -83,8 +83,8 @@ def connect(
 class Connection:
     """A connection to Kafka and the coordinator; a context manager.
 
-    What is opened on it may be used in the loop (or, for the synchronous twin, the threads) of one process: after a fork
-    every call raises `ForkedConnection`.
+    What is opened on it may be used in the loop (or, for the synchronous twin, the threads) of one process:
+    after a fork every call raises `ForkedConnection`.
     """
 
     def __init__(self, settings: Settings, *, recorder: Recorder | None = None) -> None:
@@ -219,12 +219,13 @@ class Connection:
         header_types: Mapping[str, HeaderType] | None = None,
         name: str | None = None,
     ) -> Subscription:
-        """Attach to the durable subscription `durable` on `topic`, creating it if it does not exist (rules U1-U9, S1-S10).
+        """Attach to the durable subscription `durable` on `topic`; create it if there is none (rules U, S).
 
-        `window` (records) and `window_bytes` bound what is in the application's hands. `unconfirmed` (records) bounds
-        acknowledgements without confirmation: by default 100 on a lane, the window on a shared subscription. `start` counts
-        when the subscription is created. `name` is shown to people. Raises what the rules say: `SubscriptionActive` (the
-        holder is named), `InvalidSubscriptionSharing`, `SubscriptionTypeMismatch`, `IllegalState`, `InvalidDestination`.
+        `window` (records) and `window_bytes` bound what is in the application's hands. `unconfirmed`
+        (records) bounds acknowledgements without confirmation: by default 100 on a lane, the window on a
+        shared subscription. `start` counts when the subscription is created. `name` is shown to people.
+        Raises what the rules say: `SubscriptionActive` (the holder is named), `InvalidSubscriptionSharing`,
+        `SubscriptionTypeMismatch`, `IllegalState`, `InvalidDestination`.
         """
         pump = self._use()
         kind = SubscriptionType(type)
@@ -321,7 +322,10 @@ class Connection:
         readers.start()
 
     def leave(self, served: Served) -> Future[int]:
-        """Part of closing a subscription: detach, stop reading; gives the number of unconfirmed acknowledgements."""
+        """Part of closing a subscription.
+
+        Detach, stop reading; gives the number of unconfirmed acknowledgements.
+        """
         pump = self._pump
         if pump is None:
             raise NotConnected
@@ -339,8 +343,8 @@ class Connection:
     def unsubscribe(self, durable: str) -> None:
         """Delete a durable subscription with all that waits in it (rules X1-X5).
 
-        Raises `InvalidDestination` if there is none, `SubscriptionActive` while somebody is attached, `IllegalState` while
-        deliveries are unsettled.
+        Raises `InvalidDestination` if there is none, `SubscriptionActive` while somebody is attached,
+        `IllegalState` while deliveries are unsettled.
         """
         pump, lifecycle = (self._use(), self._lifecycle)
         if lifecycle is None:

@@ -1,8 +1,9 @@
 # Generated from kafkadur/aio by `python -m tools.generate_sync`: change that file, not this one.
 """A subscription as an application holds it: receive, iterate, run a handler, settle.
 
-The application's thread does no I/O here: records come in chunks from the member (`kafkadur/member.py`), verdicts go back as
-bytes, and waiting is for the coordinator's thread. `kafkadur/sync/subscription.py` is generated from this file.
+The application's thread does no I/O here: records come in chunks from the member (`kafkadur/member.py`),
+verdicts go back as bytes, and waiting is for the coordinator's thread. `kafkadur/sync/subscription.py` is
+generated from this file.
 """
 
 from __future__ import annotations
@@ -42,8 +43,8 @@ class Delivery(PlainDelivery):
     def ack(self, *, level: str = "redis") -> None:
         """Acknowledge and wait until the coordinator has confirmed it at `level`.
 
-        Raises `AlreadySettled`, `LeaseLost` (or `Fenced`: the message may be delivered again) and `IllegalState` for a
-        level that is not available.
+        Raises `AlreadySettled`, `LeaseLost` (or `Fenced`: the message may be delivered again) and
+        `IllegalState` for a level that is not available.
         """
         if level not in _LEVELS:
             raise IllegalState(
@@ -61,15 +62,18 @@ class Delivery(PlainDelivery):
         _confirm(self._chunk)
 
     def release(self) -> None:
-        """Give the message back without counting an attempt, and wait until that is confirmed. Raises as `ack` does."""
+        """Give the message back without counting an attempt, and wait until that is confirmed.
+
+        Raises as `ack` does.
+        """
         self.release_nowait()
         _confirm(self._chunk)
 
     def extend(self) -> None:
         """Make sure that the lease is still held, and renew it for a whole session time-out from now.
 
-        Leases are renewed by themselves while the process lives; call this before a step that must not run twice.
-        Raises `LeaseLost` if the lease is gone.
+        Leases are renewed by themselves while the process lives; call this before a step that must not run
+        twice. Raises `LeaseLost` if the lease is gone.
         """
         if self.settled or self._chunk.lease.lost:
             self._refuse()
@@ -77,10 +81,11 @@ class Delivery(PlainDelivery):
 
 
 class Subscription:
-    """An open consumer of a durable subscription: a context manager and an iterator of deliveries.
+    """An open consumer of a durable subscription: a context manager, an iterator of deliveries.
 
-    Leaving the context gives back what is not settled, uncounted, and raises `LeaseLost` if acknowledgements made without
-    waiting turned out to be refused. One subscription is used by one loop (tasks may share it).
+    Leaving the context gives back what is not settled, uncounted, and raises `LeaseLost` if
+    acknowledgements made without waiting turned out to be refused. One subscription is used by one loop
+    (tasks may share it).
     """
 
     def __init__(self, connection: Connection, served: Served, signal: Signal) -> None:
@@ -110,7 +115,7 @@ class Subscription:
         return self._member.statistics()
 
     def receive(self, timeout: timedelta | float | None = None) -> Delivery | None:
-        """The next message, or None when `timeout` (seconds or a timedelta) passes without one, or the end was asked for.
+        """The next message; None when `timeout` (seconds or a timedelta) passes, or after `stop`.
 
         Raises `ConnectionClosed`, and what made the subscription unusable.
         """
@@ -179,8 +184,8 @@ class Subscription:
     ) -> None:
         """Call `handler` with every delivery, at most `concurrency` at once, until `stop`.
 
-        Returning acknowledges (waiting for the confirmation unless `confirm` is False), raising rolls back with
-        `retry_delay`; a handler may settle by itself. Ends when all handlers have ended.
+        Returning acknowledges (waiting for the confirmation unless `confirm` is False), raising rolls back
+        with `retry_delay`; a handler may settle by itself. Ends when all handlers have ended.
         """
 
         def handle(delivery: Delivery) -> None:
@@ -208,7 +213,10 @@ class Subscription:
             self._connection.log_lost(error)
 
     def stop(self) -> None:
-        """Hand out nothing more: iterators and `run` come to their end. Any thread, signal handlers included."""
+        """Hand out nothing more.
+
+        Iterators and `run` come to their end. Any thread, signal handlers included.
+        """
         self._stopping = True
         self._member.begin_close()
 

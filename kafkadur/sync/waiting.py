@@ -74,7 +74,10 @@ def outcome(future: concurrent.futures.Future[T]) -> T:
 
 
 class Breath:
-    """Leaves the interpreter to the reading and the coordinator's thread now and then: a busy thread keeps it for 5 ms."""
+    """Leaves the interpreter to the reading and the coordinator's thread now and then.
+
+    A busy thread keeps it for 5 ms.
+    """
 
     def __init__(self) -> None:
         """Begin now."""

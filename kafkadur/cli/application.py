@@ -1,0 +1,67 @@
+"""The tree of commands. What each does stands in the file named for its group."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from kafkadur.cli.call import ClientIdOption, JsonOption, KafkaOption, NamespaceOption, Options, RedisOption
+from kafkadur.cli.messages import consume, publish
+from kafkadur.cli.stack import down, status, up
+from kafkadur.cli.subscriptions import explain, info, ls, unsubscribe
+
+_EPILOG = (
+    "Exit status: 0 done, 1 failed (standard error says why), 2 wrong command line, 130 interrupted. "
+    "Where Kafka and Redis are is taken from the options, else from KAFKADUR_KAFKA, KAFKADUR_REDIS and the other "
+    "KAFKADUR_ settings of the environment, else from the stack that `kafkadur up` started in this folder."
+)
+
+app = typer.Typer(
+    help="Durable subscriptions for Apache Kafka.",
+    epilog=_EPILOG,
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+sub = typer.Typer(help="Look at subscriptions, and delete them.", no_args_is_help=True)
+
+LOCAL, DATA = "Kafka and Valkey on this machine", "Messages and subscriptions"
+
+
+def _version(wanted: bool) -> None:  # noqa: FBT001 - typer passes the value of the option
+    if wanted:
+        from importlib.metadata import version  # noqa: PLC0415 - needed by nothing else
+
+        typer.echo(f"kafkadur {version('kafkadur')}")
+        raise typer.Exit
+
+
+@app.callback()
+def common(
+    ctx: typer.Context,
+    *,
+    kafka: KafkaOption = None,
+    redis: RedisOption = None,
+    namespace: NamespaceOption = None,
+    client_id: ClientIdOption = None,
+    json: JsonOption = False,
+    version: Annotated[
+        bool, typer.Option("--version", help="Show the version.", callback=_version, is_eager=True)
+    ] = False,
+) -> None:
+    """Durable subscriptions for Apache Kafka: every message of a subscription is settled by itself."""
+    del version
+    ctx.obj = Options(kafka=kafka, redis=redis, namespace=namespace, client_id=client_id, json=json)
+
+
+app.command(rich_help_panel=LOCAL)(up)
+app.command(rich_help_panel=LOCAL)(status)
+app.command(rich_help_panel=LOCAL)(down)
+app.command(rich_help_panel=DATA)(publish)
+app.command(rich_help_panel=DATA)(consume)
+app.add_typer(sub, name="sub", rich_help_panel=DATA)
+sub.command()(ls)
+sub.command()(info)
+sub.command()(explain)
+sub.command()(unsubscribe)

@@ -1,0 +1,156 @@
+"""What all commands have in common: connection options and --json, before or behind the command's name, and errors.
+
+`@command` gives a function these options and calls it with a `Call`. What a command does with it, and how it
+prints, is not here.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import os
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Annotated, Any, Concatenate, ParamSpec
+
+import typer
+
+from kafkadur.cli.output import Output
+from kafkadur.settings import Settings, settings
+from kafkadur.stack import FOLDER, status
+from kafkadur.stack.kafka import no_complaint
+from kafkadur_sharing.errors import KafkadurError
+
+FAILED, INTERRUPTED = 1, 130
+
+_PANEL = "Connection"
+
+KafkaOption = Annotated[
+    str | None,
+    typer.Option("--kafka", metavar="HOST:PORT", help="Bootstrap servers.", rich_help_panel=_PANEL),
+]
+RedisOption = Annotated[
+    str | None,
+    typer.Option("--redis", metavar="URL", help="Redis or Valkey.", rich_help_panel=_PANEL),
+]
+NamespaceOption = Annotated[
+    str | None,
+    typer.Option("--namespace", metavar="NAME", help="Namespace of subscriptions.", rich_help_panel=_PANEL),
+]
+ClientIdOption = Annotated[
+    str | None,
+    typer.Option("--client-id", metavar="ID", help="Client id of the connection.", rich_help_panel=_PANEL),
+]
+JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON on standard output.")]
+
+_CONNECTION: dict[str, Any] = {
+    "kafka": KafkaOption,
+    "redis": RedisOption,
+    "namespace": NamespaceOption,
+    "client_id": ClientIdOption,
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Options:
+    """The common options as they were given; None: not given."""
+
+    kafka: str | None = None
+    redis: str | None = None
+    namespace: str | None = None
+    client_id: str | None = None
+    json: bool = False
+
+    def over(self, outer: Options) -> Options:
+        """Join with those before the command's name; what stands behind it wins."""
+        return Options(
+            kafka=self.kafka or outer.kafka,
+            redis=self.redis or outer.redis,
+            namespace=self.namespace or outer.namespace,
+            client_id=self.client_id or outer.client_id,
+            json=self.json or outer.json,
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Call:
+    """One call of a command: what was asked for, and where the answer goes."""
+
+    options: Options
+    out: Output = field(compare=False)
+
+    def settings(self) -> Settings:
+        """Return the settings: from the options, else the environment, else the stack of the current folder.
+
+        Raises IllegalState for a wrong setting, and when nothing says where Kafka is.
+        """
+        given: dict[str, Any] = {
+            "kafka": self.options.kafka,
+            "redis": self.options.redis,
+            "namespace": self.options.namespace,
+            "client_id": self.options.client_id,
+        }
+        said = {name for name in ("kafka", "redis") if given[name] or f"KAFKADUR_{name.upper()}" in os.environ}
+        if not said and (running := status(FOLDER).stack) is not None:
+            self.out.say(f"Using the stack of {Path(FOLDER)}: Kafka {running.kafka}, Redis {running.redis}")
+            given |= {"kafka": running.kafka, "redis": running.redis}
+        chosen = settings(given)
+        # What goes wrong is said by our own errors; librdkafka would write it to standard error on its own.
+        quiet = {"log_level": 0, "error_cb": no_complaint}
+        return chosen.model_copy(update={"kafka": {**quiet, **chosen.kafka}})
+
+
+P = ParamSpec("P")
+
+
+def command(function: Callable[Concatenate[Call, P], None]) -> Callable[..., None]:
+    """Make a typer command of a function whose first parameter is the `Call`.
+
+    Its options get company by the common ones, so that they are understood behind the command's name too. Errors
+    of kafkadur become one message and exit status 1.
+    """
+    signature = inspect.signature(function, eval_str=True)
+    own = list(signature.parameters.values())[1:]
+    common = [
+        inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=annotation)
+        for name, annotation in _CONNECTION.items()
+    ]
+    common.append(
+        inspect.Parameter("json", inspect.Parameter.KEYWORD_ONLY, default=False, annotation=JsonOption)
+    )
+    context = inspect.Parameter("ctx", inspect.Parameter.KEYWORD_ONLY, annotation=typer.Context)
+
+    @functools.wraps(function)
+    def run(*, ctx: typer.Context, **given: Any) -> None:
+        inner = Options(**{parameter.name: given.pop(parameter.name) for parameter in common})
+        options = inner.over(ctx.obj)
+        call = Call(options=options, out=Output(as_json=options.json))
+        _guarded(call.out, functools.partial(function, call, **given))
+
+    keywords = [parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY) for parameter in own]
+    run.__signature__ = signature.replace(parameters=[*keywords, context, *common])  # type: ignore[attr-defined]
+    # Older versions of typer take the types from here.
+    run.__annotations__ = {
+        parameter.name: parameter.annotation for parameter in (*keywords, context, *common)
+    }
+    del run.__wrapped__  # type: ignore[attr-defined]  # its signature is not this one's
+    return run
+
+
+def _guarded(out: Output, act: Callable[[], None]) -> None:
+    """Run `act`; turn what ends it early into an exit status."""
+    try:
+        act()
+        sys.stdout.flush()
+    except KafkadurError as error:
+        out.complain(str(error))
+        raise typer.Exit(FAILED) from None
+    except KeyboardInterrupt:
+        out.complain("Interrupted.")
+        raise typer.Exit(INTERRUPTED) from None
+    except BrokenPipeError:
+        # Who read standard output has gone, as `head` does; what Python would still write there has no reader.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        raise typer.Exit(FAILED) from None

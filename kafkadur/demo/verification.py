@@ -1,0 +1,181 @@
+"""The check at the end: do the ledgers of a subscription prove that every message was settled exactly once? No kafkadur here.
+
+It compares what workers wrote down with what the input says, and knows nothing of kafkadur's own counters. Legal repeats
+have one of two causes: a worker rolled the message back as it was meant to, or the worker that had it was killed before its
+verdict was confirmed. Whatever else happened twice, or not at all, or was never in the input, is a defect.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Final, NamedTuple
+
+from kafkadur.demo.ledger import ACK, ROLLBACK, Ledger
+
+#: Causes of repeats that are no defect.
+KILLED: Final = "killed"
+ROLLED_BACK: Final = "rolled back"
+
+#: So many examples of a defect are named.
+_EXAMPLES: Final = 3
+
+
+class Entry(NamedTuple):
+    """One line of a ledger, as far as repeats are concerned."""
+
+    worker: str
+    killed: bool
+    #: Lines of the same ledger after this one.
+    before_end: int
+    attempt: int
+    verdict: bytes
+
+
+@dataclass(frozen=True, kw_only=True)
+class Proof:
+    """What the ledgers of one subscription prove."""
+
+    subscription: str
+    #: Rows of the input.
+    messages: int
+    #: Lines in all ledgers.
+    deliveries: int
+    #: Legal repeats by cause.
+    repeats: Mapping[str, int] = field(default_factory=dict[str, int])
+    #: Rows that nobody acknowledged.
+    lost: Sequence[int] = ()
+    #: What was delivered and is not in the input, in words.
+    invented: Sequence[str] = ()
+    #: Repeats without a legal cause, and other contradictions, in words.
+    unexplained: Sequence[str] = ()
+
+    @property
+    def ok(self) -> bool:
+        """Whether every message was settled exactly once."""
+        return not (self.lost or self.invented or self.unexplained)
+
+    @property
+    def redelivered(self) -> int:
+        """Number of legal repeats."""
+        return sum(self.repeats.values())
+
+    def defects(self) -> list[str]:
+        """What is wrong, one sentence a kind, with examples; empty when nothing is."""
+        kinds = (
+            ("lost", [f"row {row}" for row in self.lost]),
+            ("invented", self.invented),
+            ("unexplained", self.unexplained),
+        )
+        return [
+            f"{self.subscription}: {len(found)} {kind}, for example {'; '.join(found[:_EXAMPLES])}"
+            for kind, found in kinds
+            if found
+        ]
+
+
+def verify(
+    subscription: str,
+    expected: Sequence[bytes],
+    ledgers: Iterable[Ledger],
+    *,
+    rolls_back: Callable[[int], bool],
+    most_unconfirmed: int,
+) -> Proof:
+    """Compare the ledgers of a subscription with the input.
+
+    `expected` holds the digest of every row, row 1 first. `rolls_back` says which rows are rolled back at their first
+    attempt. `most_unconfirmed` (messages) is the published bound: further than that from the end of its ledger, a killed
+    worker's verdicts were confirmed, and nothing may come again.
+    """
+    first: dict[int, Entry] = {}
+    again: dict[int, list[Entry]] = {}
+    places: dict[int, tuple[int, int]] = {}
+    invented: list[str] = []
+    unexplained: list[str] = []
+    deliveries = 0
+    for ledger in ledgers:
+        try:
+            lines = list(ledger.lines())
+        except (OSError, ValueError) as error:
+            unexplained.append(f"the ledger of {ledger.worker} cannot be read: {error}")
+            continue
+        deliveries += len(lines)
+        for left, line in zip(range(len(lines) - 1, -1, -1), lines, strict=True):
+            row = line.row
+            place = (line.partition, line.offset)
+            if not 1 <= row <= len(expected) or line.digest != expected[row - 1]:
+                invented.append(f"partition {place[0]} offset {place[1]}, which says it is row {row}")
+                continue
+            if places.setdefault(row, place) != place:
+                invented.append(f"row {row} once more, at partition {place[0]} offset {place[1]}")
+                continue
+            entry = Entry(ledger.worker, ledger.killed, left, line.attempt, line.verdict)
+            if row not in first:
+                first[row] = entry
+            else:
+                again.setdefault(row, [first[row]]).append(entry)
+    lost = [row for row in range(1, len(expected) + 1) if row not in first]
+    repeats: Counter[str] = Counter()
+    for row, entry in first.items():
+        if row not in again:
+            if entry.verdict == ROLLBACK:
+                lost.append(row)
+    for row, entries in again.items():
+        causes, odd = _explain(entries, may_roll_back=rolls_back(row), most_unconfirmed=most_unconfirmed)
+        repeats.update(causes)
+        unexplained += [f"row {row} {text}" for text in odd]
+        if all(entry.verdict != ACK for entry in entries):
+            lost.append(row)
+    return Proof(
+        subscription=subscription,
+        messages=len(expected),
+        deliveries=deliveries,
+        repeats=dict(repeats),
+        lost=sorted(lost),
+        invented=invented,
+        unexplained=unexplained,
+    )
+
+
+def _explain(
+    entries: Sequence[Entry], *, may_roll_back: bool, most_unconfirmed: int
+) -> tuple[Counter[str], list[str]]:
+    """The causes of the repeats of one row, and what has no legal cause.
+
+    One acknowledgement is the one that settled the row: that of a worker that ended in order if there is one, for it was
+    confirmed, else that of the killed worker. Every other entry has to be explained.
+    """
+    causes: Counter[str] = Counter()
+    odd: list[str] = []
+    acks = [entry for entry in entries if entry.verdict == ACK]
+    confirmed = [entry for entry in acks if not entry.killed]
+    settling = next(iter(confirmed or acks), None)
+    rolled_back = False
+    killed: set[tuple[str, bytes]] = set()
+    for entry in entries:
+        if entry is settling:
+            continue
+        told = f"{entry.verdict.decode()} by {entry.worker} at attempt {entry.attempt}"
+        # A killed worker is an excuse once, and only for what it cannot have had confirmed.
+        excused = (
+            entry.killed
+            and entry.before_end < most_unconfirmed
+            and (entry.worker, entry.verdict) not in killed
+        )
+        if entry.verdict == ROLLBACK and may_roll_back and entry.attempt == 1 and not rolled_back:
+            rolled_back = True
+            causes[ROLLED_BACK] += 1
+        elif excused:
+            killed.add((entry.worker, entry.verdict))
+            causes[KILLED] += 1
+        else:
+            odd.append(f"has a repeat that nothing explains: {told}")
+    if (
+        settling is not None
+        and settling.attempt == 1
+        and any(entry.verdict == ROLLBACK and not entry.killed for entry in entries)
+    ):
+        odd.append(f"was rolled back, and came to {settling.worker} as if for the first time")
+    return causes, odd
