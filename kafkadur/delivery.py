@@ -145,12 +145,12 @@ class Delivery:
     @property
     def value(self) -> bytes | None:
         """Payload; None for a tombstone."""
-        return self._message.value()  # type: ignore[return-value]  # bytes: no deserializer is configured
+        return self._message.value()
 
     @property
     def key(self) -> bytes | None:
         """Key, if the message has one."""
-        return self._message.key()  # type: ignore[return-value]  # bytes: no deserializer is configured
+        return self._message.key()
 
     @property
     def topic(self) -> str:
@@ -299,7 +299,7 @@ class Batch(Sequence[Delivery]):
 
     def values(self) -> list[bytes | None]:
         """The payloads."""
-        return list(map(Message.value, self.messages()))  # type: ignore[arg-type]  # bytes: no deserializer
+        return list(map(Message.value, self.messages()))
 
     def ack_nowait(self) -> None:
         """Acknowledge all of them locally; raises `AlreadySettled` or `LeaseLost` if one has its verdict."""

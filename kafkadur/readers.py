@@ -286,25 +286,31 @@ class PointReader(_Reader):
         reached = start
         try:
             while not self._closing:
-                messages = consumer.consume(min(_AT_ONCE, max(end - reached, 1)), 0) or [consumer.poll(_WAIT)]
-                records: list[Message] = []
-                for message in messages:
-                    error = None if message is None else message.error()
-                    if message is None:
-                        continue
-                    if error is None:
-                        records.append(message)
-                        reached = (message.offset() or 0) + 1
-                    elif error.code() == _EOF:
-                        reached = max(reached, message.offset() or 0)
-                    elif error.code() == KafkaError._AUTO_OFFSET_RESET:  # noqa: SLF001 - the library's name for it
-                        raise _removed(self._topic, partition, error.str(), self._member.display)
-                    else:
-                        _log.info("reading %s[%d]: %s", self._topic, partition, error.str())
+                messages = consumer.consume(min(_AT_ONCE, max(end - reached, 1)), 0)
+                if not messages:
+                    message = consumer.poll(_WAIT)
+                    messages = [] if message is None else [message]
+                records, reached = self._sort_out(messages, reached)
                 if not self._member.add_range_records(token, records, reached):
                     return
         finally:
             consumer.incremental_unassign([TopicPartition(self._topic, partition)])
+
+    def _sort_out(self, messages: list[Message], reached: int) -> tuple[list[Message], int]:
+        """The records among messages and events, and the offset up to which they tell of the partition."""
+        records: list[Message] = []
+        for message in messages:
+            error = message.error()
+            if error is None:
+                records.append(message)
+                reached = (message.offset() or 0) + 1
+            elif error.code() == _EOF:
+                reached = max(reached, message.offset() or 0)
+            elif error.code() == KafkaError._AUTO_OFFSET_RESET:  # noqa: SLF001 - the library's name for it
+                raise _removed(self._topic, message.partition() or 0, error.str(), self._member.display)
+            else:
+                _log.info("reading %s: %s", self._topic, error.str())
+        return records, reached
 
 
 class Readers:

@@ -33,20 +33,27 @@ class _Synchronous(ast.NodeTransformer):
 
     def visit_AsyncFunctionDef(self, node: ast.AsyncFunctionDef) -> ast.AST:
         self.generic_visit(node)
-        plain = ast.FunctionDef(**{name: getattr(node, name, None) for name in node._fields})
-        plain.name = _NAMES.get(node.name, node.name)
+        plain = ast.FunctionDef(
+            name=_NAMES.get(node.name, node.name),
+            args=node.args,
+            body=node.body,
+            decorator_list=node.decorator_list,
+            returns=node.returns,
+        )
         return ast.copy_location(plain, node)
 
     def visit_Await(self, node: ast.Await) -> ast.AST:
-        return self.visit(node.value)
+        self.generic_visit(node)
+        return node.value
 
     def visit_AsyncFor(self, node: ast.AsyncFor) -> ast.AST:
         self.generic_visit(node)
-        return ast.copy_location(ast.For(**{name: getattr(node, name, None) for name in node._fields}), node)
+        plain = ast.For(target=node.target, iter=node.iter, body=node.body, orelse=node.orelse)
+        return ast.copy_location(plain, node)
 
     def visit_AsyncWith(self, node: ast.AsyncWith) -> ast.AST:
         self.generic_visit(node)
-        return ast.copy_location(ast.With(**{name: getattr(node, name, None) for name in node._fields}), node)
+        return ast.copy_location(ast.With(items=node.items, body=node.body), node)
 
     def visit_Name(self, node: ast.Name) -> ast.AST:
         node.id = _NAMES.get(node.id, node.id)
@@ -60,8 +67,7 @@ class _Synchronous(ast.NodeTransformer):
         self.generic_visit(node)
         if node.module and node.module.startswith("kafkadur.aio"):
             node.module = node.module.replace("kafkadur.aio", "kafkadur.sync", 1)
-        seen: set[str] = set()
-        node.names = [name for name in node.names if not (name.name in seen or seen.add(name.name))]
+        node.names = list({(name.name, name.asname): name for name in node.names}.values())
         return node
 
     def visit_Constant(self, node: ast.Constant) -> ast.AST:

@@ -173,30 +173,43 @@ class Lifecycle:
                 )
             decision = decide(self._existing(known, without=member), request)
             try:
-                if isinstance(decision, Refuse):
-                    if isinstance(decision.error, SubscriptionActive) and self._may_be_gone(known):
-                        refused_at = refused_at or self._monotonic()
-                        if self._monotonic() - refused_at < GONE_WAIT:
-                            self._sweep(key, known, member)
-                            continue
-                    raise decision.error
                 if isinstance(decision, Attach):
                     return self._attach(key, known, member, name, whole=whole)
                 if isinstance(decision, Create | Replace):
                     self._change(key, known, decision.definition)
-                    continue
-                raise IllegalState(
-                    "A subscription's type can't be changed yet.",
-                    owner=f"subscription {key}",
-                    remedy="unsubscribe and create it anew",
-                )
-            except Refusal as refusal:
-                if refusal.code == "ACTIVE":
+                elif isinstance(decision, Refuse):
                     refused_at = refused_at or self._monotonic()
-                    self._wait_for_holder(key, refusal, self._monotonic() - refused_at)
+                    self._sweep_or_raise(key, known, decision, member, refused_at)
                 else:
-                    self._retry(key, refusal)
+                    raise IllegalState(
+                        "A subscription's type can't be changed yet.",
+                        owner=f"subscription {key}",
+                        remedy="unsubscribe and create it anew",
+                    )
+            except Refusal as refusal:
+                refused_at = refused_at or self._monotonic()
+                self._wait_out(key, refusal, self._monotonic() - refused_at)
         raise state_lost(str(key), "no consistent state was reached in time")
+
+    def _sweep_or_raise(
+        self, key: SubscriptionKey, known: Known, refuse: Refuse, member: str, refused_at: float
+    ) -> None:
+        """Let a script look where a member in the way seems to be gone; else raise the refusal."""
+        waited = self._monotonic() - refused_at
+        if (
+            waited > GONE_WAIT
+            or not isinstance(refuse.error, SubscriptionActive)
+            or all(item.heard for item in known.members)
+        ):
+            raise refuse.error
+        self._sweep(key, known, member)
+
+    def _wait_out(self, key: SubscriptionKey, refusal: Refusal, waited: float) -> None:
+        """A script refused: wait where asking again makes sense, raise where it does not."""
+        if refusal.code == "ACTIVE":
+            self._wait_for_holder(key, refusal, waited)
+        else:
+            self._retry(key, refusal)
 
     def _wait_for_holder(self, key: SubscriptionKey, refusal: Refusal, waited: float) -> None:
         """Wait for a holder that seems to be gone.
@@ -221,9 +234,6 @@ class Lifecycle:
                 remedy="use the kafkadur version that the other processes use",
             )
         self._wait(self._rng.uniform(0.005, 0.03))
-
-    def _may_be_gone(self, known: Known) -> bool:
-        return any(not member.heard for member in known.members)
 
     def _sweep(self, key: SubscriptionKey, known: Known, member: str) -> None:
         """Let a script look for members who are gone; waits until looking again makes sense."""
@@ -547,14 +557,12 @@ class Lifecycle:
             if known is None:
                 continue
             decision = decide_unsubscribe(self._existing(known), UnsubscribeRequest(key=key))
-            if isinstance(decision, Refuse):
-                if self._may_be_gone(known):
-                    refused_at = refused_at or self._monotonic()
-                    if self._monotonic() - refused_at < GONE_WAIT:
-                        self._sweep(key, known, f"unsubscribe-{uuid.uuid4().hex[:8]}")
-                        continue
-                raise decision.error
             try:
+                if isinstance(decision, Refuse):
+                    refused_at = refused_at or self._monotonic()
+                    member = f"unsubscribe-{uuid.uuid4().hex[:8]}"
+                    self._sweep_or_raise(key, known, decision, member, refused_at)
+                    continue
                 self._change(key, known, None)
             except Refusal as refusal:
                 self._retry(key, refusal)

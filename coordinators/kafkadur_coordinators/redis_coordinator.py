@@ -265,11 +265,12 @@ class RedisCoordinator:
 
     def run(self, name: str, keys: Sequence[str], request: Sequence[object]) -> list[Any]:
         """Run a script and return its reply, whatever its code."""
-        if self._connection is None:
+        connection: Any = self._connection
+        if connection is None:
             self.connect()
+            connection = self._connection
         script = scripts.load(name)
         payload = pack(request)
-        connection = self._connection
         try:
             connection.send_command("EVALSHA", script.sha, len(keys), *keys, payload)
             try:

@@ -82,8 +82,10 @@ class Topics:
 
         Behind the last stable one) of each partition.
         """
-        spec = OffsetSpec.earliest() if where == "earliest" else OffsetSpec.latest()
-        request = {TopicPartition(topic, partition): spec for partition in range(partitions)}
+        spec: OffsetSpec = OffsetSpec.earliest() if where == "earliest" else OffsetSpec.latest()
+        request: dict[TopicPartition, OffsetSpec] = {
+            TopicPartition(topic, partition): spec for partition in range(partitions)
+        }
         deadline = time.monotonic() + self._timeout
         while True:
             try:

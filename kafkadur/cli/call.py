@@ -20,7 +20,6 @@ import typer
 from kafkadur.cli.output import Output
 from kafkadur.settings import Settings, settings
 from kafkadur.stack import FOLDER, status
-from kafkadur.stack.kafka import no_complaint
 from kafkadur_sharing.errors import KafkadurError
 
 FAILED, INTERRUPTED = 1, 130
@@ -98,24 +97,30 @@ class Call:
             given |= {"kafka": running.kafka, "redis": running.redis}
         chosen = settings(given)
         # What goes wrong is said by our own errors; librdkafka would write it to standard error on its own.
-        quiet = {"log_level": 0, "error_cb": no_complaint}
+        quiet = {"log_level": 0, "error_cb": _ignore}
         return chosen.model_copy(update={"kafka": {**quiet, **chosen.kafka}})
+
+
+def _ignore(_error: object) -> None:
+    """Take the place of librdkafka's own complaint."""
 
 
 P = ParamSpec("P")
 
 
-def command(function: Callable[Concatenate[Call, P], None]) -> Callable[..., None]:
+def command(
+    function: Callable[Concatenate[Call, P], None], *, connection: bool = True
+) -> Callable[..., None]:
     """Make a typer command of a function whose first parameter is the `Call`.
 
-    Its options get company by the common ones, so that they are understood behind the command's name too. Errors
-    of kafkadur become one message and exit status 1.
+    Its options get company by the common ones, so that they are understood behind the command's name too; those of
+    the connection only if `connection` is true. Errors of kafkadur become one message and exit status 1.
     """
     signature = inspect.signature(function, eval_str=True)
     own = list(signature.parameters.values())[1:]
     common = [
         inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=annotation)
-        for name, annotation in _CONNECTION.items()
+        for name, annotation in (_CONNECTION if connection else {}).items()
     ]
     common.append(
         inspect.Parameter("json", inspect.Parameter.KEYWORD_ONLY, default=False, annotation=JsonOption)
@@ -137,6 +142,10 @@ def command(function: Callable[Concatenate[Call, P], None]) -> Callable[..., Non
     }
     del run.__wrapped__  # type: ignore[attr-defined]  # its signature is not this one's
     return run
+
+
+#: `command` for what has to do with this machine alone.
+local_command = functools.partial(command, connection=False)
 
 
 def _guarded(out: Output, act: Callable[[], None]) -> None:

@@ -6,15 +6,15 @@ Each part is a function over the same stage. What the workers do is in `worker.p
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
-from confluent_kafka import KafkaException
+from confluent_kafka import KafkaError, KafkaException, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic, OffsetSpec
-from confluent_kafka import KafkaError, TopicPartition
 
 import kafkadur.sync
 from kafkadur.demo.crew import Crew, DemoError, News, Worker
@@ -45,6 +45,10 @@ _LOOK_EVERY: Final = 0.1
 _KAFKA_S: Final = 30.0
 #: Seconds in which nothing is settled before the demo gives up.
 _STUCK_S: Final = 30.0
+#: Views over which a rate is taken: about a second.
+_RATE_OVER: Final = 10
+#: Seconds a fresh consumer is listened to after the ledgers were checked.
+_LISTEN_S: Final = 0.5
 #: Progress is drawn after so many messages.
 _DRAW_EVERY: Final = 2_000
 #: The producer's settings: large batches, for the rows are all there.
@@ -254,7 +258,7 @@ def billing(stage: Stage, ends: Mapping[int, int]) -> list[Ledger]:
         victim = workers[0]
         crew.wait_for("attached", *workers)
         board = running.enter_context(stage.display.board())
-        tables = _Tables(crew)
+        tables = _Tables(crew, total)
         crew.go(*workers)
         started = time.monotonic()
 
@@ -274,3 +278,132 @@ def billing(stage: Stage, ends: Mapping[int, int]) -> list[Ledger]:
     say(f"   {total:,} messages in {took:.1f} s, {total / took:,.0f} a second; about 1 % was rolled back once and "
         f"came again after {ROLLBACK_DELAY} s")  # fmt: skip
     return [worker.ledger for worker in workers]
+
+
+class _Tables:
+    """What the board shows of each view."""
+
+    def __init__(self, crew: Crew, total: int) -> None:
+        """Nothing was seen yet."""
+        self._crew = crew
+        self._total = total
+        self._seen: deque[View] = deque(maxlen=_RATE_OVER)
+
+    def draw(self, view: View) -> tuple[str, Sequence[str], Sequence[Sequence[str]], str]:
+        """Title, columns, rows and summary."""
+        self._seen.append(view)
+        oldest = self._seen[0]
+        elapsed = view.at - oldest.at
+        rate = (oldest.backlog - view.backlog) / elapsed if elapsed > 0 else 0.0
+        rows = [self._row(worker, view) for worker in self._crew.workers]
+        summary = (
+            f"{len(view.members)} members, in flight {view.in_flight:,}, floor {view.floor:,} of {self._total:,}, "
+            f"backlog {view.backlog:,}, redeliveries {self._crew.redelivered:,}, {rate:,.0f} a second"
+        )
+        return f"subscription {BILLING}", ("member", "state", "in flight", "done", "redeliveries"), rows, summary
+
+    @staticmethod
+    def _row(worker: Worker, view: View) -> Sequence[str]:
+        name = worker.job.name
+        held = sum(member.in_flight for member in view.members if member.name == name)
+        state = "killed" if worker.killed else "works"
+        return name, state, f"{held:,}", f"{worker.done:,}", f"{worker.redelivered:,}"
+
+
+def _nothing() -> None:
+    """What is done at news when there is nothing to do."""
+
+
+def _drain(
+    crew: Crew, watch: Watch, look: Callable[[View], None], at_news: Callable[[], None] = _nothing
+) -> None:
+    """Wait until everything is settled; raises `DemoError` when nothing more is settled."""
+    next_look = time.monotonic()
+    least, progressed = None, next_look
+    while True:
+        if crew.hear(max(next_look - time.monotonic(), 0.0)) is not None:
+            at_news()
+        now = time.monotonic()
+        if now < next_look:
+            continue
+        next_look = now + _LOOK_EVERY
+        view = watch.view()
+        look(view)
+        if watch.drained(view):
+            return
+        if least is None or view.backlog < least:
+            least, progressed = view.backlog, now
+        elif now - progressed > _STUCK_S:
+            raise DemoError(
+                f"Nothing was settled for {_STUCK_S:.0f} s.",
+                state=f"{view.backlog} messages are left, {view.in_flight} in flight, {view.exceptions} exceptions",
+                owner=", ".join(member.name for member in view.members),
+            )
+
+
+# --- verification -------------------------------------------------------------------------------------------
+
+
+def verification(
+    stage: Stage, ends: Mapping[int, int], ledgers: Mapping[str, Sequence[Ledger]]
+) -> tuple[tuple[Proof, ...], list[str]]:
+    """Compare the ledgers with the file, and look whether anything is left; returns proofs and defects."""
+    stage.display.head("3. verification against the file of flights")
+    defects: list[str] = []
+    with ExitStack() as running:
+        # They listen for as long as the ledgers are checked: whatever is left would come to them.
+        fresh = {durable: running.enter_context(_listen(stage, durable)) for durable in TYPES}
+        with stage.display.bar("reading the file and the ledgers once more") as bar:
+            expected: list[bytes] = []
+            for flight in flights(stage.total):
+                expected.append(digest(flight.value))
+                if flight.row % _DRAW_EVERY == 0:
+                    bar.update(flight.row, stage.total)
+            proofs = tuple(
+                verify(
+                    durable,
+                    expected,
+                    ledgers[durable],
+                    rolls_back=rolls_back if durable == BILLING else lambda _row: False,
+                    most_unconfirmed=WINDOW + UNCONFIRMED[durable],
+                )
+                for durable in TYPES
+            )
+        for durable, subscription in fresh.items():
+            left = subscription.receive(timeout=_LISTEN_S)
+            if left is not None:
+                defects.append(f"{durable}: a fresh consumer still gets {left!r}")
+    for proof in proofs:
+        defects += proof.defects()
+        defects += _open(stage, proof.subscription, ends)
+        stage.display.say(_told(proof))
+    return proofs, defects
+
+
+@contextmanager
+def _listen(stage: Stage, durable: str) -> Iterator[kafkadur.sync.Subscription]:
+    """A fresh consumer of a subscription."""
+    with (
+        stage.connect(durable) as connection,
+        connection.subscribe(TOPIC, durable=durable, type=TYPES[durable], name="verification") as subscription,
+    ):
+        yield subscription
+
+
+def _open(stage: Stage, durable: str, ends: Mapping[int, int]) -> list[str]:
+    """What the coordinator still has open of a subscription, partition by partition, against Kafka's end offsets."""
+    with stage.connect(durable) as connection, Watch(connection, durable, ends) as watch:
+        view = watch.view()
+    if watch.drained(view):
+        return []
+    floors = ", ".join(f"{view.floors[partition]} of {end}" for partition, end in ends.items())
+    return [f"{durable}: not everything is settled: floors {floors}; {view.exceptions} exceptions"]
+
+
+def _told(proof: Proof) -> str:
+    causes = proof.repeats
+    return (
+        f"   {proof.subscription}: {proof.messages:,} flights, {proof.deliveries:,} deliveries, {len(proof.lost)} lost, "
+        f"{len(proof.invented)} invented, {len(proof.unexplained)} unexplained; redelivered: "
+        f"{causes.get(ROLLED_BACK, 0):,} rolled back, {causes.get(KILLED, 0):,} because of a killed process"
+    )

@@ -11,18 +11,20 @@ import subprocess
 import sys
 from collections.abc import Mapping
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 import kafkadur.sync
 
 ANSWER_LIMIT_S = 30.0
+ROOT = Path(__file__).parents[2]
 
 
 class Worker:
     """A worker process, attached when this object is made."""
 
     def __init__(self, settings: Mapping[str, Any], topic: str, options: Mapping[str, Any]) -> None:
-        """Start it; `options` go to `subscribe`, but `session_timeout` (seconds) and `ledger` (count of messages)."""
+        """Start it; `options` go to `subscribe`, but `session_timeout` (seconds)."""
         chosen = dict(options)
         connection = dict(settings) | {"session_timeout": chosen.pop("session_timeout", 10.0)}
         self._process = subprocess.Popen(
@@ -31,6 +33,7 @@ class Worker:
             stdout=subprocess.PIPE,
             text=True,
             bufsize=1,
+            cwd=ROOT,
         )
         self._say({"connect": connection, "topic": topic, "subscribe": chosen})
         assert self.answer() == "attached"
@@ -50,9 +53,9 @@ class Worker:
         self._say(["ack"])
         return str(self.answer())
 
-    def work(self, until: int) -> None:
-        """Begin to acknowledge whatever comes until a message with this number was seen by somebody (`stop`)."""
-        self._say(["work", until])
+    def work(self) -> None:
+        """Begin to acknowledge whatever comes, every 50th rolled back once; `answer` gives the numbers it acked."""
+        self._say(["work"])
 
     def close(self) -> str:
         """Close the subscription in order, which gives back what it holds."""
@@ -130,7 +133,7 @@ def _serve(subscription: kafkadur.sync.Subscription) -> None:
 
 
 def _work(subscription: kafkadur.sync.Subscription) -> None:
-    """Acknowledge what comes, every 50th rolled back once, until a second passes without a message."""
+    """Acknowledge what comes, every 50th rolled back once, until two seconds pass without a message."""
     acked: list[int] = []
     while (delivery := subscription.receive(timeout=2.0)) is not None:
         number = int(delivery.value or b"0")

@@ -1,0 +1,209 @@
+"""`kafkadur publish` and `kafkadur consume`. How a property is written on the command line is `properties.py`."""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import json
+import signal
+import sys
+import uuid
+from collections.abc import Callable, Iterator
+from types import FrameType
+from typing import Annotated, Any
+
+import typer
+from confluent_kafka import KafkaError, Message
+
+import kafkadur.sync
+from kafkadur.cli.call import Call, command
+from kafkadur.cli.properties import parse_properties
+from kafkadur.headers import Property
+from kafkadur.producer import Producer
+from kafkadur_coordinators.topics import Topics
+from kafkadur_sharing.definition import SubscriptionType
+
+#: Most records in hands; with --count no more than are asked for.
+_WINDOW = 1_000
+
+#: Added to the number of a signal: the exit status of what it ended.
+_SIGNALLED = 128
+
+# --- publish ----------------------------------------------------------------------------------------------------------
+
+
+class _Positions:
+    """Where messages went: first and last offset a partition."""
+
+    def __init__(self) -> None:
+        self.published = 0
+        self.partitions: dict[int, tuple[int, int]] = {}
+
+    def __call__(self, error: KafkaError | None, message: Message) -> None:
+        partition, offset = message.partition(), message.offset()
+        if error is None and partition is not None and offset is not None:
+            self.published += 1
+            first, last = self.partitions.get(partition, (offset, offset))
+            self.partitions[partition] = min(first, offset), max(last, offset)
+
+
+@command
+def publish(
+    call: Call,
+    topic: Annotated[str, typer.Argument(metavar="TOPIC", help="Topic to publish to.")],
+    value: Annotated[str, typer.Argument(metavar="VALUE|-", help="The message; -: one a line of standard input.")],
+    key: Annotated[str | None, typer.Option("--key", help="Key of the message.")] = None,
+    properties: Annotated[
+        list[str] | None,
+        typer.Option("--property", "-p", metavar="NAME[:TYPE]=VALUE", help=(
+            "A property; may be repeated. TYPE is str, int, float, bool or bytes; without it the value decides."
+        )),
+    ] = None,
+) -> None:  # fmt: skip
+    """Publish a message, or one a line of standard input."""
+    typed = parse_properties(properties or ())
+    settings = call.settings()
+    # Kafka's client would look for a topic that is not there for half a minute.
+    Topics(settings.kafka, timeout=settings.kafka_timeout.total_seconds()).describe(topic)
+    where = _Positions()
+    config = {**settings.kafka, "on_delivery": where}
+    with Producer(config, client_id=settings.client_id, connection_id=uuid.uuid4().hex) as producer:
+        for line in (text.removesuffix("\n") for text in sys.stdin) if value == "-" else (value,):
+            producer.publish(topic, line, key=key, properties=typed)
+    if call.options.json:
+        positions = [
+            {"partition": partition, "first": first, "last": last}
+            for partition, (first, last) in sorted(where.partitions.items())
+        ]
+        call.out.json({"topic": topic, "published": where.published, "partitions": positions})
+        return
+    places = ", ".join(
+        f"{topic}[{partition}]@{first}" if first == last else f"{topic}[{partition}]@{first}..{last}"
+        for partition, (first, last) in sorted(where.partitions.items())
+    )
+    call.out.say(f"Published {where.published} to {places or topic}.")
+
+
+# --- consume ----------------------------------------------------------------------------------------------------------
+
+
+@command
+def consume(
+    call: Call,
+    topic: Annotated[str, typer.Argument(metavar="TOPIC", help="Topic of the subscription.")],
+    durable: Annotated[str, typer.Option("--durable", metavar="NAME", help="Name of the subscription.")],
+    type_: Annotated[
+        SubscriptionType, typer.Option("--type", help="Type of the subscription.")
+    ] = SubscriptionType.SHARED,
+    count: Annotated[int | None, typer.Option("--count", min=1, help="End after so many messages.")] = None,
+    timeout: Annotated[
+        float | None, typer.Option("--timeout", min=0, metavar="SECONDS", help="End when none comes for so long.")
+    ] = None,
+    ack: Annotated[
+        bool, typer.Option("--ack/--rollback", help="Settle what was printed, or give it back as a failed attempt.")
+    ] = True,  # noqa: FBT002
+    delay: Annotated[
+        float, typer.Option("--delay", min=0, metavar="SECONDS", help="With --rollback: until it may come again.")
+    ] = 0.0,
+    start: Annotated[
+        str, typer.Option("--start", metavar="latest|earliest", help="Where a new subscription starts.")
+    ] = "latest",
+) -> None:  # fmt: skip
+    """Attach to a durable subscription, creating it if there is none, and print its messages, one a line.
+
+    A message is acknowledged after it was printed. Ctrl-C ends in order: what was not printed goes back.
+    """
+    if start not in ("latest", "earliest"):
+        raise typer.BadParameter(f"{start!r} is neither latest nor earliest", param_hint="--start")
+    settings = call.settings()
+    show = _as_json if call.options.json else _as_text
+    printed = 0
+    with (
+        kafkadur.sync.connect(**dict(settings)) as connection,
+        connection.subscribe(
+            topic,
+            durable=durable,
+            type=type_,
+            start="earliest" if start == "earliest" else "latest",
+            window=min(count or _WINDOW, _WINDOW),
+        ) as subscription,
+        _stopped_by_signals(subscription.stop) as stopped,
+    ):
+        while not stopped and printed != count:
+            delivery = subscription.receive(timeout)
+            if delivery is None:
+                break
+            call.out.line(show(delivery))
+            printed += 1
+            if ack:
+                delivery.ack_nowait()
+            else:
+                delivery.rollback_nowait(delay)
+    call.out.say(f"{printed} {'acknowledged' if ack else 'rolled back'}.")
+    if stopped:
+        raise typer.Exit(_SIGNALLED + stopped[0])
+
+
+@contextlib.contextmanager
+def _stopped_by_signals(stop: Callable[[], None]) -> Iterator[list[int]]:
+    """Have SIGINT and SIGTERM call `stop`; provide the list of those that came."""
+    came: list[int] = []
+
+    def take(number: int, _frame: FrameType | None) -> None:
+        came.append(number)
+        stop()
+
+    before = {number: signal.signal(number, take) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield came
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _as_text(delivery: kafkadur.sync.Delivery) -> str:
+    parts = [f"{delivery.partition}@{delivery.offset}", f"attempt={delivery.attempt}"]
+    if delivery.key is not None:
+        parts.append(f"key={_text(delivery.key)}")
+    parts += [f"{name}={_shown(value)}" for name, value in delivery.properties.items()]
+    parts.append("null" if delivery.value is None else _text(delivery.value))
+    return "  ".join(parts)
+
+
+def _text(raw: bytes) -> str:
+    """Return text, escaped where it would break the line; bytes that are none as Python writes them."""
+    try:
+        text = raw.decode()
+    except UnicodeDecodeError:
+        return repr(raw)
+    return text if text.isprintable() else text.encode("unicode_escape").decode()
+
+
+def _shown(value: Property) -> str:
+    return json.dumps(value, ensure_ascii=False) if not isinstance(value, bytes) else repr(value)
+
+
+def _as_json(delivery: kafkadur.sync.Delivery) -> str:
+    record = {
+        "topic": delivery.topic,
+        "partition": delivery.partition,
+        "offset": delivery.offset,
+        "timestamp": delivery.timestamp,
+        "attempt": delivery.attempt,
+        "redelivered": delivery.redelivered,
+        "key": _plain(delivery.key),
+        "properties": {name: _plain(value) for name, value in delivery.properties.items()},
+        "message_id": delivery.fields.message_id,
+        "value": _plain(delivery.value),
+    }
+    return json.dumps(record, ensure_ascii=False)
+
+
+def _plain(value: Property) -> Any:  # noqa: ANN401 - any value of JSON
+    """Return what JSON can carry: bytes as text where they are UTF-8, else as {"base64": ...}."""
+    if not isinstance(value, bytes):
+        return value
+    try:
+        return value.decode()
+    except UnicodeDecodeError:
+        return {"base64": base64.b64encode(value).decode()}

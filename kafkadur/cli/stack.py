@@ -1,0 +1,80 @@
+"""`kafkadur up`, `status` and `down`: a Kafka and a Valkey on this machine. How they run is `kafkadur.stack`."""
+
+from __future__ import annotations
+
+import shlex
+import time
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from kafkadur import stack
+from kafkadur.cli.call import FAILED, Call, local_command
+from kafkadur.cli.output import duration
+from kafkadur.stack.bar import progress_bar
+
+FolderOption = Annotated[Path, typer.Option("--folder", help="Folder of its state, data and logs.")]
+
+
+@local_command
+def up(
+    call: Call,
+    folder: FolderOption = stack.FOLDER,
+    brokers: Annotated[int, typer.Option("--brokers", min=1, max=9, help="Number of Kafka brokers.")] = 1,
+    kafka_port: Annotated[
+        int | None, typer.Option("--kafka-port", min=1, max=65535, help="Port of Kafka; else a free one.")
+    ] = None,
+    redis_port: Annotated[
+        int | None, typer.Option("--redis-port", min=1, max=65535, help="Port of Valkey; else a free one.")
+    ] = None,
+) -> None:
+    """Start Kafka and Valkey on this machine; they go on until `kafkadur down`.
+
+    Standard output is what a shell can take over: eval "$(kafkadur up)".
+    """
+    with progress_bar(call.out.talk) as progress:
+        running = stack.up(
+            folder, brokers=brokers, kafka_port=kafka_port, valkey_port=redis_port, progress=progress
+        )
+    call.out.say(f"Kafka runs at {running.kafka}, Valkey at {running.redis}; logs are in {running.logs}.")
+    if call.options.json:
+        call.out.json(asdict(running))
+        return
+    call.out.line(f"export KAFKADUR_KAFKA={shlex.quote(running.kafka)}")
+    call.out.line(f"export KAFKADUR_REDIS={shlex.quote(running.redis)}")
+
+
+@local_command
+def status(call: Call, folder: FolderOption = stack.FOLDER) -> None:
+    """Show the stack that `kafkadur up` started; exit status 1 unless all of it answers."""
+    found = stack.status(folder)
+    running = found.stack
+    if call.options.json:
+        call.out.json(asdict(found))
+    elif running is not None:
+        word = {True: "answers", False: "does not answer"}
+        call.out.facts(
+            [
+                ("kafka", f"{running.kafka}  {word[found.kafka_answers]}, brokers: {running.brokers}"),
+                ("valkey", f"{running.redis}  {word[found.redis_answers]}"),
+                ("runs for", duration(round((time.time() - running.started) * 1_000))),
+                ("process", str(running.pid)),
+                ("data", running.data),
+                ("logs", running.logs),
+            ]
+        )
+    if running is None:
+        call.out.say(f"No stack runs from {folder}. Start one with: kafkadur up")
+    if running is None or not (found.kafka_answers and found.redis_answers):
+        raise typer.Exit(FAILED)
+
+
+@local_command
+def down(call: Call, folder: FolderOption = stack.FOLDER) -> None:
+    """Stop the stack that `kafkadur up` started and remove its data."""
+    stopped = stack.down(folder)
+    call.out.say(f"Stopped the stack of {folder}." if stopped else f"No stack ran from {folder}.")
+    if call.options.json:
+        call.out.json({"stopped": stopped})

@@ -1,0 +1,325 @@
+"""`kafkadur sub ls | info | explain | unsubscribe`. What is asked is `kafkadur.admin`, the shapes of JSON are here."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import Annotated, Any
+
+import typer
+
+from kafkadur.admin import Admin, Explained, SubscriptionInfo
+from kafkadur.cli.call import Call, command
+from kafkadur.cli.output import Column, clock, count, duration, iso
+from kafkadur.explain import OffsetState
+from kafkadur_coordinators.interface import MemberInfo
+from kafkadur_sharing.errors import IllegalState, SubscriptionActive
+
+NameArgument = Annotated[
+    str, typer.Argument(metavar="NAME", help="Name of the subscription, or CLIENT_ID/NAME.")
+]
+
+
+def _admin(call: Call) -> Admin:
+    return Admin(call.settings(), on_warning=call.out.say)
+
+
+# --- ls -----------------------------------------------------------------------------------------------------------
+
+
+@command
+def ls(call: Call) -> None:
+    """List the durable subscriptions of the namespace."""
+    settings = call.settings()
+    with Admin(settings, on_warning=call.out.say) as admin:
+        found = admin.list()
+    if call.options.json:
+        call.out.json([_summary(info) for info in found])
+        return
+    for info in found:
+        if info.problem is not None:
+            call.out.complain(f"{info.key}: {info.problem}")
+    if not found:
+        call.out.say(f"There are no durable subscriptions in namespace {settings.namespace}.")
+        return
+    columns = [
+        Column(title="name"),
+        Column(title="client id"),
+        Column(title="type"),
+        Column(title="topic"),
+        Column(title="members", number=True),
+        Column(title="in flight", number=True),
+        Column(title="lag", number=True),
+        Column(title="backlog", number=True),
+        Column(title="version", number=True),
+    ]
+    rows = [
+        [
+            info.key.name,
+            info.key.client_id or "-",
+            info.definition.type.value,
+            info.definition.topic,
+            count(len(info.members)),
+            count(info.in_flight),
+            count(info.lag),
+            count(info.backlog),
+            str(info.version),
+        ]
+        for info in found
+    ]
+    call.out.table(columns, rows)
+
+
+# --- info ---------------------------------------------------------------------------------------------------------
+
+
+@command
+def info(call: Call, name: NameArgument) -> None:
+    """Show a subscription: definition, members, partitions."""
+    with _admin(call) as admin:
+        found = admin.info(admin.key(name))
+    if call.options.json:
+        call.out.json(
+            _summary(found)
+            | {
+                "id": found.id,
+                "definition": found.definition.to_record(),
+                "topic_id": found.topic_id,
+                "incarnation": found.incarnation,
+                "grace_ms": found.grace_ms,
+                "members": [_member(member) for member in found.members],
+                "partitions": [asdict(partition) for partition in found.partitions],
+            }
+        )
+        return
+    if found.problem is not None:
+        call.out.complain(found.problem)
+    _show_definition(call, found)
+    _show_members(call, found)
+    _show_partitions(call, found)
+
+
+def _show_definition(call: Call, found: SubscriptionInfo) -> None:
+    definition = found.definition
+    call.out.title(f"Subscription {found.key}")
+    facts = [
+        ("namespace", found.key.namespace),
+        ("type", f"{definition.type.value} ({definition.sharing.value})"),
+        ("topic", definition.topic),
+        ("started at", definition.start),
+    ]
+    if definition.selector is not None:
+        facts.append(("selector", definition.selector))
+    if definition.header_types:
+        types = ", ".join(f"{header}: {kind}" for header, kind in definition.header_types.items())
+        facts.append(("header types", types))
+    facts += [
+        ("id", f"{found.id}, version {found.version}, incarnation {found.incarnation}"),
+        ("Kafka group", found.key.group),
+    ]
+    if found.grace_ms > 0:
+        facts.append(("grace", f"leases are granted again in {duration(found.grace_ms)}"))
+    call.out.facts(facts)
+
+
+def _show_members(call: Call, found: SubscriptionInfo) -> None:
+    if not found.members:
+        call.out.title("\nNo member is attached.")
+        return
+    call.out.title("\nMembers")
+    columns = [
+        Column(title="member"),
+        Column(title="id"),
+        Column(title="attached", number=True),
+        Column(title="leases", number=True),
+        Column(title="credit", number=True),
+        Column(title="session", number=True),
+        Column(title="heard"),
+    ]
+    rows = [
+        [
+            member.name or "-",
+            member.id,
+            f"{duration(max(found.now - member.since, 0))} ago",
+            count(member.leases),
+            count(member.credit),
+            f"{duration(max(member.expires - found.now, 0))} left",
+            "yes" if member.heard else "no",
+        ]
+        for member in found.members
+    ]
+    call.out.table(columns, rows)
+
+
+def _show_partitions(call: Call, found: SubscriptionInfo) -> None:
+    call.out.title("\nPartitions")
+    titles = "floor", "base", "next", "avail", "end", "in flight", "exceptions", "lag", "backlog"
+    columns = [Column(title="partition"), *(Column(title=title, number=True) for title in titles)]
+    rows = [
+        [
+            str(partition.partition),
+            *(
+                "-" if offset is None else str(offset)
+                for offset in (
+                    partition.floor,
+                    partition.base,
+                    partition.next,
+                    partition.avail,
+                    partition.log_end,
+                )
+            ),
+            count(partition.in_flight),
+            count(partition.exceptions),
+            count(partition.lag),
+            count(partition.backlog),
+        ]
+        for partition in found.partitions
+    ]
+    totals = found.in_flight, found.exceptions, found.lag, found.backlog
+    call.out.table(columns, rows, total=["total", "", "", "", "", "", *map(count, totals)])
+
+
+def _summary(info: SubscriptionInfo) -> dict[str, Any]:
+    return {
+        "name": info.key.name,
+        "client_id": info.key.client_id,
+        "policy": info.key.policy.value,
+        "namespace": info.key.namespace,
+        "type": info.definition.type.value,
+        "topic": info.definition.topic,
+        "version": info.version,
+        "members": len(info.members),
+        "in_flight": info.in_flight,
+        "exceptions": info.exceptions,
+        "lag": info.lag,
+        "backlog": info.backlog,
+        "problem": info.problem,
+    }
+
+
+def _member(member: MemberInfo) -> dict[str, Any]:
+    return {
+        "id": member.id,
+        "name": member.name,
+        "since": iso(member.since),
+        "expires": iso(member.expires),
+        "leases": member.leases,
+        "credit": member.credit,
+        "heard": member.heard,
+    }
+
+
+# --- explain --------------------------------------------------------------------------------------------------------
+
+
+@command
+def explain(
+    call: Call,
+    name: NameArgument,
+    partition: Annotated[int, typer.Argument(metavar="PARTITION", min=0, help="Partition of the topic.")],
+    offset: Annotated[int, typer.Argument(metavar="OFFSET", min=0, help="Offset in the partition.")],
+) -> None:
+    """Say what has become of one message: who holds it, when it is due, or that it is settled."""
+    with _admin(call) as admin:
+        found = admin.explain(admin.key(name), partition, offset)
+    if call.options.json:
+        call.out.json(_explained(found))
+        return
+    call.out.title(f"{found.key}: {found.topic}[{partition}]@{offset} is {_verdict(found)}")
+    call.out.facts(_facts(found))
+
+
+def _verdict(found: Explained) -> str:
+    explanation = found.explanation
+    if explanation.state is OffsetState.LEASED:
+        return "reserved" if explanation.reserved else f"leased, attempt {explanation.attempt}"
+    if explanation.state is OffsetState.READY and explanation.due is not None:
+        return "ready, but delayed"
+    return explanation.state.value
+
+
+def _facts(found: Explained) -> list[tuple[str, str]]:
+    explanation, view = found.explanation, found.view
+    facts: list[tuple[str, str]] = []
+    if explanation.state is OffsetState.LEASED and explanation.lease is not None:
+        holder, lease = explanation.holder, explanation.lease
+        facts.append(("held by", lease.member if holder is None else f"{holder.name} (member {holder.id})"))
+        if holder is not None:
+            left = duration(max(holder.expires - found.now, 0))
+            facts.append(("until", f"{clock(holder.expires)}, in {left}; renewed while its process lives"))
+        facts.append(("lease", f"{lease.kind} [{lease.start}, {lease.horizon}), token {lease.token}"))
+    if explanation.state is OffsetState.READY:
+        facts.append(("attempts", f"{explanation.attempts} so far"))
+        if explanation.due is not None:
+            facts.append(("due", f"{clock(explanation.due)}, in {duration(explanation.due - found.now)}"))
+    if explanation.redelivered:
+        facts.append(("delivered", "perhaps before"))
+    if view is not None:
+        facts.append(
+            ("partition", f"floor {view.floor}, base {view.base}, next {view.next}, avail {view.avail}")
+        )
+    facts.append(("log", f"[{found.log.start}, {found.log.end}), subscribed from {found.log.subscribed}"))
+    facts += [("note", note) for note in explanation.notes]
+    return facts
+
+
+def _explained(found: Explained) -> dict[str, Any]:
+    explanation, view = found.explanation, found.view
+    holder, lease = explanation.holder, explanation.lease
+    return {
+        "subscription": str(found.key),
+        "topic": found.topic,
+        "partition": explanation.partition,
+        "offset": explanation.offset,
+        "state": explanation.state.name.lower(),
+        "attempt": explanation.attempt,
+        "redelivered": explanation.redelivered,
+        "due": None if explanation.due is None else iso(explanation.due),
+        "reserved": explanation.reserved,
+        "lease": None
+        if lease is None
+        else {
+            "token": lease.token,
+            "kind": lease.kind,
+            "start": lease.start,
+            "horizon": lease.horizon,
+            "member": lease.member,
+            "name": None if holder is None else holder.name,
+            "until": None if holder is None else iso(holder.expires),
+        },
+        "floor": None if view is None else view.floor,
+        "base": None if view is None else view.base,
+        "next": None if view is None else view.next,
+        "avail": None if view is None else view.avail,
+        "log_start": found.log.start,
+        "log_end": found.log.end,
+        "subscribed": found.log.subscribed,
+        "notes": list(explanation.notes),
+    }
+
+
+# --- unsubscribe ----------------------------------------------------------------------------------------------------
+
+
+@command
+def unsubscribe(
+    call: Call,
+    name: NameArgument,
+    yes: Annotated[bool, typer.Option("--yes", help="Do it; else it is only said what would be done.")] = False,  # noqa: FBT002
+) -> None:
+    """Delete a subscription with all that waits in it. Only looks, unless --yes is given."""
+    with _admin(call) as admin:
+        key = admin.key(name)
+        found = admin.info(key)
+        if not yes and found.members:
+            raise SubscriptionActive(
+                f"Subscription {key} could not be unsubscribed now.",
+                holders=tuple(member.name for member in found.members),
+                remedy="close its consumers first",
+            )
+        if yes:
+            admin.unsubscribe(key)
+    waiting = "unknown" if found.backlog is None else count(found.backlog)
+    what = f"subscription {key} on topic {found.definition.topic} (messages waiting: {waiting})"
+    call.out.say(f"Deleted {what}." if yes else f"Would delete {what}. To do it, add --yes.")
+    if call.options.json:
+        call.out.json({"subscription": str(key), "deleted": yes, "backlog": found.backlog})
