@@ -18,8 +18,8 @@ from kafkadur_sharing.errors import AlreadySettled, LeaseLost
 if TYPE_CHECKING:
     from kafkadur.member import Member
 
-#: Verdict bytes. What is SENT travels in an exchange or has been confirmed.
-FRESH, HANDED, ACKED, ROLLED_BACK, RELEASED, SENT, LOST = 0, 1, 2, 3, 4, 5, 6
+#: Verdict bytes. SENT (an acknowledgement) and RETURNED travel in an exchange or have been confirmed.
+FRESH, HANDED, ACKED, ROLLED_BACK, RELEASED, SENT, LOST, RETURNED = range(8)
 
 
 class Lease:
@@ -243,6 +243,10 @@ class Delivery:
 
         Raises `AlreadySettled` or `LeaseLost`.
         """
+        self._roll_back(delay)
+        self._chunk.member.poke()
+
+    def _roll_back(self, delay: float) -> None:
         chunk, index = self._chunk, self._index
         if chunk.verdicts[index] != HANDED:
             self._refuse()
@@ -253,11 +257,14 @@ class Delivery:
 
         Raises `AlreadySettled` or `LeaseLost`.
         """
+        self._release()
+        self._chunk.member.poke()
+
+    def _release(self) -> None:
         chunk, index = self._chunk, self._index
         if chunk.verdicts[index] != HANDED:
             self._refuse()
         chunk.verdicts[index] = RELEASED
-        chunk.member.poke()
 
     def _refuse(self) -> None:
         verdict = self._chunk.verdicts[self._index]

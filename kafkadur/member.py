@@ -18,7 +18,7 @@ from typing import Protocol
 
 from confluent_kafka import Message
 
-from kafkadur.delivery import ACKED, HANDED, LOST, RELEASED, ROLLED_BACK, SENT, Chunk, Lease
+from kafkadur.delivery import ACKED, HANDED, LOST, RELEASED, RETURNED, ROLLED_BACK, SENT, Chunk, Lease
 from kafkadur.feed import Feed, ReadBatch
 from kafkadur_coordinators.interface import (
     MAX_PARTITIONS,
@@ -44,8 +44,11 @@ CONFIRM_WITHIN = 0.05
 BYTES_STEP = 8
 #: The coordinator tells times in whole ms: waiting a little longer meets them.
 _ROUNDING = 0.002
+#: Spans of a lane, in records, for which the horizon is not extended ahead of time.
+_SMALL_SPAN = 512
 _ACKS = re.compile(bytes((ACKED,)) + b"+")
 _OTHERS = re.compile(b"[" + bytes((ROLLED_BACK, RELEASED)) + b"]")
+_GONE = (SENT, RETURNED)
 _FORGET = bytes.maketrans(bytes((HANDED, ACKED, ROLLED_BACK, RELEASED)), bytes((LOST, LOST, LOST, LOST)))
 
 
@@ -88,11 +91,12 @@ class Member:
         monotonic: Callable[[], float],
         alive: Callable[[], bool],
         poke: Callable[[], None],
+        nudge: Callable[[Member], bool],
         partitions: int,
     ) -> None:
         """`window` and `budget` in records, `window_bytes` in bytes, `session` (time-out) in seconds.
 
-        `alive` says whether the process is seen by others; `poke` asks the pump to look at this member soon.
+        `alive` says whether the process is seen by others; `poke` asks the pump to look at this member soon, `nudge` now: it may do so in the calling thread.
         """
         self.display = display
         self.lane = lane
@@ -108,6 +112,7 @@ class Member:
         self._monotonic = monotonic
         self._alive = alive
         self._poke = poke
+        self._nudge = nudge
         #: called (any thread, lock not held) when a block can be taken or the state changed
         self.on_ready: Callable[[], None] = lambda: None
         #: records a reader may hold back before it pauses
@@ -394,6 +399,36 @@ class Member:
             self.poke()
         return chunk, start, end
 
+    def next_run(self) -> tuple[Chunk, int, int] | None:
+        """As `next_block` for a window of one record: records to be handed out one after another.
+
+        Each only after the one before was acknowledged (`subscription._one_by_one` sees to it); so a lane
+        needs no look at the coordinator, nor a lock, for each of them. None: nothing can be handed out now.
+        """
+        with self.lock:
+            if self.closing or self.failed is not None:
+                return None
+            for queue in (self._urgent, self._ready):
+                while queue and queue[0].handed == len(queue[0].messages):
+                    self._queued -= len(queue.popleft().messages)
+            source = self._urgent or self._ready
+            self._recount()
+            if not source or self._in_hands or (source is self._ready and self.lane and self._held_back()):
+                self._idle()
+                return None
+            if not self.may_dispatch():
+                self._blocked = True
+                return None
+            chunk = source[0]
+            room = self.budget + 1 - self._unconfirmed
+            if room <= 0:
+                self._force = True
+                return None
+            if chunk.handed == 0:
+                self._active.append(chunk)
+            self._touch.add(chunk.lease.partition)
+            return chunk, chunk.handed, min(len(chunk.messages), chunk.handed + room)
+
     def _held_back(self) -> bool:
         """Whether new messages of a lane wait for one that was rolled back."""
         if self._hold:
@@ -401,15 +436,16 @@ class Member:
         return any(not lease.lane and lease.fill < lease.end for lease in self._leases.values())
 
     def _soon(self, chunk: Chunk, handed: int) -> bool:
-        if self.lane:
-            lease = chunk.lease
-            return lease.lane and lease.end - chunk.offset(handed - 1) <= (self.window + self.budget) // 2
-        return self._handed_since > self.window // 4
+        if not self.lane:
+            return self._handed_since > self.window // 4
+        lease, span = chunk.lease, self.window + self.budget
+        # below some size the thread that waits anyway is faster than waking another one
+        return span > _SMALL_SPAN and lease.lane and lease.end - chunk.offset(handed - 1) <= span // 2
 
     def _idle(self) -> None:
         """The application waits: what it settled frees its window as soon as it is sent."""
         if self._pending is None and any(self._has_verdicts(chunk) for chunk in self._active):
-            self.poke()
+            self._force = True
 
     def unblock(self) -> bool:
         """Whether handing out had stopped because this process was not seen, and may go on now."""
@@ -449,7 +485,7 @@ class Member:
         pending = sum(count for _, count in self._pending_open)
         self._unconfirmed = settled + pending
         if settled and self._pending is None:
-            self.poke()
+            self._force = True
 
     def roll_back(self, chunk: Chunk, index: int, delay: int) -> None:
         """Give a record back, to come again in `delay` ms.
@@ -461,23 +497,27 @@ class Member:
             if self.lane and (delay == 0 or self.window == 1):
                 self._hold.add((chunk.lease.partition, chunk.offset(index)))
             chunk.verdicts[index] = ROLLED_BACK
-        self.poke()
 
     def confirm(self, chunk: Chunk, confirmation: Confirmation) -> None:
-        """Tell `confirmation` when the verdicts given so far in this chunk are confirmed."""
+        """Tell `confirmation` when the verdicts given so far in this chunk are confirmed; `nudge` comes next."""
         with self.lock:
             lost = chunk.lease.lost
             if not lost:
                 self._confirm.append((chunk, confirmation))
         if lost:
             confirmation.resolve(self._fenced(f"fencing token {chunk.lease.token}"))
-        else:
-            self.poke()
 
     def poke(self) -> None:
         """Ask the pump for an exchange soon."""
         self._force = True
         self._poke()
+
+    def nudge(self) -> bool:
+        """The application is about to wait: have the exchange made that is due, if one is.
+
+        Whether it has been made already (in this thread): then there may be a block.
+        """
+        return self.due(self._monotonic()) <= self._monotonic() and self._nudge(self)
 
     def wake(self) -> None:
         """Somebody else says there is news."""
@@ -529,7 +569,8 @@ class Member:
     @staticmethod
     def _has_verdicts(chunk: Chunk) -> bool:
         verdicts, low, handed = chunk.verdicts, chunk.low, chunk.handed
-        return verdicts.count(HANDED, low, handed) + verdicts.count(SENT, low, handed) != handed - low
+        quiet = verdicts.count(HANDED, low, handed) + verdicts.count(SENT, low, handed)
+        return quiet + verdicts.count(RETURNED, low, handed) != handed - low
 
     def _compose(self, now: float) -> Exchange:
         chosen = self._choose_partitions(now)
@@ -630,7 +671,7 @@ class Member:
         if lease is None:
             return -1
         for chunk in self._ready:
-            if chunk.lease is lease:
+            if chunk.lease is lease and chunk.handed < len(chunk.messages):
                 return chunk.offset(chunk.handed)
         return lease.fill
 
@@ -699,9 +740,9 @@ class Member:
             _add_returned(
                 returned.setdefault(lease.partition, []), Returned(token, offset, offset + 1, int(how), delay)
             )
-            verdicts[index] = SENT
+            verdicts[index] = RETURNED
             count += 1
-        while low < handed and verdicts[low] == SENT:
+        while low < handed and verdicts[low] in _GONE:
             low += 1
         chunk.low = low
         return count
@@ -720,7 +761,7 @@ class Member:
             self._take_grants(reply)
             self._force = self._force or bool(self._orphaned)
             self._follow()
-            for partition in list(self._feeds):
+            for partition in self._to_route(reply):
                 self._route(partition)
             self._recount()
             self._force = (
@@ -730,6 +771,12 @@ class Member:
             failed = chunk.lease.token in refused
             confirmation.resolve(self._fenced(f"fencing token {chunk.lease.token}") if failed else None)
         self.on_ready()
+
+    def _to_route(self, reply: ExchangeReply) -> set[int]:
+        """Followed partitions whose records this answer may have given to somebody."""
+        changed = {state.partition for state in reply.partitions}
+        changed |= {grant.partition for grant in reply.grants}
+        return changed & self._feeds.keys()
 
     def _close_pending(self) -> None:
         """What the answered exchange carried is known to the coordinator now."""
@@ -908,8 +955,8 @@ class Member:
     def _unread_from(self, lease: Lease) -> int:
         for queue in (self._urgent, self._ready):
             for chunk in queue:
-                if chunk.lease is lease:
-                    return chunk.offset(chunk.handed) if chunk.handed < len(chunk.messages) else lease.fill
+                if chunk.lease is lease and chunk.handed < len(chunk.messages):
+                    return chunk.offset(chunk.handed)
         return lease.fill
 
     def unconfirmed_acks(self) -> int:

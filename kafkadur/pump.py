@@ -76,6 +76,8 @@ class Pump:
         self._presence = presence
         self._monotonic = monotonic
         self._served: list[Served] = []
+        #: held by the thread that talks to the coordinator
+        self._turn = threading.Lock()
         self._jobs: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
         self._closing = False
         self._poked = False
@@ -91,6 +93,24 @@ class Pump:
         if not self._poked:
             self._poked = True
             self._jobs.put(None)
+
+    def assist(self, member: Member) -> bool:
+        """Make a member's exchange in the calling thread unless another thread is at work; whether it was made.
+
+        A thread that has to wait for the exchange anyway makes it sooner than another one that is woken for it.
+        """
+        if not self._turn.acquire(blocking=False):
+            self.poke()
+            return False
+        try:
+            for served in self._served:
+                if served.member is member and served.retry_at <= self._monotonic():
+                    self._exchange(served)
+                    return True
+        finally:
+            self._turn.release()
+        self.poke()
+        return False
 
     def submit(self, job: Callable[[], T]) -> Future[T]:
         """Run `job` in this thread; raises `ConnectionClosed` when the thread has ended."""
@@ -172,10 +192,12 @@ class Pump:
 
     def _main(self) -> None:
         while True:
-            timeout = self._serve_all()
+            with self._turn:
+                timeout = self._serve_all()
             job = self._next_job(timeout)
             while job is not None:
-                job()
+                with self._turn:
+                    job()
                 job = self._next_job(0.0)
             if self._closing and self._jobs.empty():
                 return

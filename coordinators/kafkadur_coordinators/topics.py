@@ -10,7 +10,7 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 from confluent_kafka import (
     Consumer,
@@ -82,7 +82,7 @@ class Topics:
 
         Behind the last stable one) of each partition.
         """
-        spec: OffsetSpec = OffsetSpec.earliest() if where == "earliest" else OffsetSpec.latest()
+        spec = cast("OffsetSpec", OffsetSpec.earliest() if where == "earliest" else OffsetSpec.latest())
         request: dict[TopicPartition, OffsetSpec] = {
             TopicPartition(topic, partition): spec for partition in range(partitions)
         }

@@ -17,7 +17,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from kafkadur.aio.subscription import Subscription
-from kafkadur.aio.waiting import Signal, outcome
+from kafkadur.aio.waiting import Signal, nudge, outcome
 from kafkadur.delivery import Delivery as PlainDelivery
 from kafkadur.member import Member
 from kafkadur.producer import Producer
@@ -308,6 +308,7 @@ class Connection:
             monotonic=time.monotonic,
             alive=presence.alive,
             poke=pump.poke,
+            nudge=lambda member: nudge(pump, member),
             partitions=attachment.topic.partitions,
         )
         member.on_ready = signal.set

@@ -15,7 +15,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
 from kafkadur.aio.waiting import Breath, Confirmed, Pool, Signal, call, outcome
-from kafkadur.delivery import Batch, Chunk
+from kafkadur.delivery import ACKED, HANDED, SENT, Batch, Chunk
 from kafkadur.delivery import Delivery as PlainDelivery
 from kafkadur.durations import seconds
 from kafkadur.pump import Served
@@ -34,6 +34,7 @@ _LEVELS = ("redis",)
 async def _confirm(chunk: Chunk) -> None:
     confirmed = Confirmed()
     chunk.member.confirm(chunk, confirmed)
+    chunk.member.nudge()
     await confirmed.wait()
 
 
@@ -60,7 +61,7 @@ class Delivery(PlainDelivery):
 
         It comes again after `delay` (seconds, or a timedelta) at the earliest. Raises as `ack` does.
         """
-        self.rollback_nowait(seconds(delay))
+        self._roll_back(seconds(delay))
         await _confirm(self._chunk)
 
     async def release(self) -> None:
@@ -68,7 +69,7 @@ class Delivery(PlainDelivery):
 
         Raises as `ack` does.
         """
-        self.release_nowait()
+        self._release()
         await _confirm(self._chunk)
 
     async def extend(self) -> None:
@@ -131,10 +132,10 @@ class Subscription:
         delivery = next(self._block, None)
         if delivery is not None:
             return delivery
-        block = await self._next_block(self._block_size, timeout)
+        block = await self._next_deliveries(timeout)
         if block is None:
             return None
-        self._block = _deliveries(*block)
+        self._block = block
         return next(self._block)
 
     async def receive_batch(
@@ -158,14 +159,20 @@ class Subscription:
         while True:
             for delivery in self._block:
                 yield delivery
-            block = await self._next_block(self._block_size, None)
+            block = await self._next_deliveries(None)
             if block is None:
                 return
-            self._block = _deliveries(*block)
+            self._block = block
             await breath.take()
 
+    async def _next_deliveries(self, timeout: timedelta | float | None) -> Iterator[Delivery] | None:
+        block = await self._next_block(self._block_size, timeout, one=True)
+        if block is None:
+            return None
+        return _one_by_one(*block) if self._member.window == 1 else _deliveries(*block)
+
     async def _next_block(
-        self, most: int, timeout: timedelta | float | None
+        self, most: int, timeout: timedelta | float | None, *, one: bool = False
     ) -> tuple[Chunk, int, int] | None:
         if self._pid != os.getpid():
             raise ForkedConnection(remedy="connect anew in the child process")
@@ -174,7 +181,7 @@ class Subscription:
         deadline = None if left is None else member.now() + left
         while True:
             self._signal.clear()
-            block = member.next_block(most)
+            block = member.next_run() if one and member.window == 1 else member.next_block(most)
             if block is not None:
                 return block
             if member.failed is not None:
@@ -187,7 +194,8 @@ class Subscription:
                 left = deadline - member.now()
                 if left <= 0:
                     return None
-            await self._signal.wait(left)
+            if not member.nudge():
+                await self._signal.wait(left)
 
     async def run(
         self,
@@ -271,3 +279,14 @@ class Subscription:
 
 def _deliveries(chunk: Chunk, start: int, end: int) -> Iterator[Delivery]:
     return map(Delivery, repeat(chunk), range(start, end), chunk.messages[start:end])
+
+
+def _one_by_one(chunk: Chunk, start: int, end: int) -> Iterator[Delivery]:
+    """Deliveries for a window of one: each only after the one before was acknowledged; else it ends early."""
+    verdicts, messages = chunk.verdicts, chunk.messages
+    for index in range(start, end):
+        verdicts[index] = HANDED
+        chunk.handed = index + 1
+        yield Delivery(chunk, index, messages[index])
+        if verdicts[index] not in (ACKED, SENT):
+            return

@@ -14,6 +14,8 @@ from collections.abc import Awaitable, Callable
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
+from kafkadur.member import Member
+from kafkadur.pump import Pump
 from kafkadur_sharing.errors import KafkadurError
 
 T = TypeVar("T")
@@ -92,6 +94,12 @@ class Confirmed:
     async def wait(self) -> None:
         """Wait for it; raises what it failed with."""
         await self._future
+
+
+def nudge(pump: Pump, _member: Member) -> bool:
+    """Have the pump make a member's exchange: the loop itself does no I/O."""
+    pump.poke()
+    return False
 
 
 async def outcome(future: concurrent.futures.Future[T]) -> T:

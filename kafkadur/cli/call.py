@@ -91,7 +91,9 @@ class Call:
             "namespace": self.options.namespace,
             "client_id": self.options.client_id,
         }
-        said = {name for name in ("kafka", "redis") if given[name] or f"KAFKADUR_{name.upper()}" in os.environ}
+        said = {
+            name for name in ("kafka", "redis") if given[name] or f"KAFKADUR_{name.upper()}" in os.environ
+        }
         if not said and (running := status(FOLDER).stack) is not None:
             self.out.say(f"Using the stack of {Path(FOLDER)}: Kafka {running.kafka}, Redis {running.redis}")
             given |= {"kafka": running.kafka, "redis": running.redis}

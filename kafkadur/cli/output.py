@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -16,6 +17,9 @@ from rich.text import Text
 #: Columns of a table in a file or a pipe: wide enough that nothing is cut.
 _PIPE_WIDTH = 500
 
+#: Terminals of fewer columns are narrow.
+_WIDE = 100
+
 _MINUTE_S, _HOUR_S, _DAY_S = 60, 3_600, 86_400
 
 
@@ -25,6 +29,8 @@ class Column:
 
     title: str
     number: bool = False
+    #: Left out where the terminal is narrow.
+    wide: bool = False
 
 
 class Output:
@@ -33,9 +39,9 @@ class Output:
     def __init__(self, *, as_json: bool = False) -> None:
         """`as_json`: data is printed as JSON."""
         self.as_json = as_json
-        self._data = Console(highlight=False)
-        if not self._data.is_terminal and "COLUMNS" not in self._data._environ:  # noqa: SLF001 - see below
-            self._data = Console(highlight=False, width=_PIPE_WIDTH)
+        # A console takes COLUMNS, where it is set, for the width of whatever it prints to.
+        piped = not sys.stdout.isatty() and "COLUMNS" not in os.environ
+        self._data = Console(highlight=False, width=_PIPE_WIDTH if piped else None)
         self._talk = Console(stderr=True, highlight=False)
 
     @property
@@ -65,10 +71,13 @@ class Output:
         sys.stdout.write(f"{text}\n")
         sys.stdout.flush()
 
-    def table(self, columns: Sequence[Column], rows: Iterable[Sequence[str]], total: Sequence[str] = ()) -> None:
+    def table(
+        self, columns: Sequence[Column], rows: Iterable[Sequence[str]], total: Sequence[str] = ()
+    ) -> None:
         """Print a table; `total` is a last row of its own."""
-        table = Table(box=box.SIMPLE_HEAD, show_footer=bool(total), pad_edge=False)
-        for number, column in enumerate(columns):
+        table = Table(box=box.SIMPLE_HEAD, show_footer=bool(total), show_edge=False, pad_edge=False)
+        shown = [n for n, column in enumerate(columns) if not column.wide or self._data.width >= _WIDE]
+        for number, column in ((n, columns[n]) for n in shown):
             table.add_column(
                 column.title,
                 footer=total[number] if total else "",
@@ -78,7 +87,7 @@ class Output:
                 overflow="fold",
             )
         for row in rows:
-            table.add_row(*(Text(cell) for cell in row))
+            table.add_row(*(Text(row[n]) for n in shown))
         self._data.print(table)
 
     def facts(self, facts: Iterable[tuple[str, str]]) -> None:

@@ -12,7 +12,7 @@ from kafkadur.cli.call import Call, command
 from kafkadur.cli.output import Column, clock, count, duration, iso
 from kafkadur.explain import OffsetState
 from kafkadur_coordinators.interface import MemberInfo
-from kafkadur_sharing.errors import IllegalState, SubscriptionActive
+from kafkadur_sharing.errors import SubscriptionActive
 
 NameArgument = Annotated[
     str, typer.Argument(metavar="NAME", help="Name of the subscription, or CLIENT_ID/NAME.")
@@ -128,7 +128,7 @@ def _show_members(call: Call, found: SubscriptionInfo) -> None:
     call.out.title("\nMembers")
     columns = [
         Column(title="member"),
-        Column(title="id"),
+        Column(title="id", wide=True),
         Column(title="attached", number=True),
         Column(title="leases", number=True),
         Column(title="credit", number=True),
@@ -152,8 +152,18 @@ def _show_members(call: Call, found: SubscriptionInfo) -> None:
 
 def _show_partitions(call: Call, found: SubscriptionInfo) -> None:
     call.out.title("\nPartitions")
-    titles = "floor", "base", "next", "avail", "end", "in flight", "exceptions", "lag", "backlog"
-    columns = [Column(title="partition"), *(Column(title=title, number=True) for title in titles)]
+    columns = [
+        Column(title="partition", number=True),
+        Column(title="floor", number=True),
+        Column(title="base", number=True, wide=True),
+        Column(title="next", number=True),
+        Column(title="avail", number=True, wide=True),
+        Column(title="end", number=True),
+        Column(title="in flight", number=True),
+        Column(title="exceptions", number=True),
+        Column(title="lag", number=True),
+        Column(title="backlog", number=True),
+    ]
     rows = [
         [
             str(partition.partition),
@@ -187,7 +197,7 @@ def _summary(info: SubscriptionInfo) -> dict[str, Any]:
         "type": info.definition.type.value,
         "topic": info.definition.topic,
         "version": info.version,
-        "members": len(info.members),
+        "attached": len(info.members),
         "in_flight": info.in_flight,
         "exceptions": info.exceptions,
         "lag": info.lag,
@@ -304,16 +314,20 @@ def _explained(found: Explained) -> dict[str, Any]:
 def unsubscribe(
     call: Call,
     name: NameArgument,
-    yes: Annotated[bool, typer.Option("--yes", help="Do it; else it is only said what would be done.")] = False,  # noqa: FBT002
+    yes: Annotated[
+        bool, typer.Option("--yes", help="Do it; else it is only said what would be done.")
+    ] = False,  # noqa: FBT002
 ) -> None:
     """Delete a subscription with all that waits in it. Only looks, unless --yes is given."""
     with _admin(call) as admin:
         key = admin.key(name)
         found = admin.info(key)
-        if not yes and found.members:
+        # Who is not heard is about to be taken for gone.
+        holders = tuple(member.name for member in found.members if member.heard)
+        if not yes and holders:
             raise SubscriptionActive(
                 f"Subscription {key} could not be unsubscribed now.",
-                holders=tuple(member.name for member in found.members),
+                holders=holders,
                 remedy="close its consumers first",
             )
         if yes:

@@ -14,7 +14,7 @@ from contextlib import ExitStack
 from dataclasses import asdict
 from pathlib import Path
 from types import FrameType
-from typing import Final
+from typing import Final, NoReturn
 
 from confluent_kafka import KafkaException
 from kafkadur_sharing.errors import KafkadurError
@@ -28,28 +28,40 @@ from kafkadur.stack.errors import file_error
 
 OK: Final = 0
 FAILED: Final = 1
-INTERRUPTED: Final = 130
+#: 128 and the number of the signal: 130 for Ctrl-C.
+SIGNALLED: Final = 128
 
 #: What workers leave in the output folder.
 _LEFT: Final = ("*.ledger", "*.log")
+_SIGNALS: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+
+class Interrupted(KeyboardInterrupt):
+    """A signal asked the demo to end."""
+
+    def __init__(self, number: int) -> None:
+        """`number` is that of the signal."""
+        super().__init__(number)
+        self.number = number
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the demo; returns the exit status: 0 all is well, 1 it is not, 130 interrupted."""
+    """Run the demo; returns the exit status: 0 all is well, 1 it is not, 130 interrupted by Ctrl-C."""
     options = _options(arguments)
-    # The last line is the result; with --json it is the only thing on standard output that is no JSON: so it goes with the talk.
+    # With --json standard output is for the document alone.
     console = Console(stderr=options.json)
+    # What the library logs on the way (a member that was killed, for example) is part of the story, and told there.
     logging.getLogger("kafkadur").addHandler(logging.NullHandler())
-    for number in (signal.SIGTERM, signal.SIGHUP):
+    for number in _SIGNALS:
         signal.signal(number, _interrupt)
     started = time.monotonic()
-    outcome: Outcome | None = None
     seconds: dict[str, float] = {}
+    outcome: Outcome | None = None
     try:
         outcome = _run(options, Display(console), seconds)
         line, code = outcome.line, OK if outcome.ok else FAILED
-    except KeyboardInterrupt:
-        line, code = "demo: interrupted, nothing is left behind", INTERRUPTED
+    except Interrupted as interrupted:
+        line, code = "demo: interrupted", SIGNALLED + interrupted.number
     except KafkadurError as error:
         line, code = f"demo: FAILED {error}", FAILED
     except KafkaException as error:
@@ -57,14 +69,111 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except OSError as error:
         line, code = f"demo: FAILED {file_error(error, options.output)}", FAILED
     if options.json:
-        document = {
-            "status": code,
-            "line": line,
-            "seconds": seconds | {"all": time.monotonic() - started},
-            "takeover_seconds": outcome.takeover if outcome else None,
-            "defects": outcome.defects if outcome else [line],
-            "subscriptions": [asdict(proof) for proof in outcome.proofs] if outcome else [],
-        }
-        sys.stdout.write(json.dumps(document) + "\n")
+        seconds["all"] = time.monotonic() - started
+        sys.stdout.write(json.dumps(_document(line, code, outcome, seconds)) + "\n")
     console.print(line, markup=False, highlight=False, soft_wrap=True)
     return code
+
+
+def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        prog="python -m kafkadur.demo",
+        description="Durable subscriptions at work on a real Kafka, through killed processes, checked at the end.",
+    )
+    parser.add_argument("--short", action="store_true", help=f"the first {SHORT:,} flights instead of all {ALL:,}")
+    parser.add_argument("--keep", action="store_true", help="leave Kafka, Valkey and the ledgers for looking around")
+    parser.add_argument("--json", action="store_true", help="the result as JSON on standard output")
+    parser.add_argument(
+        "--output", type=Path, default=Path("demo-output"), metavar="FOLDER",
+        help="where the workers' ledgers lie while it runs (default: %(default)s)",
+    )  # fmt: skip
+    return parser.parse_args(arguments)
+
+
+def _interrupt(number: int, _frame: FrameType | None) -> NoReturn:
+    # Whatever comes after the first one would only disturb the end that has begun.
+    for each in _SIGNALS:
+        signal.signal(each, signal.SIG_IGN)
+    raise Interrupted(number)
+
+
+def _run(options: argparse.Namespace, display: Display, seconds: dict[str, float]) -> Outcome:
+    total = SHORT if options.short else ALL
+    output: Path = options.output.absolute()
+    output.mkdir(parents=True, exist_ok=True)
+    _clear(output)
+    evidence = bool(options.keep)
+    try:
+        display.head(f"kafkadur demo: {total:,} flights of 2013 on a real Kafka")
+        with ExitStack() as running:
+            begun = time.monotonic()
+            kafka, redis = running.enter_context(_kept_stack(display) if options.keep else _stack(display))
+            seconds["stack"] = time.monotonic() - begun
+            try:
+                outcome = play(
+                    Stage(kafka=kafka, redis=redis, output=output, total=total, display=display, seconds=seconds)
+                )
+            except KafkadurError:
+                evidence = True
+                raise
+            evidence = evidence or not outcome.ok
+            begun = time.monotonic()
+        seconds["end"] = time.monotonic() - begun
+        for defect in outcome.defects:
+            display.say(f"   {defect}")
+        display.say("   seconds: " + ", ".join(f"{part} {took:.1f}" for part, took in seconds.items()))
+        return outcome
+    finally:
+        if evidence:
+            display.say(f"   ledgers and logs of the workers are in {options.output}")
+        else:
+            _clear(output)
+            with contextlib.suppress(OSError):  # something else lies there
+                output.rmdir()
+
+
+def _clear(output: Path) -> None:
+    for pattern in _LEFT:
+        for path in output.glob(pattern):
+            path.unlink()
+
+
+@contextlib.contextmanager
+def _stack(display: Display) -> Generator[tuple[str, str], None, None]:
+    """A stack for the length of the demo: its addresses of Kafka and Redis."""
+    with ExitStack() as running:
+        with display.bar("starting Kafka and Valkey") as bar:
+            stack = running.enter_context(embedded(progress=bar.update))
+        yield stack.kafka, stack.redis
+
+
+@contextlib.contextmanager
+def _kept_stack(display: Display) -> Generator[tuple[str, str], None, None]:
+    """A stack that stays when the demo comes to its end; one that was not there before goes if it does not."""
+    there = status().stack is not None
+    with display.bar("starting Kafka and Valkey") as bar:
+        stack = up(progress=bar.update)
+    try:
+        yield stack.kafka, stack.redis
+    except BaseException:
+        if not there:
+            down()
+        raise
+    display.say(f"   Kafka runs on at {stack.kafka}, Valkey at {stack.redis}, from {FOLDER}; stop them with `kafkadur down`")
+
+
+def _document(line: str, code: int, outcome: Outcome | None, seconds: dict[str, float]) -> dict[str, object]:
+    """The result for programs."""
+    return {
+        "status": code,
+        "line": line,
+        "messages": outcome.total if outcome else 0,
+        "takeover_seconds": outcome.takeover if outcome else None,
+        "defects": outcome.defects if outcome else [line],
+        "subscriptions": [asdict(proof) for proof in outcome.proofs] if outcome else [],
+        "seconds": seconds,
+    }
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -130,9 +130,9 @@ def play(stage: Stage) -> Outcome:
 
 def create(stage: Stage) -> None:
     """Create the topic, and both subscriptions while nobody listens and nothing is there yet."""
-    topic = NewTopic(TOPIC, num_partitions=PARTITIONS)
+    kafka = AdminClient({"bootstrap.servers": stage.kafka})
     try:
-        AdminClient({"bootstrap.servers": stage.kafka}).create_topics([topic])[TOPIC].result(_KAFKA_S)
+        kafka.create_topics([NewTopic(TOPIC, num_partitions=PARTITIONS)])[TOPIC].result(_KAFKA_S)
     except KafkaException as error:
         if error.args[0].code() == KafkaError.TOPIC_ALREADY_EXISTS:
             raise DemoError(
@@ -163,10 +163,11 @@ def load(stage: Stage) -> None:
     stage.display.say(f"   loaded {stage.total:,} flights in {took:.1f} s, {stage.total / took:,.0f} a second")
 
 
-def end_offsets(kafka: str) -> dict[int, int]:
+def end_offsets(address: str) -> dict[int, int]:
     """Partition -> end offset, asked of Kafka itself."""
+    kafka = AdminClient({"bootstrap.servers": address})
     wanted = {TopicPartition(TOPIC, partition): OffsetSpec.latest() for partition in range(PARTITIONS)}
-    answers = AdminClient({"bootstrap.servers": kafka}).list_offsets(wanted, request_timeout=_KAFKA_S)
+    answers = kafka.list_offsets(wanted, request_timeout=_KAFKA_S)
     return {place.partition: answer.result(_KAFKA_S).offset for place, answer in answers.items()}
 
 

@@ -24,7 +24,7 @@ from kafkadur.pump import Pump, Served
 from kafkadur.readers import PointReader, Readers, TailReader
 from kafkadur.settings import Settings, settings
 from kafkadur.sync.subscription import Subscription
-from kafkadur.sync.waiting import Signal, outcome
+from kafkadur.sync.waiting import Signal, nudge, outcome
 from kafkadur_coordinators import presence as presences
 from kafkadur_coordinators.interface import Known
 from kafkadur_coordinators.journal import Journal
@@ -300,6 +300,7 @@ class Connection:
             monotonic=time.monotonic,
             alive=presence.alive,
             poke=pump.poke,
+            nudge=lambda member: nudge(pump, member),
             partitions=attachment.topic.partitions,
         )
         member.on_ready = signal.set

@@ -12,6 +12,8 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
+from kafkadur.member import Member
+from kafkadur.pump import Pump
 from kafkadur_sharing.errors import KafkadurError
 
 T = TypeVar("T")
@@ -66,6 +68,11 @@ class Confirmed:
         with self._lock:
             if self._error is not None:
                 raise self._error
+
+
+def nudge(pump: Pump, member: Member) -> bool:
+    """Make a member's exchange in this thread, which waits for it anyway; whether it was made."""
+    return pump.assist(member)
 
 
 def outcome(future: concurrent.futures.Future[T]) -> T:

@@ -208,11 +208,11 @@ async def test_properties_and_fields_arrive_typed(place: Place, kind: str) -> No
         "int": -(2**63),
         "float": 0.1,
         "infinite": float("-inf"),
-        "true": True,
-        "false": False,
-        "none": None,
+        "yes": True,
+        "no": False,
+        "nothing": None,
         "raw": b"\xff\x00",
-        "text like a number": "17",
+        "digits": "17",
     }
     async with place.connect() as connection:
         async with await connection.subscribe(topic, durable="d", type=kind) as subscription:

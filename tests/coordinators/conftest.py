@@ -1,0 +1,31 @@
+"""Fixtures for the tests of the coordinator: one real Valkey a run, subscriptions that no other test sees."""
+
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from kafkadur.stack import Valkey, embedded
+from tests.coordinators.world import World
+
+
+@pytest.fixture(scope="session")
+def valkey() -> Iterator[Valkey]:
+    """Provide a running Valkey without Kafka, for the whole run."""
+    with embedded(kafka=False) as stack:
+        assert stack.valkey is not None
+        yield stack.valkey
+
+
+@pytest.fixture
+def make(valkey: Valkey) -> Iterator[Callable[..., World]]:
+    """Provide a maker of subscriptions: `make("shared", partitions=1)`; they are created already."""
+    made: list[World] = []
+
+    def create(type_: str = "shared", partitions: int = 1, *, starts: tuple[int, ...] = ()) -> World:
+        world = World(valkey.url, type_=type_, partitions=partitions)
+        made.append(world)
+        return world.create(starts=starts)
+
+    yield create
+    for world in made:
+        world.close()

@@ -1,0 +1,303 @@
+"""A subscription on a real Valkey under a clock of the test's own, and members that speak the scripts' language.
+
+Nothing is asserted here. Kafka takes no part: offsets are numbers that the tests make up.
+"""
+
+import uuid
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import redis
+from kafkadur_coordinators.interface import (
+    Attached,
+    Exchange,
+    ExchangeReply,
+    Grant,
+    How,
+    Inspection,
+    LeaseView,
+    PartitionReport,
+    PartitionView,
+    Returned,
+    Settled,
+)
+from kafkadur_coordinators.redis_coordinator import (
+    MemberSession,
+    RedisCoordinator,
+    Refusal,
+    SubscriptionAddress,
+)
+
+TOPIC_ID = "topic-1"
+SESSION_MS = 10_000
+#: Where the test clock begins, ms: a time of today's size, since sizes are what packing gets wrong.
+BEGIN_MS = 1_790_000_000_000
+
+
+class Clock:
+    """A clock that moves only when told to."""
+
+    def __init__(self) -> None:
+        self.now = BEGIN_MS
+
+    def __call__(self) -> int:
+        return self.now
+
+    def advance(self, ms: int) -> None:
+        self.now += ms
+
+
+class Ears:
+    """One connection that listens on channels, as the process of some members does."""
+
+    def __init__(self, url: str) -> None:
+        client: Any = redis.Redis.from_url(url, protocol=2)
+        self._client = client
+        self._connection: Any = client.connection_pool.get_connection()
+        self.channels: set[str] = set()
+
+    def listen(self, channel: str) -> None:
+        self._send("SSUBSCRIBE", channel)
+        self.channels.add(channel)
+
+    def forget(self, channel: str) -> None:
+        self._send("SUNSUBSCRIBE", channel)
+        self.channels.discard(channel)
+
+    def _send(self, command: str, channel: str) -> None:
+        self._connection.send_command(command, channel)
+        while self._connection.read_response()[0] != command.lower().encode():
+            pass  # what was published in the meantime
+
+    def heard(self) -> list[str]:
+        """What was published on the channels until now, as a list of channels."""
+        self._connection.send_command("PING")
+        found: list[str] = []
+        while True:
+            answer = self._connection.read_response()
+            if not isinstance(answer, list) or answer[0] == b"pong":
+                return found
+            if answer[0] == b"smessage":
+                found.append(answer[1].decode())
+
+    def close(self) -> None:
+        """Close the connection, as the death of its process does."""
+        self._connection.disconnect()
+        self._client.close()
+
+
+@dataclass
+class Member:
+    """One member as its process sees it."""
+
+    world: "World"
+    id: str
+    session: MemberSession
+    attached: Attached
+    number: int = 0
+    have: int = 0
+    #: token -> lease as it was granted
+    grants: dict[int, Grant] = field(default_factory=dict[int, Grant])
+    last: Exchange | None = None
+
+    def build(
+        self,
+        *parts: PartitionReport,
+        credit: int = 0,
+        span: int = 10,
+        ask: bool = False,
+    ) -> Exchange:
+        """The next exchange, numbered."""
+        self.number += 1
+        self.last = Exchange(
+            number=self.number, credit=credit, have=self.have, ask_presence=ask, span=span, parts=parts
+        )
+        return self.last
+
+    def say(
+        self, *parts: PartitionReport, credit: int = 0, span: int = 10, ask: bool = False
+    ) -> ExchangeReply:
+        """Make the next exchange and remember what it brought."""
+        return self.send(self.build(*parts, credit=credit, span=span, ask=ask))
+
+    def send(self, exchange: Exchange) -> ExchangeReply:
+        """Send an exchange, new or again, and remember what it brought."""
+        reply = self.session.exchange(exchange)
+        self.have = max(self.have, reply.token)
+        self.grants |= {grant.token: grant for grant in reply.grants}
+        for token in reply.refused:
+            self.grants.pop(token, None)
+        return reply
+
+    def detach(self, *partitions: int) -> None:
+        self.session.detach(partitions)
+
+    @property
+    def channel(self) -> str:
+        return self.world.address.channel(self.id)
+
+
+class World:
+    """A subscription of its own."""
+
+    def __init__(self, url: str, *, type_: str = "shared", partitions: int = 1) -> None:
+        self.url = url
+        self.clock = Clock()
+        self.calls: list[tuple[str, Sequence[object], Sequence[object]]] = []
+        self.coordinator = RedisCoordinator(url, clock=self.clock)
+        self.address = SubscriptionAddress(prefix="kafkadur", namespace="test", tag=uuid.uuid4().hex[:16])
+        self.id = f"0.{uuid.uuid4().hex[:6]}"
+        self.type = type_
+        self.partitions = partitions
+        self.version = 0
+        self.ears = Ears(url)
+
+    def close(self) -> None:
+        self.ears.close()
+        self.coordinator.close()
+
+    # -- the definition -----------------------------------------------------------------------------------------
+
+    def run(self, name: str, *request: object, partitions: Sequence[int] = ()) -> list[Any]:
+        """Run a script with the common part of a request before `request`; the reply whatever its code."""
+        keys = self.address.fixed()
+        for partition in partitions:
+            keys += self.keys(partition)
+        common = self.coordinator.common(subscription_id="" if self.version == 0 else self.id)
+        return self.coordinator.run(name, keys, [*common, *request])
+
+    def keys(self, partition: int) -> list[str]:
+        """State, bits and runs of a partition."""
+        return self.address.partition(self.id, TOPIC_ID, partition)
+
+    def put(self, token: str, *, starts: Sequence[int] = (), seen: int = 0) -> list[Any]:
+        """Give all partitions their first state."""
+        reply: list[Any] = []
+        for first in range(0, self.partitions, 16):
+            group = range(first, min(first + 16, self.partitions))
+            parts = [[p, starts[p] if starts else 0, seen] for p in group]
+            reply = self.run("partitions", parts, token, self.partitions, partitions=group)
+        return reply
+
+    def install(self, token: str, *, version: int, incarnation: int = 1, grace: int = 0) -> list[Any]:
+        return self.run(
+            "install",
+            self.id,
+            version,
+            '{"topic_id": "topic-1"}',
+            self.type,
+            self.partitions,
+            incarnation,
+            token,
+            grace,
+        )
+
+    def create(self, *, starts: Sequence[int] = ()) -> "World":
+        """Create the subscription as `lifecycle.py` does, without a journal."""
+        assert self.run("change", 0, "first", 20_000)[0] == "OK"
+        assert self.put("first", starts=starts)[0] == "OK"
+        assert self.install("first", version=1)[0] == "OK"
+        self.version = 1
+        return self
+
+    # -- members ------------------------------------------------------------------------------------------------
+
+    def session(self, member: str) -> MemberSession:
+        return MemberSession(
+            self.coordinator, self.address, subscription_id=self.id, topic_id=TOPIC_ID, member=member
+        )
+
+    def attach(
+        self,
+        member: str | None = None,
+        *,
+        listening: bool = True,
+        most: int | None = None,
+        kind: str = "",
+        session_ms: int = SESSION_MS,
+    ) -> Member:
+        """Attach a member, heard on its channel unless told otherwise."""
+        name = member or f"m-{uuid.uuid4().hex[:8]}"
+        if listening:
+            self.ears.listen(self.address.channel(name))
+        session = self.session(name)
+        limit = (1 if self.type == "exclusive" else 0) if most is None else most
+        attached = session.attach(
+            name=f"name of {name}", session_ms=session_ms, version=self.version, most=limit, kind=kind
+        )
+        return Member(world=self, id=name, session=session, attached=attached)
+
+    # -- looking ------------------------------------------------------------------------------------------------
+
+    def inspect(self) -> Inspection:
+        """All partitions (at most 16) and all leases."""
+        return self.coordinator.inspect(
+            self.address, self.id, TOPIC_ID, range(min(self.partitions, 16))
+        )
+
+    def partition(self, partition: int = 0) -> PartitionView:
+        return self.inspect().partitions[partition]
+
+    def leases(self) -> dict[int, LeaseView]:
+        return {lease.token: lease for lease in self.inspect().leases}
+
+    def dump(self) -> dict[bytes, object]:
+        """Everything that is stored for this subscription."""
+        client: Any = redis.Redis.from_url(self.url, protocol=2)
+        found: dict[bytes, object] = {}
+        with client:
+            for key in client.scan_iter(match=f"{self.address.root}*", count=1000):
+                kind = client.type(key)
+                if kind == b"hash":
+                    found[key] = client.hgetall(key)
+                elif kind == b"zset":
+                    found[key] = client.zrange(key, 0, -1, withscores=True)
+                else:
+                    found[key] = client.get(key)
+        return found
+
+    def field(self, name: str) -> str:
+        """A field of the subscription's own record; empty if it is not there."""
+        value = self.coordinator.command("HGET", self.address.fixed()[0], name)
+        return value.decode() if isinstance(value, bytes) else ""
+
+
+def report(partition: int = 0, **fields: Any) -> PartitionReport:
+    """What a member says of one partition."""
+    return PartitionReport(partition=partition, **fields)
+
+
+def settled(token: int, *bounds: int) -> Settled:
+    """Settled ranges: start, end, start, end, ..."""
+    return Settled(token, bounds)
+
+
+def blob(token: int, offsets: Sequence[int]) -> Settled:
+    """Settled offsets as a bitmap."""
+    first = min(offsets) - min(offsets) % 8
+    bits = bytearray((max(offsets) - first) // 8 + 1)
+    for offset in offsets:
+        bits[(offset - first) // 8] |= 128 >> (offset - first) % 8
+    return Settled(token, (), first, bytes(bits))
+
+
+def unread(token: int, start: int, end: int) -> Returned:
+    return Returned(token, start, end, int(How.UNREAD))
+
+
+def released(token: int, start: int, end: int) -> Returned:
+    return Returned(token, start, end, int(How.RELEASED))
+
+
+def rolled_back(token: int, start: int, end: int, delay: int = 0) -> Returned:
+    return Returned(token, start, end, int(How.ROLLED_BACK), delay)
+
+
+def refusal(call: Callable[[], object]) -> Refusal | None:
+    """The refusal that a call ends in; None if it does not."""
+    try:
+        call()
+    except Refusal as refused:
+        return refused
+    return None
