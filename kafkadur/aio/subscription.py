@@ -99,6 +99,8 @@ class Subscription:
         self._signal = signal
         self._block: Iterator[Delivery] = iter(())
         self._block_size = max(min(served.member.window // 4, _LONGEST_BLOCK), 1)
+        #: whether the last block was waited for: then others had their turn
+        self._rested = False
         self._stopping = False
         self._closed = False
         self._pid = os.getpid()
@@ -163,7 +165,8 @@ class Subscription:
             if block is None:
                 return
             self._block = block
-            await breath.take()
+            if not self._rested:
+                await breath.take()
 
     async def _next_deliveries(self, timeout: timedelta | float | None) -> Iterator[Delivery] | None:
         block = await self._next_block(self._block_size, timeout, one=True)
@@ -179,6 +182,7 @@ class Subscription:
         member = self._member
         left = None if timeout is None else seconds(timeout)
         deadline = None if left is None else member.now() + left
+        self._rested = False
         while True:
             self._signal.clear()
             block = member.next_run() if one and member.window == 1 else member.next_block(most)
@@ -194,6 +198,7 @@ class Subscription:
                 left = deadline - member.now()
                 if left <= 0:
                     return None
+            self._rested = True
             if not member.nudge():
                 await self._signal.wait(left)
 

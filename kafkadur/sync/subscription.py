@@ -97,6 +97,7 @@ class Subscription:
         self._signal = signal
         self._block: Iterator[Delivery] = iter(())
         self._block_size = max(min(served.member.window // 4, _LONGEST_BLOCK), 1)
+        self._rested = False
         self._stopping = False
         self._closed = False
         self._pid = os.getpid()
@@ -150,7 +151,8 @@ class Subscription:
             if block is None:
                 return
             self._block = block
-            breath.take()
+            if not self._rested:
+                breath.take()
 
     def _next_deliveries(self, timeout: timedelta | float | None) -> Iterator[Delivery] | None:
         block = self._next_block(self._block_size, timeout, one=True)
@@ -166,6 +168,7 @@ class Subscription:
         member = self._member
         left = None if timeout is None else seconds(timeout)
         deadline = None if left is None else member.now() + left
+        self._rested = False
         while True:
             self._signal.clear()
             block = member.next_run() if one and member.window == 1 else member.next_block(most)
@@ -181,6 +184,7 @@ class Subscription:
                 left = deadline - member.now()
                 if left <= 0:
                     return None
+            self._rested = True
             if not member.nudge():
                 self._signal.wait(left)
 

@@ -145,7 +145,9 @@ class World:
         self.url = url
         self.clock = Clock()
         self.calls: list[tuple[str, Sequence[object], Sequence[object]]] = []
-        self.coordinator = RedisCoordinator(url, clock=self.clock)
+        self.coordinator = RedisCoordinator(
+            url, clock=self.clock, recorder=lambda *call: self.calls.append(call)
+        )
         self.address = SubscriptionAddress(prefix="kafkadur", namespace="test", tag=uuid.uuid4().hex[:16])
         self.id = f"0.{uuid.uuid4().hex[:6]}"
         self.type = type_

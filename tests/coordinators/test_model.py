@@ -1,0 +1,401 @@
+"""The real scripts against the model: random lives of a subscription, compared after every step."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import hypothesis.strategies as st
+import pytest
+from hypothesis import HealthCheck, settings
+from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule, run_state_machine_as_test
+from kafkadur_coordinators import scripts
+from kafkadur_coordinators.interface import Exchange, ExchangeReply, How, PartitionReport, Returned, Settled
+
+from kafkadur.stack import Valkey
+from tests.coordinators.model import Held, Model
+from tests.coordinators.world import SESSION_MS, Member, World, blob
+
+MOST_MEMBERS = 4
+DELAYS = (0, 0, 50, 3_000)
+DRAIN_ROUNDS = 60
+
+
+class Life(RuleBasedStateMachine):
+    """One subscription, from its creation until everything in it is settled."""
+
+    url = ""
+    lane = False
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.members: list[Member] = []
+        self.gone: list[Member] = []
+        self.stale: list[int] = []
+        self.now = 0
+        self.count = 0
+
+    @initialize(starts=st.lists(st.sampled_from((0, 3, 8, 1_000_003, 3_000_000_005)), min_size=1, max_size=3))
+    def create(self, starts: list[int]) -> None:
+        type_ = "exclusive" if self.lane else "shared"
+        self.world = World(self.url, type_=type_, partitions=len(starts))
+        self.world.create(starts=starts)
+        self.model = Model(starts, lane=self.lane)
+
+    # -- what every step ends with --------------------------------------------------------------------------------
+
+    def check(self, caller: str = "", positions: dict[int, int] | None = None, span: int = 0) -> None:
+        self.model.heard = {m.id for m in self.members if m.channel in self.world.ears.channels}
+        seen = self.world.inspect()
+        assert seen.now >= self.now, "time went back"
+        self.now = seen.now
+        self.model.follow(seen, caller=caller, positions=positions or {}, span=span)
+        self.model.compare(seen)
+        known = self.world.coordinator.peek(self.world.address)
+        assert [m.id for m in known.members] == list(self.model.members)
+
+    def unchanged(self, before: dict[bytes, object]) -> None:
+        assert self.world.dump() == before
+
+    @property
+    def script_now(self) -> int:
+        """The time of the script that ran last."""
+        return self.world.calls[-1][2][3]  # type: ignore[return-value]  # ms
+
+    # -- members ----------------------------------------------------------------------------------------------------
+
+    @precondition(lambda self: len(self.members) < (2 if self.lane else MOST_MEMBERS))
+    @rule(listening=st.sampled_from((True, True, True, False)))
+    def attach(self, listening: bool) -> None:
+        self.count += 1
+        self._attach(f"m{self.count}", listening=listening)
+
+    @precondition(lambda self: self.members or self.gone)
+    @rule(data=st.data())
+    def attach_again(self, data: st.DataObject) -> None:
+        member = data.draw(st.sampled_from(self.members + self.gone))
+        self._attach(member.id, listening=True)
+
+    def _attach(self, name: str, *, listening: bool) -> None:
+        self.model.heard = {m.id for m in self.members if m.channel in self.world.ears.channels}
+        if listening:
+            self.model.heard.add(name)
+        world = self.world
+        channel = world.address.channel(name)
+        world.ears.listen(channel) if listening else None
+        session = world.session(name)
+        reply = world.coordinator.run(
+            "attach",
+            world.address.fixed(),
+            [*world.coordinator.common(subscription_id=world.id, member=name), name, SESSION_MS, 1, int(self.lane), ""],
+        )
+        now = reply[3]
+        self.model.reap(now, name, ask=True)
+        if self.lane and set(self.model.members) - {name}:
+            assert reply[0] == "ACTIVE"
+            assert [x.decode() for x in reply[4]] == [x for x in self.model.members if x != name]
+            if name not in self.model.members:
+                world.ears.forget(channel) if listening else None
+            self.check()
+            return
+        assert reply[0] == "OK"
+        self.model.attach(name, now, SESSION_MS)
+        session.incarnation = reply[2]
+        for old in [m for m in self.members + self.gone if m.id == name]:
+            self.stale += old.grants
+        self.members = [m for m in self.members if m.id != name]
+        self.gone = [m for m in self.gone if m.id != name]
+        attached: Any = None
+        self.members.append(Member(world=world, id=name, session=session, attached=attached))
+        self.check()
+
+    @precondition(lambda self: self.members)
+    @rule(data=st.data())
+    def detach(self, data: st.DataObject) -> None:
+        member = data.draw(st.sampled_from(self.members))
+        partitions = data.draw(st.lists(st.sampled_from(sorted(self.model.places)), unique=True))
+        member.detach(*partitions)
+        if member.id in self.model.members:
+            self.model.leave(member.id, clean=True)
+            for partition in partitions:
+                self.model.touch(partition)
+        self.members.remove(member)
+        self.stale += member.grants
+        self.check()
+
+    @precondition(lambda self: self.members)
+    @rule(data=st.data())
+    def fall_silent(self, data: st.DataObject) -> None:
+        member = data.draw(st.sampled_from(self.members))
+        if member.channel in self.world.ears.channels:
+            self.world.ears.forget(member.channel)
+        else:
+            self.world.ears.listen(member.channel)
+
+    @rule(ms=st.sampled_from((1, 60, 400, 600, 4_000, SESSION_MS + 1)))
+    def wait(self, ms: int) -> None:
+        self.world.clock.advance(ms)
+        self.check()
+
+    @rule(ms=st.sampled_from((5, 700, 3_600_000)))
+    def step_back(self, ms: int) -> None:
+        self.world.clock.advance(-ms)
+
+    # -- exchanges --------------------------------------------------------------------------------------------------
+
+    @precondition(lambda self: self.members)
+    @rule(data=st.data())
+    def exchange(self, data: st.DataObject) -> None:
+        member = data.draw(st.sampled_from(self.members))
+        credit = data.draw(st.integers(0, 12))
+        leaving = data.draw(st.integers(0, 9)) == 0
+        span = 0 if leaving else 8
+        touched = data.draw(st.lists(st.sampled_from(sorted(self.model.places)), unique=True, max_size=3))
+        parts = [self._report(member, p, data, leaving=leaving) for p in touched]
+        ask = data.draw(st.integers(0, 3)) == 0
+        said = member.build(*parts, credit=0 if leaving else credit, span=span, ask=ask)
+        self._send(member, said, forget=data.draw(st.integers(0, 5)) == 0)
+
+    def _report(self, member: Member, p: int, data: st.DataObject, *, leaving: bool) -> PartitionReport:
+        avail = self.model.places[p].avail + data.draw(st.sampled_from((0, 0, 1, 3, 9)))
+        settled: list[Settled] = []
+        returned: list[Returned] = []
+        done: list[int] = []
+        position = -1
+        for token in [t for t, g in member.grants.items() if g.partition == p]:
+            lease = self.model.leases.get(token)
+            if lease is None or lease.member != member.id:
+                grant = member.grants[token]  # it went: everything said of it is refused
+                settled.append(Settled(token, (grant.start, grant.horizon)))
+                continue
+            position = max(position, self._judge(lease, avail, data, settled, returned, leaving=leaving))
+            if data.draw(st.integers(0, 4)) == 0:
+                done.append(token)
+        if self.stale and data.draw(st.integers(0, 5)) == 0:
+            done.append(data.draw(st.sampled_from(self.stale)))
+        said_avail = avail if data.draw(st.booleans()) else -1
+        return PartitionReport(p, said_avail, position if self.lane else -1, settled, returned, done)
+
+    def _judge(
+        self,
+        lease: Held,
+        avail: int,
+        data: st.DataObject,
+        settled: list[Settled],
+        returned: list[Returned],
+        *,
+        leaving: bool,
+    ) -> int:
+        """Verdicts on parts of a lease; returns the position of a lane, -1 for a range."""
+        end = min(lease.end, avail)
+        at, bits = lease.start, list[int]()
+        while at < end:
+            stop = min(end, at + data.draw(st.integers(1, 5)))
+            what = data.draw(st.sampled_from(("", "", "range", "range", "blob", "back", "released", "unread")))
+            if what == "range":
+                settled.append(Settled(lease.token, (at, stop)))
+            elif what == "blob":
+                bits += range(at, stop)
+            elif what == "back":
+                delay = data.draw(st.sampled_from(DELAYS))
+                returned.append(Returned(lease.token, at, stop, int(How.ROLLED_BACK), delay))
+            elif what == "released":
+                returned.append(Returned(lease.token, at, stop, int(How.RELEASED)))
+            elif what == "unread" and not lease.lane:
+                returned.append(Returned(lease.token, at, stop, int(How.UNREAD)))
+            at = stop
+        if bits:
+            settled.append(blob(lease.token, bits))
+        if leaving and lease.lane:
+            unread = data.draw(st.integers(lease.start, lease.end))
+            returned.append(Returned(lease.token, unread, lease.end, int(How.UNREAD)))
+        return data.draw(st.integers(lease.start, max(end, lease.start))) if lease.lane else -1
+
+    def _send(self, member: Member, said: Exchange, *, forget: bool = False) -> None:
+        self.model.heard = {m.id for m in self.members if m.channel in self.world.ears.channels}
+        if member.id not in self.model.members:
+            before = self.world.dump()
+            reply = self._raw(member, said)
+            assert reply == "FENCED"
+            self.unchanged(before)
+            self.members.remove(member)
+            self.gone.append(member)
+            return
+        reply = self._raw(member, said)
+        assert not isinstance(reply, str), reply
+        refused = self.model.exchange(member.id, said, self.script_now)
+        positions = {part.partition: part.position for part in said.parts}
+        self.check(member.id, positions, said.span)
+        assert sorted(reply.refused) == refused
+        self._check_reply(member, said, reply)
+        if not forget:  # else the reply was lost on its way
+            member.have = max(member.have, reply.token)
+            member.grants |= {grant.token: grant for grant in reply.grants}
+            for token in refused:
+                member.grants.pop(token, None)
+
+    def _raw(self, member: Member, said: Exchange) -> ExchangeReply | str:
+        from kafkadur_coordinators.redis_coordinator import Refusal
+
+        try:
+            return member.session.exchange(said)
+        except Refusal as refused:
+            return refused.code
+
+    def _check_reply(self, member: Member, said: Exchange, reply: ExchangeReply) -> None:
+        mine = {t: x for t, x in self.model.leases.items() if x.member == member.id and t not in self.model.orphans}
+        assert {g.token for g in reply.grants} == {t for t in mine if t > said.have}
+        for grant in reply.grants:
+            lease = mine[grant.token]
+            assert (grant.partition, grant.start, grant.horizon) == (lease.partition, lease.start, lease.end)
+            assert grant.seen == self.model.places[grant.partition].seen or grant.token in member.grants
+        touched = [part.partition for part in said.parts]
+        assert reply.horizons == {t: x.end for t, x in mine.items() if x.lane and x.partition in touched}
+        assert set(reply.orphaned) == {self.model.leases[t].partition for t in self.model.orphans}
+        for state in reply.partitions:
+            place = self.model.places[state.partition]
+            assert (state.avail, state.floor) == (place.avail, place.floor)
+            view = self.world.partition(state.partition)
+            waiting = [run.due for run in view.runs if run.token == 0]
+            if waiting:
+                assert 0 <= state.due_ms <= max(min(waiting) - self.script_now, 0), "its due time is missed"
+
+    @precondition(lambda self: any(m.last for m in self.members))
+    @rule(data=st.data())
+    def repeat(self, data: st.DataObject) -> None:
+        member = data.draw(st.sampled_from([m for m in self.members if m.last]))
+        assert member.last is not None
+        if member.id not in self.model.members or self.model.members[member.id].exchange != member.last.number:
+            return
+        before = self.world.dump()
+        reply = self._raw(member, member.last)
+        assert not isinstance(reply, str)
+        self.unchanged(before)
+        self._check_reply(member, member.last, reply)
+        member.have = max(member.have, reply.token)
+        member.grants |= {grant.token: grant for grant in reply.grants}
+
+    @precondition(lambda self: self.members)
+    @rule(data=st.data())
+    def come_late(self, data: st.DataObject) -> None:
+        """An exchange older than the last applied one changes nothing."""
+        member = data.draw(st.sampled_from(self.members))
+        if member.last is None or member.id not in self.model.members:
+            return
+        before = self.world.dump()
+        assert self._raw(member, member.last._replace(number=member.number - 1)) == "STALE"
+        self.unchanged(before)
+
+    @precondition(lambda self: self.model.leases)
+    @rule(data=st.data())
+    def overstep(self, data: st.DataObject) -> None:
+        """A verdict outside its lease changes nothing."""
+        lease = data.draw(st.sampled_from(sorted(self.model.leases.values(), key=lambda x: x.token)))
+        member = next((m for m in self.members if m.id == lease.member), None)
+        if member is None or lease.token in self.model.orphans:
+            return
+        verdict = data.draw(
+            st.sampled_from((
+                Settled(lease.token, (lease.start, lease.end + 1)),
+                blob(lease.token, [lease.end]),
+                *([blob(lease.token, [lease.start - 1])] if lease.start else []),
+            ))
+        )
+        before = self.world.dump()
+        said = Exchange(member.number + 1, 3, member.have, False, 8, [PartitionReport(lease.partition, settled=[verdict])])
+        assert self._raw(member, said) == "INVALID"
+        self.unchanged(before)
+
+    # -- the end ----------------------------------------------------------------------------------------------------
+
+    def teardown(self) -> None:
+        if not hasattr(self, "world"):
+            return
+        try:
+            self._drain()
+        finally:
+            self.world.close()
+
+    def _drain(self) -> None:
+        """Everybody is gone, one comes and settles all it gets: nothing may be left."""
+        for member in self.members:
+            if member.channel in self.world.ears.channels:
+                self.world.ears.forget(member.channel)
+        self.world.clock.advance(3_600_000 + 2 * SESSION_MS)
+        self._attach("drain", listening=True)
+        member = self.members[-1]
+        member.grants = {}
+        for _ in range(DRAIN_ROUNDS):
+            parts = [self._all(member, p) for p in self.model.places]
+            self._send(member, member.build(*parts, credit=30, span=8))
+            self.world.clock.advance(10)
+            if all(x.settled == set(range(x.start, x.avail)) for x in self.model.places.values()):
+                return
+        msg = f"not drained: {self.model.places}"
+        raise AssertionError(msg)
+
+    def _all(self, member: Member, p: int) -> PartitionReport:
+        place = self.model.places[p]
+        leases = [x for t, x in self.model.leases.items() if x.partition == p and t in member.grants]
+        return PartitionReport(
+            p,
+            place.avail,
+            place.avail if self.lane else -1,
+            [Settled(x.token, (x.start, max(min(x.end, place.avail), x.start))) for x in leases],
+            [],
+            [x.token for x in leases if not x.lane],
+        )
+
+
+@pytest.fixture
+def small_steps(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Have the bitmap cut and converted after a few offsets, not after thousands."""
+    real = scripts.load
+
+    def load(name: str) -> scripts.Script:
+        import hashlib
+        from dataclasses import replace
+
+        script = real(name)
+        text = script.text
+        for constant, value in {"TRIM_BITS": 8, "CONVERT_BITS": 16}.items():
+            head, _, rest = text.partition(f"local {constant} = ")
+            if rest:
+                text = f"{head}local {constant} = {value}\n{rest.partition(chr(10))[2]}"
+        assert (text != script.text) == ("local TRIM_BITS" in script.text)
+        return replace(script, text=text, sha=hashlib.sha1(text.encode(), usedforsecurity=False).hexdigest())
+
+    monkeypatch.setattr(scripts, "load", load)
+    yield
+
+
+def run(valkey: Valkey, *, lane: bool, examples: int) -> None:
+    class Lived(Life):
+        pass
+
+    Lived.url, Lived.lane = valkey.url, lane
+    run_state_machine_as_test(
+        Lived,
+        settings=settings(
+            max_examples=examples,
+            stateful_step_count=50,
+            deadline=None,
+            suppress_health_check=list(HealthCheck),
+        ),
+    )
+
+
+@pytest.mark.parametrize("lane", [False, True], ids=["shared", "exclusive"])
+def test_scripts_and_model_agree(valkey: Valkey, lane: bool) -> None:
+    run(valkey, lane=lane, examples=60)
+
+
+@pytest.mark.parametrize("lane", [False, True], ids=["shared", "exclusive"])
+@pytest.mark.usefixtures("small_steps")
+def test_scripts_and_model_agree_when_the_bitmap_is_cut_often(valkey: Valkey, lane: bool) -> None:
+    run(valkey, lane=lane, examples=60)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("lane", [False, True], ids=["shared", "exclusive"])
+@pytest.mark.usefixtures("small_steps")
+def test_scripts_and_model_agree_for_long(valkey: Valkey, lane: bool) -> None:
+    run(valkey, lane=lane, examples=2_000)

@@ -1,0 +1,363 @@
+"""Servers that fail in the middle, lose their state, or cannot be used: nothing is lost, and errors say what to do.
+
+These tests break servers, so they have a stack of their own.
+"""
+
+import asyncio
+import contextlib
+import socket
+import threading
+import time
+import uuid
+from collections.abc import Awaitable, Callable, Iterator
+from datetime import timedelta
+
+import confluent_kafka
+import pytest
+import redis
+from confluent_kafka.cimpl import NewTopic
+
+import kafkadur
+from kafkadur import CoordinatorRefused, CoordinatorUnavailable, KafkadurError
+from kafkadur.stack import Stack, embedded
+from kafkadur.stack.kafka import quiet_admin
+from tests.subscriptions.helpers import LIMIT_S, Place, both_types, duplicates, number, speaks
+
+COUNT = 400
+#: Seconds in which everything must have been delivered after the fault.
+HEALED_S = 60.0
+
+
+@pytest.fixture(scope="module")
+def own_stack() -> Iterator[Stack]:
+    """Provide a stack that may be broken."""
+    with embedded() as stack:
+        yield stack
+
+
+@pytest.fixture
+def fragile(own_stack: Stack) -> Iterator[Place]:
+    """Provide a place on the stack that may be broken."""
+    raw = confluent_kafka.Producer({"bootstrap.servers": own_stack.kafka, "linger.ms": 0})
+    admin = quiet_admin(own_stack.kafka)
+
+    def make(partitions: int = 1, **config: object) -> str:
+        assert not config
+        name = f"t-{uuid.uuid4().hex}"
+        admin.create_topics([NewTopic(name, partitions, 1)])[name].result(LIMIT_S)
+        return name
+
+    yield Place(stack=own_stack, make_topic=make, namespace=f"n-{uuid.uuid4().hex}", raw=raw)
+    assert raw.flush(LIMIT_S) == 0
+
+
+async def drain_through(
+    place: Place, topic: str, kind: str, fault: Callable[[], Awaitable[None]]
+) -> list[int]:
+    """Consume COUNT messages, with a fault after a quarter of them; the numbers in the order of delivery."""
+    seen: list[int] = []
+    confirmed: set[int] = set()
+    refused = 0
+    async with (
+        place.connect(redis_timeout=timedelta(seconds=2)) as connection,
+        await connection.subscribe(topic, durable="d", type=kind, window=20, start="earliest") as subscription,
+    ):
+        deadline = time.monotonic() + HEALED_S
+        happening: asyncio.Task[None] | None = None
+        while len(confirmed) < COUNT:
+            assert time.monotonic() < deadline, (
+                f"{COUNT - len(confirmed)} of {COUNT} are missing, first {min(set(range(COUNT)) - confirmed)}; "
+                f"{subscription.statistics()}"
+            )
+            delivery = await subscription.receive(timeout=1)
+            if delivery is None:
+                continue
+            seen.append(number(delivery))
+            if len(seen) == COUNT // 4:
+                happening = asyncio.create_task(_run(fault))
+                await asyncio.sleep(0)
+            try:
+                async with asyncio.timeout(deadline - time.monotonic()):
+                    await delivery.ack()
+            except kafkadur.LeaseLost:
+                refused += 1
+            else:
+                confirmed.add(number(delivery))
+        assert happening is not None
+        await happening
+        # What was acknowledged, confirmed, and not lost with the server's data, does not come again.
+        while await subscription.receive(timeout=0.5) is not None:
+            pass
+    assert confirmed == set(range(COUNT))
+    return seen
+
+
+async def _run(fault: Callable[[], Awaitable[None]]) -> None:
+    await fault()
+
+
+@both_types
+async def test_redis_restarts_in_the_middle(fragile: Place, kind: str) -> None:
+    valkey = fragile.stack.valkey
+    assert valkey is not None
+
+    async def restart() -> None:
+        await asyncio.to_thread(valkey.stop)
+        await asyncio.to_thread(valkey.start)
+
+    seen = await drain_through(fragile, fragile.topic(range(COUNT)), kind, restart)
+    # Its data are kept: what was confirmed stays settled, only what was in hands may be repeated.
+    assert len(duplicates(seen)) <= 40
+
+
+@both_types
+async def test_redis_is_killed_in_the_middle(fragile: Place, kind: str) -> None:
+    valkey = fragile.stack.valkey
+    assert valkey is not None
+
+    async def restart() -> None:
+        await asyncio.to_thread(valkey.kill)
+        await asyncio.to_thread(valkey.start)
+
+    await drain_through(fragile, fragile.topic(range(COUNT)), kind, restart)
+
+
+@both_types
+async def test_redis_loses_everything_in_the_middle(fragile: Place, kind: str) -> None:
+    async def flush() -> None:
+        with redis.Redis.from_url(fragile.stack.redis) as client:
+            client.flushall()
+
+    seen = await drain_through(fragile, fragile.topic(range(COUNT)), kind, flush)
+    assert set(seen) == set(range(COUNT))
+
+
+@both_types
+async def test_flushed_while_nobody_is_attached(fragile: Place, kind: str) -> None:
+    """The journal knows the subscription: `latest` at its creation stays where it was."""
+    topic = fragile.topic(range(3))
+    async with fragile.connect() as connection:
+        await (await connection.subscribe(topic, durable="d", type=kind)).close()
+    fragile.publish(topic, range(3, 6))
+    with redis.Redis.from_url(fragile.stack.redis) as client:
+        client.flushall()
+    async with (
+        fragile.connect() as connection,
+        await connection.subscribe(topic, durable="d", type=kind) as subscription,
+    ):
+        got: list[int] = []
+        while len(got) < 3:
+            delivery = await subscription.receive(timeout=LIMIT_S)
+            assert delivery is not None
+            got.append(number(delivery))
+        assert got == [3, 4, 5]
+
+
+@both_types
+async def test_flushed_after_all_was_settled_and_closed(fragile: Place, kind: str) -> None:
+    """Closing mirrors the floor, so nothing comes again."""
+    topic = fragile.topic(range(10))
+    async with (
+        fragile.connect() as connection,
+        await connection.subscribe(topic, durable="d", type=kind, start="earliest") as subscription,
+    ):
+        for _ in range(10):
+            delivery = await subscription.receive(timeout=LIMIT_S)
+            assert delivery is not None
+            await delivery.ack()
+    with redis.Redis.from_url(fragile.stack.redis) as client:
+        client.flushall()
+    async with (
+        fragile.connect() as connection,
+        await connection.subscribe(topic, durable="d", type=kind, start="earliest") as subscription,
+    ):
+        fragile.publish(topic, [10])
+        delivery = await subscription.receive(timeout=LIMIT_S)
+        assert delivery is not None
+        assert number(delivery) == 10
+
+
+@both_types
+async def test_late_verdict_after_the_state_was_lost(fragile: Place, kind: str) -> None:
+    topic = fragile.topic([1])
+    async with (
+        fragile.connect() as connection,
+        await connection.subscribe(topic, durable="d", type=kind, start="earliest") as subscription,
+    ):
+        old = await subscription.receive(timeout=LIMIT_S)
+        assert old is not None
+        with redis.Redis.from_url(fragile.stack.redis) as client:
+            client.flushall()
+        with pytest.raises(kafkadur.LeaseLost):
+            await old.ack()
+        new = await subscription.receive(timeout=LIMIT_S)
+        assert new is not None
+        assert new.redelivered
+        assert new.fencing_token > old.fencing_token
+        await new.ack()
+
+
+@both_types
+async def test_kafka_restarts_in_the_middle(fragile: Place, kind: str) -> None:
+    (broker,) = fragile.stack.brokers
+
+    async def restart() -> None:
+        await asyncio.to_thread(broker.kill)
+        await asyncio.to_thread(broker.start)
+
+    seen = await drain_through(fragile, fragile.topic(range(COUNT)), kind, restart)
+    assert duplicates(seen) == set()  # Redis has forgotten nothing
+
+
+@both_types
+async def test_messages_published_after_kafka_came_back(fragile: Place, kind: str) -> None:
+    """A consumer that waits through the restart goes on by itself."""
+    topic = fragile.topic([1])
+    (broker,) = fragile.stack.brokers
+    async with (
+        fragile.connect() as connection,
+        await connection.subscribe(topic, durable="d", type=kind, start="earliest") as subscription,
+    ):
+        delivery = await subscription.receive(timeout=LIMIT_S)
+        assert delivery is not None
+        await delivery.ack()
+        waiting = asyncio.create_task(subscription.receive(timeout=HEALED_S))
+        await asyncio.to_thread(broker.stop)
+        await asyncio.to_thread(broker.start)
+        await asyncio.to_thread(fragile.publish, topic, [2])
+        delivery = await waiting
+        assert delivery is not None
+        assert number(delivery) == 2
+
+
+async def test_evicting_redis_is_refused(tmp_path_factory: pytest.TempPathFactory) -> None:
+    del tmp_path_factory
+    with embedded(kafka=False, valkey_settings={"maxmemory-policy": "allkeys-lru"}) as stack:
+        with pytest.raises(CoordinatorRefused, match="allkeys-lru") as caught:
+            async with kafkadur.connect(kafka="127.0.0.1:1", redis=stack.redis):
+                pass
+        speaks(caught.value, "noeviction")
+
+
+async def test_old_redis_is_refused(kafkadur_stack: Stack) -> None:
+    """A real server behind a relay that changes one thing: the version it reports."""
+    assert kafkadur_stack.valkey is not None
+    with _relay(kafkadur_stack.valkey.port, b"redis_version:7.2.4", b"redis_version:7.0.9") as port:
+        with pytest.raises(CoordinatorRefused, match=r"7\.0\.9") as caught:
+            async with kafkadur.connect(kafka=kafkadur_stack.kafka, redis=f"redis://127.0.0.1:{port}"):
+                pass
+        speaks(caught.value, "7.2")
+
+
+async def test_replica_is_refused() -> None:
+    with embedded(kafka=False, replica=True) as stack:
+        with pytest.raises(CoordinatorRefused, match="replica") as caught:
+            async with kafkadur.connect(kafka="127.0.0.1:1", redis=stack.replica_redis):
+                pass
+        speaks(caught.value, "master")
+
+
+@contextlib.contextmanager
+def _relay(port: int, old: bytes, new: bytes) -> Iterator[int]:
+    """Forward to a local port; what comes back has `old` replaced by `new`, which is as long."""
+    assert len(old) == len(new)
+    listener = socket.create_server(("127.0.0.1", 0))
+    open_sockets: list[socket.socket] = []
+    threads: list[threading.Thread] = []
+
+    def pump(source: socket.socket, target: socket.socket) -> None:
+        with contextlib.suppress(OSError):
+            while data := source.recv(1 << 20):
+                target.sendall(data.replace(old, new))
+        for end in (source, target):
+            with contextlib.suppress(OSError):
+                end.shutdown(socket.SHUT_RDWR)
+
+    def accept() -> None:
+        with contextlib.suppress(OSError):
+            while True:
+                client, _ = listener.accept()
+                server = socket.create_connection(("127.0.0.1", port))
+                open_sockets.extend((client, server))
+                for pair in ((client, server), (server, client)):
+                    threads.append(threading.Thread(target=pump, args=pair))
+                    threads[-1].start()
+
+    acceptor = threading.Thread(target=accept)
+    acceptor.start()
+    try:
+        yield int(listener.getsockname()[1])
+    finally:
+        with contextlib.suppress(OSError):
+            listener.shutdown(socket.SHUT_RDWR)
+        listener.close()
+        acceptor.join()
+        for one in open_sockets:
+            with contextlib.suppress(OSError):
+                one.shutdown(socket.SHUT_RDWR)
+        for thread in threads:
+            thread.join()
+        for one in open_sockets:
+            one.close()
+
+
+@pytest.fixture
+def silent_port() -> Iterator[int]:
+    """Provide a port that accepts connections and never says anything."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        yield int(listener.getsockname()[1])
+
+
+@pytest.fixture
+def closed_port() -> int:
+    """Provide a port on which nobody listens."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        return int(listener.getsockname()[1])
+
+
+async def test_unreachable_redis_is_said_at_once(closed_port: int) -> None:
+    started = time.monotonic()
+    with pytest.raises(CoordinatorUnavailable) as caught:
+        async with kafkadur.connect(kafka="127.0.0.1:1", redis=f"redis://127.0.0.1:{closed_port}"):
+            pass
+    assert time.monotonic() - started < 2
+    speaks(caught.value, str(closed_port), "refused")
+
+
+async def test_silent_redis_is_said_within_its_time_out(silent_port: int) -> None:
+    started = time.monotonic()
+    with pytest.raises(CoordinatorUnavailable) as caught:
+        async with kafkadur.connect(
+            kafka="127.0.0.1:1",
+            redis=f"redis://127.0.0.1:{silent_port}",
+            redis_timeout=timedelta(seconds=1),
+        ):
+            pass
+    # closing waits for the presence connection, which is bounded by a fixed 5 s
+    assert time.monotonic() - started < 8
+    speaks(caught.value, str(silent_port))
+
+
+def test_sync_unreachable_redis_is_said_at_once(closed_port: int) -> None:
+    with (
+        pytest.raises(CoordinatorUnavailable) as caught,
+        kafkadur.sync.connect(kafka="127.0.0.1:1", redis=f"redis://127.0.0.1:{closed_port}"),
+    ):
+        pass
+    speaks(caught.value, str(closed_port))
+
+
+async def test_unreachable_kafka_is_said_within_its_time_out(
+    kafkadur_stack: Stack, kafkadur_namespace: str, closed_port: int
+) -> None:
+    started = time.monotonic()
+    async with kafkadur.connect(
+        kafka=f"127.0.0.1:{closed_port}",
+        redis=kafkadur_stack.redis,
+        namespace=kafkadur_namespace,
+        kafka_timeout=timedelta(seconds=2),
+    ) as connection:
+        with pytest.raises(KafkadurError) as caught:
+            await connection.subscribe("t", durable="d", type="shared")
+        assert time.monotonic() - started < 10
+        speaks(caught.value, "Kafka")
