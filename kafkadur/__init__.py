@@ -5,6 +5,7 @@ real Kafka and a real Valkey on this machine for trying out and tests. Everythin
 """
 
 from kafkadur.aio.connection import Connection, connect
+from kafkadur.aio.session import Session
 from kafkadur.aio.subscription import Delivery, Subscription
 from kafkadur.delivery import Batch
 from kafkadur.producer import Producer, Receipt
@@ -62,6 +63,7 @@ __all__ = [
     "Producer",
     "Receipt",
     "ResourceLimit",
+    "Session",
     "Settings",
     "StateLost",
     "Subscription",

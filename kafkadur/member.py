@@ -96,7 +96,8 @@ class Member:
     ) -> None:
         """`window` and `budget` in records, `window_bytes` in bytes, `session` (time-out) in seconds.
 
-        `alive` says whether the process is seen by others; `poke` asks the pump to look at this member soon, `nudge` now: it may do so in the calling thread.
+        `alive` says whether the process is seen by others; `poke` asks the pump to look at this member
+        soon, `nudge` now: it may do so in the calling thread.
         """
         self.display = display
         self.lane = lane
@@ -498,8 +499,28 @@ class Member:
                 self._hold.add((chunk.lease.partition, chunk.offset(index)))
             chunk.verdicts[index] = ROLLED_BACK
 
+    def settle_handed(self, *, acknowledge: bool) -> list[Chunk]:
+        """Give everything in the application's hands its verdict.
+
+        Returns the chunks concerned (rules K1, K3).
+        """
+        verdict = bytes((ACKED if acknowledge else ROLLED_BACK,))
+        table = bytes.maketrans(bytes((HANDED,)), verdict)
+        with self.lock:
+            chunks = [c for c in self._active if c.verdicts.count(HANDED, c.low, c.handed)]
+            for chunk in chunks:
+                if not acknowledge and self.lane:
+                    held = [i for i in range(chunk.low, chunk.handed) if chunk.verdicts[i] == HANDED]
+                    self._hold |= {(chunk.lease.partition, chunk.offset(i)) for i in held}
+                span = slice(chunk.low, chunk.handed)
+                chunk.verdicts[span] = chunk.verdicts[span].translate(table)
+            return chunks
+
     def confirm(self, chunk: Chunk, confirmation: Confirmation) -> None:
-        """Tell `confirmation` when the verdicts given so far in this chunk are confirmed; `nudge` comes next."""
+        """Tell `confirmation` when the verdicts given so far in this chunk are confirmed.
+
+        `nudge` comes next.
+        """
         with self.lock:
             lost = chunk.lease.lost
             if not lost:

@@ -97,7 +97,8 @@ class Pump:
     def assist(self, member: Member) -> bool:
         """Make a member's exchange in the calling thread unless another thread is at work; whether it was made.
 
-        A thread that has to wait for the exchange anyway makes it sooner than another one that is woken for it.
+        A thread that has to wait for the exchange anyway makes it sooner than another one that is woken for
+        it.
         """
         if not self._turn.acquire(blocking=False):
             self.poke()

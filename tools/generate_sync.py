@@ -17,7 +17,7 @@ from tools.places import ROOT
 
 _SOURCE = ROOT / "kafkadur" / "aio"
 _TARGET = ROOT / "kafkadur" / "sync"
-_FILES = ("__init__.py", "connection.py", "subscription.py")
+_FILES = ("__init__.py", "connection.py", "session.py", "subscription.py")
 _NAMES = {
     "AsyncIterator": "Iterator",
     "__aenter__": "__enter__",

@@ -16,6 +16,7 @@ from datetime import timedelta
 from types import TracebackType
 from typing import Any, Self
 
+from kafkadur.aio.session import Session
 from kafkadur.aio.subscription import Subscription
 from kafkadur.aio.waiting import Signal, nudge, outcome
 from kafkadur.delivery import Delivery as PlainDelivery
@@ -226,6 +227,7 @@ class Connection:
         no_local: bool = False,
         header_types: Mapping[str, HeaderType] | None = None,
         name: str | None = None,
+        session: Session | None = None,
     ) -> Subscription:
         """Attach to the durable subscription `durable` on `topic`; create it if there is none (rules U, S).
 
@@ -285,6 +287,8 @@ class Connection:
 
         served = await outcome(pump.submit(attach))
         subscription = Subscription(self, served, signal)
+        if session is not None:
+            session.join(served.member)
         self._subscriptions.append(subscription)
         return subscription
 
@@ -348,6 +352,11 @@ class Connection:
             item for item in self._subscriptions if item.member_id != served.session.member
         ]
         return pump.submit(leave)
+
+    def session(self) -> Session:
+        """A session: pass it to `subscribe` to acknowledge or recover deliveries of several subscriptions together."""
+        self._use()
+        return Session()
 
     async def unsubscribe(self, durable: str) -> None:
         """Delete a durable subscription with all that waits in it (rules X1-X5).

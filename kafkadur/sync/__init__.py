@@ -5,6 +5,7 @@ Connection, subscription, delivery. `kafkadur.sync` is generated from this packa
 """
 
 from kafkadur.sync.connection import Connection, connect
+from kafkadur.sync.session import Session
 from kafkadur.sync.subscription import Delivery, Subscription
 
-__all__ = ["Connection", "Delivery", "Subscription", "connect"]
+__all__ = ["Connection", "Delivery", "Session", "Subscription", "connect"]

@@ -23,6 +23,7 @@ from kafkadur.producer import Producer
 from kafkadur.pump import Pump, Served
 from kafkadur.readers import PointReader, Readers, TailReader
 from kafkadur.settings import Settings, settings
+from kafkadur.sync.session import Session
 from kafkadur.sync.subscription import Subscription
 from kafkadur.sync.waiting import Signal, nudge, outcome
 from kafkadur_coordinators import presence as presences
@@ -218,6 +219,7 @@ class Connection:
         no_local: bool = False,
         header_types: Mapping[str, HeaderType] | None = None,
         name: str | None = None,
+        session: Session | None = None,
     ) -> Subscription:
         """Attach to the durable subscription `durable` on `topic`; create it if there is none (rules U, S).
 
@@ -277,6 +279,8 @@ class Connection:
 
         served = outcome(pump.submit(attach))
         subscription = Subscription(self, served, signal)
+        if session is not None:
+            session.join(served.member)
         self._subscriptions.append(subscription)
         return subscription
 
@@ -340,6 +344,11 @@ class Connection:
             item for item in self._subscriptions if item.member_id != served.session.member
         ]
         return pump.submit(leave)
+
+    def session(self) -> Session:
+        """A session: pass it to `subscribe` to acknowledge or recover deliveries of several subscriptions together."""
+        self._use()
+        return Session()
 
     def unsubscribe(self, durable: str) -> None:
         """Delete a durable subscription with all that waits in it (rules X1-X5).

@@ -1,4 +1,4 @@
-"""What a Spark job holds. Here: which connector it needs (`connector.py`); the pipeline itself is not built yet."""
+"""What a Spark job holds: which connector it needs. The pipeline itself is not built yet."""
 
 from kafkadur_spark.connector import packages
 

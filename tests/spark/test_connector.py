@@ -1,6 +1,7 @@
 """Maven coordinates of the Kafka connector."""
 
 import pytest
+
 from kafkadur_sharing.errors import IllegalState
 from kafkadur_spark import packages
 

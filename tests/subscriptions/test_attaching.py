@@ -301,6 +301,7 @@ async def test_exclusive_is_won_by_one(place: Place) -> None:
             *(c.subscribe(topic, durable="d", type="exclusive") for c in (one, two, one, two)),
             return_exceptions=True,
         )
-        assert sorted(type(result).__name__ for result in results) == ["Subscription"] + [
-            "SubscriptionActive"
-        ] * 3
+        assert (
+            sorted(type(result).__name__ for result in results)
+            == ["Subscription"] + ["SubscriptionActive"] * 3
+        )

@@ -60,7 +60,9 @@ async def drain_through(
     refused = 0
     async with (
         place.connect(redis_timeout=timedelta(seconds=2)) as connection,
-        await connection.subscribe(topic, durable="d", type=kind, window=20, start="earliest") as subscription,
+        await connection.subscribe(
+            topic, durable="d", type=kind, window=20, start="earliest"
+        ) as subscription,
     ):
         deadline = time.monotonic() + HEALED_S
         happening: asyncio.Task[None] | None = None

@@ -83,9 +83,7 @@ async def test_markers_and_aborted_transactions_are_gaps(
 
 
 @both_types
-async def test_redelivery_among_gaps(
-    place: Place, kind: str, transactions: confluent_kafka.Producer
-) -> None:
+async def test_redelivery_among_gaps(place: Place, kind: str, transactions: confluent_kafka.Producer) -> None:
     """Every transaction holds one record: half of all offsets are markers."""
     topic = place.topic()
     for n in range(20):

@@ -88,9 +88,7 @@ def test_frozen_process_is_replaced_after_its_session_and_fenced(
 ) -> None:
     session = 1.5
     topic = place.topic(range(1, 4))
-    worker = start_worker(
-        topic, durable="d", type=kind, window=3, start="earliest", session_timeout=session
-    )
+    worker = start_worker(topic, durable="d", type=kind, window=3, start="earliest", session_timeout=session)
     assert worker.receive(3) == [(1, 1), (2, 1), (3, 1)]
     with place.connect_sync(session_timeout=timedelta(seconds=session)) as connection:
         frozen = time.monotonic()
@@ -112,9 +110,7 @@ def test_frozen_process_is_replaced_after_its_session_and_fenced(
 
 
 @both_types
-def test_clean_close_hands_over_at_once(
-    place: Place, start_worker: Callable[..., Worker], kind: str
-) -> None:
+def test_clean_close_hands_over_at_once(place: Place, start_worker: Callable[..., Worker], kind: str) -> None:
     topic = place.topic(range(1, 4))
     worker = start_worker(topic, durable="d", type=kind, start="earliest")
     assert worker.receive(3) == [(1, 1), (2, 1), (3, 1)]

@@ -109,7 +109,9 @@ async def test_every_second_one_rolled_back(place: Place, kind: str) -> None:
     topic = place.topic(range(1, 101))
     async with (
         place.connect() as connection,
-        await connection.subscribe(topic, durable="d", type=kind, window=50, start="earliest") as subscription,
+        await connection.subscribe(
+            topic, durable="d", type=kind, window=50, start="earliest"
+        ) as subscription,
     ):
         acked: list[int] = []
         while len(acked) < 100:
