@@ -12,7 +12,7 @@ from __future__ import annotations
 import re
 import threading
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from itertools import pairwise
 from typing import Protocol
 
@@ -499,21 +499,21 @@ class Member:
                 self._hold.add((chunk.lease.partition, chunk.offset(index)))
             chunk.verdicts[index] = ROLLED_BACK
 
-    def settle_handed(self, *, acknowledge: bool) -> list[Chunk]:
-        """Give everything in the application's hands its verdict.
+    def settle_handed(self, *, acknowledge: bool, but: Collection[tuple[Chunk, int]]) -> list[Chunk]:
+        """Give what is in the application's hands its verdict (rules K1, K3); returns the chunks concerned.
 
-        Returns the chunks concerned (rules K1, K3).
+        `but`: records that were taken for the application and have not reached it yet.
         """
-        verdict = bytes((ACKED if acknowledge else ROLLED_BACK,))
-        table = bytes.maketrans(bytes((HANDED,)), verdict)
+        left = {(id(chunk), index) for chunk, index in but}
         with self.lock:
             chunks = [c for c in self._active if c.verdicts.count(HANDED, c.low, c.handed)]
             for chunk in chunks:
-                if not acknowledge and self.lane:
-                    held = [i for i in range(chunk.low, chunk.handed) if chunk.verdicts[i] == HANDED]
-                    self._hold |= {(chunk.lease.partition, chunk.offset(i)) for i in held}
-                span = slice(chunk.low, chunk.handed)
-                chunk.verdicts[span] = chunk.verdicts[span].translate(table)
+                for index in range(chunk.low, chunk.handed):
+                    if chunk.verdicts[index] != HANDED or (id(chunk), index) in left:
+                        continue
+                    if not acknowledge and self.lane:
+                        self._hold.add((chunk.lease.partition, chunk.offset(index)))
+                    chunk.verdicts[index] = ACKED if acknowledge else ROLLED_BACK
             return chunks
 
     def confirm(self, chunk: Chunk, confirmation: Confirmation) -> None:

@@ -95,7 +95,7 @@ class Pump:
             self._jobs.put(None)
 
     def assist(self, member: Member) -> bool:
-        """Make a member's exchange in the calling thread unless another thread is at work; whether it was made.
+        """Make a member's exchange in the calling thread unless another one is at work; whether it was made.
 
         A thread that has to wait for the exchange anyway makes it sooner than another one that is woken for
         it.

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 from kafkadur_coordinators.interface import (
     MAX_PARTITIONS,
@@ -50,11 +51,7 @@ def hulls(grants: Sequence[Grant]) -> list[Hull]:
     found = []
     for partition, leases in sorted(by_partition.items()):
         leases.sort(key=lambda grant: grant.start)
-        skip = [
-            (left.horizon, right.start)
-            for left, right in zip(leases, leases[1:], strict=False)
-            if left.horizon < right.start
-        ]
+        skip = [(left.horizon, right.start) for left, right in pairwise(leases) if left.horizon < right.start]
         found.append(
             Hull(
                 partition=partition,

@@ -274,7 +274,14 @@ class RedisCoordinator:
         payload = pack(request)
         try:
             # packed here: redis-py converts each argument in Python, which is a fifth of an exchange's cost
-            command = hiredis.pack_command(("EVALSHA", script.sha, len(keys), *keys, payload))
+            arguments: Any = (
+                "EVALSHA",
+                script.sha,
+                len(keys),
+                *keys,
+                payload,
+            )  # the stub says: of length one
+            command = hiredis.pack_command(arguments)
             connection.send_packed_command([command])
             try:
                 reply = connection.read_response()

@@ -288,7 +288,7 @@ class Connection:
         served = await outcome(pump.submit(attach))
         subscription = Subscription(self, served, signal)
         if session is not None:
-            session.join(served.member)
+            session.join(subscription)
         self._subscriptions.append(subscription)
         return subscription
 
@@ -354,7 +354,7 @@ class Connection:
         return pump.submit(leave)
 
     def session(self) -> Session:
-        """A session: pass it to `subscribe` to acknowledge or recover deliveries of several subscriptions together."""
+        """A session: passed to `subscribe`, it acknowledges or recovers several subscriptions together."""
         self._use()
         return Session()
 

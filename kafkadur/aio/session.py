@@ -5,8 +5,10 @@
 
 from __future__ import annotations
 
-from kafkadur.aio.waiting import Confirmed
-from kafkadur.member import Member
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from kafkadur.aio.subscription import Subscription
 
 
 class Session:
@@ -14,30 +16,21 @@ class Session:
 
     def __init__(self) -> None:
         """No subscription belongs to it yet."""
-        self._members: list[Member] = []
+        self._subscriptions: list[Subscription] = []
 
-    def join(self, member: Member) -> None:
+    def join(self, subscription: Subscription) -> None:
         """A subscription was opened with this session."""
-        self._members.append(member)
+        self._subscriptions.append(subscription)
 
     async def acknowledge(self) -> None:
         """Acknowledge everything delivered by the session so far, and wait until that is confirmed (rule K1).
 
         Raises `LeaseLost` if a lease is gone: its messages are delivered again.
         """
-        await self._settle_all(acknowledge=True)
+        for subscription in self._subscriptions:
+            await subscription.settle_received(acknowledge=True)
 
     async def recover(self) -> None:
         """Roll back everything delivered and not settled: it comes again, counted as an attempt (rule K3)."""
-        await self._settle_all(acknowledge=False)
-
-    async def _settle_all(self, *, acknowledge: bool) -> None:
-        waiting: list[Confirmed] = []
-        for member in self._members:
-            for chunk in member.settle_handed(acknowledge=acknowledge):
-                confirmed = Confirmed()
-                member.confirm(chunk, confirmed)
-                waiting.append(confirmed)
-            member.nudge()
-        for confirmed in waiting:
-            await confirmed.wait()
+        for subscription in self._subscriptions:
+            await subscription.settle_received(acknowledge=False)

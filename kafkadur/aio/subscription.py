@@ -231,6 +231,16 @@ class Subscription:
             async for delivery in self:
                 await pool.start(handle, delivery)
 
+    async def settle_received(self, *, acknowledge: bool) -> None:
+        """Acknowledge or roll back everything received and unsettled, and wait for it (rules K1, K3)."""
+        waiting: list[Delivery] = []
+        if self._member.window > 1:  # taken for the iterator, not yet received
+            waiting = list(self._block)
+            self._block = iter(waiting)
+        but = [(delivery._chunk, delivery._index) for delivery in waiting]  # noqa: SLF001 - of this package
+        for chunk in self._member.settle_handed(acknowledge=acknowledge, but=but):
+            await _confirm(chunk)
+
     async def _settle(self, delivery: Delivery, *, confirm: bool) -> None:
         try:
             if confirm:

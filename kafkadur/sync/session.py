@@ -6,8 +6,10 @@
 
 from __future__ import annotations
 
-from kafkadur.member import Member
-from kafkadur.sync.waiting import Confirmed
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from kafkadur.sync.subscription import Subscription
 
 
 class Session:
@@ -15,30 +17,21 @@ class Session:
 
     def __init__(self) -> None:
         """No subscription belongs to it yet."""
-        self._members: list[Member] = []
+        self._subscriptions: list[Subscription] = []
 
-    def join(self, member: Member) -> None:
+    def join(self, subscription: Subscription) -> None:
         """A subscription was opened with this session."""
-        self._members.append(member)
+        self._subscriptions.append(subscription)
 
     def acknowledge(self) -> None:
         """Acknowledge everything delivered by the session so far, and wait until that is confirmed (rule K1).
 
         Raises `LeaseLost` if a lease is gone: its messages are delivered again.
         """
-        self._settle_all(acknowledge=True)
+        for subscription in self._subscriptions:
+            subscription.settle_received(acknowledge=True)
 
     def recover(self) -> None:
         """Roll back everything delivered and not settled: it comes again, counted as an attempt (rule K3)."""
-        self._settle_all(acknowledge=False)
-
-    def _settle_all(self, *, acknowledge: bool) -> None:
-        waiting: list[Confirmed] = []
-        for member in self._members:
-            for chunk in member.settle_handed(acknowledge=acknowledge):
-                confirmed = Confirmed()
-                member.confirm(chunk, confirmed)
-                waiting.append(confirmed)
-            member.nudge()
-        for confirmed in waiting:
-            confirmed.wait()
+        for subscription in self._subscriptions:
+            subscription.settle_received(acknowledge=False)

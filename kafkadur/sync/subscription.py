@@ -217,6 +217,16 @@ class Subscription:
             for delivery in self:
                 pool.start(handle, delivery)
 
+    def settle_received(self, *, acknowledge: bool) -> None:
+        """Acknowledge or roll back everything received and unsettled, and wait for it (rules K1, K3)."""
+        waiting: list[Delivery] = []
+        if self._member.window > 1:
+            waiting = list(self._block)
+            self._block = iter(waiting)
+        but = [(delivery._chunk, delivery._index) for delivery in waiting]
+        for chunk in self._member.settle_handed(acknowledge=acknowledge, but=but):
+            _confirm(chunk)
+
     def _settle(self, delivery: Delivery, *, confirm: bool) -> None:
         try:
             if confirm:

@@ -87,7 +87,7 @@ class Ears:
         self._client.close()
 
 
-@dataclass
+@dataclass(repr=False)
 class Member:
     """One member as its process sees it."""
 
@@ -100,6 +100,9 @@ class Member:
     #: token -> lease as it was granted
     grants: dict[int, Grant] = field(default_factory=dict[int, Grant])
     last: Exchange | None = None
+
+    def __repr__(self) -> str:
+        return self.id
 
     def build(
         self,

@@ -5,6 +5,7 @@ Values are the texts of numbers from 1 on, which the window tables call e1, e2, 
 
 import asyncio
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -61,10 +62,13 @@ class Place:
     def publish_values(self, topic: str, values: Iterable[bytes], *, partition: int = 0) -> None:
         """Publish values to one partition and wait until Kafka has them."""
         errors: list[object] = []
+
+        def report(error: confluent_kafka.KafkaError | None, _: confluent_kafka.Message) -> None:
+            if error is not None:
+                errors.append(error)
+
         for value in values:
-            self.raw.produce(
-                topic, value, partition=partition, on_delivery=lambda error, _: error and errors.append(error)
-            )
+            self.raw.produce(topic, value, partition=partition, on_delivery=report)
         assert self.raw.flush(LIMIT_S) == 0
         assert errors == []
 
@@ -142,5 +146,4 @@ def speaks(error: kafkadur.KafkadurError, *words: str) -> None:
 
 def duplicates(values: Sequence[int]) -> set[int]:
     """The values that are there more than once."""
-    seen: set[int] = set()
-    return {value for value in values if value in seen or seen.add(value)}  # type: ignore[func-returns-value]  # add() gives None
+    return {value for value, count in Counter(values).items() if count > 1}

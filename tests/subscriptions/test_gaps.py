@@ -182,8 +182,8 @@ async def test_compacted_topic(place: Place, kind: str) -> None:
             assert offsets == sorted(set(offsets))
             assert len(offsets) < 200
         async with await connection.subscribe(topic, durable="d", type=kind) as subscription:
-            while (delivery := await subscription.receive(timeout=0.5)) is not None:
-                assert delivery.offset > offsets[-1]
+            while (later := await subscription.receive(timeout=0.5)) is not None:
+                assert later.offset > offsets[-1]
 
 
 def _wait_for_compaction(place: Place, topic: str) -> None:

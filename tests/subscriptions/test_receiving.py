@@ -9,6 +9,7 @@ import pytest
 import kafkadur
 import kafkadur.sync
 from kafkadur import ConnectionClosed
+from kafkadur.headers import Property
 from tests.subscriptions.helpers import (
     LIMIT_S,
     Place,
@@ -202,7 +203,7 @@ async def test_receive_after_close_raises(place: Place) -> None:
 @both_types
 async def test_properties_and_fields_arrive_typed(place: Place, kind: str) -> None:
     topic = place.topic()
-    given: dict[str, kafkadur.producer.Property] = {
+    given: dict[str, Property] = {
         "text": "grüße",
         "empty": "",
         "int": -(2**63),

@@ -1,4 +1,4 @@
-"""Verdicts and what follows from them: rules K4, K6 and K7, delays, second and late verdicts, fencing tokens, W10."""
+"""Verdicts and what follows from them: K4, K6, K7, W10, delays, second and late verdicts, fencing tokens."""
 
 import asyncio
 import time
@@ -96,10 +96,10 @@ async def test_every_second_one_acknowledged(place: Place, kind: str, *, confirm
         async with await connection.subscribe(topic, durable="d", type=kind, window=200) as subscription:
             again: list[int] = []
             while len(again) < 100:
-                delivery = await subscription.receive(timeout=5)
-                assert delivery is not None, (len(again), subscription.statistics())
-                assert delivery.attempt == 1
-                again.append(number(delivery))
+                returned = await subscription.receive(timeout=5)
+                assert returned is not None, (len(again), subscription.statistics())
+                assert returned.attempt == 1
+                again.append(number(returned))
             assert again == list(range(1, 201, 2))
             await nothing(subscription)
 

@@ -1,7 +1,7 @@
 """A consumer in a process of its own, told what to do line by line: for tests that kill, freeze and close it.
 
-Run as a program this file is the worker; imported it is the handle that tests hold. Lines go in as JSON arrays
-(`["receive", 3]`, `["ack"]`, `["close"]`) and each is answered by one JSON line.
+Run as a program this file is the worker; imported it is the handle that tests hold. Lines go in as JSON
+arrays (`["receive", 3]`, `["ack"]`, `["close"]`) and each is answered by one JSON line.
 """
 
 import json
@@ -54,7 +54,7 @@ class Worker:
         return str(self.answer())
 
     def work(self) -> None:
-        """Begin to acknowledge whatever comes, every 50th rolled back once; `answer` gives the numbers it acked."""
+        """Begin to acknowledge whatever comes; `answer` gives the numbers, when it has been quiet."""
         self._say(["work"])
 
     def close(self) -> str:
@@ -108,28 +108,36 @@ def _serve(subscription: kafkadur.sync.Subscription) -> None:
     for line in sys.stdin:
         command, *arguments = json.loads(line)
         if command == "receive":
-            new: list[kafkadur.sync.Delivery] = []
-            while len(new) < arguments[0]:
-                delivery = subscription.receive(timeout=ANSWER_LIMIT_S)
-                if delivery is None:
-                    break
-                new.append(delivery)
+            new = _receive(subscription, arguments[0])
             held += new
             _tell([(int(delivery.value or b"0"), delivery.attempt) for delivery in new])
         elif command == "ack":
-            try:
-                for delivery in held:
-                    delivery.ack()
-            except kafkadur.KafkadurError as error:
-                _tell(type(error).__name__)
-            else:
-                _tell("acked")
+            _tell(_ack(held))
             held.clear()
         elif command == "work":
             _work(subscription)
         elif command == "close":
             subscription.close()
             _tell("closed")
+
+
+def _receive(subscription: kafkadur.sync.Subscription, count: int) -> list[kafkadur.sync.Delivery]:
+    received: list[kafkadur.sync.Delivery] = []
+    while len(received) < count:
+        delivery = subscription.receive(timeout=ANSWER_LIMIT_S)
+        if delivery is None:
+            break
+        received.append(delivery)
+    return received
+
+
+def _ack(held: list[kafkadur.sync.Delivery]) -> str:
+    try:
+        for delivery in held:
+            delivery.ack()
+    except kafkadur.KafkadurError as error:
+        return type(error).__name__
+    return "acked"
 
 
 def _work(subscription: kafkadur.sync.Subscription) -> None:
