@@ -6,6 +6,7 @@ a shard to its end. What the records mean is `records.py`. One `Journal` is used
 
 from __future__ import annotations
 
+import logging
 import time
 import uuid
 import zlib
@@ -18,6 +19,8 @@ from confluent_kafka.admin import AdminClient, ConfigResource, NewTopic, Resourc
 from kafkadur_coordinators import records
 from kafkadur_coordinators.records import Change, Entry
 from kafkadur_sharing.errors import CoordinatorRefused, StateLost
+
+_log = logging.getLogger("kafkadur.kafka")
 
 #: Partitions of a new journal.
 DEFAULT_SHARDS = 64
@@ -76,7 +79,7 @@ class Journal:
         """
         if self._count is not None:
             return self._count
-        admin = AdminClient(self._config)
+        admin = AdminClient(self._config, logger=_log)
         metadata = self._metadata(admin)
         if metadata is None:
             self._create(admin)
@@ -186,7 +189,7 @@ class Journal:
             # Not idempotent: that costs half a second at the first record, and a record written twice
             # changes nothing (the first of equal ones counts). One request in flight keeps the order.
             config = {"acks": "all", "enable.idempotence": False, "max.in.flight": 1, "linger.ms": 0}
-            self._producer = Producer({**self._config, **config})
+            self._producer = Producer({**self._config, **config}, logger=_log)
         done: list[tuple[KafkaError | None, Message]] = []
         self._producer.produce(
             self.topic,
@@ -217,7 +220,8 @@ class Journal:
                     "enable.partition.eof": True,
                     "auto.offset.reset": "earliest",
                     "fetch.wait.max.ms": 10,
-                }
+                },
+                logger=_log,
             )
         consumer = self._consumer
         consumer.assign([TopicPartition(self.topic, shard, 0)])

@@ -80,8 +80,12 @@ def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
         prog="python -m kafkadur.demo",
         description="Durable subscriptions at work on a real Kafka, through killed processes, checked at the end.",
     )
-    parser.add_argument("--short", action="store_true", help=f"the first {SHORT:,} flights instead of all {ALL:,}")
-    parser.add_argument("--keep", action="store_true", help="leave Kafka, Valkey and the ledgers for looking around")
+    parser.add_argument(
+        "--short", action="store_true", help=f"the first {SHORT:,} flights instead of all {ALL:,}"
+    )
+    parser.add_argument(
+        "--keep", action="store_true", help="leave Kafka, Valkey and the ledgers for looking around"
+    )
     parser.add_argument("--json", action="store_true", help="the result as JSON on standard output")
     parser.add_argument(
         "--output", type=Path, default=Path("demo-output"), metavar="FOLDER",
@@ -111,7 +115,9 @@ def _run(options: argparse.Namespace, display: Display, seconds: dict[str, float
             seconds["stack"] = time.monotonic() - begun
             try:
                 outcome = play(
-                    Stage(kafka=kafka, redis=redis, output=output, total=total, display=display, seconds=seconds)
+                    Stage(
+                        kafka=kafka, redis=redis, output=output, total=total, display=display, seconds=seconds
+                    )
                 )
             except KafkadurError:
                 evidence = True
@@ -159,7 +165,9 @@ def _kept_stack(display: Display) -> Generator[tuple[str, str], None, None]:
         if not there:
             down()
         raise
-    display.say(f"   Kafka runs on at {stack.kafka}, Valkey at {stack.redis}, from {FOLDER}; stop them with `kafkadur down`")
+    display.say(
+        f"   Kafka runs on at {stack.kafka}, Valkey at {stack.redis}, from {FOLDER}; stop them with `kafkadur down`"
+    )
 
 
 def _document(line: str, code: int, outcome: Outcome | None, seconds: dict[str, float]) -> dict[str, object]:

@@ -139,7 +139,9 @@ def create(stage: Stage) -> None:
                 f"The topic {TOPIC} is there already, from an earlier run.",
                 remedy="stop that stack with `kafkadur down`, then run the demo again",
             ) from error
-        raise DemoError(f"The topic {TOPIC} was not created: {error.args[0].str()}.", owner="Kafka") from error
+        raise DemoError(
+            f"The topic {TOPIC} was not created: {error.args[0].str()}.", owner="Kafka"
+        ) from error
     for durable, kind in TYPES.items():
         with stage.connect(durable) as connection:
             connection.subscribe(TOPIC, durable=durable, type=kind, start="earliest").close()
@@ -160,7 +162,9 @@ def load(stage: Stage) -> None:
                 bar.update(flight.row, stage.total)
         producer.flush()
     took = time.monotonic() - started
-    stage.display.say(f"   loaded {stage.total:,} flights in {took:.1f} s, {stage.total / took:,.0f} a second")
+    stage.display.say(
+        f"   loaded {stage.total:,} flights in {took:.1f} s, {stage.total / took:,.0f} a second"
+    )
 
 
 def end_offsets(address: str) -> dict[int, int]:
@@ -179,7 +183,9 @@ def audit(stage: Stage, ends: Mapping[int, int]) -> tuple[list[Ledger], float, l
     say, total = stage.display.say, stage.total
     stage.display.head("1. audit: exclusive, one process at a time")
     with ExitStack() as running:
-        crew = running.enter_context(Crew(kafka=stage.kafka, redis=stage.redis, output=stage.output, total=total))
+        crew = running.enter_context(
+            Crew(kafka=stage.kafka, redis=stage.redis, output=stage.output, total=total)
+        )
         connection = running.enter_context(stage.connect(AUDIT))
         watch = running.enter_context(Watch(connection, AUDIT, ends))
         first = crew.start(AUDIT, 1, last_stand=2 * total // 3)
@@ -245,9 +251,13 @@ def _resumed(ledger: Ledger, floors: Mapping[int, int], ends: Mapping[int, int])
 def billing(stage: Stage, ends: Mapping[int, int]) -> list[Ledger]:
     """A shared subscription with four processes, one of which is killed; returns the ledgers."""
     say, total = stage.display.say, stage.total
-    stage.display.head(f"2. billing: shared, {BILLING_WORKERS} processes, each message acknowledged by itself")
+    stage.display.head(
+        f"2. billing: shared, {BILLING_WORKERS} processes, each message acknowledged by itself"
+    )
     with ExitStack() as running:
-        crew = running.enter_context(Crew(kafka=stage.kafka, redis=stage.redis, output=stage.output, total=total))
+        crew = running.enter_context(
+            Crew(kafka=stage.kafka, redis=stage.redis, output=stage.output, total=total)
+        )
         connection = running.enter_context(stage.connect(BILLING))
         watch = running.enter_context(Watch(connection, BILLING, ends))
         # Half of what is one worker's share when all get the same.
@@ -275,7 +285,9 @@ def billing(stage: Stage, ends: Mapping[int, int]) -> list[Ledger]:
         crew.stop(*workers[1:])
     if not victim.killed:
         raise DemoError(f"{victim.job.name} got {victim.done} messages only, so it was never killed.")
-    say(f"   {victim.job.name} was killed (SIGKILL) after {victim.done:,} messages; the others settled the rest")
+    say(
+        f"   {victim.job.name} was killed (SIGKILL) after {victim.done:,} messages; the others settled the rest"
+    )
     say(f"   {total:,} messages in {took:.1f} s, {total / took:,.0f} a second; about 1 % was rolled back once and "
         f"came again after {ROLLBACK_DELAY} s")  # fmt: skip
     return [worker.ledger for worker in workers]
@@ -301,7 +313,12 @@ class _Tables:
             f"{len(view.members)} members, in flight {view.in_flight:,}, floor {view.floor:,} of {self._total:,}, "
             f"backlog {view.backlog:,}, redeliveries {self._crew.redelivered:,}, {rate:,.0f} a second"
         )
-        return f"subscription {BILLING}", ("member", "state", "in flight", "done", "redeliveries"), rows, summary
+        return (
+            f"subscription {BILLING}",
+            ("member", "state", "in flight", "done", "redeliveries"),
+            rows,
+            summary,
+        )
 
     @staticmethod
     def _row(worker: Worker, view: View) -> Sequence[str]:
@@ -386,7 +403,9 @@ def _listen(stage: Stage, durable: str) -> Iterator[kafkadur.sync.Subscription]:
     """A fresh consumer of a subscription."""
     with (
         stage.connect(durable) as connection,
-        connection.subscribe(TOPIC, durable=durable, type=TYPES[durable], name="verification") as subscription,
+        connection.subscribe(
+            TOPIC, durable=durable, type=TYPES[durable], name="verification"
+        ) as subscription,
     ):
         yield subscription
 

@@ -89,7 +89,8 @@ class Watch:
             raise DemoError(f"The coordinator does not know all partitions of {self._name}.")
         leased = {
             member.id: sum(
-                min(lease.horizon, self._ends[lease.partition]) - min(lease.start, self._ends[lease.partition])
+                min(lease.horizon, self._ends[lease.partition])
+                - min(lease.start, self._ends[lease.partition])
                 for lease in found.leases
                 if lease.member == member.id
             )

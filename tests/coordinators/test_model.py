@@ -379,6 +379,7 @@ def run(valkey: Valkey, *, lane: bool, examples: int) -> None:
             max_examples=examples,
             stateful_step_count=50,
             deadline=None,
+            report_multiple_bugs=False,
             # explaining a failure would take longer than finding it
             phases=(Phase.explicit, Phase.reuse, Phase.generate, Phase.shrink),
             suppress_health_check=list(HealthCheck),

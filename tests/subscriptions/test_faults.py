@@ -1,4 +1,4 @@
-"""Servers that fail in the middle, lose their state, or cannot be used: nothing is lost, and errors say what to do.
+"""Servers that fail in the middle, lose state, or cannot be used: nothing is lost, errors say what to do.
 
 These tests break servers, so they have a stack of their own.
 """
@@ -71,7 +71,7 @@ async def drain_through(
         happening: asyncio.Task[None] | None = None
         while len(confirmed) < COUNT:
             assert time.monotonic() < deadline, (
-                f"{COUNT - len(confirmed)} of {COUNT} are missing, first {min(set(range(COUNT)) - confirmed)}; "
+                f"{COUNT - len(confirmed)} are missing, first {min(set(range(COUNT)) - confirmed)}; "
                 f"{subscription.statistics()}"
             )
             delivery = await subscription.receive(timeout=1)

@@ -1,4 +1,4 @@
-"""Offsets without a record: transaction markers, aborted transactions, compaction; and what an open transaction holds back."""
+"""Offsets without a record: markers, aborted transactions, compaction; and what open transactions delay."""
 
 import time
 from collections.abc import Iterator

@@ -1,6 +1,7 @@
 """Processes that are killed, frozen or closed while they hold messages: S8, and the promises of presence.
 
-A killed process is noticed within a second, a stopped one after the session time-out; a clean close hands over at once.
+A killed process is noticed within a second, a stopped one after the session time-out; a clean close hands
+over at once.
 """
 
 import time
@@ -72,6 +73,18 @@ def test_w8_killed_holder_of_a_lane(
     record_property("noticed_s", noticed)
     print(f"killed holder replaced after {noticed:.3f} s")  # noqa: T201 - the figure is what one wants to see
     assert noticed < NOTICED_S
+
+
+@both_types
+def test_k4_killed_before_it_settled_anything_counts(
+    place: Place, start_worker: Callable[..., Worker], kind: str
+) -> None:
+    """A message that kills its process at once must not come as a first attempt for ever."""
+    topic = place.topic([1])
+    for attempt in range(1, 4):
+        worker = start_worker(topic, durable="d", type=kind, start="earliest")
+        assert worker.receive(1) == [(1, attempt)]
+        worker.kill()
 
 
 def test_w7_holder_in_another_process_is_named(place: Place, start_worker: Callable[..., Worker]) -> None:

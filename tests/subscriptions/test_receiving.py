@@ -1,4 +1,4 @@
-"""Every way to receive, asynchronous and synchronous: receive, iterate, batches, handlers; properties; the ends of all that."""
+"""Every way to receive, asynchronous and synchronous: one by one, iterating, in batches, by handlers."""
 
 import asyncio
 import threading
@@ -113,7 +113,7 @@ async def test_run_settles_by_outcome(place: Place, kind: str, concurrency: int)
 
 
 async def test_run_cancelled_releases_what_its_handlers_hold(place: Place) -> None:
-    """Cancellation releases, uncounted: the message comes again as a first attempt, on the open subscription."""
+    """Cancellation releases, uncounted: the message comes again to the open subscription."""
     topic = place.topic([1])
     async with (
         place.connect() as connection,
@@ -215,34 +215,36 @@ async def test_properties_and_fields_arrive_typed(place: Place, kind: str) -> No
         "raw": b"\xff\x00",
         "digits": "17",
     }
-    async with place.connect() as connection:
-        async with await connection.subscribe(topic, durable="d", type=kind) as subscription:
-            receipt = await connection.producer().send(
-                topic,
-                b"1",
-                key=b"k",
-                properties=given,
-                correlation_id="c",
-                type="t",
-                priority=7,
-                delivery_mode="NON_PERSISTENT",
-                timestamp=1_700_000_000_123,
-            )
-            delivery = await next_of(subscription)
-            assert delivery.properties == given
-            assert {name: type(value) for name, value in delivery.properties.items()} == {
-                name: type(value) for name, value in given.items()
-            }
-            fields = delivery.fields
-            assert fields.message_id == receipt.message_id
-            assert (fields.correlation_id, fields.type, fields.priority) == ("c", "t", 7)
-            assert (fields.client_id, fields.connection_id) == ("c1", connection.id)
-            assert (delivery.key, delivery.timestamp, delivery.offset) == (
-                b"k",
-                1_700_000_000_123,
-                receipt.offset,
-            )
-            await delivery.ack()
+    async with (
+        place.connect() as connection,
+        await connection.subscribe(topic, durable="d", type=kind) as subscription,
+    ):
+        receipt = await connection.producer().send(
+            topic,
+            b"1",
+            key=b"k",
+            properties=given,
+            correlation_id="c",
+            type="t",
+            priority=7,
+            delivery_mode="NON_PERSISTENT",
+            timestamp=1_700_000_000_123,
+        )
+        delivery = await next_of(subscription)
+        assert delivery.properties == given
+        assert {name: type(value) for name, value in delivery.properties.items()} == {
+            name: type(value) for name, value in given.items()
+        }
+        fields = delivery.fields
+        assert fields.message_id == receipt.message_id
+        assert (fields.correlation_id, fields.type, fields.priority) == ("c", "t", 7)
+        assert (fields.client_id, fields.connection_id) == ("c1", connection.id)
+        assert (delivery.key, delivery.timestamp, delivery.offset) == (
+            b"k",
+            1_700_000_000_123,
+            receipt.offset,
+        )
+        await delivery.ack()
 
 
 async def test_header_types_of_plain_producers(place: Place) -> None:

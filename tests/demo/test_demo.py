@@ -1,0 +1,138 @@
+"""The whole demo, short, as a user starts it: exit status, last line, and nothing left behind."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+#: Seconds a short run may take on a busy machine.
+TIMEOUT = 240
+
+Start = Callable[..., "subprocess.Popen[str]"]
+
+
+@pytest.fixture
+def environment(tmp_path: Path) -> dict[str, str]:
+    temporary = tmp_path / "t"
+    temporary.mkdir()
+    return {**os.environ, "TMPDIR": str(temporary)}
+
+
+def start(folder: Path, environment: dict[str, str], *options: str) -> "subprocess.Popen[str]":
+    return subprocess.Popen(
+        [sys.executable, "-m", "kafkadur.demo", "--short", *options],
+        cwd=folder, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
+
+
+def children_of(pid: int) -> set[int]:
+    """Return the pids of all processes that stem from `pid` now."""
+    parents: dict[int, int] = {}
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            after_name = stat.read_text().rpartition(")")[2].split()
+        except OSError:
+            continue
+        parents[int(stat.parent.name)] = int(after_name[1])
+    found: set[int] = set()
+    while more := {child for child, parent in parents.items() if parent in found | {pid}} - found:
+        found |= more
+    return found
+
+
+def alive(pids: set[int]) -> set[int]:
+    """Return those that still run; a zombie does not."""
+    running: set[int] = set()
+    for pid in pids:
+        try:
+            state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+        except OSError:
+            continue
+        if state != "Z":
+            running.add(pid)
+    return running
+
+
+def assert_gone(pids: set[int]) -> None:
+    deadline = time.monotonic() + 10
+    while alive(pids):
+        assert time.monotonic() < deadline, f"still there: {alive(pids)}"
+        time.sleep(0.05)
+
+
+def test_a_short_run_ends_well_and_leaves_nothing(tmp_path: Path, environment: dict[str, str]) -> None:
+    demo = start(tmp_path, environment)
+    out, err = demo.communicate(timeout=TIMEOUT)
+    last = out.strip().splitlines()[-1]
+    assert demo.returncode == 0, out + err
+    assert last.startswith("demo: ok, 20000 messages, 2 subscriptions, 0 lost, "), out + err
+    assert last.endswith(" redelivered")
+    # What is rolled back comes again; what a killed worker had in its hands comes on top.
+    assert int(last.split()[-2]) > 200
+    assert "a second process is refused" in out
+    assert "Owner: audit-1" in out
+    assert list((tmp_path / "t").iterdir()) == []
+    assert [path.name for path in tmp_path.iterdir()] == ["t"]
+
+
+def test_json_is_all_that_standard_output_holds(tmp_path: Path, environment: dict[str, str]) -> None:
+    demo = start(tmp_path, environment, "--json")
+    out, err = demo.communicate(timeout=TIMEOUT)
+    document = json.loads(out)
+    assert demo.returncode == document["status"] == 0, err
+    assert document["messages"] == 20_000
+    assert document["defects"] == []
+    assert 0 < document["takeover_seconds"] < 10
+    assert {proof["subscription"]: proof["lost"] for proof in document["subscriptions"]} == {
+        "audit": [],
+        "billing": [],
+    }
+
+
+@pytest.mark.parametrize("moment", ["starting Kafka", "loading", "audit-1 holds", "4 members"])
+def test_ctrl_c_leaves_nothing_running(tmp_path: Path, environment: dict[str, str], moment: str) -> None:
+    demo = start(tmp_path, environment)
+    assert demo.stdout is not None
+    assert demo.stderr is not None
+    with demo.stdout, demo.stderr:
+        assert any(moment in line for line in demo.stdout)
+        children = children_of(demo.pid)
+        asked = time.monotonic()
+        demo.send_signal(signal.SIGINT)
+        out, _ = demo.communicate(timeout=TIMEOUT)
+    assert demo.returncode == 130
+    assert out.strip().splitlines()[-1] == "demo: interrupted"
+    assert time.monotonic() - asked < 15
+    assert_gone(children)
+    assert [path.name for path in tmp_path.iterdir()] == ["t"]
+    assert list((tmp_path / "t").iterdir()) == []
+
+
+def test_workers_die_with_the_demo(tmp_path: Path, environment: dict[str, str]) -> None:
+    demo = start(tmp_path, environment)
+    assert demo.stdout is not None
+    assert demo.stderr is not None
+    with demo.stdout, demo.stderr:
+        assert any("4 members" in line for line in demo.stdout)
+        children = children_of(demo.pid)
+        demo.kill()
+        demo.wait()
+    assert len(children) > 4
+    assert_gone(children)
+
+
+def test_java_missing_is_one_sentence(tmp_path: Path, environment: dict[str, str]) -> None:
+    environment = {**environment, "PATH": str(tmp_path), "JAVA_HOME": ""}
+    demo = start(tmp_path, environment)
+    out, _ = demo.communicate(timeout=TIMEOUT)
+    last = out.strip().splitlines()[-1]
+    assert demo.returncode == 1
+    assert last.startswith("demo: FAILED ")
+    assert "Java" in last
+    assert [path.name for path in tmp_path.iterdir()] == ["t"]
