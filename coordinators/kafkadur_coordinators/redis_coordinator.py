@@ -147,6 +147,7 @@ class RedisCoordinator:
         )
         self._where = url.rsplit("@", 1)[-1]
         self._connection: Any = None
+        self._run_id = ""
         self._recorder = recorder
         self._clock = clock
         self._on_warning = on_warning
@@ -185,6 +186,8 @@ class RedisCoordinator:
 
     def _check_server(self) -> None:
         info = self._info("server", "memory", "persistence", "replication", "cluster")
+        #: of the process at the other end, which is the same as long as the connection
+        self._run_id = info.get("run_id", "")
         version = tuple(int(part) for part in info.get("redis_version", "0").split(".")[:2])
         if version < OLDEST:
             raise CoordinatorRefused(
@@ -280,13 +283,14 @@ class RedisCoordinator:
                 len(keys),
                 *keys,
                 payload,
+                self._run_id,
             )  # the stub says: of length one
             command = hiredis.pack_command(arguments)
             connection.send_packed_command([command])
             try:
                 reply = connection.read_response()
             except NoScriptError:
-                connection.send_command("EVAL", script.text, len(keys), *keys, payload)
+                connection.send_command("EVAL", script.text, len(keys), *keys, payload, self._run_id)
                 reply = connection.read_response()
         except (RedisConnectionError, RedisTimeoutError, OSError) as error:
             self._unavailable(error)

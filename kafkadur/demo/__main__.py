@@ -1,4 +1,4 @@
-"""The command of the demo: options, the stack, signals, exit status. What happens in between is in `story.py`."""
+"""The command of the demo: options, the stack, signals, exit status. What it plays is in `story.py`."""
 
 from __future__ import annotations
 
@@ -17,7 +17,6 @@ from types import FrameType
 from typing import Final, NoReturn
 
 from confluent_kafka import KafkaException
-from kafkadur_sharing.errors import KafkadurError
 from rich.console import Console
 
 from kafkadur.demo.display import Display
@@ -25,6 +24,7 @@ from kafkadur.demo.flights import ALL, SHORT
 from kafkadur.demo.story import Outcome, Stage, play
 from kafkadur.stack import FOLDER, down, embedded, status, up
 from kafkadur.stack.errors import file_error
+from kafkadur_sharing.errors import KafkadurError
 
 OK: Final = 0
 FAILED: Final = 1
@@ -50,7 +50,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = _options(arguments)
     # With --json standard output is for the document alone.
     console = Console(stderr=options.json)
-    # What the library logs on the way (a member that was killed, for example) is part of the story, and told there.
+    # What the library logs on the way (a killed member, for example) is part of the story, and told there.
     logging.getLogger("kafkadur").addHandler(logging.NullHandler())
     for number in _SIGNALS:
         signal.signal(number, _interrupt)
@@ -78,7 +78,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         prog="python -m kafkadur.demo",
-        description="Durable subscriptions at work on a real Kafka, through killed processes, checked at the end.",
+        description="Durable subscriptions on a real Kafka, through killed processes, checked at the end.",
     )
     parser.add_argument(
         "--short", action="store_true", help=f"the first {SHORT:,} flights instead of all {ALL:,}"
@@ -155,7 +155,7 @@ def _stack(display: Display) -> Generator[tuple[str, str], None, None]:
 
 @contextlib.contextmanager
 def _kept_stack(display: Display) -> Generator[tuple[str, str], None, None]:
-    """A stack that stays when the demo comes to its end; one that was not there before goes if it does not."""
+    """A stack that stays when the demo comes to its end; if it does not, only one that was there before."""
     there = status().stack is not None
     with display.bar("starting Kafka and Valkey") as bar:
         stack = up(progress=bar.update)
@@ -166,7 +166,8 @@ def _kept_stack(display: Display) -> Generator[tuple[str, str], None, None]:
             down()
         raise
     display.say(
-        f"   Kafka runs on at {stack.kafka}, Valkey at {stack.redis}, from {FOLDER}; stop them with `kafkadur down`"
+        f"   Kafka runs on at {stack.kafka}, Valkey at {stack.redis}, from {FOLDER}; "
+        "stop them with `kafkadur down`"
     )
 
 

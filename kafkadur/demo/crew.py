@@ -13,10 +13,9 @@ from pathlib import Path
 from types import TracebackType
 from typing import IO, Any, Self
 
-from kafkadur_sharing.errors import KafkadurError
-
 from kafkadur.demo.ledger import Ledger
 from kafkadur.demo.worker import GO, STOP, Job
+from kafkadur_sharing.errors import KafkadurError
 
 
 class DemoError(KafkadurError):
@@ -154,7 +153,7 @@ class Crew:
         return news
 
     def wait_for(self, event: str, *workers: Worker, timeout: float = 60.0) -> list[News]:
-        """Wait until each of `workers` has told `event`; raises `DemoError` when one does not within `timeout` seconds."""
+        """Wait until each of `workers` told `event`; raises `DemoError` after `timeout` silent seconds."""
         heard: dict[Worker, News] = {}
         while missing := [worker for worker in workers if worker not in heard]:
             news = self.hear(timeout)

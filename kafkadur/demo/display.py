@@ -1,9 +1,9 @@
-"""What the demo shows: sentences, progress bars, the live table. Plain lines where the output is no terminal."""
+"""What the demo shows: sentences, progress bars, the live table; plain lines where there is no terminal."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Sequence
 from contextlib import contextmanager
 from typing import Final
 
@@ -74,7 +74,7 @@ class Display:
         self._console.print(text, style="bold", markup=False, highlight=False, soft_wrap=True)
 
     @contextmanager
-    def bar(self, title: str) -> Iterator[Bar]:
+    def bar(self, title: str) -> Generator[Bar, None, None]:
         """Show a progress bar while the block runs; without a terminal the title alone."""
         progress = Progress(
             TextColumn("   {task.description}"),
@@ -91,7 +91,7 @@ class Display:
             yield Bar(progress, title)
 
     @contextmanager
-    def board(self) -> Iterator[Board]:
+    def board(self) -> Generator[Board, None, None]:
         """A live table while the block runs; its last state stays."""
         if not self._console.is_terminal:
             yield Board(self, None)

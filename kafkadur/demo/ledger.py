@@ -1,7 +1,8 @@
 """Ledgers: what a worker wrote down about each message before it settled it, one line a message.
 
-A line is `row partition offset attempt verdict digest`. Lines go to the operating system before the verdict is given, so a
-ledger survives SIGKILL and knows at least everything that was settled. What the ledgers prove is in `verification.py`.
+A line is `row partition offset attempt verdict digest`. Lines go to the operating system before the verdict
+is given, so a ledger survives SIGKILL and knows at least everything that was settled. What the ledgers prove
+is in `verification.py`.
 """
 
 from __future__ import annotations
@@ -13,8 +14,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Final, NamedTuple, Self
 
-from kafkadur.demo.flights import digest, row_of
 from kafkadur.delivery import Delivery
+from kafkadur.demo.flights import digest, row_of
 
 #: What a worker can write down that it is about to do.
 ACK: Final = b"ack"

@@ -1,8 +1,9 @@
-"""The check at the end: do the ledgers of a subscription prove that every message was settled exactly once? No kafkadur here.
+"""The check at the end: do the ledgers of a subscription prove that every message was settled exactly once?
 
-It compares what workers wrote down with what the input says, and knows nothing of kafkadur's own counters. Legal repeats
-have one of two causes: a worker rolled the message back as it was meant to, or the worker that had it was killed before its
-verdict was confirmed. Whatever else happened twice, or not at all, or was never in the input, is a defect.
+It compares what workers wrote down with what the input says, and knows nothing of kafkadur's own counters.
+Legal repeats have one of two causes: a worker rolled the message back as it was meant to, or the worker that
+had it was killed before its verdict was confirmed. Whatever else happened twice, or not at all, or was never
+in the input, is a defect.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
-from kafkadur.demo.ledger import ACK, ROLLBACK, Ledger
+from kafkadur.demo.ledger import ACK, ROLLBACK, Ledger, Line
 
 #: Causes of repeats that are no defect.
 KILLED: Final = "killed"
@@ -85,58 +86,73 @@ def verify(
 ) -> Proof:
     """Compare the ledgers of a subscription with the input.
 
-    `expected` holds the digest of every row, row 1 first. `rolls_back` says which rows are rolled back at their first
-    attempt. `most_unconfirmed` (messages) is the published bound: further than that from the end of its ledger, a killed
-    worker's verdicts were confirmed, and nothing may come again.
+    `expected` holds the digest of every row, row 1 first. `rolls_back` says which rows are rolled back at
+    their first attempt. `most_unconfirmed` (messages) is the published bound: further than that from the end
+    of its ledger, a killed worker's verdicts were confirmed, and nothing may come again.
     """
-    first: dict[int, Entry] = {}
-    again: dict[int, list[Entry]] = {}
-    places: dict[int, tuple[int, int]] = {}
-    invented: list[str] = []
-    unexplained: list[str] = []
-    deliveries = 0
+    read = _Read(expected)
     for ledger in ledgers:
-        try:
-            lines = list(ledger.lines())
-        except (OSError, ValueError) as error:
-            unexplained.append(f"the ledger of {ledger.worker} cannot be read: {error}")
-            continue
-        deliveries += len(lines)
-        for left, line in zip(range(len(lines) - 1, -1, -1), lines, strict=True):
-            row = line.row
-            place = (line.partition, line.offset)
-            if not 1 <= row <= len(expected) or line.digest != expected[row - 1]:
-                invented.append(f"partition {place[0]} offset {place[1]}, which says it is row {row}")
-                continue
-            if places.setdefault(row, place) != place:
-                invented.append(f"row {row} once more, at partition {place[0]} offset {place[1]}")
-                continue
-            entry = Entry(ledger.worker, ledger.killed, left, line.attempt, line.verdict)
-            if row not in first:
-                first[row] = entry
-            else:
-                again.setdefault(row, [first[row]]).append(entry)
-    lost = [row for row in range(1, len(expected) + 1) if row not in first]
+        read.take(ledger)
+    lost = [row for row in range(1, len(expected) + 1) if row not in read.first]
+    lost += [row for row, entry in read.first.items() if entry.verdict != ACK and row not in read.again]
     repeats: Counter[str] = Counter()
-    for row, entry in first.items():
-        if row not in again:
-            if entry.verdict == ROLLBACK:
-                lost.append(row)
-    for row, entries in again.items():
+    for row, entries in read.again.items():
         causes, odd = _explain(entries, may_roll_back=rolls_back(row), most_unconfirmed=most_unconfirmed)
         repeats.update(causes)
-        unexplained += [f"row {row} {text}" for text in odd]
+        read.unexplained += [f"row {row} {text}" for text in odd]
         if all(entry.verdict != ACK for entry in entries):
             lost.append(row)
     return Proof(
         subscription=subscription,
         messages=len(expected),
-        deliveries=deliveries,
+        deliveries=read.deliveries,
         repeats=dict(repeats),
         lost=sorted(lost),
-        invented=invented,
-        unexplained=unexplained,
+        invented=read.invented,
+        unexplained=read.unexplained,
     )
+
+
+class _Read:
+    """What was read from ledgers so far, by row."""
+
+    def __init__(self, expected: Sequence[bytes]) -> None:
+        self._expected = expected
+        self._places: dict[int, tuple[int, int]] = {}
+        self.deliveries = 0
+        #: Row -> its first entry.
+        self.first: dict[int, Entry] = {}
+        #: Row that came more than once -> all its entries.
+        self.again: dict[int, list[Entry]] = {}
+        self.invented: list[str] = []
+        self.unexplained: list[str] = []
+
+    def take(self, ledger: Ledger) -> None:
+        """Read a ledger."""
+        try:
+            lines = list(ledger.lines())
+        except (OSError, ValueError) as error:
+            self.unexplained.append(f"the ledger of {ledger.worker} cannot be read: {error}")
+            return
+        self.deliveries += len(lines)
+        for left, line in zip(range(len(lines) - 1, -1, -1), lines, strict=True):
+            wrong = self._wrong(line)
+            if wrong is not None:
+                self.invented.append(wrong)
+                continue
+            entry = Entry(ledger.worker, ledger.killed, left, line.attempt, line.verdict)
+            earlier = self.first.setdefault(line.row, entry)
+            if earlier is not entry:
+                self.again.setdefault(line.row, [earlier]).append(entry)
+
+    def _wrong(self, line: Line) -> str | None:
+        """What about a delivery does not come from the input."""
+        row, place = line.row, (line.partition, line.offset)
+        if not 1 <= row <= len(self._expected) or line.digest != self._expected[row - 1]:
+            return f"partition {place[0]} offset {place[1]}, which says it is row {row}"
+        if self._places.setdefault(row, place) != place:
+            return f"row {row} once more, at partition {place[0]} offset {place[1]}"
+        return None
 
 
 def _explain(
@@ -144,38 +160,29 @@ def _explain(
 ) -> tuple[Counter[str], list[str]]:
     """The causes of the repeats of one row, and what has no legal cause.
 
-    One acknowledgement is the one that settled the row: that of a worker that ended in order if there is one, for it was
-    confirmed, else that of the killed worker. Every other entry has to be explained.
+    One acknowledgement is the one that settled the row: that of a worker that ended in order if there is one,
+    for it was confirmed, else that of the killed worker. Every other entry has to be explained.
     """
     causes: Counter[str] = Counter()
     odd: list[str] = []
     acks = [entry for entry in entries if entry.verdict == ACK]
     confirmed = [entry for entry in acks if not entry.killed]
     settling = next(iter(confirmed or acks), None)
-    rolled_back = False
-    killed: set[tuple[str, bytes]] = set()
+    excused: set[tuple[str, bytes]] = set()
     for entry in entries:
         if entry is settling:
             continue
-        told = f"{entry.verdict.decode()} by {entry.worker} at attempt {entry.attempt}"
+        by = (entry.worker, entry.verdict)
         # A killed worker is an excuse once, and only for what it cannot have had confirmed.
-        excused = (
-            entry.killed
-            and entry.before_end < most_unconfirmed
-            and (entry.worker, entry.verdict) not in killed
-        )
-        if entry.verdict == ROLLBACK and may_roll_back and entry.attempt == 1 and not rolled_back:
-            rolled_back = True
-            causes[ROLLED_BACK] += 1
-        elif excused:
-            killed.add((entry.worker, entry.verdict))
+        if entry.killed and entry.before_end < most_unconfirmed and by not in excused:
+            excused.add(by)
             causes[KILLED] += 1
+        elif entry.verdict == ROLLBACK and may_roll_back and entry.attempt == 1 and not causes[ROLLED_BACK]:
+            causes[ROLLED_BACK] += 1
         else:
+            told = f"{entry.verdict.decode()} by {entry.worker} at attempt {entry.attempt}"
             odd.append(f"has a repeat that nothing explains: {told}")
-    if (
-        settling is not None
-        and settling.attempt == 1
-        and any(entry.verdict == ROLLBACK and not entry.killed for entry in entries)
-    ):
+    rolled_back = any(entry.verdict == ROLLBACK and not entry.killed for entry in entries)
+    if settling is not None and settling.attempt == 1 and rolled_back:
         odd.append(f"was rolled back, and came to {settling.worker} as if for the first time")
     return causes, odd

@@ -1,4 +1,4 @@
-"""Looking at a subscription from outside: what the coordinator says of it, compared with the end of the topic in Kafka."""
+"""Looking at a subscription from outside: what the coordinator says of it, against the end of the topic."""
 
 from __future__ import annotations
 
@@ -9,11 +9,10 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Self
 
-from kafkadur_coordinators.interface import MemberInfo
-from kafkadur_coordinators.redis_coordinator import RedisCoordinator, SubscriptionAddress
-
 import kafkadur.sync
 from kafkadur.demo.crew import DemoError
+from kafkadur_coordinators.interface import MemberInfo
+from kafkadur_coordinators.redis_coordinator import RedisCoordinator, SubscriptionAddress
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,8 +1,8 @@
-"""One worker process of the demo: attaches to a subscription, writes each message into its ledger, settles it.
+"""One worker process of the demo: attaches, writes each message into its ledger, settles it.
 
-It takes orders, one word a line, from standard input and tells what happens, one JSON object a line, on standard output. The
-end of standard input is the end of the demo: the worker exits at once, so none outlives it. Who starts workers, and when,
-is in `story.py`.
+It takes orders, one word a line, from standard input and tells what happens, one JSON object a line, on
+standard output. The end of standard input is the end of the demo: the worker exits at once, so none outlives
+it. Who starts workers, and when, is in `story.py`.
 """
 
 from __future__ import annotations
@@ -19,11 +19,10 @@ from pathlib import Path
 from typing import Final, NoReturn
 
 import kafkadur.sync
-from kafkadur_sharing.errors import KafkadurError, SubscriptionActive
-
 from kafkadur.demo.flights import row_of
 from kafkadur.demo.ledger import ACK, ROLLBACK, LedgerWriter, line
 from kafkadur.stack.errors import file_error
+from kafkadur_sharing.errors import KafkadurError, SubscriptionActive
 
 TOPIC: Final = "flights"
 AUDIT: Final = "audit"
@@ -62,7 +61,7 @@ class Job:
     ledger: str
     #: Messages between two reports of progress.
     report_every: int
-    #: After so many messages it writes the next ones into its ledger and then waits to be killed; 0: it goes on.
+    #: After so many messages it writes the next ones into its ledger and waits to be killed; 0: never.
     last_stand: int = 0
 
     def argument(self) -> str:

@@ -4,9 +4,9 @@ import itertools
 import json
 
 import pytest
-from kafkadur_sharing.errors import KafkadurError
 
 from kafkadur.demo.flights import ALL, digest, flights, row_of
+from kafkadur_sharing.errors import KafkadurError
 
 
 def test_the_first_flight() -> None:

@@ -7,7 +7,8 @@
 --   5 watchers hash: partition -> member that reports how far it is readable
 --   6 scratch  string: empty between scripts
 -- then three keys for each touched partition: state (hash), bits, runs.
--- ARGV[1] is one msgpack array. Its first five elements are the same in every script:
+-- ARGV[2] is the run id of the server (server_identity). ARGV[1] is one msgpack array; its first five elements
+-- are the same in every script:
 --   1 state version, 2 clock (ms; 0: the server's own), 3 subscription id ('' before it is known),
 --   4 incarnation (0: any), 5 member id ('' if it is none)
 -- Every reply begins with: code, sequence number of the subscription, incarnation, time (ms).
@@ -25,9 +26,13 @@ local function text(n)
   return string.format('%.0f', n)
 end
 
+--- Which server is this, and which history does its data have? ARGV[2] is the run id, which the client read on
+-- this very connection: a connection ends with its process. The replication id can change while both live
+-- (failover and fail-back), so it is read here; plain finds, because patterns cost as much as the call.
 local function server_identity()
-  local info = redis.call('INFO', 'server', 'replication')
-  return string.match(info, 'run_id:(%w+)') .. ':' .. string.match(info, 'master_replid:(%w+)')
+  local info = redis.call('INFO', 'replication')
+  local at = string.find(info, 'master_replid:', 1, true) + 14
+  return ARGV[2] .. ':' .. string.sub(info, at, at + 39)
 end
 
 local FIELDS = {
@@ -44,7 +49,7 @@ local function open(request)
     row[name] = raw[i]
   end
   local ctx = {
-    row = row, members = {}, changed_members = {}, wakes = {}, heard = {},
+    row = row, members = {}, changed_members = {}, leases = {}, wakes = {}, heard = {},
     caller = request[5],
     sequence = number(row.sequence, 0), incarnation = number(row.incarnation, 0), token = number(row.token, 0),
     grace = number(row.grace, 0), next_expiry = number(row.next_expiry, 0), attached = number(row.attached, 0),

@@ -35,13 +35,18 @@ local function floor_of(pt)
   return pt.base
 end
 
+--- one table a lease and script call: whoever changes it changes it for all
 local function load_lease(ctx, token)
-  local packed = redis.call('HGET', KEYS[3], text(token))
-  if not packed then
-    return nil
+  local l = ctx.leases[token]
+  if l == nil then
+    local packed = redis.call('HGET', KEYS[3], text(token))
+    if packed then
+      local a = cmsgpack.unpack(packed)
+      l = { token = token, p = a[1], s = a[2], e = a[3], member = a[4], marks = a[5], kind = a[6] }
+    end
+    ctx.leases[token] = l or false
   end
-  local a = cmsgpack.unpack(packed)
-  return { token = token, p = a[1], s = a[2], e = a[3], member = a[4], marks = a[5], kind = a[6], ctx = ctx }
+  return l or nil
 end
 
 local function save_lease(l)
@@ -129,6 +134,7 @@ local function end_lease(ctx, pt, l, counted)
     pt.lane = 0
   end
   redis.call('HDEL', KEYS[3], text(l.token))
+  ctx.leases[l.token] = false
   local m = load_member(ctx, l.member)
   if m then
     drop_token(m, l.token)
@@ -203,6 +209,7 @@ local function grant(ctx, pt, m, s, e, marks, kind)
   ctx.token = ctx.token + 1
   local l = { token = ctx.token, p = pt.p, s = s, e = e, member = m.id, marks = marks, kind = kind }
   save_lease(l)
+  ctx.leases[l.token] = l
   m.tokens[#m.tokens + 1] = l.token
   touch_member(ctx, m)
   want_wake(ctx, m.id)
