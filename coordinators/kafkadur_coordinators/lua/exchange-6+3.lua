@@ -97,6 +97,18 @@ local function apply(ctx, pt, part, leases)
   end
 end
 
+--- records granted to the member since it wrote this request: they take up credit it did not know was taken
+local function unseen(ctx, me, have)
+  local records = 0
+  for _, token in ipairs(me.tokens) do
+    if token > have then
+      local l = load_lease(ctx, token)
+      records = records + (l and l.e - l.s or 0)
+    end
+  end
+  return records
+end
+
 local function new_leases(ctx, me, have, seen_of)
   local out = {}
   for _, token in ipairs(me.tokens) do
@@ -140,7 +152,7 @@ if request[6] > me.exchange then
   end
   me.exchange, me.refused = request[6], refused
   me.expiry = ctx.now + me.ttl
-  me.credit = request[7]
+  me.credit = math.max(request[7] - unseen(ctx, me, request[8]), 0)
   me.silent = 0
   touch_member(ctx, me)
   if not lane then
