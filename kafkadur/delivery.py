@@ -7,6 +7,7 @@ they are handed out, and have no cycles, so the garbage collector has nothing to
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -42,6 +43,7 @@ class Lease:
         "redelivered",
         "seen",
         "start",
+        "stretch",
         "token",
     )
 
@@ -56,8 +58,9 @@ class Lease:
         redelivered: bool,
         lane: bool,
         seen: int,
+        stretch: Sequence[int] = (),
     ) -> None:
-        """A lease that holds nothing yet; offsets [start, end)."""
+        """A lease that holds nothing yet: offsets [start, end), or of those the pairs start, end, ... of `stretch`."""
         self.token = token
         self.partition = partition
         self.start = start
@@ -70,6 +73,10 @@ class Lease:
         self.fill = start
         #: offsets without a decision; a lane's are counted as it is filled
         self.open = 0 if lane else end - start
+        #: pairs still to be filled, for a lease that does not hold all of [start, end)
+        self.stretch = deque(zip(stretch[::2], stretch[1::2], strict=True))
+        if stretch:
+            self.open = sum(stretch[1::2]) - sum(stretch[::2])
         #: offsets without a record, still to be settled: start, end, start, end, ...
         self.gaps: list[int] = []
         self.chunks: list[Chunk] = []

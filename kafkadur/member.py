@@ -158,6 +158,8 @@ class Member:
         self._orphaned: set[int] = set()
         #: partition -> when the next message that was rolled back is due (monotonic seconds)
         self._due: dict[int, float] = {}
+        #: partitions with messages that are due, for which nobody had room: asked for again in the next exchange
+        self._unserved: set[int] = set()
         self._touch: set[int] = set(range(self.partitions))
         self._wake_at: float | None = None
         self._force = True
@@ -313,9 +315,21 @@ class Member:
         return news
 
     def _fill(self, lease: Lease, feed: Feed) -> bool:
-        if lease.fill >= lease.end:
-            return False
-        pieces, reached = feed.take(lease.fill, lease.end)
+        """Give a lease what was read for it; returns whether a block became ready."""
+        news = False
+        while lease.fill < lease.end:
+            start, end = lease.stretch[0] if lease.stretch else (lease.fill, lease.end)
+            news |= self._fill_piece(lease, feed, max(start, lease.fill), end)
+            if lease.fill < end:
+                break
+            if lease.stretch:
+                lease.stretch.popleft()
+                lease.fill = lease.stretch[0][0] if lease.stretch else lease.end
+        return news
+
+    def _fill_piece(self, lease: Lease, feed: Feed, start: int, end: int) -> bool:
+        pieces, reached = feed.take(start, end)
+        lease.fill = start
         target = self._urgent if self.lane and not lease.lane else self._ready
         for messages, first, offsets in pieces:
             self._gap(lease, lease.fill, first)
@@ -560,7 +574,7 @@ class Member:
         at = self._renew_at
         if self._wake_at is not None:
             at = min(at, self._wake_at)
-        if self._due and self._free_credit > 0:
+        if self._due:
             at = min(at, *self._due.values())
         if self._active:
             if self._look_at is None:
@@ -632,7 +646,9 @@ class Member:
         speaking |= {lease.partition for lease in self._leases.values() if lease.gaps}
         # a verdict may have left with an earlier exchange before its giver asked for the confirmation
         speaking |= {chunk.lease.partition for chunk, _ in self._confirm}
-        others = self._touch | self._orphaned | {p for p, at in self._due.items() if now >= at}
+        others = (
+            self._touch | self._orphaned | self._unserved | {p for p, at in self._due.items() if now >= at}
+        )
         due = self._wake_at is not None and now >= self._wake_at
         if due:
             self._wake_at = None
@@ -813,10 +829,12 @@ class Member:
     def _take_states(self, reply: ExchangeReply, sent_at: float) -> None:
         for state in reply.partitions:
             self._states[state.partition] = state
-            if state.due_ms >= 0:
+            self._due.pop(state.partition, None)
+            self._unserved.discard(state.partition)
+            if state.due_ms > 0:
                 self._due[state.partition] = sent_at + state.due_ms / 1000 + _ROUNDING
-            else:
-                self._due.pop(state.partition, None)
+            elif state.due_ms == 0:
+                self._unserved.add(state.partition)
         self._watches = set(reply.watches)
         self._orphaned |= set(reply.orphaned)
         if reply.silent_ms is not None:  # a silent member is looked at again before it is given up
@@ -830,10 +848,10 @@ class Member:
             lane = self._leases.get(token)
             if lane is not None:
                 lane.end = max(lane.end, horizon)
-        lanes = {grant.partition: grant.start for grant in reply.grants if grant.lane}
+        lanes = {grant.partition: grant.start for grant in reply.grants if grant.kind == "lane"}
         for grant in sorted(reply.grants, key=lambda grant: (grant.partition, grant.start)):
             self._take_grant(grant, lanes)
-        self._free_credit -= sum(grant.horizon - grant.start for grant in reply.grants if not grant.lane)
+        self._free_credit -= sum(grant.records for grant in reply.grants if grant.kind != "lane")
 
     def _drop_lease(self, token: int) -> None:
         lease = self._leases.pop(token, None)
@@ -862,12 +880,13 @@ class Member:
             end=grant.horizon,
             attempts=grant.attempts,
             redelivered=grant.redelivered,
-            lane=grant.lane,
+            lane=grant.kind == "lane",
             seen=grant.seen,
+            stretch=grant.stretch,
         )
         self._leases[lease.token] = lease
-        if lease.redelivered:
-            self.redelivered_seen += lease.end - lease.start
+        if grant.kind == "runs":
+            self.redelivered_seen += lease.open if lease.redelivered else 0
             self._hold -= {
                 (p, o) for p, o in self._hold if p == lease.partition and lease.start <= o < lease.end
             }
@@ -880,7 +899,7 @@ class Member:
         elif self.lane:  # the reader is about to start at the first lease, unless that lies far back
             near = lanes.get(lease.partition, lease.start) - lease.start <= self.read_ahead
         else:
-            near = not lease.redelivered and lease.partition in self._to_follow()
+            near = grant.kind != "runs" and lease.partition in self._to_follow()
         if not near:
             self._read_range(lease)
 

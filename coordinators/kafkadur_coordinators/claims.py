@@ -43,6 +43,12 @@ class Hull:
         return sum(end - start for _, start, end in self.leases)
 
 
+def _stretches(grant: Grant) -> list[tuple[int, int]]:
+    if not grant.stretch:
+        return [(grant.start, grant.horizon)]
+    return list(zip(grant.stretch[::2], grant.stretch[1::2], strict=True))
+
+
 def hulls(grants: Sequence[Grant]) -> list[Hull]:
     """Join leases to one hull a partition."""
     by_partition: dict[int, list[Grant]] = {}
@@ -58,7 +64,7 @@ def hulls(grants: Sequence[Grant]) -> list[Hull]:
                 start=leases[0].start,
                 end=leases[-1].horizon,
                 skip=skip,
-                leases=[(grant.token, grant.start, grant.horizon) for grant in leases],
+                leases=[(grant.token, start, end) for grant in leases for start, end in _stretches(grant)],
             )
         )
     return found
@@ -86,7 +92,7 @@ class Claims:
         grants: list[Grant] = []
         for first in range(0, len(partitions), MAX_PARTITIONS):
             group = partitions[first : first + MAX_PARTITIONS]
-            left = most - sum(grant.horizon - grant.start for grant in grants)
+            left = most - sum(grant.records for grant in grants)
             if left <= 0:
                 break
             parts = [PartitionReport(partition=partition, avail=ends[partition]) for partition in group]
@@ -113,7 +119,7 @@ class Claims:
             if at < end:
                 kept += (at, end)
             settled.append(Settled(token, kept))
-        tokens = [token for token, _, _ in hull.leases]
+        tokens = sorted({token for token, _, _ in hull.leases})
         part = PartitionReport(partition=hull.partition, settled=settled, returned=returned, done=tokens)
         self._number += 1
         reply = self._session.exchange(

@@ -93,10 +93,19 @@ class Grant(NamedTuple):
     attempts: int
     #: whether all of it may have been delivered before
     redelivered: bool
-    #: whether the horizon moves on while it is held
-    lane: bool
+    #: "range", "lane" (the horizon moves on while it is held) or "runs" (exceptions)
+    kind: str
     #: offsets below this one may have been delivered before
     seen: int
+    #: what it holds, start, end, start, end, ...; empty: all of [start, horizon)
+    stretch: Sequence[int] = ()
+
+    @property
+    def records(self) -> int:
+        """Offsets it holds."""
+        if not self.stretch:
+            return self.horizon - self.start
+        return sum(self.stretch[1::2]) - sum(self.stretch[::2])
 
 
 class PartitionState(NamedTuple):
@@ -139,7 +148,7 @@ class ExchangeReply:
     refused: Sequence[int]
     partitions: Sequence[PartitionState]
     watches: Sequence[int]
-    #: partitions on which members who are gone still have leases: touching them ends those
+    #: partitions to touch next: leases of members who are gone, or new ones of this member, wait there
     orphaned: Sequence[int]
     #: ms until leases are granted again
     grace_ms: int

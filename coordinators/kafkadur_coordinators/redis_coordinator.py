@@ -466,7 +466,7 @@ class MemberSession:
             silent_ms=reply[5] if reply[5] >= 0 else None,
             role=_role(reply[6]),
             grants=[
-                Grant(v[0], v[1], v[2], v[3], v[4] // 2, v[4] > 0, v[5] == b"lane", v[6]) for v in reply[7]
+                Grant(v[0], v[1], v[2], v[3], v[4] // 2, v[4] > 0, _text(v[5]), v[6], v[7]) for v in reply[7]
             ],
             horizons=dict(reply[8]),
             refused=reply[9],

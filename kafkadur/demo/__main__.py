@@ -9,7 +9,7 @@ import logging
 import signal
 import sys
 import time
-from collections.abc import Generator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict
 from pathlib import Path
@@ -130,7 +130,7 @@ def _run(options: argparse.Namespace, display: Display, seconds: dict[str, float
         display.say("   seconds: " + ", ".join(f"{part} {took:.1f}" for part, took in seconds.items()))
         return outcome
     finally:
-        if evidence:
+        if evidence and any(_left(output)):
             display.say(f"   ledgers and logs of the workers are in {options.output}")
         else:
             _clear(output)
@@ -138,10 +138,13 @@ def _run(options: argparse.Namespace, display: Display, seconds: dict[str, float
                 output.rmdir()
 
 
+def _left(output: Path) -> Iterator[Path]:
+    return (path for pattern in _LEFT for path in output.glob(pattern))
+
+
 def _clear(output: Path) -> None:
-    for pattern in _LEFT:
-        for path in output.glob(pattern):
-            path.unlink()
+    for path in _left(output):
+        path.unlink()
 
 
 @contextlib.contextmanager

@@ -7,7 +7,7 @@ from collections.abc import Generator, Sequence
 from contextlib import contextmanager
 from typing import Final
 
-from rich.console import Console
+from rich.console import Console, Group
 from rich.live import Live
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
@@ -49,12 +49,12 @@ class Board:
                 self._shown_at = now
                 self._display.say(f"   {summary}")
             return
-        table = Table(title=title, caption=summary, title_justify="left", caption_justify="left")
+        table = Table(title=title, title_justify="left")
         for column in columns:
             table.add_column(column, justify="right" if column != columns[0] else "left")
         for row in rows:
             table.add_row(*row)
-        self._live.update(table, refresh=True)
+        self._live.update(Group(table, summary), refresh=True)
 
 
 class Display:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 
 import pytest
 
-from tests.subscriptions.helpers import LIMIT_S, Place, nothing
+from tests.subscriptions.helpers import LIMIT_S, Place, both_types, nothing, take
 from tests.subscriptions.workers import Worker
 
 COUNT = 20_000
@@ -79,6 +79,23 @@ def test_shared_by_processes_each_message_is_acknowledged_once(
     counted = Counter(number for worker in workers for number in worker.answer())
     assert sorted(counted) == list(range(COUNT))
     assert set(counted.values()) == {1}
+
+
+@both_types
+async def test_full_window_waits_without_exchanges(place: Place, kind: str) -> None:
+    """Messages that could come again at once, but for which there is no room, are no reason to ask and ask."""
+    topic = place.topic(range(20))
+    async with place.connect() as connection:
+        async with await connection.subscribe(
+            topic, durable="d", type=kind, window=20, start="earliest"
+        ) as subscription:
+            await take(subscription, 20)
+        async with await connection.subscribe(topic, durable="d", type=kind, window=5) as subscription:
+            await take(subscription, 5)
+            await nothing(subscription)
+            before = subscription.statistics()["exchanges"]
+            assert await subscription.receive(timeout=1) is None
+            assert subscription.statistics()["exchanges"] - before <= 5
 
 
 @pytest.mark.long

@@ -9,10 +9,11 @@
 --              returned: { token, start, end, how (partition.lua, give_back), delay ms }
 --              done:     tokens whose offsets all have their verdict
 -- Reply    head, 5 highest token now, 6 ask for presence again in ms (-1: all are heard), 7 { rank, members, id of the next member },
---          8 leases { token, partition, start, horizon, marks, kind, seen } with tokens above ARGV[1][8],
+--          8 leases { token, partition, start, horizon, marks, kind, seen, stretch } with tokens above ARGV[1][8]
+--            (stretch: start, end, start, end, ... of a lease of kind 'runs', else empty),
 --          9 horizons { token, horizon } of lanes, 10 refused tokens (fenced; nothing was changed for them),
 --         11 partitions { partition, base, next, avail, floor, ms until the next exception is due (-1: none) }, 12 partitions to watch,
---         13 partitions with leases of members who are gone, 14 ms until leases are granted again
+--         13 partitions to touch next: leases of members who are gone, or of this one, are still to be seen there, 14 ms until leases are granted again
 -- Codes    OK, STALE (an older exchange than the last applied), FENCED (the member is not attached any more),
 --          INVALID (a verdict outside its lease; nothing was changed), and those of context.lua
 -- Cost     bounded by the partitions (16), the verdicts carried and 64 leases of the member
@@ -103,23 +104,30 @@ local function unseen(ctx, me, have)
   for _, token in ipairs(me.tokens) do
     if token > have then
       local l = load_lease(ctx, token)
-      records = records + (l and l.e - l.s or 0)
+      records = records + (l and l.records or 0)
     end
   end
   return records
 end
 
-local function new_leases(ctx, me, have, seen_of)
-  local out = {}
+local function new_leases(ctx, me, have, touched)
+  local out, untold = {}, {}
   for _, token in ipairs(me.tokens) do
     if token > have then
       local l = load_lease(ctx, token)
       if l then
-        out[#out + 1] = { l.token, l.p, l.s, l.e, l.marks, l.kind, seen_of[l.p] or 0 }
+        local pt = touched[l.p]
+        if l.kind ~= 'runs' then
+          out[#out + 1] = { l.token, l.p, l.s, l.e, l.marks, l.kind, pt and pt.seen or 0, {} }
+        elseif pt then -- a lease of exceptions is told when its partition is touched: what it holds stands there
+          out[#out + 1] = { l.token, l.p, l.s, l.e, l.marks, l.kind, pt.seen, (stretch_of(pt, l.s, l.e, token)) }
+        else
+          untold[#untold + 1] = l.p
+        end
       end
     end
   end
-  return out
+  return out, untold
 end
 
 local request = cmsgpack.unpack(ARGV[1])
@@ -181,9 +189,9 @@ if request[6] > me.exchange then
   close(ctx)
 end
 
-local seen_of, horizons, states = {}, {}, {}
+local by_partition, horizons, states = {}, {}, {}
 for i, pt in ipairs(touched) do
-  seen_of[pt.p] = pt.seen
+  by_partition[pt.p] = pt
   if pt.lane ~= 0 then
     local l = load_lease(ctx, pt.lane)
     if l and l.member == me.id then
@@ -198,11 +206,15 @@ local left_over = {}
 for i, orphan in ipairs(ctx.orphans) do
   left_over[i] = orphan[3]
 end
+local told, untold = new_leases(ctx, me, request[8], by_partition)
+for _, p in ipairs(untold) do
+  left_over[#left_over + 1] = p
+end
 local reply = head(ctx, 'OK')
-reply[5] = ctx.token
+reply[5] = #untold == 0 and ctx.token or request[8] -- what was not told is asked for again
 reply[6] = again
 reply[7] = { rank, #ctx.ranks, ctx.ranks[(rank + 1) % #ctx.ranks + 1] or '' }
-reply[8] = new_leases(ctx, me, request[8], seen_of)
+reply[8] = told
 reply[9] = horizons
 reply[10] = me.refused
 reply[11] = states

@@ -13,11 +13,11 @@ local function serve_lane(ctx, pt, m, position, span)
   end
   local left = span
   while left > 0 and #m.tokens < MAX_LEASES do
-    local l = grant_run(ctx, pt, m, left)
+    local l = grant_runs(ctx, pt, m, left)
     if not l then
       break
     end
-    left = left - (l.e - l.s)
+    left = left - l.records
   end
   if pt.lane == 0 then
     local l = grant(ctx, pt, m, pt.next, pt.next + span, 0, 'lane')

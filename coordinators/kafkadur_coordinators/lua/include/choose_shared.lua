@@ -48,14 +48,14 @@ local function serve_shared(ctx, pt)
     if not m then
       return
     end
-    local l = due and grant_run(ctx, pt, m, m.credit)
+    local l = due and grant_runs(ctx, pt, m, m.credit)
     if not l and fresh > 0 then
       local size = math.min(m.credit, math.ceil(fresh / count))
       l = grant(ctx, pt, m, pt.next, pt.next + size, 0, 'range')
       pt.next = l.e
     end
     if l then
-      spend(ctx, m, l.e - l.s)
+      spend(ctx, m, l.records)
     end
   end
 end

@@ -1,6 +1,7 @@
 --- One touched partition: its state, its leases, settling and giving back.
 -- A packed lease is an array: 1 partition, 2 start, 3 horizon (exclusive), 4 member id, 5 marks of its
--- offsets (runs.lua), 6 kind: 'range' (fixed horizon) or 'lane' (extended while it is held).
+-- offsets (runs.lua), 6 kind: 'range' (fixed horizon), 'lane' (extended while it is held) or 'runs' (exceptions: of
+-- [start, horizon) it holds the runs with its token), 7 records it was granted.
 local CONVERT_BITS = 65536
 
 local function load_partition(_, p, first_key)
@@ -42,7 +43,7 @@ local function load_lease(ctx, token)
     local packed = redis.call('HGET', KEYS[3], text(token))
     if packed then
       local a = cmsgpack.unpack(packed)
-      l = { token = token, p = a[1], s = a[2], e = a[3], member = a[4], marks = a[5], kind = a[6] }
+      l = { token = token, p = a[1], s = a[2], e = a[3], member = a[4], marks = a[5], kind = a[6], records = a[7] }
     end
     ctx.leases[token] = l or false
   end
@@ -50,7 +51,7 @@ local function load_lease(ctx, token)
 end
 
 local function save_lease(l)
-  redis.call('HSET', KEYS[3], text(l.token), cmsgpack.pack({ l.p, l.s, l.e, l.member, l.marks, l.kind }))
+  redis.call('HSET', KEYS[3], text(l.token), cmsgpack.pack({ l.p, l.s, l.e, l.member, l.marks, l.kind, l.records }))
 end
 
 --- Moves the undecided offsets of [s, e) into the exceptions; base may move over them then.
@@ -69,7 +70,7 @@ local function settle_range(pt, l, s, e)
   if run_count(pt) > 0 then
     run_change(pt, s, e, l.token, function() return nil end)
   end
-  if l.marks == 0 then -- a lease of marked offsets holds exceptions only
+  if l.kind ~= 'runs' then
     decide_range(pt, s, e)
   end
 end
@@ -87,7 +88,7 @@ local function settle_blob(pt, l, from, blob)
       end
     end
   end
-  if l.marks == 0 then
+  if l.kind ~= 'runs' then
     decide_blob(pt, from, blob, KEYS[6])
   end
 end
@@ -105,7 +106,7 @@ local function give_back(pt, l, s, e, how, due)
       return marks, due, 0
     end)
   end
-  if l.marks ~= 0 then
+  if l.kind == 'runs' then
     return
   end
   if how == 0 and e >= pt.next and next_decided(pt, math.max(s, pt.base), pt.next) == pt.next then
@@ -168,7 +169,7 @@ local function find_lease(ctx, p)
   local found = {}
   for i = 1, #all, 2 do
     local a = cmsgpack.unpack(all[i + 1])
-    if a[1] == p and a[5] == 0 then
+    if a[1] == p and a[6] ~= 'runs' then
       found[#found + 1] = load_lease(ctx, tonumber(all[i]))
     end
   end
@@ -207,7 +208,9 @@ end
 --- Grants [s, e) to a member and returns the lease.
 local function grant(ctx, pt, m, s, e, marks, kind)
   ctx.token = ctx.token + 1
-  local l = { token = ctx.token, p = pt.p, s = s, e = e, member = m.id, marks = marks, kind = kind }
+  local l = {
+    token = ctx.token, p = pt.p, s = s, e = e, member = m.id, marks = marks, kind = kind, records = e - s,
+  }
   save_lease(l)
   ctx.leases[l.token] = l
   m.tokens[#m.tokens + 1] = l.token
@@ -217,13 +220,20 @@ local function grant(ctx, pt, m, s, e, marks, kind)
 end
 
 --- Grants the next ready exceptions of a partition, at most `limit` records. Nil if none is ready.
-local function grant_run(ctx, pt, m, limit)
-  local s, e, marks = run_ready(pt, ctx.now)
+local function grant_runs(ctx, pt, m, limit)
+  local s, e, marks = ready_stretch(pt, ctx.now, limit)
   if not s then
     return nil
   end
-  e = math.min(e, s + limit)
-  local l = grant(ctx, pt, m, s, e, math.max(marks, 1), 'range')
-  run_change(pt, s, e, 0, function() return math.max(marks, 1), 0, l.token end)
+  local l = grant(ctx, pt, m, s, e, marks, 'runs')
+  run_change(pt, s, e, 0, function(run_marks, due)
+    if run_marks == marks and due <= ctx.now then
+      return run_marks, 0, l.token
+    end
+    return run_marks, due, 0
+  end)
+  local _, records = stretch_of(pt, s, e, l.token)
+  l.records = records
+  save_lease(l)
   return l
 end

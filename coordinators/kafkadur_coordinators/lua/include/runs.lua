@@ -117,24 +117,52 @@ local function run_change(pt, s, e, token, change)
   return changed
 end
 
---- The ready run with the lowest offset: start, end, marks; nil if none is ready at `now`.
---- Looks at every run only when something may be due, and then corrects pt.xd.
-local function run_ready(pt, now)
+--- Ready runs from the lowest offset on that one lease can take: first offset, end, marks; nil if there is none.
+-- They have equal marks, lie near each other, are at most STRETCH_RUNS, and have `limit` records at most together.
+-- Looks at every run only when something may be due, and then corrects pt.xd.
+local STRETCH_RUNS = 64
+local STRETCH_GAP = 1000
+
+local function ready_stretch(pt, now, limit)
   if pt.xd < 0 or pt.xd > now then
     return nil
   end
-  local least = -1
+  local least, first, stop, marks, count = -1, nil, nil, nil, 0
   for i = 1, run_count(pt) do
-    local s, e, marks, due, token = run_at(pt, i)
-    if token == 0 then
-      if due <= now then
-        return s, e, marks
+    local s, e, m, due, token = run_at(pt, i)
+    if token == 0 and due <= now then
+      if first and (m ~= marks or s - stop > STRETCH_GAP or count == STRETCH_RUNS) then
+        return first, stop, marks
       end
-      if least < 0 or due < least then
-        least = due
+      first, marks, count = first or s, m, count + 1
+      stop = math.min(e, s + limit)
+      limit = limit - (stop - s)
+      if limit == 0 then
+        return first, stop, marks
       end
+    elseif token == 0 and (least < 0 or due < least) then
+      least = due
     end
   end
-  pt.xd = least
-  return nil
+  if not first then
+    pt.xd = least
+  end
+  return first, stop, marks
+end
+
+--- start, end, start, end, ... of what [s, e) holds of a token, and how many offsets that is
+local function stretch_of(pt, s, e, token)
+  local pairs_, records = {}, 0
+  for i = run_search(pt, s), run_count(pt) do
+    local rs, re, _, _, held = run_at(pt, i)
+    if rs >= e then
+      break
+    end
+    if held == token then
+      pairs_[#pairs_ + 1] = rs
+      pairs_[#pairs_ + 1] = re
+      records = records + (re - rs)
+    end
+  end
+  return pairs_, records
 end
