@@ -58,7 +58,7 @@ class Reading(Protocol):
     Called with the member's lock held: must not block, must not call back.
     """
 
-    def follow(self, partition: int, offset: int) -> None:
+    def follow(self, partition: int, offset: int, number: int) -> None:
         """Read a partition from `offset` on."""
 
     def unfollow(self, partition: int) -> None:
@@ -123,6 +123,7 @@ class Member:
         #: acknowledgements without waiting that were refused, not told to anybody yet
         self.fenced_acks = 0
         self.redelivered_seen = 0
+        self._follow_number = 0
         self._reset()
 
     def _reset(self) -> None:
@@ -233,21 +234,21 @@ class Member:
 
     # -- records come in
 
-    def add_records(self, partition: int, messages: list[Message]) -> None:
+    def add_records(self, partition: int, messages: list[Message], number: int) -> None:
         """Records that the tail reader read (not empty, in order)."""
         with self.lock:
             feed = self._feeds.get(partition)
-            if feed is None:
+            if feed is None or feed.number != number:  # the reader has not obeyed yet
                 return
             feed.add(ReadBatch(messages))
             news = self._route(partition)
         self._after_reading(news)
 
-    def reach(self, partition: int, offset: int) -> None:
+    def reach(self, partition: int, offset: int, number: int) -> None:
         """The tail reader came to the end of the partition, which is `offset`."""
         with self.lock:
             feed = self._feeds.get(partition)
-            if feed is None or offset <= feed.position:
+            if feed is None or feed.number != number or offset <= feed.position:
                 news = False
             else:
                 feed.reach(offset)
@@ -292,8 +293,19 @@ class Member:
 
     @property
     def buffered(self) -> int:
-        """Records read and not handed out: what holds the reader back."""
+        """Records read and not handed out: what holds the reader back.
+
+        None while a lease waits for records that are there but were not read yet: others may wait for it.
+        """
+        if any(self._starves(lease) for lease in list(self._leases.values())):
+            return 0
         return sum(feed.buffered for feed in list(self._feeds.values())) + self._queued
+
+    def _starves(self, lease: Lease) -> bool:
+        if lease.lane or lease.point or lease.fill >= lease.end:
+            return False
+        state = self._states.get(lease.partition)
+        return state is not None and lease.end <= state.avail
 
     def _route(self, partition: int) -> bool:
         """Give what was read to the leases that want it; returns whether a block became ready."""
@@ -923,11 +935,12 @@ class Member:
         if self.reading is None:
             return
         target = self._to_follow()
-        for partition in set(self._feeds) - target:
-            for lease in [x for x in self._wanting.get(partition, []) if x.fill < x.end]:
+        # a lease may also wait on a partition that was to be followed when it came, and is not any more
+        for partition in (self._feeds.keys() | self._wanting.keys()) - target:
+            for lease in [x for x in self._wanting.get(partition, []) if x.fill < x.end and not x.point]:
                 self._read_range(lease)
-            del self._feeds[partition]
-            self.reading.unfollow(partition)
+            if self._feeds.pop(partition, None) is not None:
+                self.reading.unfollow(partition)
         for partition in target - set(self._feeds):
             state = self._states.get(partition)
             if state is None:
@@ -936,8 +949,9 @@ class Member:
                 continue
             starts = [lease.start for lease in self._wanting.get(partition, [])]
             start = min(starts) if self.lane else min([state.next, *starts])
-            self._feeds[partition] = Feed(start)
-            self.reading.follow(partition, start)
+            self._follow_number += 1
+            self._feeds[partition] = Feed(start, self._follow_number)
+            self.reading.follow(partition, start, self._follow_number)
 
     # -- leaving
 

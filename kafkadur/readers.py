@@ -158,15 +158,14 @@ class TailReader(_Reader):
         self._followed: dict[int, int] = {}
         self._mirrored: dict[int, int] = {}
         self._mirror_at = 0.0
-        self._room = threading.Event()
 
-    def follow(self, partition: int, offset: int) -> None:
+    def follow(self, partition: int, offset: int, number: int) -> None:
         """Read `partition` from `offset` on."""
 
         def assign(consumer: Consumer) -> None:
             if partition in self._followed:
                 consumer.incremental_unassign([TopicPartition(self._topic, partition)])
-            self._followed[partition] = offset
+            self._followed[partition] = number
             consumer.incremental_assign([TopicPartition(self._topic, partition, offset)])
 
         self._put(assign)
@@ -207,22 +206,23 @@ class TailReader(_Reader):
         self.mirror_now(consumer)  # closing the Consumer waits for it
 
     def _give(self, partition: int, messages: list[Message]) -> None:
+        number = self._followed[partition]
         if not any(map(Message.error, messages)):
-            self._member.add_records(partition, messages)
+            self._member.add_records(partition, messages, number)
             return
         start = 0
         for index, error in enumerate(map(Message.error, messages)):
             if error is None:
                 continue
             if index > start:
-                self._member.add_records(partition, messages[start:index])
+                self._member.add_records(partition, messages[start:index], number)
             start = index + 1
             if error.code() == _EOF:
-                self._member.reach(partition, messages[index].offset() or 0)
+                self._member.reach(partition, messages[index].offset() or 0, number)
             else:
                 self._complain(error, partition)
         if start < len(messages):
-            self._member.add_records(partition, messages[start:])
+            self._member.add_records(partition, messages[start:], number)
 
     def _complain(self, error: KafkaError, partition: int) -> None:
         if error.code() == KafkaError._AUTO_OFFSET_RESET:  # noqa: SLF001 - the library's name for it

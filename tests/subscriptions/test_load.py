@@ -24,6 +24,7 @@ def test_shared_by_threads_each_message_is_acknowledged_once(place: Place) -> No
     left = COUNT
     lock = threading.Lock()
     finished = threading.Event()
+    attached = threading.Barrier(MEMBERS)
 
     def consume(me: int) -> None:
         nonlocal left
@@ -32,6 +33,7 @@ def test_shared_by_threads_each_message_is_acknowledged_once(place: Place) -> No
                 place.connect_sync() as connection,
                 connection.subscribe(topic, durable="d", type="shared", start="earliest") as subscription,
             ):
+                attached.wait(LIMIT_S)
                 while not finished.is_set():
                     delivery = subscription.receive(timeout=0.1)
                     if delivery is None:
@@ -83,7 +85,7 @@ def test_shared_by_processes_each_message_is_acknowledged_once(
 
 @both_types
 async def test_full_window_waits_without_exchanges(place: Place, kind: str) -> None:
-    """Messages that could come again at once, but for which there is no room, are no reason to ask and ask."""
+    """Messages that could come at once, but for which there is no room, are no reason to ask and ask."""
     topic = place.topic(range(20))
     async with place.connect() as connection:
         async with await connection.subscribe(

@@ -1,0 +1,194 @@
+"""The machine of one member, driven step by step: no servers, no threads, time from a list."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import cast
+
+from confluent_kafka import Message
+
+from kafkadur.delivery import Chunk
+from kafkadur.member import Member
+from kafkadur_coordinators.interface import (
+    Attached,
+    Exchange,
+    ExchangeReply,
+    Grant,
+    PartitionState,
+    Role,
+)
+
+
+class Reading:
+    """Notes what the member asks of its readers."""
+
+    def __init__(self) -> None:
+        self.followed: dict[int, tuple[int, int]] = {}
+        self.ranges: list[tuple[int, int, int, int]] = []
+
+    def follow(self, partition: int, offset: int, number: int) -> None:
+        self.followed[partition] = (offset, number)
+
+    def unfollow(self, partition: int) -> None:
+        del self.followed[partition]
+
+    def read_range(self, partition: int, start: int, end: int, token: int) -> None:
+        self.ranges.append((partition, start, end, token))
+
+
+class Driver:
+    """A member and the answers it gets."""
+
+    def __init__(self, *, partitions: int, window: int = 100, lane: bool = False) -> None:
+        self.reading = Reading()
+        self.member = Member(
+            display="test",
+            lane=lane,
+            window=window,
+            window_bytes=1_000_000,
+            budget=100,
+            session=10.0,
+            header_types=None,
+            monotonic=lambda: 1.0,
+            alive=lambda: True,
+            poke=lambda: None,
+            nudge=lambda _: False,
+            partitions=partitions,
+        )
+        self.member.reading = self.reading
+        self._token = 0
+
+    def attach(self, rank: int, members: int) -> None:
+        role = Role(rank=rank, members=members, neighbour="")
+        attached = Attached(sequence=0, incarnation=1, role=role, partitions=1, grace_ms=0)
+        self.member.attached(attached, 1.0)
+
+    def exchange(
+        self, rank: int, members: int, states: Sequence[PartitionState], grants: Sequence[Grant] = ()
+    ) -> Exchange:
+        self.member.poke()
+        exchange = self.member.build(1.0)
+        assert exchange is not None
+        self._token = max([self._token, *(grant.token for grant in grants)])
+        reply = ExchangeReply(
+            sequence=exchange.number,
+            incarnation=1,
+            token=self._token,
+            silent_ms=None,
+            role=Role(rank=rank, members=members, neighbour=""),
+            grants=grants,
+            horizons={},
+            refused=(),
+            partitions=states,
+            watches=(),
+            orphaned=(),
+            grace_ms=0,
+        )
+        self.member.apply(reply, 1.0)
+        return exchange
+
+    def records(self, partition: int, offsets: range, number: int | None = None) -> None:
+        if number is None:
+            number = self.reading.followed[partition][1]
+        messages = [Message(topic="t", partition=partition, offset=o, value=b"x") for o in offsets]
+        self.member.add_records(partition, messages, number)
+
+    def block(self) -> tuple[Chunk, int, int]:
+        block = self.member.next_block(1_000)
+        assert block is not None
+        return block
+
+
+def state(partition: int, *, next_: int, avail: int) -> PartitionState:
+    return PartitionState(partition=partition, base=0, next=next_, avail=avail, floor=0, due_ms=-1)
+
+
+def lease(token: int, partition: int, start: int, end: int) -> Grant:
+    return Grant(token, partition, start, end, 0, redelivered=False, kind="range", seen=0)
+
+
+def settled_offsets(exchange: Exchange) -> set[int]:
+    """Offsets that an exchange settles by ranges."""
+    found: set[int] = set()
+    for part in exchange.parts:
+        for item in part.settled:
+            pairs = cast("Sequence[int]", item.ranges)
+            for a, b in zip(pairs[::2], pairs[1::2], strict=True):
+                found |= set(range(a, b))
+    return found
+
+
+def test_records_of_an_earlier_assignment_are_no_gap() -> None:
+    """A partition is given up and taken back before the reader obeys: what it still brings is dropped."""
+    driver = Driver(partitions=2)
+    driver.attach(0, 1)
+    both = [state(0, next_=0, avail=1000), state(1, next_=0, avail=1000)]
+    driver.exchange(0, 1, both)
+    first = driver.reading.followed[1][1]
+    driver.records(1, range(500))
+    driver.exchange(0, 2, both)  # a second member came: partition 1 is its home
+    assert 1 not in driver.reading.followed
+    driver.exchange(0, 1, both)  # it left again
+    driver.records(1, range(500, 1000), first)  # the reader has not obeyed yet
+    driver.member.reach(1, 1000, first)
+    driver.records(1, range(1000))
+    driver.exchange(0, 1, [state(1, next_=100, avail=1000)], [lease(1, 1, 0, 100)])
+    chunk, start, end = driver.block()
+    assert (chunk.offset(start), chunk.offset(end - 1)) == (0, 99)
+    assert settled_offsets(driver.exchange(0, 1, both)) == set()
+
+
+def test_lease_on_a_partition_given_up_in_the_same_answer_is_read_as_a_range() -> None:
+    driver = Driver(partitions=2)
+    driver.attach(0, 1)
+    driver.exchange(0, 2, [state(0, next_=0, avail=10), state(1, next_=10, avail=10)], [lease(1, 1, 0, 10)])
+    assert driver.reading.ranges == [(1, 0, 10, 1)]
+    messages = [Message(topic="t", partition=1, offset=o, value=b"x") for o in range(10)]
+    assert driver.member.add_range_records(1, messages, 10) is False
+    chunk, start, end = driver.block()
+    assert [chunk.offset(i) for i in range(start, end)] == list(range(10))
+
+
+def test_a_lease_that_waits_for_records_keeps_the_reader_going() -> None:
+    driver = Driver(partitions=2, window=10_000)
+    driver.attach(0, 1)
+    driver.exchange(0, 1, [state(0, next_=0, avail=0), state(1, next_=0, avail=0)])
+    driver.records(0, range(30_000))
+    assert driver.member.buffered >= driver.member.read_ahead
+    driver.exchange(0, 1, [state(1, next_=10, avail=10)], [lease(1, 1, 0, 10)])
+    assert driver.member.buffered == 0
+
+
+def test_gaps_are_settled_once_a_later_record_was_read() -> None:
+    driver = Driver(partitions=1)
+    driver.attach(0, 1)
+    driver.exchange(0, 1, [state(0, next_=0, avail=0)])
+    driver.records(0, range(3))
+    driver.exchange(0, 1, [state(0, next_=10, avail=10)], [lease(1, 0, 0, 10)])
+    assert settled_offsets(driver.exchange(0, 1, [])) == set()
+    driver.records(0, range(8, 9))
+    assert settled_offsets(driver.exchange(0, 1, [])) == {3, 4, 5, 6, 7}
+    driver.member.reach(0, 12, driver.reading.followed[0][1])
+    assert settled_offsets(driver.exchange(0, 1, [])) == {9}
+
+
+def test_window_bounds_what_is_handed_out() -> None:
+    driver = Driver(partitions=1, window=5)
+    driver.attach(0, 1)
+    driver.exchange(0, 1, [state(0, next_=0, avail=0)])
+    driver.records(0, range(20))
+    driver.exchange(0, 1, [state(0, next_=20, avail=20)], [lease(1, 0, 0, 20)])
+    chunk, start, end = driver.block()
+    assert end - start == 5
+    assert driver.member.next_block(1_000) is None
+    chunk.verdicts[start] = 2
+    _, start, end = driver.block()
+    assert (start, end) == (5, 6)
+
+
+def test_a_repeated_exchange_is_the_same() -> None:
+    driver = Driver(partitions=1)
+    driver.attach(0, 1)
+    first = driver.member.build(1.0)
+    assert first is not None
+    assert driver.member.build(2.0) is first
