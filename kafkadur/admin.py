@@ -14,7 +14,8 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Self
 
-from kafkadur import explain
+from kafkadur.explain import Explanation, Log, backlog, in_flight, lag
+from kafkadur.explain import explain as explain_offset
 from kafkadur.settings import Settings
 from kafkadur_coordinators.interface import MAX_PARTITIONS, Known, LeaseView, MemberInfo, PartitionView
 from kafkadur_coordinators.journal import Journal
@@ -98,10 +99,10 @@ class Explained:
 
     key: SubscriptionKey
     topic: str
-    explanation: explain.Explanation
+    explanation: Explanation
     #: None: the subscription does not know the partition yet.
     view: PartitionView | None
-    log: explain.Log
+    log: Log
     #: Server time, ms since 1970.
     now: int
 
@@ -118,7 +119,9 @@ class _Seen:
 
 
 class Admin:
-    """Questions about the subscriptions of one namespace, and their end; a context manager. One thread at a time.
+    """Questions about the subscriptions of one namespace, and their end; a context manager.
+
+    Used by one thread at a time.
 
     Every method raises `CoordinatorUnavailable` and `CoordinatorRefused` when Redis cannot be asked, and
     `StateLost` when Kafka does not answer or no consistent state is reached in time.
@@ -163,7 +166,9 @@ class Admin:
         self.close()
 
     def key(self, name: str) -> SubscriptionKey:
-        """Return the key of a durable subscription: `name` of the client id in the settings, or `client/name`.
+        """Return the key of a durable subscription.
+
+        `name` belongs to the client id of the settings, unless it is written as `client/name`.
 
         Raises `InvalidName` (rule U10).
         """
@@ -209,7 +214,7 @@ class Admin:
             )
         log = self._log(topic, seen, partition)
         view = seen.views.get(partition)
-        explanation = explain.explain(
+        explanation = explain_offset(
             offset,
             partition=partition,
             view=view,
@@ -327,11 +332,11 @@ class Admin:
             return _Topic(id=None, logs={}, problem=str(error))
         starts = self._topics.offsets(name, topic.partitions, "earliest")
         ends = self._topics.offsets(name, topic.partitions, "latest")
-        logs = {partition: explain.Log(start=starts[partition], end=ends[partition]) for partition in starts}
+        logs = {partition: Log(start=starts[partition], end=ends[partition]) for partition in starts}
         return _Topic(id=topic.id, logs=logs, problem=None)
 
-    def _log(self, topic: TopicInfo, seen: _Seen, partition: int) -> explain.Log:
-        return explain.Log(
+    def _log(self, topic: TopicInfo, seen: _Seen, partition: int) -> Log:
+        return Log(
             start=self._topics.offsets(topic.name, topic.partitions, "earliest")[partition],
             end=self._topics.offsets(topic.name, topic.partitions, "latest")[partition],
             subscribed=seen.content["starts"].get(str(partition), 0),
@@ -344,7 +349,7 @@ class _Topic:
 
     #: None: there is no such topic.
     id: str | None
-    logs: Mapping[int, explain.Log]
+    logs: Mapping[int, Log]
     problem: str | None
 
 
@@ -352,7 +357,7 @@ def _partition(
     view: PartitionView,
     leases: tuple[LeaseView, ...],
     members: Mapping[str, MemberInfo],
-    log: explain.Log | None,
+    log: Log | None,
 ) -> PartitionInfo:
     return PartitionInfo(
         partition=view.partition,
@@ -360,10 +365,10 @@ def _partition(
         base=view.base,
         next=view.next,
         avail=view.avail,
-        in_flight=explain.in_flight(view, leases, members),
+        in_flight=in_flight(view, leases, members),
         exceptions=sum(run.end - run.start for run in view.runs),
-        backlog=None if log is None else explain.backlog(view, log),
-        lag=None if log is None else explain.lag(view, log),
+        backlog=None if log is None else backlog(view, log),
+        lag=None if log is None else lag(view, log),
         log_start=None if log is None else log.start,
         log_end=None if log is None else log.end,
     )

@@ -35,6 +35,7 @@ class Lease:
         "end",
         "fill",
         "gaps",
+        "incarnation",
         "lane",
         "lost",
         "open",
@@ -51,6 +52,7 @@ class Lease:
         self,
         *,
         token: int,
+        incarnation: int,
         partition: int,
         start: int,
         end: int,
@@ -62,6 +64,7 @@ class Lease:
     ) -> None:
         """A lease that holds nothing yet: offsets [start, end), or of those the pairs start, end, ... of `stretch`."""
         self.token = token
+        self.incarnation = incarnation
         self.partition = partition
         self.start = start
         self.end = end
@@ -221,7 +224,7 @@ class Delivery:
 
         Rises with every lease; hand it to what must refuse a holder that was replaced.
         """
-        return (self._chunk.member.incarnation, self._chunk.lease.token)
+        return (self._chunk.lease.incarnation, self._chunk.lease.token)
 
     @property
     def settled(self) -> bool:

@@ -13,6 +13,10 @@ from enum import StrEnum
 from kafkadur_coordinators.interface import LeaseView, MemberInfo, PartitionView, Run
 
 
+#: Kind of a lease that holds exceptions.
+RUNS = "runs"
+
+
 class OffsetState(StrEnum):
     """What an offset is to a subscription."""
 
@@ -85,76 +89,78 @@ def explain(
     `view` is None for a partition that the subscription does not know yet. `leases` and `members` are those
     of the subscription, `now` is server time in ms since 1970.
     """
-    here = [lease for lease in leases if lease.partition == partition]
-    run = view.run_of(offset) if view is not None else None
+    where = _Where(
+        partition=partition,
+        offset=offset,
+        leases=[lease for lease in leases if lease.partition == partition],
+        members=members,
+        log=log,
+    )
     if offset < log.subscribed:
         return Explanation(partition=partition, offset=offset, state=OffsetState.BEFORE_START)
     if offset >= log.end:
-        return _beyond(offset, partition, here, members)
+        return _beyond(where)
     if view is None:
         note = "The subscription learns of this partition when a member attaches."
-        return _undelivered(offset, partition, log, notes=(note,))
-    if run is not None:
-        return _exception(offset, partition, run, here, members, log, now)
-    if view.is_decided(offset):
-        gone = ("Kafka does not keep it any more.",) if offset < log.start else ()
-        return Explanation(partition=partition, offset=offset, state=OffsetState.SETTLED, notes=gone)
-    lease = _covering(offset, here) if offset < view.next else None
-    if lease is None:
-        return _undelivered(offset, partition, log, redelivered=offset < view.seen)
-    reserved = offset >= view.avail
-    notes = ("The lease only reserves it: no member has read the partition so far yet.",) if reserved else ()
-    return _leased(
-        offset,
-        partition,
-        lease,
-        members,
-        attempts=0,
-        redelivered=offset < view.seen,
-        reserved=reserved,
-        notes=notes,
-    )
+        return _undelivered(where, notes=(note,))
+    run = view.run_of(offset)
+    return _undecided(where, view) if run is None else _exception(where, run, now)
 
 
-def _beyond(
-    offset: int, partition: int, leases: Sequence[LeaseView], members: Sequence[MemberInfo]
-) -> Explanation:
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Where:
+    """The offset in question and what lies around it."""
+
+    partition: int
+    offset: int
+    #: Those of the partition.
+    leases: Sequence[LeaseView]
+    members: Sequence[MemberInfo]
+    log: Log
+
+
+def _beyond(where: _Where) -> Explanation:
     notes = ["Nothing is written there yet, or it belongs to a transaction that is still open."]
-    lease = _covering(offset, leases)
+    lease = _covering(where)
+    holder = None if lease is None else _holder(where, lease)
     if lease is not None:
-        notes.append(f"It is reserved for member {_name(lease.member, members)}.")
+        notes.append(f"It is reserved for member {lease.member if holder is None else holder.name}.")
     return Explanation(
-        partition=partition,
-        offset=offset,
+        partition=where.partition,
+        offset=where.offset,
         state=OffsetState.BEYOND_END,
         lease=lease,
         reserved=lease is not None,
-        holder=_holder(lease, members) if lease is not None else None,
+        holder=holder,
         notes=tuple(notes),
     )
 
 
-def _exception(
-    offset: int,
-    partition: int,
-    run: Run,
-    leases: Sequence[LeaseView],
-    members: Sequence[MemberInfo],
-    log: Log,
-    now: int,
-) -> Explanation:
+def _exception(where: _Where, run: Run, now: int) -> Explanation:
     """Explain an offset that is set aside: decided as a place, not settled."""
-    lease = next((lease for lease in leases if lease.token == run.token), None) if run.token else None
+    lease = next((lease for lease in where.leases if lease.token == run.token), None) if run.token else None
     if lease is not None:
-        return _leased(offset, partition, lease, members, attempts=run.attempts, redelivered=run.redelivered)
+        return _leased(where, lease, attempts=run.attempts, redelivered=run.redelivered)
     due = run.due if run.due > now else None
-    return _undelivered(offset, partition, log, attempts=run.attempts, redelivered=run.redelivered, due=due)
+    return _undelivered(where, attempts=run.attempts, redelivered=run.redelivered, due=due)
+
+
+def _undecided(where: _Where, view: PartitionView) -> Explanation:
+    """Explain an offset that is no exception: settled, covered by a lease, or waiting for one."""
+    offset = where.offset
+    if view.is_decided(offset):
+        gone = ("Kafka does not keep it any more.",) if offset < where.log.start else ()
+        return Explanation(partition=where.partition, offset=offset, state=OffsetState.SETTLED, notes=gone)
+    lease = _covering(where) if offset < view.next else None
+    if lease is None:
+        return _undelivered(where, redelivered=offset < view.seen)
+    reserved = offset >= view.avail
+    notes = ("The lease only reserves it: no member has read so far yet.",) if reserved else ()
+    return _leased(where, lease, attempts=0, redelivered=offset < view.seen, reserved=reserved, notes=notes)
 
 
 def _undelivered(
-    offset: int,
-    partition: int,
-    log: Log,
+    where: _Where,
     *,
     attempts: int = 0,
     redelivered: bool = False,
@@ -162,15 +168,14 @@ def _undelivered(
     notes: tuple[str, ...] = (),
 ) -> Explanation:
     """Nobody holds it: it is ready, unless Kafka has deleted it."""
-    if offset < log.start:
-        note = "Kafka deleted it before it was settled; members pass over it."
-        return Explanation(
-            partition=partition, offset=offset, state=OffsetState.BEFORE_LOG, attempts=attempts, notes=(note,)
-        )
+    state = OffsetState.READY
+    if where.offset < where.log.start:
+        state = OffsetState.BEFORE_LOG
+        notes = ("Kafka deleted it before it was settled; members pass over it.",)
     return Explanation(
-        partition=partition,
-        offset=offset,
-        state=OffsetState.READY,
+        partition=where.partition,
+        offset=where.offset,
+        state=state,
         attempts=attempts,
         redelivered=redelivered,
         due=due,
@@ -179,24 +184,22 @@ def _undelivered(
 
 
 def _leased(
-    offset: int,
-    partition: int,
+    where: _Where,
     lease: LeaseView,
-    members: Sequence[MemberInfo],
     *,
     attempts: int,
     redelivered: bool,
     reserved: bool = False,
     notes: tuple[str, ...] = (),
 ) -> Explanation:
-    holder = _holder(lease, members)
+    holder = _holder(where, lease)
     if holder is None:
         notes = (*notes, "Its holder is gone; it comes back as soon as a member looks at this partition.")
     elif not holder.heard:
         notes = (*notes, "The holder's process is not heard; unless it comes back, the lease ends early.")
     return Explanation(
-        partition=partition,
-        offset=offset,
+        partition=where.partition,
+        offset=where.offset,
         state=OffsetState.LEASED,
         attempts=attempts,
         redelivered=redelivered,
@@ -207,19 +210,20 @@ def _leased(
     )
 
 
-def _covering(offset: int, leases: Sequence[LeaseView]) -> LeaseView | None:
-    """Return the lease over undecided offsets; one with marks holds exceptions only."""
+def _covering(where: _Where) -> LeaseView | None:
+    """Return the lease over an undecided offset: not one of exceptions, which has the runs with its token."""
     return next(
-        (lease for lease in leases if lease.marks == 0 and lease.start <= offset < lease.horizon), None
+        (
+            lease
+            for lease in where.leases
+            if lease.kind != RUNS and lease.start <= where.offset < lease.horizon
+        ),
+        None,
     )
 
 
-def _holder(lease: LeaseView, members: Sequence[MemberInfo]) -> MemberInfo | None:
-    return next((member for member in members if member.id == lease.member), None)
-
-
-def _name(member_id: str, members: Sequence[MemberInfo]) -> str:
-    return next((member.name for member in members if member.id == member_id), member_id)
+def _holder(where: _Where, lease: LeaseView) -> MemberInfo | None:
+    return next((member for member in where.members if member.id == lease.member), None)
 
 
 # --- counting
@@ -246,7 +250,7 @@ def in_flight(view: PartitionView, leases: Sequence[LeaseView], members: Mapping
     return sum(
         undecided(view, lease.start, min(lease.horizon, view.next, view.avail))
         for lease in held
-        if lease.marks == 0
+        if lease.kind != RUNS
     ) + sum(run.end - run.start for run in view.runs if run.token in tokens)
 
 

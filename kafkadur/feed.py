@@ -51,11 +51,12 @@ class ReadBatch:
 class Feed:
     """The records of one partition that were read and not yet given to a lease."""
 
-    __slots__ = ("batches", "buffered", "kept_from", "number", "position", "reported")
+    __slots__ = ("batches", "buffered", "kept_from", "number", "position", "reported", "start")
 
     def __init__(self, start: int, number: int = 0) -> None:
         """Reading begins at offset `start`; `number` tells this feed from earlier ones of the partition."""
         self.number = number
+        self.start = start
         self.batches: deque[ReadBatch] = deque()
         #: records in `batches`
         self.buffered = 0

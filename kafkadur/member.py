@@ -161,6 +161,8 @@ class Member:
         self._due: dict[int, float] = {}
         #: partitions with messages that are due, for which nobody had room: asked for again in the next exchange
         self._unserved: set[int] = set()
+        #: lanes whose avail was reported since they were claimed: only then does a death count all attempts
+        self._warm: set[int] = set()
         self._touch: set[int] = set(range(self.partitions))
         self._wake_at: float | None = None
         self._force = True
@@ -188,7 +190,7 @@ class Member:
     def lose(self, reason: str) -> None:
         """Every lease is gone: forget all; what is in the application's hands can't be settled any more."""
         with self.lock:
-            waiting = self._pending_confirm + self._confirm
+            unknown, waiting = self._pending_confirm, self._confirm
             for chunk in [*self._active, *self._ready, *self._urgent]:
                 self.fenced_acks += chunk.verdicts.count(ACKED)
                 chunk.lease.lost = True
@@ -202,6 +204,8 @@ class Member:
                     self.reading.unfollow(partition)
         for _, confirmation in waiting:
             confirmation.resolve(self._fenced(reason))
+        for _, confirmation in unknown:
+            confirmation.resolve(self._fenced(reason, "do nothing: it was settled, or is delivered again"))
         self.on_ready()
 
     def fail(self, error: KafkadurError) -> None:
@@ -209,10 +213,8 @@ class Member:
         self.failed = error
         self.lose(str(error))
 
-    def _fenced(self, reason: str) -> Fenced:
-        return Fenced(
-            state=reason, owner=f"subscription {self.display}", remedy="do nothing: it is delivered again"
-        )
+    def _fenced(self, reason: str, remedy: str = "do nothing: it is delivered again") -> Fenced:
+        return Fenced(state=reason, owner=f"subscription {self.display}", remedy=remedy)
 
     def _take_role(self, role: Role) -> None:
         if role == self._role and (self._home or self.lane):
@@ -282,8 +284,10 @@ class Member:
 
     def _wants_avail(self) -> bool:
         """Whether records wait for a grant that only an exchange can bring."""
-        if self.lane or self._pending is not None:
+        if self._pending is not None:
             return False
+        if self.lane:
+            return any(p not in self._warm and f.position > f.reported for p, f in self._feeds.items())
         for partition, feed in self._feeds.items():
             if feed.position > feed.reported and self._free_credit > 0:
                 state = self._states.get(partition)
@@ -403,6 +407,8 @@ class Member:
                 self._blocked = True
                 return None
             chunk = source[0]
+            if self._is_cold(chunk):
+                return None
             room = min(limit, self._room(chunk))
             if room <= 0:
                 self._idle()
@@ -447,6 +453,8 @@ class Member:
                 self._blocked = True
                 return None
             chunk = source[0]
+            if self._is_cold(chunk):
+                return None
             room = self.budget + 1 - self._unconfirmed
             if room <= 0:
                 self._force = True
@@ -455,6 +463,21 @@ class Member:
                 self._active.append(chunk)
             self._touch.add(chunk.lease.partition)
             return chunk, chunk.handed, min(len(chunk.messages), chunk.handed + room)
+
+    def _is_cold(self, chunk: Chunk) -> bool:
+        """Whether a new holder must first report how far a lane is readable.
+
+        What lies beyond that is not counted as an attempt when the holder dies: a message that kills its
+        process at once would come as a first attempt for ever.
+        """
+        partition = chunk.lease.partition
+        if not chunk.lease.lane or partition in self._warm:
+            return False
+        state = self._states.get(partition)
+        if state is not None and chunk.offset(chunk.handed) < state.avail:
+            return False
+        self._force = True
+        return True
 
     def _held_back(self) -> bool:
         """Whether new messages of a lane wait for one that was rolled back."""
@@ -836,6 +859,8 @@ class Member:
             self._leases.pop(lease.token, None)
         for feed, avail in self._pending_avail:
             feed.reported = max(feed.reported, avail)
+            if avail > feed.start:
+                self._warm |= {partition for partition, followed in self._feeds.items() if followed is feed}
         self._pending_open, self._pending_done, self._pending_avail = [], [], []
 
     def _take_states(self, reply: ExchangeReply, sent_at: float) -> None:
@@ -887,6 +912,7 @@ class Member:
             return
         lease = Lease(
             token=grant.token,
+            incarnation=self.incarnation,
             partition=grant.partition,
             start=grant.start,
             end=grant.horizon,
@@ -908,10 +934,11 @@ class Member:
         feed = self._feeds.get(lease.partition)
         if feed is not None:
             near = lease.start >= feed.kept_from
-        elif self.lane:  # the reader is about to start at the first lease, unless that lies far back
-            near = lanes.get(lease.partition, lease.start) - lease.start <= self.read_ahead
-        else:
-            near = grant.kind != "runs" and lease.partition in self._to_follow()
+        else:  # the reader is about to start at the first lease, unless that lies far back
+            state = self._states.get(lease.partition)
+            begin = lanes.get(lease.partition, lease.start if state is None else state.next)
+            near = begin - lease.start <= self.read_ahead
+            near = near and (self.lane or lease.partition in self._to_follow())
         if not near:
             self._read_range(lease)
 

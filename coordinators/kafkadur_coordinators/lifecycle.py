@@ -199,7 +199,7 @@ class Lifecycle:
         if (
             waited > GONE_WAIT
             or not isinstance(refuse.error, SubscriptionActive)
-            or all(item.heard for item in known.members)
+            or all(item.heard and item.expires > known.now for item in known.members)
         ):
             raise refuse.error
         self._sweep(key, known, member)

@@ -224,6 +224,10 @@ class Subscription:
                     self._connection.log_handler_error(delivery)
                     delivery.rollback_nowait(seconds(retry_delay))
                 return
+            except BaseException:  # cancelled or interrupted: no attempt
+                if not delivery.settled:
+                    delivery.release_nowait()
+                raise
             if not delivery.settled:
                 await self._settle(delivery, confirm=confirm)
 

@@ -7,8 +7,8 @@ Data goes to standard output, talk to standard error; `--json` gives data as JSO
 - 2: the command line is wrong
 - 130: interrupted by Ctrl-C (143: by SIGTERM)
 
-Here is the entry point alone. Options and errors common to all commands are in `call.py`, what is printed and how in
-`output.py`, the commands in the files named for them.
+Here is the entry point alone. Options and errors common to all commands are in `call.py`, what is printed and
+how in `output.py`, the commands in the files named for them.
 """
 
 from kafkadur.cli.application import app

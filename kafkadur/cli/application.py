@@ -13,8 +13,9 @@ from kafkadur.cli.subscriptions import explain, info, ls, unsubscribe
 
 _EPILOG = (
     "Exit status: 0 done, 1 failed (standard error says why), 2 wrong command line, 130 interrupted. "
-    "Where Kafka and Redis are is taken from the options, else from KAFKADUR_KAFKA, KAFKADUR_REDIS and the other "
-    "KAFKADUR_ settings of the environment, else from the stack that `kafkadur up` started in this folder."
+    "Where Kafka and Redis are is taken from the options, else from KAFKADUR_KAFKA, KAFKADUR_REDIS and the "
+    "other KAFKADUR_ settings of the environment, else from the stack that `kafkadur up` started in this "
+    "folder."
 )
 
 app = typer.Typer(

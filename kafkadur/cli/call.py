@@ -1,4 +1,4 @@
-"""What all commands have in common: connection options and --json, before or behind the command's name, and errors.
+"""What all commands have in common: the connection's options and --json, and what becomes of errors.
 
 `@command` gives a function these options and calls it with a `Call`. What a command does with it, and how it
 prints, is not here.
@@ -16,11 +16,12 @@ from pathlib import Path
 from typing import Annotated, Any, Concatenate, ParamSpec
 
 import typer
+from redis.connection import parse_url
 
 from kafkadur.cli.output import Output
 from kafkadur.settings import Settings, settings
 from kafkadur.stack import FOLDER, status
-from kafkadur_sharing.errors import KafkadurError
+from kafkadur_sharing.errors import IllegalState, KafkadurError
 
 FAILED, INTERRUPTED = 1, 130
 
@@ -97,7 +98,13 @@ class Call:
         if not said and (running := status(FOLDER).stack) is not None:
             self.out.say(f"Using the stack of {Path(FOLDER)}: Kafka {running.kafka}, Redis {running.redis}")
             given |= {"kafka": running.kafka, "redis": running.redis}
-        chosen = settings(given)
+        try:
+            chosen = settings(given)
+            parse_url(chosen.redis)
+        except ValueError as error:
+            raise IllegalState(
+                "A setting cannot be read.", state=str(error), remedy="correct the option or the environment"
+            ) from error
         # What goes wrong is said by our own errors; librdkafka would write it to standard error on its own.
         quiet = {"log_level": 0, "error_cb": _ignore}
         return chosen.model_copy(update={"kafka": {**quiet, **chosen.kafka}})
@@ -115,8 +122,8 @@ def command(
 ) -> Callable[..., None]:
     """Make a typer command of a function whose first parameter is the `Call`.
 
-    Its options get company by the common ones, so that they are understood behind the command's name too; those of
-    the connection only if `connection` is true. Errors of kafkadur become one message and exit status 1.
+    Its options get company by the common ones, so that they are understood behind the command's name too; those
+    of the connection only if `connection` is true. Errors of kafkadur become one message and exit status 1.
     """
     signature = inspect.signature(function, eval_str=True)
     own = list(signature.parameters.values())[1:]
@@ -130,19 +137,19 @@ def command(
     context = inspect.Parameter("ctx", inspect.Parameter.KEYWORD_ONLY, annotation=typer.Context)
 
     @functools.wraps(function)
-    def run(*, ctx: typer.Context, **given: Any) -> None:
+    def run(*, ctx: typer.Context, **given: Any) -> None:  # noqa: ANN401 - the options of any command
         inner = Options(**{parameter.name: given.pop(parameter.name) for parameter in common})
         options = inner.over(ctx.obj)
         call = Call(options=options, out=Output(as_json=options.json))
         _guarded(call.out, functools.partial(function, call, **given))
 
     keywords = [parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY) for parameter in own]
-    run.__signature__ = signature.replace(parameters=[*keywords, context, *common])  # type: ignore[attr-defined]
+    # typer reads the options from the signature.
+    parameters = [*keywords, context, *common]
+    run.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
     # Older versions of typer take the types from here.
-    run.__annotations__ = {
-        parameter.name: parameter.annotation for parameter in (*keywords, context, *common)
-    }
-    del run.__wrapped__  # type: ignore[attr-defined]  # its signature is not this one's
+    run.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
+    del run.__wrapped__  # its signature is not this one's
     return run
 
 
@@ -162,6 +169,6 @@ def _guarded(out: Output, act: Callable[[], None]) -> None:
         out.complain("Interrupted.")
         raise typer.Exit(INTERRUPTED) from None
     except BrokenPipeError:
-        # Who read standard output has gone, as `head` does; what Python would still write there has no reader.
+        # Who read standard output has gone, as `head` does; what Python still wants to write has no reader.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         raise typer.Exit(FAILED) from None

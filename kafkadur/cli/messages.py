@@ -1,4 +1,4 @@
-"""`kafkadur publish` and `kafkadur consume`. How a property is written on the command line is `properties.py`."""
+"""`kafkadur publish` and `kafkadur consume`. How a property is written there is `properties.py`."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import json
 import signal
 import sys
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator
 from types import FrameType
 from typing import Annotated, Any
 
@@ -29,7 +29,7 @@ _WINDOW = 1_000
 #: Added to the number of a signal: the exit status of what it ended.
 _SIGNALLED = 128
 
-# --- publish ----------------------------------------------------------------------------------------------------------
+# --- publish --------------------------------------------------------------------------------------------
 
 
 class _Positions:
@@ -51,12 +51,12 @@ class _Positions:
 def publish(
     call: Call,
     topic: Annotated[str, typer.Argument(metavar="TOPIC", help="Topic to publish to.")],
-    value: Annotated[str, typer.Argument(metavar="VALUE|-", help="The message; -: one a line of standard input.")],
+    value: Annotated[str, typer.Argument(metavar="VALUE|-", help="The message; -: a message a line of stdin.")],
     key: Annotated[str | None, typer.Option("--key", help="Key of the message.")] = None,
     properties: Annotated[
         list[str] | None,
         typer.Option("--property", "-p", metavar="NAME[:TYPE]=VALUE", help=(
-            "A property; may be repeated. TYPE is str, int, float, bool or bytes; without it the value decides."
+            "A property; may be repeated. TYPE: str, int, float, bool or bytes; without it the value decides."
         )),
     ] = None,
 ) -> None:  # fmt: skip
@@ -84,26 +84,27 @@ def publish(
     call.out.say(f"Published {where.published} to {places or topic}.")
 
 
-# --- consume ----------------------------------------------------------------------------------------------------------
+# --- consume --------------------------------------------------------------------------------------------
 
 
 @command
 def consume(
     call: Call,
     topic: Annotated[str, typer.Argument(metavar="TOPIC", help="Topic of the subscription.")],
+    *,
     durable: Annotated[str, typer.Option("--durable", metavar="NAME", help="Name of the subscription.")],
     type_: Annotated[
         SubscriptionType, typer.Option("--type", help="Type of the subscription.")
     ] = SubscriptionType.SHARED,
     count: Annotated[int | None, typer.Option("--count", min=1, help="End after so many messages.")] = None,
     timeout: Annotated[
-        float | None, typer.Option("--timeout", min=0, metavar="SECONDS", help="End when none comes for so long.")
+        float | None, typer.Option("--timeout", min=0, metavar="SECONDS", help="End when so long none comes.")
     ] = None,
     ack: Annotated[
-        bool, typer.Option("--ack/--rollback", help="Settle what was printed, or give it back as a failed attempt.")
-    ] = True,  # noqa: FBT002
+        bool, typer.Option("--ack/--rollback", help="Settle what was printed, or count it as a failed attempt.")
+    ] = True,
     delay: Annotated[
-        float, typer.Option("--delay", min=0, metavar="SECONDS", help="With --rollback: until it may come again.")
+        float, typer.Option("--delay", min=0, metavar="SECONDS", help="--rollback: until it may come again.")
     ] = 0.0,
     start: Annotated[
         str, typer.Option("--start", metavar="latest|earliest", help="Where a new subscription starts.")
@@ -145,7 +146,7 @@ def consume(
 
 
 @contextlib.contextmanager
-def _stopped_by_signals(stop: Callable[[], None]) -> Iterator[list[int]]:
+def _stopped_by_signals(stop: Callable[[], None]) -> Generator[list[int]]:
     """Have SIGINT and SIGTERM call `stop`; provide the list of those that came."""
     came: list[int] = []
 

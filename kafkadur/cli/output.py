@@ -1,4 +1,7 @@
-"""How commands print: data on standard output as tables or JSON, talk on standard error. No command lives here."""
+"""How commands print: data on standard output as tables or JSON, talk on standard error.
+
+Which data, is the commands'.
+"""
 
 from __future__ import annotations
 
@@ -49,7 +52,7 @@ class Output:
         """The console for talk, for progress bars."""
         return self._talk
 
-    # -- talk -------------------------------------------------------------------------------------------------------
+    # -- talk --------------------------------------------------------------------------------------------
 
     def say(self, text: str) -> None:
         """Tell people something; never part of the data."""
@@ -59,7 +62,7 @@ class Output:
         """Tell people what went wrong."""
         self._talk.print(Text(text, style="red"), soft_wrap=True)
 
-    # -- data -------------------------------------------------------------------------------------------------------
+    # -- data --------------------------------------------------------------------------------------------
 
     def json(self, value: object) -> None:
         """Print one value as JSON: indented on a terminal, else in one line."""
@@ -104,7 +107,7 @@ class Output:
         self._data.print(Text(text, style="bold"), soft_wrap=True)
 
 
-# --- words for values -------------------------------------------------------------------------------------------
+# --- words for values -----------------------------------------------------------------------------------
 
 
 def count(number: int | None) -> str:

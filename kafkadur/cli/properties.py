@@ -1,5 +1,6 @@
-"""How a message property is written on the command line: NAME=VALUE or NAME:TYPE=VALUE. Which names are allowed is
-decided where headers are written.
+"""How a message property is written on the command line: NAME=VALUE or NAME:TYPE=VALUE.
+
+Which names are allowed is decided where headers are written.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""`kafkadur up`, `status` and `down`: a Kafka and a Valkey on this machine. How they run is `kafkadur.stack`."""
+"""`kafkadur up`, `status` and `down`: Kafka and Valkey on this machine. How they run is `kafkadur.stack`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`kafkadur sub ls | info | explain | unsubscribe`. What is asked is `kafkadur.admin`, the shapes of JSON are here."""
+"""`kafkadur sub ls | info | explain | unsubscribe`: tables and JSON of what `kafkadur.admin` answers."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def _admin(call: Call) -> Admin:
     return Admin(call.settings(), on_warning=call.out.say)
 
 
-# --- ls -----------------------------------------------------------------------------------------------------------
+# --- ls -------------------------------------------------------------------------------------------------
 
 
 @command
@@ -69,7 +69,7 @@ def ls(call: Call) -> None:
     call.out.table(columns, rows)
 
 
-# --- info ---------------------------------------------------------------------------------------------------------
+# --- info -----------------------------------------------------------------------------------------------
 
 
 @command
@@ -218,7 +218,7 @@ def _member(member: MemberInfo) -> dict[str, Any]:
     }
 
 
-# --- explain --------------------------------------------------------------------------------------------------------
+# --- explain --------------------------------------------------------------------------------------------
 
 
 @command
@@ -307,16 +307,17 @@ def _explained(found: Explained) -> dict[str, Any]:
     }
 
 
-# --- unsubscribe ----------------------------------------------------------------------------------------------------
+# --- unsubscribe ----------------------------------------------------------------------------------------
 
 
 @command
 def unsubscribe(
     call: Call,
     name: NameArgument,
+    *,
     yes: Annotated[
         bool, typer.Option("--yes", help="Do it; else it is only said what would be done.")
-    ] = False,  # noqa: FBT002
+    ] = False,
 ) -> None:
     """Delete a subscription with all that waits in it. Only looks, unless --yes is given."""
     with _admin(call) as admin:

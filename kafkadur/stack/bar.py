@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Iterator
+from collections.abc import Generator
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
@@ -20,7 +20,7 @@ _PLAIN_S = 10.0
 
 
 @contextlib.contextmanager
-def progress_bar(console: Console | None = None) -> Iterator[Report]:
+def progress_bar(console: Console | None = None) -> Generator[Report]:
     """Provide what to pass as `progress`; a bar appears with its first call and goes with the block."""
     shown = console or Console(stderr=True)
     if not shown.is_terminal:

@@ -210,6 +210,10 @@ class Subscription:
                     self._connection.log_handler_error(delivery)
                     delivery.rollback_nowait(seconds(retry_delay))
                 return
+            except BaseException:
+                if not delivery.settled:
+                    delivery.release_nowait()
+                raise
             if not delivery.settled:
                 self._settle(delivery, confirm=confirm)
 

@@ -101,9 +101,11 @@ async def drain_through(
         await happening
         statistics = subscription.statistics()
     assert set(seen) == set(range(COUNT)), (sorted(set(range(COUNT)) - set(seen)), statistics)
-    broken_promises = {n: text for n, text in refused.items() if n not in confirmed}
+    # Of an exchange that was never answered it is not known whether it was applied; the error says so.
+    promised = {n: text for n, text in refused.items() if "it was settled, or" not in text}
+    broken_promises = {n: text for n, text in promised.items() if n not in confirmed}
     assert broken_promises == {}, "refused, but not delivered again"
-    assert confirmed == set(range(COUNT))
+    assert confirmed | (refused.keys() - promised.keys()) == set(range(COUNT))
     return seen
 
 

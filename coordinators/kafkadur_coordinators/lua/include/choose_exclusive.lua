@@ -12,7 +12,7 @@ local function serve_lane(ctx, pt, m, position, span)
     return
   end
   local left = span
-  while left > 0 and #m.tokens < MAX_LEASES do
+  while left > 0 and #m.tokens < MAX_LEASES + ctx.partitions do -- each partition has its lane
     local l = grant_runs(ctx, pt, m, left)
     if not l then
       break
