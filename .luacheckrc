@@ -2,4 +2,4 @@
 -- assembles each with its includes. The server runs Lua 5.1 with the globals below.
 std = "lua51"
 read_globals = { "redis", "cjson", "cmsgpack", "struct", "bit", "KEYS", "ARGV" }
-max_line_length = 110
+max_line_length = 130 -- contracts and calls with many fields read better unbroken

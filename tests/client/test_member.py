@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import cast
 
 from confluent_kafka import Message
 
@@ -112,7 +111,7 @@ def settled_offsets(exchange: Exchange) -> set[int]:
     found: set[int] = set()
     for part in exchange.parts:
         for item in part.settled:
-            pairs = cast("Sequence[int]", item.ranges)
+            pairs = item.ranges
             for a, b in zip(pairs[::2], pairs[1::2], strict=True):
                 found |= set(range(a, b))
     return found

@@ -48,10 +48,10 @@ local function run_search(pt, o)
   return lo
 end
 
---- replaces runs i .. j-1 by text
-local function run_splice(pt, i, j, text)
+--- replaces runs i .. j-1 by packed ones
+local function run_splice(pt, i, j, packed)
   local all = runs_text(pt)
-  pt.runs = string.sub(all, 1, (i - 1) * RUN_SIZE) .. text .. string.sub(all, (j - 1) * RUN_SIZE + 1)
+  pt.runs = string.sub(all, 1, (i - 1) * RUN_SIZE) .. packed .. string.sub(all, (j - 1) * RUN_SIZE + 1)
   pt.runs_changed = true
 end
 

@@ -1,0 +1,55 @@
+"""The README's first program and the examples run as they stand, on servers started by `kafkadur up`."""
+
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from kafkadur.stack import down, up
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """A folder in which `kafkadur up` was called."""
+    place = tmp_path_factory.mktemp("examples")
+    up(place / ".kafkadur")
+    yield place
+    down(place / ".kafkadur")
+
+
+def run(program: Path, folder: Path) -> str:
+    done = subprocess.run(
+        [sys.executable, "-W", "error", str(program)],
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_first_program_of_the_readme(folder: Path) -> None:
+    found = re.search(r"```python\n(import asyncio.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
+    assert found is not None
+    program = folder / "pasted.py"
+    program.write_text(found[1])
+    lines = run(program, folder).splitlines()
+    assert lines.count("b'order 2': not now") == 1
+    assert lines[-1] == "b'order 2': done, attempt 2"
+    assert sorted(lines[:-1]) == sorted(
+        ["b'order 2': not now", *(f"b'order {n}': done, attempt 1" for n in (0, 1, 3, 4))]
+    )
+    assert found[1] in (ROOT / "examples" / "first.py").read_text()
+
+
+def test_exclusive(folder: Path) -> None:
+    lines = run(ROOT / "examples" / "exclusive.py", folder).splitlines()
+    assert lines[0] == "refused: the first holds it"
+    assert [line.partition(",")[0] for line in lines[1:]] == [f"b'entry {n}'" for n in range(3)]
