@@ -12,7 +12,6 @@ from enum import StrEnum
 
 from kafkadur_coordinators.interface import LeaseView, MemberInfo, PartitionView, Run
 
-
 #: Kind of a lease that holds exceptions.
 RUNS = "runs"
 

@@ -122,8 +122,9 @@ def command(
 ) -> Callable[..., None]:
     """Make a typer command of a function whose first parameter is the `Call`.
 
-    Its options get company by the common ones, so that they are understood behind the command's name too; those
-    of the connection only if `connection` is true. Errors of kafkadur become one message and exit status 1.
+    Its options get company by the common ones, so that they are understood behind the command's name too;
+    those of the connection only if `connection` is true. Errors of kafkadur become one message and exit
+    status 1.
     """
     signature = inspect.signature(function, eval_str=True)
     own = list(signature.parameters.values())[1:]

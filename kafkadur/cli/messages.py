@@ -51,7 +51,7 @@ class _Positions:
 def publish(
     call: Call,
     topic: Annotated[str, typer.Argument(metavar="TOPIC", help="Topic to publish to.")],
-    value: Annotated[str, typer.Argument(metavar="VALUE|-", help="The message; -: a message a line of stdin.")],
+    value: Annotated[str, typer.Argument(metavar="VALUE|-", help="The message; -: one a line of stdin.")],
     key: Annotated[str | None, typer.Option("--key", help="Key of the message.")] = None,
     properties: Annotated[
         list[str] | None,
@@ -101,7 +101,7 @@ def consume(
         float | None, typer.Option("--timeout", min=0, metavar="SECONDS", help="End when so long none comes.")
     ] = None,
     ack: Annotated[
-        bool, typer.Option("--ack/--rollback", help="Settle what was printed, or count it as a failed attempt.")
+        bool, typer.Option("--ack/--rollback", help="Settle what was printed, or give it back as failed.")
     ] = True,
     delay: Annotated[
         float, typer.Option("--delay", min=0, metavar="SECONDS", help="--rollback: until it may come again.")

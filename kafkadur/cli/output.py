@@ -78,7 +78,13 @@ class Output:
         self, columns: Sequence[Column], rows: Iterable[Sequence[str]], total: Sequence[str] = ()
     ) -> None:
         """Print a table; `total` is a last row of its own."""
-        table = Table(box=box.SIMPLE_HEAD, show_footer=bool(total), show_edge=False, pad_edge=False)
+        table = Table(
+            box=box.SIMPLE_HEAD,
+            show_footer=bool(total),
+            show_edge=False,
+            pad_edge=False,
+            padding=(0, 1, 0, 0),
+        )
         shown = [n for n, column in enumerate(columns) if not column.wide or self._data.width >= _WIDE]
         for number, column in ((n, columns[n]) for n in shown):
             table.add_column(

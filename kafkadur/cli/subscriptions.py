@@ -50,7 +50,7 @@ def ls(call: Call) -> None:
         Column(title="in flight", number=True),
         Column(title="lag", number=True),
         Column(title="backlog", number=True),
-        Column(title="version", number=True),
+        Column(title="version", number=True, wide=True),
     ]
     rows = [
         [

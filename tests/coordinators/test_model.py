@@ -47,7 +47,7 @@ class Life(RuleBasedStateMachine):
         seen = self.world.inspect()
         if self.world.calls[-2][0] in {"attach", "exchange"}:  # the others do not write the time down
             assert self.world.calls[-2][2][3] >= self.now, "time went back"
-            self.now = seen.now
+            self.now = self.world.calls[-2][2][3]
         self.model.follow(seen, caller=caller, positions=positions or {}, span=span)
         self.model.compare(seen)
         known = self.world.coordinator.peek(self.world.address)

@@ -28,6 +28,18 @@ local function inside(l, s, e)
   return s >= l.s and e <= l.e and s <= e
 end
 
+--- A blob begins and ends with the bytes that hold the lease's first and last offset; their other bits are 0.
+local function blob_inside(l, from, blob)
+  local before, behind = l.s - from, from + #blob * 8 - l.e
+  if from % 8 ~= 0 or before > 7 or behind > 7 then
+    return false
+  end
+  if before > 0 and string.byte(blob, 1) >= 2 ^ (8 - before) then
+    return false
+  end
+  return behind <= 0 or string.byte(blob, #blob) % 2 ^ behind == 0
+end
+
 --- Looks up every lease named and checks every bound before anything is written.
 local function check(ctx, parts)
   local leases, refused = {}, {}
@@ -50,7 +62,7 @@ local function check(ctx, parts)
             return nil
           end
         end
-        if #v[4] > 0 and (v[3] % 8 ~= 0 or v[3] < l.s - 7 or v[3] + #v[4] * 8 > l.e + 7) then
+        if #v[4] > 0 and not blob_inside(l, v[3], v[4]) then
           return nil
         end
       end
