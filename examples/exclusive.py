@@ -7,12 +7,12 @@ from confluent_kafka.admin import AdminClient, NewTopic
 
 import kafkadur
 import kafkadur.sync
-from kafkadur.stack import status
+from kafkadur.stack import up
 
 
 def main() -> None:
     """Hold the subscription, try to hold it twice, and work through three messages in order."""
-    stack = status().stack
+    stack = up()  # what `kafkadur up` started here
     admin = AdminClient({"bootstrap.servers": stack.kafka})
     if "ledger" not in admin.list_topics().topics:
         admin.create_topics([NewTopic("ledger", num_partitions=1)])["ledger"].result()

@@ -5,12 +5,12 @@ import asyncio
 from confluent_kafka.admin import AdminClient, NewTopic
 
 import kafkadur
-from kafkadur.stack import status
+from kafkadur.stack import up
 
 
 async def main() -> None:
     """Publish five orders and work through them; one is rolled back once."""
-    stack = status().stack  # what `kafkadur up` started; with servers of your own, write their addresses
+    stack = up()  # what `kafkadur up` started here; with servers of your own, write their addresses
     admin = AdminClient({"bootstrap.servers": stack.kafka})
     if "orders" not in admin.list_topics().topics:
         admin.create_topics([NewTopic("orders", num_partitions=3)])["orders"].result()

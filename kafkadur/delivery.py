@@ -62,7 +62,10 @@ class Lease:
         seen: int,
         stretch: Sequence[int] = (),
     ) -> None:
-        """A lease that holds nothing yet: offsets [start, end), or of those the pairs start, end, ... of `stretch`."""
+        """A lease that holds nothing yet.
+
+        Offsets [start, end), or of those the pairs start, end, ... of `stretch`.
+        """
         self.token = token
         self.incarnation = incarnation
         self.partition = partition

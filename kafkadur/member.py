@@ -159,7 +159,8 @@ class Member:
         self._orphaned: set[int] = set()
         #: partition -> when the next message that was rolled back is due (monotonic seconds)
         self._due: dict[int, float] = {}
-        #: partitions with messages that are due, for which nobody had room: asked for again in the next exchange
+        #: partitions with messages that are due, for which nobody had room: asked for again in the next
+        #: exchange
         self._unserved: set[int] = set()
         #: lanes whose avail was reported since they were claimed: only then does a death count all attempts
         self._warm: set[int] = set()
@@ -388,23 +389,26 @@ class Member:
         """Whether this process is still sure to hold its leases."""
         return self._alive() and self._monotonic() - self._last_ok < self.session * 0.9
 
+    def _source(self) -> deque[Chunk] | None:
+        """The queue whose first record comes next; None: nothing can be handed out now."""
+        if self.closing or self.failed is not None:
+            return None
+        if not self._urgent and (not self._ready or (self.lane and self._held_back())):
+            self._idle()
+            return None
+        if not self.may_dispatch():
+            self._blocked = True
+            return None
+        return self._urgent or self._ready
+
     def next_block(self, limit: int) -> tuple[Chunk, int, int] | None:
         """Take the next records for the application: chunk, first index, end index; None: nothing now.
 
         At most `limit` records, within the window by count and bytes, below the confirmed dispatch bound.
         """
         with self.lock:
-            if self.closing or self.failed is not None:
-                return None
-            if self._urgent:
-                source = self._urgent
-            elif self._ready and not (self.lane and self._held_back()):
-                source = self._ready
-            else:
-                self._idle()
-                return None
-            if not self.may_dispatch():
-                self._blocked = True
+            source = self._source()
+            if source is None:
                 return None
             chunk = source[0]
             if self._is_cold(chunk):
@@ -439,18 +443,15 @@ class Member:
         needs no look at the coordinator, nor a lock, for each of them. None: nothing can be handed out now.
         """
         with self.lock:
-            if self.closing or self.failed is not None:
-                return None
             for queue in (self._urgent, self._ready):
                 while queue and queue[0].handed == len(queue[0].messages):
                     self._queued -= len(queue.popleft().messages)
-            source = self._urgent or self._ready
             self._recount()
-            if not source or self._in_hands or (source is self._ready and self.lane and self._held_back()):
+            if self._in_hands:
                 self._idle()
                 return None
-            if not self.may_dispatch():
-                self._blocked = True
+            source = self._source()
+            if source is None:
                 return None
             chunk = source[0]
             if self._is_cold(chunk):

@@ -76,9 +76,9 @@ class Settings(BaseModel):
 
 
 def settings(given: Mapping[str, Any], environment: Mapping[str, str] | None = None) -> Settings:
-    """Join what is given in code (None.
+    """Join what is given in code (None: it is not) with the environment.
 
-    Not given) with the environment; raises `IllegalState` naming what is wrong.
+    Raises `IllegalState` naming what is wrong.
     """
     environment = os.environ if environment is None else environment
     names = Settings.model_fields
@@ -88,7 +88,14 @@ def settings(given: Mapping[str, Any], environment: Mapping[str, str] | None = N
     values |= {name: value for name, value in given.items() if value is not None}
     for name in ("session_timeout", "redis_timeout", "kafka_timeout"):
         if isinstance(values.get(name), str):
-            values[name] = float(values[name])
+            try:
+                values[name] = float(values[name])
+            except ValueError as error:
+                raise IllegalState(
+                    f"The setting {name} is wrong.",
+                    state=f"{values[name]!r}",
+                    remedy="give a number of seconds",
+                ) from error
     if "kafka" not in values:
         raise IllegalState(
             "It is not said where Kafka is.",

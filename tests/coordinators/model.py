@@ -1,7 +1,8 @@
 """What the shared state means, said a second time: sets of offsets, and nothing of bitmaps, runs or packing.
 
-`Model` is told what members said and derives who may settle what. Which member is served next is the scripts' choice: the
-model checks that the choice was allowed. `observe` reads the same sets out of the real state, so that the two can be compared.
+`Model` is told what members said and derives who may settle what. Which member is served next is the
+scripts' choice: the model checks that the choice was allowed. `observe` reads the same sets out of the real
+state, so that the two can be compared.
 """
 
 from collections.abc import Iterable
@@ -82,7 +83,8 @@ class Model:
         self.token = 0
         self.heard: set[str] = set()
 
-    # -- members ------------------------------------------------------------------------------------------------
+    # -- members
+    # ------------------------------------------------------------------------------------------------
 
     def leave(self, member: str, *, clean: bool) -> None:
         del self.members[member]
@@ -114,7 +116,8 @@ class Model:
             if self.leases[token].partition == partition:
                 self.end(token, counted=not clean)
 
-    # -- verdicts -----------------------------------------------------------------------------------------------
+    # -- verdicts
+    # -----------------------------------------------------------------------------------------------
 
     def grow(self, partition: int, avail: int) -> None:
         place = self.places[partition]
@@ -192,7 +195,8 @@ class Model:
             self.touch(part.partition)
         return sorted(refused)
 
-    # -- what the scripts chose ---------------------------------------------------------------------------------
+    # -- what the scripts chose
+    # ---------------------------------------------------------------------------------
 
     def follow(self, seen: Inspection, *, caller: str, positions: dict[int, int], span: int) -> None:
         """Take in the grants that `seen` shows, and check that each of them was allowed."""
@@ -203,7 +207,10 @@ class Model:
         for token in sorted(set(views) - set(self.leases)):
             assert token > self.token, "tokens rise"
             self.token = token
-            self._grant(views[token], caller, seen.now, span)
+            view = views[token]
+            runs = next(place.runs for place in seen.partitions if place.partition == view.partition)
+            held = [offset for run in runs if run.token == token for offset in range(run.start, run.end)]
+            self._grant(view, held, caller, seen.now, span)
 
     def _extend(self, lease: Held, view: LeaseView, positions: dict[int, int], span: int) -> None:
         if view.horizon > lease.end:
@@ -223,15 +230,19 @@ class Model:
                 assert lease.lane, "nothing is granted beyond avail"
             lease.open[offset] = FRESH
 
-    def _grant(self, view: LeaseView, caller: str, now: int, span: int) -> None:
+    def _grant(self, view: LeaseView, held: list[int], caller: str, now: int, span: int) -> None:
         assert view.member in self.members, "granted to nobody"
         assert view.member == caller or view.member in self.heard, "granted to a member nobody hears"
         place = self.places[view.partition]
         lane = view.kind == "lane"
         lease = Held(view.token, view.partition, view.member, view.start, view.horizon, lane, {})
         self.leases[view.token] = lease
-        offsets = range(view.start, view.horizon)
-        assert len(offsets) > 0
+        exceptions = view.kind == "runs"
+        offsets = held if exceptions else list(range(view.start, view.horizon))
+        assert offsets
+        assert (offsets[0], offsets[-1] + 1) == (view.start, view.horizon), (
+            "a lease is no wider than it must be"
+        )
         if self.lane:
             assert view.member == caller
             assert list(self.members) == [view.member], "an exclusive lane has one holder"
@@ -244,16 +255,19 @@ class Model:
             member = self.members[view.member]
             member.credit -= len(offsets)
             assert member.credit >= 0, "granted more than the credit"
-        if view.marks == 0:
+        if not exceptions:
+            assert view.marks == 0
             self._take(lease, offsets)
             return
         for offset in offsets:
             mark = place.ready.pop(offset)
             assert mark.due <= now, "granted before it was due"
             assert mark.attempts == view.marks // 2
-            lease.open[offset] = Mark(mark.attempts, redelivered=True)
+            assert mark.redelivered == (view.marks > 0)
+            lease.open[offset] = Mark(mark.attempts, redelivered=mark.redelivered)
 
-    # -- comparing ----------------------------------------------------------------------------------------------
+    # -- comparing
+    # ----------------------------------------------------------------------------------------------
 
     def compare(self, seen: Inspection) -> None:
         """Check that the real state means the same, and that each of its parts is in order."""

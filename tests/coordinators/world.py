@@ -1,4 +1,4 @@
-"""A subscription on a real Valkey under a clock of the test's own, and members that speak the scripts' language.
+"""A subscription on a real Valkey under a clock of the test's own, and members that speak to scripts.
 
 Nothing is asserted here. Kafka takes no part: offsets are numbers that the tests make up.
 """
@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import redis
+
 from kafkadur_coordinators.interface import (
     Attached,
     Exchange,
@@ -162,7 +163,8 @@ class World:
         self.ears.close()
         self.coordinator.close()
 
-    # -- the definition -----------------------------------------------------------------------------------------
+    # -- the definition
+    # -----------------------------------------------------------------------------------------
 
     def run(self, name: str, *request: object, partitions: Sequence[int] = ()) -> list[Any]:
         """Run a script with the common part of a request before `request`; the reply whatever its code."""
@@ -206,7 +208,8 @@ class World:
         self.version = 1
         return self
 
-    # -- members ------------------------------------------------------------------------------------------------
+    # -- members
+    # ------------------------------------------------------------------------------------------------
 
     def session(self, member: str) -> MemberSession:
         return MemberSession(
@@ -233,13 +236,12 @@ class World:
         )
         return Member(world=self, id=name, session=session, attached=attached)
 
-    # -- looking ------------------------------------------------------------------------------------------------
+    # -- looking
+    # ------------------------------------------------------------------------------------------------
 
     def inspect(self) -> Inspection:
         """All partitions (at most 16) and all leases."""
-        return self.coordinator.inspect(
-            self.address, self.id, TOPIC_ID, range(min(self.partitions, 16))
-        )
+        return self.coordinator.inspect(self.address, self.id, TOPIC_ID, range(min(self.partitions, 16)))
 
     def partition(self, partition: int = 0) -> PartitionView:
         return self.inspect().partitions[partition]

@@ -8,12 +8,15 @@
 --              settled:  { token, { start, end, start, end, ... }, blob start, blob }  blob '' if there is none
 --              returned: { token, start, end, how (partition.lua, give_back), delay ms }
 --              done:     tokens whose offsets all have their verdict
--- Reply    head, 5 highest token now, 6 ask for presence again in ms (-1: all are heard), 7 { rank, members, id of the next member },
+-- Reply    head, 5 highest token now, 6 ask for presence again in ms (-1: all are heard),
+--          7 { rank, members, id of the next member },
 --          8 leases { token, partition, start, horizon, marks, kind, seen, stretch } with tokens above ARGV[1][8]
 --            (stretch: start, end, start, end, ... of a lease of kind 'runs', else empty),
 --          9 horizons { token, horizon } of lanes, 10 refused tokens (fenced; nothing was changed for them),
---         11 partitions { partition, base, next, avail, floor, ms until the next exception is due (-1: none) }, 12 partitions to watch,
---         13 partitions to touch next: leases of members who are gone, or of this one, are still to be seen there, 14 ms until leases are granted again
+--         11 partitions { partition, base, next, avail, floor, ms until the next exception is due (-1: none) },
+--         12 partitions to watch,
+--         13 partitions to touch next: leases of members who are gone, or of this one, are still to be seen there,
+--         14 ms until leases are granted again
 -- Codes    OK, STALE (an older exchange than the last applied), FENCED (the member is not attached any more),
 --          INVALID (a verdict outside its lease; nothing was changed), and those of context.lua
 -- Cost     bounded by the partitions (16), the verdicts carried and 64 leases of the member
