@@ -84,7 +84,6 @@ class Model:
         self.heard: set[str] = set()
 
     # -- members
-    # ------------------------------------------------------------------------------------------------
 
     def leave(self, member: str, *, clean: bool) -> None:
         del self.members[member]
@@ -117,7 +116,6 @@ class Model:
                 self.end(token, counted=not clean)
 
     # -- verdicts
-    # -----------------------------------------------------------------------------------------------
 
     def grow(self, partition: int, avail: int) -> None:
         place = self.places[partition]
@@ -196,7 +194,6 @@ class Model:
         return sorted(refused)
 
     # -- what the scripts chose
-    # ---------------------------------------------------------------------------------
 
     def follow(self, seen: Inspection, *, caller: str, positions: dict[int, int], span: int) -> None:
         """Take in the grants that `seen` shows, and check that each of them was allowed."""
@@ -267,7 +264,6 @@ class Model:
             lease.open[offset] = Mark(mark.attempts, redelivered=mark.redelivered)
 
     # -- comparing
-    # ----------------------------------------------------------------------------------------------
 
     def compare(self, seen: Inspection) -> None:
         """Check that the real state means the same, and that each of its parts is in order."""
@@ -284,7 +280,7 @@ class Model:
             }
             assert ready == place.ready
             assert view.floor == place.floor
-            assert view.seen == place.seen
+            assert view.seen == place.seen, (view.seen, place)
 
 
 def _ones(first: int, blob: bytes) -> list[int]:

@@ -164,7 +164,6 @@ class World:
         self.coordinator.close()
 
     # -- the definition
-    # -----------------------------------------------------------------------------------------
 
     def run(self, name: str, *request: object, partitions: Sequence[int] = ()) -> list[Any]:
         """Run a script with the common part of a request before `request`; the reply whatever its code."""
@@ -209,7 +208,6 @@ class World:
         return self
 
     # -- members
-    # ------------------------------------------------------------------------------------------------
 
     def session(self, member: str) -> MemberSession:
         return MemberSession(
@@ -237,7 +235,6 @@ class World:
         return Member(world=self, id=name, session=session, attached=attached)
 
     # -- looking
-    # ------------------------------------------------------------------------------------------------
 
     def inspect(self) -> Inspection:
         """All partitions (at most 16) and all leases."""

@@ -18,7 +18,8 @@
 --         13 partitions to touch next: leases of members who are gone, or of this one, are still to be seen there,
 --         14 ms until leases are granted again
 -- Codes    OK, STALE (an older exchange than the last applied), FENCED (the member is not attached any more),
---          INVALID (a verdict outside its lease; nothing was changed), and those of context.lua
+--          INVALID (a verdict outside its lease, a partition named twice or more than 16; nothing was changed),
+--          and those of context.lua
 -- Cost     bounded by the partitions (16), the verdicts carried and 64 leases of the member
 --- @include "context"
 --- @include "bits"
@@ -26,6 +27,8 @@
 --- @include "members"
 --- @include "partition"
 --- @include "serve"
+
+local MAX_PARTS = 16
 
 local function inside(l, s, e)
   return s >= l.s and e <= l.e and s <= e
@@ -45,7 +48,10 @@ end
 
 --- Looks up every lease named and checks every bound before anything is written.
 local function check(ctx, parts)
-  local leases, refused = {}, {}
+  if #parts > MAX_PARTS then
+    return nil
+  end
+  local leases, refused, named = {}, {}, {}
   local function mine(token, p)
     if leases[token] == nil then
       local l = load_lease(ctx, token)
@@ -57,9 +63,16 @@ local function check(ctx, parts)
     return leases[token]
   end
   for _, part in ipairs(parts) do
+    if named[part[1]] then
+      return nil
+    end
+    named[part[1]] = true
     for _, v in ipairs(part[4]) do
       local l = mine(v[1], part[1])
       if l then
+        if #v[2] % 2 ~= 0 then
+          return nil
+        end
         for i = 1, #v[2], 2 do
           if not inside(l, v[2][i], v[2][i + 1]) then
             return nil
@@ -94,6 +107,7 @@ local function apply(ctx, pt, part, leases)
       end
       if #v[4] > 0 then
         settle_blob(pt, l, v[3], v[4])
+        pt.avail = math.max(pt.avail, blob_end(v[3], v[4]))
       end
     end
   end
@@ -133,9 +147,9 @@ local function new_leases(ctx, me, have, touched)
       if l then
         local pt = touched[l.p]
         if l.kind ~= 'runs' then
-          out[#out + 1] = { l.token, l.p, l.s, l.e, l.marks, l.kind, pt and pt.seen or 0, {} }
+          out[#out + 1] = { l.token, l.p, l.s, l.e, l.marks, l.kind, l.seen, {} }
         elseif pt then -- a lease of exceptions is told when its partition is touched: what it holds stands there
-          out[#out + 1] = { l.token, l.p, l.s, l.e, l.marks, l.kind, pt.seen, (stretch_of(pt, l.s, l.e, token)) }
+          out[#out + 1] = { l.token, l.p, l.s, l.e, l.marks, l.kind, l.seen, (stretch_of(pt, l.s, l.e, token)) }
         else
           untold[#untold + 1] = l.p
         end
@@ -217,13 +231,19 @@ for i, pt in ipairs(touched) do
   states[i] = { pt.p, pt.base, pt.next, pt.avail, floor_of(pt), due }
 end
 local rank = rank_of(ctx, me.id) or 0
-local left_over = {}
-for i, orphan in ipairs(ctx.orphans) do
-  left_over[i] = orphan[3]
-end
 local told, untold = new_leases(ctx, me, request[8], by_partition)
+local left_over, listed = {}, {}
+local function leave_over(p)
+  if not listed[p] then
+    listed[p] = true
+    left_over[#left_over + 1] = p
+  end
+end
+for _, orphan in ipairs(ctx.orphans) do
+  leave_over(orphan[3])
+end
 for _, p in ipairs(untold) do
-  left_over[#left_over + 1] = p
+  leave_over(p)
 end
 local reply = head(ctx, 'OK')
 reply[5] = #untold == 0 and ctx.token or request[8] -- what was not told is asked for again

@@ -25,6 +25,16 @@ if newer or not mine then
   end
   return head(ctx, newer and 'OK' or 'CHANGED')
 end
+if request[6] ~= '' and ctx.row.id == request[6] and code ~= 'MISSING' then
+  -- A change was given up: the subscription stays what it is, with what members who are gone still hold of it.
+  if code ~= 'OK' then -- first of all the restart of the server must be dealt with (rebuild-6)
+    return head(ctx, 'CHANGED')
+  end
+  redis.call('HSET', KEYS[1], 'version', text(request[7]), 'definition', request[8])
+  redis.call('HDEL', KEYS[1], 'changing', 'changing_until', 'changing_from')
+  close(ctx)
+  return head(ctx, 'OK')
+end
 local sequence, time, skew = ctx.sequence + 1, ctx.now, ctx.skew
 redis.call('DEL', KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6])
 if request[6] ~= '' then

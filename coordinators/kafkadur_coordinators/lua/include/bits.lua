@@ -102,6 +102,21 @@ local function decide_range(pt, s, e)
   pt.bit_len = math.max(pt.bit_len, math.ceil(j / 8) * 8)
 end
 
+--- the offset behind the last one-bit of `blob`, whose first bit is offset `from`; `from` if it has none
+local function blob_end(from, blob)
+  for i = #blob, 1, -1 do
+    local byte = string.byte(blob, i)
+    if byte ~= 0 then
+      local at = from + i * 8
+      while byte % 2 == 0 do
+        byte, at = byte / 2, at - 1
+      end
+      return at
+    end
+  end
+  return from
+end
+
 --- marks the one-bits of `blob` as decided; its first bit is offset `from`, a multiple of 8
 local function decide_blob(pt, from, blob, scratch_key)
   fresh_origin(pt)

@@ -1,8 +1,10 @@
 --- One touched partition: its state, its leases, settling and giving back.
 -- A packed lease is an array: 1 partition, 2 start, 3 horizon (exclusive), 4 member id, 5 marks of its
 -- offsets (runs.lua), 6 kind: 'range' (fixed horizon), 'lane' (extended while it is held) or 'runs' (exceptions: of
--- [start, horizon) it holds the runs with its token), 7 records it was granted.
+-- [start, horizon) it holds the runs with its token), 7 records it was granted, 8 offsets below this one may
+-- have been delivered before.
 local CONVERT_BITS = 65536
+local CONVERT_RUNS = 256 -- in one script call: the next one goes on
 
 local function load_partition(_, p, first_key)
   local pt = { p = p, state_key = KEYS[first_key], bits_key = KEYS[first_key + 1], runs_key = KEYS[first_key + 2] }
@@ -43,7 +45,10 @@ local function load_lease(ctx, token)
     local packed = redis.call('HGET', KEYS[3], text(token))
     if packed then
       local a = cmsgpack.unpack(packed)
-      l = { token = token, p = a[1], s = a[2], e = a[3], member = a[4], marks = a[5], kind = a[6], records = a[7] }
+      l = {
+        token = token, p = a[1], s = a[2], e = a[3], member = a[4], marks = a[5], kind = a[6], records = a[7],
+        seen = a[8],
+      }
     end
     ctx.leases[token] = l or false
   end
@@ -51,7 +56,9 @@ local function load_lease(ctx, token)
 end
 
 local function save_lease(l)
-  redis.call('HSET', KEYS[3], text(l.token), cmsgpack.pack({ l.p, l.s, l.e, l.member, l.marks, l.kind, l.records }))
+  redis.call('HSET', KEYS[3], text(l.token), cmsgpack.pack({
+    l.p, l.s, l.e, l.member, l.marks, l.kind, l.records, l.seen,
+  }))
 end
 
 --- Moves the undecided offsets of [s, e) into the exceptions; base may move over them then.
@@ -77,16 +84,27 @@ end
 
 --- Settles the one-bits of a blob whose first bit is offset `from`.
 local function settle_blob(pt, l, from, blob)
-  for i = run_count(pt), 1, -1 do -- what was set aside while its lease went on
-    local s, e, _, _, token = run_at(pt, i)
+  local i = run_search(pt, from)
+  while i <= run_count(pt) do
+    local s, e, marks, due, token = run_at(pt, i)
+    if s >= from + #blob * 8 then
+      break
+    end
+    local stay = run_text(s, e, marks, due, token)
     if token == l.token then
+      local pieces, kept = {}, s
       for o = math.max(s, from), math.min(e, from + #blob * 8) - 1 do
         local byte = string.byte(blob, math.floor((o - from) / 8) + 1)
         if bit.band(byte, bit.rshift(128, (o - from) % 8)) ~= 0 then
-          run_change(pt, o, o + 1, l.token, function() return nil end)
+          pieces[#pieces + 1] = run_text(kept, o, marks, due, token)
+          kept = o + 1
         end
       end
+      pieces[#pieces + 1] = run_text(kept, e, marks, due, token)
+      stay = table.concat(pieces)
+      run_splice(pt, i, i + 1, stay)
     end
+    i = i + #stay / RUN_SIZE
   end
   if l.kind ~= 'runs' then
     decide_blob(pt, from, blob, KEYS[6])
@@ -99,7 +117,7 @@ local function give_back(pt, l, s, e, how, due)
   if run_count(pt) > 0 then
     run_change(pt, s, e, l.token, function(marks)
       if how == 2 then
-        marks = marks - marks % 2 + 3
+        marks = math.min(marks - marks % 2 + 3, MOST_MARKS)
       elseif how == 1 then
         marks = marks - marks % 2 + 1
       end
@@ -191,7 +209,10 @@ local function bound_bitmap(ctx, pt)
   local lease_of = find_lease(ctx, pt.p)
   local to = pt.base + CONVERT_BITS / 2
   local from = next_undecided(pt, pt.base, to)
-  while from do
+  for _ = 1, CONVERT_RUNS do
+    if not from then
+      return
+    end
     local stop = next_decided(pt, from, to)
     local l = lease_of(from)
     if not l then
@@ -210,6 +231,7 @@ local function grant(ctx, pt, m, s, e, marks, kind)
   ctx.token = ctx.token + 1
   local l = {
     token = ctx.token, p = pt.p, s = s, e = e, member = m.id, marks = marks, kind = kind, records = e - s,
+    seen = pt.seen,
   }
   save_lease(l)
   ctx.leases[l.token] = l

@@ -8,6 +8,7 @@
 -- the runs that nobody holds (-1: there is none).
 local RUN = '>I6I4I2I6I6'
 local RUN_SIZE = 24
+local MOST_MARKS = 65535
 
 local function runs_text(pt)
   if not pt.runs then

@@ -54,13 +54,25 @@ local function without(list, p)
   return rest
 end
 
---- Who watches a touched partition after this exchange. A member at home takes the watch whenever it has room
---- and hands it on in the exchange that fills it.
+--- Does a member watch p that is at home with it and has room?
+local function well_watched(ctx, p, holder)
+  local rank = holder and holder.credit > 0 and rank_of(ctx, holder.id)
+  return rank and at_home(ctx, p, rank)
+end
+
+--- Who watches a touched partition after this exchange. A member at home takes the watch over from one that is
+--- not or has no room, and hands it on in the exchange that fills it.
 local function settle_watch(ctx, p, me)
-  local mine = redis.call('HGET', KEYS[5], p) == me.id
+  local id = redis.call('HGET', KEYS[5], p)
+  local mine = id == me.id
   if me.credit > 0 then
     local rank = rank_of(ctx, me.id)
-    if not mine and rank and at_home(ctx, p, rank) then
+    local holder = id and load_member(ctx, id)
+    if not mine and rank and at_home(ctx, p, rank) and not well_watched(ctx, p, holder) then
+      if holder then
+        holder.watches = without(holder.watches, p)
+        touch_member(ctx, holder)
+      end
       redis.call('HSET', KEYS[5], p, me.id)
       me.watches[#me.watches + 1] = p
       ctx.unwatched = without(ctx.unwatched, p)
