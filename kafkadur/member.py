@@ -34,7 +34,7 @@ from kafkadur_coordinators.interface import (
     Settled,
 )
 from kafkadur_sharing.definition import HeaderType
-from kafkadur_sharing.errors import Fenced, KafkadurError
+from kafkadur_sharing.errors import Fenced, KafkadurError, LeaseLost
 
 #: Above so many ranges of one lease a bitmap is sent.
 MOST_RANGES = 20
@@ -206,7 +206,14 @@ class Member:
         for _, confirmation in waiting:
             confirmation.resolve(self._fenced(reason))
         for _, confirmation in unknown:
-            confirmation.resolve(self._fenced(reason, "do nothing: it was settled, or is delivered again"))
+            confirmation.resolve(
+                LeaseLost(
+                    "It is not known whether the verdict was applied.",
+                    state=reason,
+                    owner=f"subscription {self.display}",
+                    remedy="do nothing: it was settled, or is delivered again",
+                )
+            )
         self.on_ready()
 
     def fail(self, error: KafkadurError) -> None:
@@ -214,7 +221,8 @@ class Member:
         self.failed = error
         self.lose(str(error))
 
-    def _fenced(self, reason: str, remedy: str = "do nothing: it is delivered again") -> Fenced:
+    def _fenced(self, reason: str) -> Fenced:
+        remedy = "do nothing: it is delivered again"
         return Fenced(state=reason, owner=f"subscription {self.display}", remedy=remedy)
 
     def _take_role(self, role: Role) -> None:
