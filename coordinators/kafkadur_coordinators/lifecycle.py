@@ -329,7 +329,7 @@ class Lifecycle:
             known = self._coordinator.peek(self.address(key))
         except Refusal as refusal:
             if refusal.code in ("MISSING", "RESTARTED"):
-                return self.rebuild(key)
+                return self._rebuild(key, kept=refusal.code == "RESTARTED")
             self._retry(key, refusal)
             return None
         if known.changing_ms is not None:
@@ -342,17 +342,17 @@ class Lifecycle:
 
     # -- rebuilding
 
-    def rebuild(self, key: SubscriptionKey) -> Known | None:
+    def _rebuild(self, key: SubscriptionKey, *, kept: bool) -> Known | None:
         """Bring back a subscription that Redis lost, or go on with what a restarted server kept.
 
         Returns what is known if the journal knows no such subscription (version 0), else None: ask again.
         Order: take the right to rebuild on this very server state, fence (an incarnation record), read to
-        the end of the log, install if that right still stands.
+        the end of the log, install if that right still stands. What was deleted while the server was down
+        is deleted from what it kept, too.
         """
         shard = self._journal.shard(key.tag)
-        found = in_force(self._journal.read(shard), key.tag, shard)
         address = self.address(key)
-        if found is None or found.change.definition is None:
+        if not kept and _deleted(in_force(self._journal.read(shard), key.tag, shard)):
             return _nothing()
         token = uuid.uuid4().hex
         reply = self._coordinator.run(
@@ -365,9 +365,10 @@ class Lifecycle:
             return None
         incarnation = self._journal.append_incarnation(shard, token)
         found = in_force(self._journal.read(shard), key.tag, shard)
-        if found is None or found.change.definition is None:
-            return None
-        if reply[4] == 1:
+        if found is None or _deleted(found):
+            version = incarnation if found is None else found.version
+            self._install_deletion(address, version=version, incarnation=incarnation, token=token)
+        elif reply[4] == 1:
             self._coordinator.run(
                 "reincarnate", address.fixed(), [*self._coordinator.common(), token, incarnation]
             )
@@ -382,11 +383,7 @@ class Lifecycle:
         change = found.change
         address = self.address(key)
         if change.definition is None:
-            self._coordinator.run(
-                "install",
-                address.fixed(),
-                [*self._coordinator.common(), "", found.version, "", "", 0, incarnation, token, 0],
-            )
+            self._install_deletion(address, version=found.version, incarnation=incarnation, token=token)
             return
         definition = Definition.from_record(change.definition)
         topic = self._topics.describe(definition.topic)
@@ -423,6 +420,15 @@ class Lifecycle:
             ],
         )
 
+    def _install_deletion(
+        self, address: SubscriptionAddress, *, version: int, incarnation: int, token: str
+    ) -> None:
+        self._coordinator.run(
+            "install",
+            address.fixed(),
+            [*self._coordinator.common(), "", version, "", "", 0, incarnation, token, 0],
+        )
+
     def _put_partitions(
         self,
         key: SubscriptionKey,
@@ -449,11 +455,11 @@ class Lifecycle:
 
     # -- changing the definition
 
-    def _change(self, key: SubscriptionKey, known: Known, definition: Definition | None) -> None:
+    def _change(self, key: SubscriptionKey, known: Known, definition: Definition | None) -> bool:
         """Create, replace (`definition`) or delete (None) what `known` says is in force.
 
-        Returns also when somebody else was faster: the caller looks again. Raises `Refusal` when it can't
-        begin.
+        Returns whether this change is in force now: somebody else may have been faster, and the caller
+        looks again. Raises `Refusal` when it can't begin.
         """
         address = self.address(key)
         token = uuid.uuid4().hex
@@ -467,15 +473,10 @@ class Lifecycle:
             "change", address.fixed(), [*self._coordinator.common(), known.version, token, CHANGE_MS]
         )
         entries = self._journal.read(shard)
-        before = in_force(entries, key.tag, shard)
-        deleted = before is not None and before.change.definition is None
         change = Change(
             tag=key.tag,
             key=_key_record(key),
-            # after an unsubscribe Redis knows no version any more; the journal does
-            expected=before.version
-            if known.version == 0 and before is not None and deleted
-            else known.version,
+            expected=_expected(known.version, in_force(entries, key.tag, shard)),
             under=last_incarnation(entries),
             definition=None if definition is None else definition.to_record(),
             id=None,
@@ -487,7 +488,9 @@ class Lifecycle:
         if found is not None:
             incarnation = max(version, known.incarnation + 1)
             self._install(key, found, token=token, incarnation=incarnation, floors=False)
-            self._forget(known, address)
+            if found.id != known.id:  # else somebody gave this change up and works on with what there was
+                self._forget(known, address)
+        return found is not None and found.version == version
 
     def _resolve(self, key: SubscriptionKey, known: Known) -> None:
         """Finish a change whose owner let its deadline pass.
@@ -501,7 +504,7 @@ class Lifecycle:
         abort = Change(
             tag=key.tag,
             key=_key_record(key),
-            expected=known.changing_from,
+            expected=_expected(known.changing_from, before),
             under=last_incarnation(entries),
             definition=None if content is None else content.definition,
             id=None if before is None or content is None else before.id,
@@ -563,11 +566,10 @@ class Lifecycle:
                     member = f"unsubscribe-{uuid.uuid4().hex[:8]}"
                     self._sweep_or_raise(key, known, decision, member, refused_at)
                     continue
-                self._change(key, known, None)
+                if self._change(key, known, None):
+                    return
             except Refusal as refusal:
                 self._retry(key, refusal)
-                continue
-            return
         raise state_lost(str(key), "no consistent state was reached in time")
 
     def all_keys(self) -> list[SubscriptionKey]:
@@ -581,6 +583,19 @@ class Lifecycle:
                 if found is not None and found.change.definition is not None:
                     keys[tag] = SubscriptionKey(**record)
         return sorted(keys.values(), key=lambda key: key.display)
+
+
+def _expected(version: int, found: InForce | None) -> int:
+    """Version that a change of what Redis knows as `version` replaces in the journal.
+
+    After an unsubscribe Redis knows no version any more (0); the journal knows that of the deletion.
+    """
+    return found.version if version == 0 and found is not None and _deleted(found) else version
+
+
+def _deleted(found: InForce | None) -> bool:
+    """Tell whether the journal knows no subscription any more, or never did."""
+    return found is None or found.change.definition is None
 
 
 def _nothing() -> Known:

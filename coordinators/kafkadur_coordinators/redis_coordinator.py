@@ -15,7 +15,16 @@ import hiredis
 import msgpack
 from redis import Redis
 from redis.backoff import NoBackoff
-from redis.exceptions import AuthenticationError, NoScriptError, RedisError, ResponseError
+from redis.exceptions import (
+    AuthenticationError,
+    ClusterDownError,
+    NoScriptError,
+    OutOfMemoryError,
+    ReadOnlyError,
+    RedisError,
+    ResponseError,
+    TryAgainError,
+)
 from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 from redis.retry import Retry
@@ -250,11 +259,13 @@ class RedisCoordinator:
 
     def _explain(self, error: ResponseError) -> NoReturn:
         text = str(error)
-        if text.startswith(("LOADING", "READONLY", "MASTERDOWN", "CLUSTERDOWN", "MISCONF", "OOM", "BUSY")):
-            if text.startswith("READONLY"):
-                self.disconnect()
+        # redis-py takes the code off the text of those errors that it has a class for
+        passing = isinstance(error, (OutOfMemoryError, ReadOnlyError, ClusterDownError, TryAgainError))
+        if passing or text.startswith(("MISCONF", "NOREPLICAS", "BUSY")):
+            if isinstance(error, ReadOnlyError):
+                self.disconnect()  # it is a replica now: connecting again looks for the master
             raise CoordinatorUnavailable(
-                state=text,
+                state=f"{type(error).__name__}: {text}" if passing else text,
                 owner=self._where,
                 remedy="wait until the server has recovered, or give it memory or disk; nothing is lost",
             ) from error

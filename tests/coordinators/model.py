@@ -158,7 +158,11 @@ class Model:
 
     def holds(self, token: int, member: str, partition: int) -> bool:
         lease = self.leases.get(token)
-        return lease is not None and (lease.member, lease.partition) == (member, partition)
+        return (
+            lease is not None
+            and token not in self.orphans
+            and (lease.member, lease.partition) == (member, partition)
+        )
 
     def exchange(self, name: str, said: Exchange, now: int) -> list[int]:
         """Apply an exchange that was answered with OK; returns the tokens that had to be refused."""

@@ -47,19 +47,22 @@ local function blob_inside(l, from, blob)
 end
 
 --- Looks up every lease named and checks every bound before anything is written.
-local function check(ctx, parts)
+local function check(ctx, me, parts)
   if #parts > MAX_PARTS then
     return nil
   end
-  local leases, refused, named = {}, {}, {}
+  local leases, refused, named, held, misplaced = {}, {}, {}, {}, false
+  for _, token in ipairs(me.tokens) do -- not by the lease's member: it may be of an earlier attachment, an orphan
+    held[token] = true
+  end
   local function mine(token, p)
     if leases[token] == nil then
-      local l = load_lease(ctx, token)
-      leases[token] = l and l.member == ctx.caller and l.p == p and l or false
+      leases[token] = held[token] and load_lease(ctx, token) or false
       if not leases[token] then
         refused[#refused + 1] = token
       end
     end
+    misplaced = misplaced or leases[token] and leases[token].p ~= p
     return leases[token]
   end
   for _, part in ipairs(parts) do
@@ -92,6 +95,9 @@ local function check(ctx, parts)
     for _, token in ipairs(part[6]) do
       mine(token, part[1])
     end
+  end
+  if misplaced then
+    return nil
   end
   return leases, refused
 end
@@ -183,7 +189,7 @@ end
 local lane = ctx.row.type == 'exclusive' and me.kind == ''
 local again = -1
 if request[6] > me.exchange then
-  local leases, refused = check(ctx, parts)
+  local leases, refused = check(ctx, me, parts)
   if not leases then
     return head(ctx, 'INVALID')
   end

@@ -38,6 +38,7 @@ end
 -- A share is what is ready divided by those who want it: one message each in a trickle, all free credit in
 -- a backlog.
 local function serve_shared(ctx, pt)
+  local share
   for _ = 1, MAX_GRANTS do
     local fresh = math.max(pt.avail - pt.next, 0)
     local due = pt.xd >= 0 and pt.xd <= ctx.now
@@ -50,8 +51,8 @@ local function serve_shared(ctx, pt)
     end
     local l = due and grant_runs(ctx, pt, m, m.credit)
     if not l and fresh > 0 then
-      local size = math.min(m.credit, math.ceil(fresh / count))
-      l = grant(ctx, pt, m, pt.next, pt.next + size, 0, 'range')
+      share = share or math.ceil(fresh / count)
+      l = grant(ctx, pt, m, pt.next, pt.next + math.min(m.credit, share, fresh), 0, 'range')
       pt.next = l.e
     end
     if l then

@@ -114,6 +114,10 @@ end
 --- Gives [s, e) of a lease back. how: 0 never handed out, 1 handed out but not counted as an attempt,
 --- 2 counted. What was never handed out at the end of what was granted is simply not granted any more.
 local function give_back(pt, l, s, e, how, due)
+  if how == 0 and s < pt.avail and pt.avail < e then -- what may not exist yet must not become an exception
+    give_back(pt, l, pt.avail, e, how, due)
+    e = pt.avail
+  end
   if run_count(pt) > 0 then
     run_change(pt, s, e, l.token, function(marks)
       if how == 2 then
@@ -129,8 +133,8 @@ local function give_back(pt, l, s, e, how, due)
   end
   if how == 0 and e >= pt.next and next_decided(pt, math.max(s, pt.base), pt.next) == pt.next then
     pt.next = math.max(s, pt.base)
-    if l.e > s then
-      l.e = math.max(s, l.s)
+    if l.e > pt.next then -- the end of a lane that goes on is next
+      l.e = math.max(pt.next, l.s)
       save_lease(l)
     end
     return

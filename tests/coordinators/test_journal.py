@@ -1,0 +1,124 @@
+"""The journal on a real broker: its topic, durable appends, reading to the end."""
+
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import pytest
+from confluent_kafka import Producer
+from confluent_kafka.admin import AdminClient, ConfigResource, ResourceType
+from confluent_kafka.cimpl import NewPartitions, NewTopic
+
+from kafkadur.stack import Stack
+from kafkadur_coordinators.journal import Journal
+from kafkadur_coordinators.records import Change, in_force, last_incarnation
+from kafkadur_sharing.errors import CoordinatorRefused, StateLost
+
+TAG = "0123456789abcdef"
+SHARDS = 3
+
+
+def change(expected: int, name: str = "a") -> Change:
+    return Change(
+        tag=TAG,
+        key={"name": "n"},
+        expected=expected,
+        under=0,
+        definition={"topic": name},
+        id=None,
+        topic_id="t",
+        starts={0: 1},
+    )
+
+
+@pytest.fixture
+def journal(kafkadur_stack: Stack, kafkadur_namespace: str) -> Iterator[Journal]:
+    opened = Journal({"bootstrap.servers": kafkadur_stack.kafka}, kafkadur_namespace, shards=SHARDS)
+    yield opened
+    opened.close()
+
+
+def test_the_topic_is_created_compacted(journal: Journal, kafkadur_admin: AdminClient) -> None:
+    assert journal.open() == SHARDS
+    resource = ConfigResource(ResourceType.TOPIC, journal.topic)
+    config: dict[str, Any] = kafkadur_admin.describe_configs([resource])[resource].result(10)
+    assert config["cleanup.policy"].value == "compact"
+    assert config["unclean.leader.election.enable"].value == "false"
+
+
+def test_what_was_appended_is_read_in_order(journal: Journal) -> None:
+    shard = journal.shard(TAG)
+    assert journal.read(shard) == []
+    first = journal.append_change(shard, change(0))
+    incarnation = journal.append_incarnation(shard, "server")
+    second = journal.append_change(shard, change(first, "b"))
+    assert first < incarnation < second
+    entries = journal.read(shard)
+    assert [entry.offset + 1 for entry in entries] == [first, incarnation, second]
+    assert last_incarnation(entries) == incarnation
+    found = in_force(entries, TAG, shard)
+    assert found is not None
+    assert (found.version, found.id) == (first, f"{shard}.{first - 1}"), (
+        "the second began before the incarnation"
+    )
+
+
+def test_a_damaged_record_is_left_out(journal: Journal, kafkadur_stack: Stack) -> None:
+    shard = journal.shard(TAG)
+    first = journal.append_change(shard, change(0))
+    producer = Producer({"bootstrap.servers": kafkadur_stack.kafka})
+    producer.produce(journal.topic, key=b"change/x", value=b'{"body": {}, "sum": 1}', partition=shard)
+    producer.produce(journal.topic, key=b"change/y", value=None, partition=shard)
+    assert producer.flush(10) == 0
+    second = journal.append_change(shard, change(first, "b"))
+    assert [entry.offset + 1 for entry in journal.read(shard)] == [first, second]
+
+
+def test_processes_that_race_to_create_it_share_one(kafkadur_stack: Stack, kafkadur_namespace: str) -> None:
+    journals = [
+        Journal({"bootstrap.servers": kafkadur_stack.kafka}, kafkadur_namespace, shards=SHARDS)
+        for _ in range(4)
+    ]
+    with ThreadPoolExecutor(4) as threads:
+        assert list(threads.map(Journal.open, journals)) == [SHARDS] * 4
+        versions = list(threads.map(lambda j: j.append_change(j.shard(TAG), change(0)), journals))
+    found = in_force(journals[0].read(journals[0].shard(TAG)), TAG, journals[0].shard(TAG))
+    assert found is not None
+    assert found.version == min(versions)
+    for opened in journals:
+        opened.close()
+
+
+def test_a_journal_whose_partitions_were_added_to_is_refused(
+    journal: Journal, kafkadur_stack: Stack, kafkadur_namespace: str, kafkadur_admin: AdminClient
+) -> None:
+    journal.open()
+    kafkadur_admin.create_partitions([NewPartitions(journal.topic, SHARDS + 1)])[journal.topic].result(10)
+    other = Journal({"bootstrap.servers": kafkadur_stack.kafka}, kafkadur_namespace, shards=SHARDS)
+
+    def grown() -> bool:
+        return (
+            len(kafkadur_admin.list_topics(journal.topic, timeout=5).topics[journal.topic].partitions)
+            > SHARDS
+        )
+
+    from tests.embedded.helpers import wait_until
+
+    wait_until(grown, "the new partition")
+    with pytest.raises(CoordinatorRefused, match="Partitions were added"):
+        other.open()
+    other.close()
+
+
+def test_a_topic_that_forgets_is_refused(journal: Journal, kafkadur_admin: AdminClient) -> None:
+    topic = NewTopic(journal.topic, num_partitions=1, config={"cleanup.policy": "delete"})
+    kafkadur_admin.create_topics([topic])[journal.topic].result(10)
+    with pytest.raises(CoordinatorRefused, match=r"cleanup\.policy must be compact"):
+        journal.open()
+
+
+def test_a_broker_that_does_not_answer_is_told_in_time() -> None:
+    silent = Journal({"bootstrap.servers": "127.0.0.1:1"}, "nowhere", timeout=0.5)
+    with pytest.raises(StateLost, match="cannot be used"):
+        silent.open()
+    silent.close()
