@@ -24,9 +24,11 @@ from kafkadur_sharing.errors import KafkadurError, StateLost
 _log = logging.getLogger("kafkadur.readers")
 
 #: Records asked for in one call.
-_AT_ONCE = 10_000
+_AT_ONCE = 2_000
 #: Longest time a call waits for records, seconds: commands wait as long.
 _WAIT = 0.05
+#: Longest time to wait for a broker that knows the topic's leaders, seconds.
+_FIND_LEADERS = 1.0
 #: Seconds between two mirrorings of the floor.
 _MIRROR_EVERY = 1.0
 _EOF = KafkaError._PARTITION_EOF  # noqa: SLF001 - the library's name for it
@@ -81,6 +83,7 @@ class _Reader:
         self._commands: deque[Callable[[Consumer], None]] = deque()
         self._work = threading.Event()
         self._closing = False
+        self._found = False
         self._thread = threading.Thread(target=self._main, name=name, daemon=True)
 
     def start(self) -> None:
@@ -116,6 +119,19 @@ class _Reader:
         self._work.clear()
         while self._commands:
             self._commands.popleft()(consumer)
+
+    def _find_leaders(self, consumer: Consumer) -> None:
+        """Ask where the topic is, right after the first assignment.
+
+        librdkafka asks by itself only if it connects later than that, else once a second.
+        """
+        if self._found:
+            return
+        self._found = True
+        try:
+            consumer.list_topics(self._topic, timeout=_FIND_LEADERS)
+        except KafkaException as error:
+            _log.info("looking for %s: %s", self._topic, error)
 
 
 def _broken(state: str, topic: str) -> StateLost:
@@ -184,6 +200,7 @@ class TailReader(_Reader):
         while not self._closing:
             if self._commands:
                 self._obey(consumer)
+                self._find_leaders(consumer)
             self._mirror(consumer)
             if not self._followed:
                 self._work.wait(_WAIT)
@@ -283,6 +300,7 @@ class PointReader(_Reader):
 
     def _read(self, consumer: Consumer, partition: int, start: int, end: int, token: int) -> None:
         consumer.incremental_assign([TopicPartition(self._topic, partition, start)])
+        self._find_leaders(consumer)
         reached = start
         try:
             while not self._closing:

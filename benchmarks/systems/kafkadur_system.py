@@ -10,6 +10,7 @@ import time
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import kafkadur.sync
+from benchmarks.recorder import TURN
 from benchmarks.systems.base import Env, Store, System, Variant, Workload
 from kafkadur_sharing.definition import SubscriptionType
 
@@ -123,18 +124,31 @@ class Kafkadur(System):
         self._each(recorder)
 
     def _each(self, recorder: Recorder) -> None:
-        if self._env.members > 1:  # whoever gets nothing any more must notice that the others have the rest
-            while recorder.more():
-                delivery = self._subscription.receive(timeout=0.1)
-                if delivery is not None:
-                    recorder.one(delivery.value)
-                    delivery.ack_nowait()
+        if self._env.members > 1:
+            self._each_of_several(recorder)
             return
         for delivery in self._subscription:
             going = recorder.one(delivery.value)
             delivery.ack_nowait()
             if not going and not recorder.more():
                 break
+
+    def _each_of_several(self, recorder: Recorder) -> None:
+        """As `_each`, for a member that must notice when the others have got the rest."""
+        values: list[bytes] = []
+        while True:
+            delivery = self._subscription.receive(timeout=0.0)
+            if delivery is not None:
+                values.append(delivery.value)
+                delivery.ack_nowait()
+            if delivery is None or len(values) >= TURN:
+                recorder.batch(values)
+                values = []
+                if not recorder.more():
+                    return
+            if delivery is None and (delivery := self._subscription.receive(timeout=0.1)) is not None:
+                values.append(delivery.value)
+                delivery.ack_nowait()
 
     def window1(self, recorder: Recorder) -> None:
         """One message in hand; the acknowledgement is confirmed, or within the budget."""
