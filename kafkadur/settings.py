@@ -11,6 +11,7 @@ from datetime import timedelta
 from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
+from redis.connection import parse_url
 
 from kafkadur_sharing.errors import IllegalState
 from kafkadur_sharing.keys import ClientIdPolicy
@@ -50,6 +51,12 @@ class Settings(BaseModel):
     @classmethod
     def _bootstrap(cls, value: object) -> object:
         return {"bootstrap.servers": value} if isinstance(value, str) else value
+
+    @field_validator("redis")
+    @classmethod
+    def _redis(cls, value: str) -> str:
+        parse_url(value)  # raises ValueError
+        return value
 
     @field_validator("client_id")
     @classmethod

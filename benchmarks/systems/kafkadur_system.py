@@ -143,12 +143,13 @@ class Kafkadur(System):
                 delivery.ack_nowait()
             if delivery is None or len(values) >= TURN:
                 recorder.batch(values)
-                values = []
+                values.clear()
                 if not recorder.more():
                     return
-            if delivery is None and (delivery := self._subscription.receive(timeout=0.1)) is not None:
-                values.append(delivery.value)
-                delivery.ack_nowait()
+                delivery = self._subscription.receive(timeout=0.1)
+                if delivery is not None:
+                    values.append(delivery.value)
+                    delivery.ack_nowait()
 
     def window1(self, recorder: Recorder) -> None:
         """One message in hand; the acknowledgement is confirmed, or within the budget."""

@@ -10,7 +10,7 @@ import logging
 import time
 import uuid
 import zlib
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer, TopicPartition
@@ -148,7 +148,7 @@ class Journal:
             )
 
     def _check_count(self, count: int) -> None:
-        for key, value in self._read(0):
+        for _, key, value in self._scan([0])[0]:
             if key == b"shards" and int(value) != count:
                 raise CoordinatorRefused(
                     "Partitions were added to the journal topic: subscriptions would not be found any more.",
@@ -179,10 +179,11 @@ class Journal:
     def read(self, shard: int) -> list[Entry]:
         """All records of a shard up to its end now, in order. Damaged ones are left out."""
         self.open()
-        entries = (
-            records.decode(offset, value) for offset, key, value in self._scan(shard) if key != b"shards"
-        )
-        return [entry for entry in entries if entry is not None]
+        return _entries(self._scan([shard])[shard])
+
+    def read_all(self) -> dict[int, list[Entry]]:
+        """All records of all shards, as `read` gives them."""
+        return {shard: _entries(found) for shard, found in self._scan(range(self.open())).items()}
 
     def _append(self, shard: int, key: bytes, value: bytes) -> int:
         if self._producer is None:
@@ -207,10 +208,8 @@ class Journal:
             raise self._lost(error.str() if error is not None else "a record got no offset")
         return offset
 
-    def _read(self, shard: int) -> list[tuple[bytes, bytes]]:
-        return [(key, value) for _, key, value in self._scan(shard)]
-
-    def _scan(self, shard: int) -> list[tuple[int, bytes, bytes]]:
+    def _scan(self, shards: Iterable[int]) -> dict[int, list[tuple[int, bytes, bytes]]]:
+        """Offset, key and value of each record of these shards, up to their ends now."""
         if self._consumer is None:
             self._consumer = Consumer(
                 {
@@ -224,25 +223,28 @@ class Journal:
                 logger=_log,
             )
         consumer = self._consumer
-        consumer.assign([TopicPartition(self.topic, shard, 0)])
-        found: list[tuple[int, bytes, bytes]] = []
+        found: dict[int, list[tuple[int, bytes, bytes]]] = {shard: [] for shard in shards}
+        consumer.assign([TopicPartition(self.topic, shard, 0) for shard in found])
+        left = set(found)
         deadline = time.monotonic() + self._timeout
         try:
-            while time.monotonic() < deadline:
+            while left:
+                if time.monotonic() > deadline:
+                    raise self._lost("its end was not reached in time")
                 first = consumer.poll(0.1)
                 for message in [] if first is None else [first, *consumer.consume(500, 0)]:
-                    error = message.error()
+                    error, shard = message.error(), message.partition() or 0
                     if error is None:
                         offset, key, value = message.offset(), message.key(), message.value()
                         if offset is not None and key is not None and value is not None:
-                            found.append((offset, _bytes(key), _bytes(value)))
+                            found[shard].append((offset, _bytes(key), _bytes(value)))
                     elif error.code() == KafkaError._PARTITION_EOF:  # noqa: SLF001 - the library's name for it
-                        return found
+                        left.discard(shard)
                     elif not error.retriable():
                         raise self._lost(error.str())
         finally:
             consumer.unassign()
-        raise self._lost("its end was not reached in time")
+        return found
 
     def _lost(self, state: str) -> StateLost:
         return StateLost(
@@ -251,6 +253,11 @@ class Journal:
             owner=f"topic {self.topic}",
             remedy="check that Kafka runs and can be reached, then subscribe again; nothing is lost",
         )
+
+
+def _entries(found: Iterable[tuple[int, bytes, bytes]]) -> list[Entry]:
+    decoded = (records.decode(offset, value) for offset, key, value in found if key != b"shards")
+    return [entry for entry in decoded if entry is not None]
 
 
 def _bytes(value: bytes | str) -> bytes:

@@ -575,8 +575,7 @@ class Lifecycle:
     def all_keys(self) -> list[SubscriptionKey]:
         """Every subscription that the journal knows, by name."""
         keys: dict[str, SubscriptionKey] = {}
-        for shard in range(self._journal.open()):
-            entries = self._journal.read(shard)
+        for shard, entries in self._journal.read_all().items():
             tags = {entry.change.tag: entry.change.key for entry in entries if entry.change is not None}
             for tag, record in tags.items():
                 found = in_force(entries, tag, shard)

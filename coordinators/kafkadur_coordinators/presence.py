@@ -34,9 +34,7 @@ _RECONNECT_FIRST, _RECONNECT_MOST = 0.05, 0.5
 class Presence:
     """The listening connection of this process to one server, and its thread."""
 
-    def __init__(
-        self, url: str, *, timeout: float = 5.0, monotonic: Callable[[], float] = time.monotonic
-    ) -> None:
+    def __init__(self, url: str, *, timeout: float, monotonic: Callable[[], float] = time.monotonic) -> None:
         """Start the thread; `timeout` in seconds bounds connecting and the first answer to `listen`."""
         self._redis = Redis.from_url(
             url,
@@ -168,26 +166,29 @@ class Presence:
                 confirmed.set()
 
 
-_shared: dict[str, tuple[Presence, int]] = {}
+_shared: dict[tuple[str, float], tuple[Presence, int]] = {}
 _shared_lock = threading.Lock()
 
 
-def acquire(url: str) -> Presence:
-    """The process's presence on this server, started when nobody used it yet. Give it back with `release`."""
+def acquire(url: str, timeout: float) -> Presence:
+    """The process's presence on this server, started when nobody used it yet. Give it back with `release`.
+
+    `timeout` in seconds as in `Presence`.
+    """
     with _shared_lock:
-        presence, users = _shared.get(url, (None, 0))
+        presence, users = _shared.get((url, timeout), (None, 0))
         if presence is None:
-            presence = Presence(url)
-        _shared[url] = (presence, users + 1)
+            presence = Presence(url, timeout=timeout)
+        _shared[url, timeout] = (presence, users + 1)
         return presence
 
 
-def release(url: str) -> None:
+def release(url: str, timeout: float) -> None:
     """Give the process's presence on this server back; the last one closes it."""
     with _shared_lock:
-        presence, users = _shared[url]
+        presence, users = _shared[url, timeout]
         if users > 1:
-            _shared[url] = (presence, users - 1)
+            _shared[url, timeout] = (presence, users - 1)
             return
-        del _shared[url]
+        del _shared[url, timeout]
     presence.close()

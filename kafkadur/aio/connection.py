@@ -138,7 +138,7 @@ class Connection:
             session_ms=chosen.session_ms,
         )
         self._coordinator = coordinator
-        self._presence = presences.acquire(chosen.redis)
+        self._presence = presences.acquire(chosen.redis, chosen.redis_timeout.total_seconds())
         self._pump = Pump(coordinator=coordinator, lifecycle=self._lifecycle, presence=self._presence)
         self._pump.start()
         try:
@@ -162,7 +162,7 @@ class Connection:
             producer.close()
         if self._pump is not None:
             self._pump.close()
-            presences.release(self.settings.redis)
+            presences.release(self.settings.redis, self.settings.redis_timeout.total_seconds())
         if self._coordinator is not None:
             self._coordinator.close()
         if self._journal is not None:

@@ -46,6 +46,15 @@ def test_the_topic_is_created_compacted(journal: Journal, kafkadur_admin: AdminC
     assert config["unclean.leader.election.enable"].value == "false"
 
 
+def test_all_shards_are_read_at_once(journal: Journal) -> None:
+    assert journal.read_all() == {0: [], 1: [], 2: []}
+    for shard in (0, 2, 2):
+        journal.append_change(shard, change(0))
+    found = journal.read_all()
+    assert [len(found[shard]) for shard in range(SHARDS)] == [1, 0, 2]
+    assert found == {shard: journal.read(shard) for shard in range(SHARDS)}
+
+
 def test_what_was_appended_is_read_in_order(journal: Journal) -> None:
     shard = journal.shard(TAG)
     assert journal.read(shard) == []
