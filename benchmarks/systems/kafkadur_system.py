@@ -49,7 +49,11 @@ class Kafkadur(System):
                     name="shared-each", confirmed="every ack confirmed by Redis", fraction=0.1, members=(1,)
                 ),
             )
-        return (Variant(name="shared", confirmed="ack_nowait(), confirmed within 50 ms"),)
+        shared = Variant(name="shared", confirmed="ack_nowait(), confirmed within 50 ms")
+        if workload is Workload.FANOUT:  # few exchanges, at the price of an even spread
+            wide = Variant(name="shared-window-100", confirmed="ack_nowait(), confirmed within 50 ms")
+            return (shared, wide)
+        return (shared,)
 
     @classmethod
     def prepare(cls, env: Env, variant: str) -> None:
@@ -76,7 +80,7 @@ class Kafkadur(System):
         window = {
             Workload.DRAIN: _DRAIN_WINDOW,
             Workload.WINDOW1: 1,
-            Workload.FANOUT: 2,
+            Workload.FANOUT: 100 if variant == "shared-window-100" else 2,
             Workload.LATENCY: 100,
         }
         return connection.subscribe(
