@@ -8,6 +8,7 @@ from kafkadur.aio.connection import Connection, connect
 from kafkadur.aio.session import Session
 from kafkadur.aio.subscription import Delivery, Subscription
 from kafkadur.delivery import Batch
+from kafkadur.events import Event
 from kafkadur.producer import Producer, Receipt
 from kafkadur.settings import Settings
 from kafkadur.stack import embedded
@@ -48,6 +49,7 @@ __all__ = [
     "CoordinatorUnavailable",
     "Delivery",
     "DeliveryFailed",
+    "Event",
     "Fenced",
     "ForkedConnection",
     "IllegalState",

@@ -7,6 +7,7 @@ they are handed out, and have no cycles, so the garbage collector has nothing to
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections import deque
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
@@ -103,6 +104,7 @@ class Chunk:
         "member",
         "messages",
         "offsets",
+        "taken",
         "verdicts",
         "weight",
     )
@@ -128,6 +130,8 @@ class Chunk:
         self.verdicts = bytearray(len(messages))
         #: records before this index were handed out
         self.handed = 0
+        #: records before this index are not counted as waiting any more
+        self.taken = 0
         #: records before this index have a verdict that was sent
         self.low = 0
         self.delays: dict[int, int] = {}
@@ -135,6 +139,21 @@ class Chunk:
     def offset(self, index: int) -> int:
         """Offset of a record."""
         return self.first + index if self.offsets is None else self.offsets[index]
+
+    def index(self, offset: int) -> int:
+        """Index of the first record at or after `offset`."""
+        if self.offsets is None:
+            return min(max(offset - self.first, 0), len(self.messages))
+        return bisect_left(self.offsets, offset)
+
+    def cut(self, index: int) -> tuple[list[Message], int]:
+        """Take away the records from `index` on, which were not handed out: they, and the first offset."""
+        first = self.offset(index) if index < len(self.messages) else 0
+        taken = self.messages[index:]
+        del self.messages[index:], self.verdicts[index:]
+        if self.offsets is not None:
+            del self.offsets[index:]
+        return taken, first
 
 
 class Delivery:

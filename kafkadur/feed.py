@@ -77,6 +77,12 @@ class Feed:
         self.buffered += len(batch.messages)
         self.position = batch.last + 1
 
+    def put_back(self, messages: list[Message], first: int) -> None:
+        """Take back records that were taken last, the first of them at offset `first`."""
+        self.batches.appendleft(ReadBatch(messages))
+        self.buffered += len(messages)
+        self.kept_from = first
+
     def reach(self, offset: int) -> None:
         """The partition was read up to `offset`: what is not here below it does not exist."""
         self.position = max(self.position, offset)

@@ -32,6 +32,7 @@ from kafkadur_coordinators.interface import (
     Returned,
     Role,
     Settled,
+    Standing,
 )
 from kafkadur_sharing.definition import HeaderType
 from kafkadur_sharing.errors import Fenced, KafkadurError, LeaseLost
@@ -46,6 +47,8 @@ BYTES_STEP = 8
 _ROUNDING = 0.002
 #: Spans of a lane, in records, for which the horizon is not extended ahead of time.
 _SMALL_SPAN = 512
+#: Up to so many members that take turns read on while others have theirs: each uses an eighth of what it reads.
+_READ_ALONG = 8
 _ACKS = re.compile(bytes((ACKED,)) + b"+")
 _OTHERS = re.compile(b"[" + bytes((ROLLED_BACK, RELEASED)) + b"]")
 _GONE = (SENT, RETURNED)
@@ -83,6 +86,8 @@ class Member:
         *,
         display: str,
         lane: bool,
+        passes: bool = False,
+        turns: bool = False,
         window: int,
         window_bytes: int,
         budget: int,
@@ -96,11 +101,16 @@ class Member:
     ) -> None:
         """`window` and `budget` in records, `window_bytes` in bytes, `session` (time-out) in seconds.
 
+        `lane`: messages come in order to one holder at a time; `passes`: it may pass to another member while
+        this one is attached; `turns`: it does so by itself.
+
         `alive` says whether the process is seen by others; `poke` asks the pump to look at this member
         soon, `nudge` now: it may do so in the calling thread.
         """
         self.display = display
         self.lane = lane
+        self.passes = passes
+        self.turns = turns
         self.window = window
         self.window_bytes = window_bytes
         self.budget = budget
@@ -116,6 +126,12 @@ class Member:
         self._nudge = nudge
         #: called (any thread, lock not held) when a block can be taken or the state changed
         self.on_ready: Callable[[], None] = lambda: None
+        #: called (any thread, lock not held) with whether this member holds the lanes now
+        self.on_standing: Callable[[bool], None] = lambda _: None
+        #: nothing of a lane may be handed out: it is offered, or asked for. Read without the lock by
+        #: `subscription._one_by_one`, which marks a record before it looks; `_compose` sets this before it
+        #: looks at the marks.
+        self.frozen = False
         #: records a reader may hold back before it pauses
         self.read_ahead = max(2 * window, 10_000)
         self.closing = False
@@ -130,6 +146,8 @@ class Member:
         self._number = 0
         self._have = 0
         self._pending: Exchange | None = None
+        self._standing = Standing.STANDBY
+        self.frozen = False
         self._pending_open: list[tuple[Lease, int]] = []
         self._pending_done: list[Lease] = []
         self._pending_confirm: list[tuple[Chunk, Confirmation]] = []
@@ -199,10 +217,13 @@ class Member:
             for lease in self._leases.values():
                 lease.lost = True
             followed = list(self._feeds)
+            was_active = self._standing is not Standing.STANDBY
             self._reset()
             if self.reading is not None:
                 for partition in followed:
                     self.reading.unfollow(partition)
+        if was_active:
+            self.on_standing(False)
         for _, confirmation in waiting:
             confirmation.resolve(self._fenced(reason))
         for _, confirmation in unknown:
@@ -228,8 +249,11 @@ class Member:
     def _take_role(self, role: Role) -> None:
         if role == self._role and (self._home or self.lane):
             return
+        grown = role.members > 1 >= self._role.members
         self._role = role
         if self.lane:
+            if self.turns and grown:  # what nobody else wanted until now is offered
+                self._force = True
             return
         if role.members <= self.partitions:
             home = {p for p in range(self.partitions) if p % role.members == role.rank}
@@ -296,6 +320,9 @@ class Member:
         if self._pending is not None:
             return False
         if self.lane:
+            if self._takes_turns():  # what has come may be for the next one
+                active = self._standing is not Standing.STANDBY
+                return active and any(feed.position > feed.reported for feed in self._feeds.values())
             return any(p not in self._warm and f.position > f.reported for p, f in self._feeds.items())
         for partition, feed in self._feeds.items():
             if feed.position > feed.reported and self._free_credit > 0:
@@ -315,18 +342,23 @@ class Member:
         return sum(feed.buffered for feed in list(self._feeds.values())) + self._queued
 
     def _starves(self, lease: Lease) -> bool:
-        if lease.lane or lease.point or lease.fill >= lease.end:
+        if (lease.lane and not self.turns) or lease.point or lease.fill >= lease.end:
             return False
         state = self._states.get(lease.partition)
-        return state is not None and lease.end <= state.avail
+        return state is not None and (lease.fill < state.avail if lease.lane else lease.end <= state.avail)
 
     def _route(self, partition: int) -> bool:
         """Give what was read to the leases that want it; returns whether a block became ready."""
         feed = self._feeds[partition]
         wanting = self._wanting.get(partition, [])
         news = False
+        if self._offered():  # what a lane holds must not grow until the answer says whether it goes on
+            return False
         for lease in list(wanting):
             if lease.point:
+                continue
+            if lease.fill < feed.kept_from:  # what is not here any more is no gap
+                self._read_range(lease)
                 continue
             news |= self._fill(lease, feed)
             if lease.fill < lease.end:
@@ -335,8 +367,8 @@ class Member:
                 wanting.remove(lease)
         else:
             state = self._states.get(partition)
-            if state is not None and not self.lane:
-                feed.drop_before(min(state.next, feed.position))
+            if state is not None and (self.turns or not self.lane):
+                feed.drop_before(min(self._kept_from(state), feed.position))
         return news
 
     def _fill(self, lease: Lease, feed: Feed) -> bool:
@@ -371,6 +403,10 @@ class Member:
         self._gap(lease, lease.fill, reached)
         lease.fill = reached
         return bool(pieces)
+
+    def _kept_from(self, state: PartitionState) -> int:
+        """Records before this offset are of no use to this member, whoever gets the next lease."""
+        return state.base if self.turns else state.next  # a lane's horizon can be taken back
 
     def _gap(self, lease: Lease, start: int, end: int) -> None:
         if end > start:
@@ -407,6 +443,9 @@ class Member:
         if not self.may_dispatch():
             self._blocked = True
             return None
+        if self.frozen:
+            self._idle()
+            return None
         return self._urgent or self._ready
 
     def next_block(self, limit: int) -> tuple[Chunk, int, int] | None:
@@ -429,7 +468,7 @@ class Member:
             end = min(len(chunk.messages), start + room)
             chunk.verdicts[start:end] = bytes((HANDED,)) * (end - start)
             chunk.handed = end
-            self._queued -= end - start
+            self._count_out(chunk, end)
             self._in_hands += end - start
             self._hands_bytes += chunk.weight * (end - start)
             if start == 0:
@@ -444,18 +483,19 @@ class Member:
             self.poke()
         return chunk, start, end
 
-    def next_run(self) -> tuple[Chunk, int, int] | None:
-        """As `next_block` for a window of one record: records to be handed out one after another.
+    def next_run(self, limit: int) -> tuple[Chunk, int, int] | None:
+        """As `next_block`, for records that are marked as handed out one by one (`subscription._one_by_one`).
 
-        Each only after the one before was acknowledged (`subscription._one_by_one` sees to it); so a lane
-        needs no look at the coordinator, nor a lock, for each of them. None: nothing can be handed out now.
+        With a window of one each only after the one before was acknowledged, so a lane needs no look at the
+        coordinator, nor a lock, for each of them. On a lane that may pass to somebody else (`passes`) none
+        counts as handed out before the application really has it. None: nothing can be handed out now.
         """
         with self.lock:
             for queue in (self._urgent, self._ready):
                 while queue and queue[0].handed == len(queue[0].messages):
-                    self._queued -= len(queue.popleft().messages)
+                    self._count_out(queue[0], len(queue.popleft().messages))
             self._recount()
-            if self._in_hands:
+            if self._in_hands and self.window == 1:
                 self._idle()
                 return None
             source = self._source()
@@ -468,10 +508,20 @@ class Member:
             if room <= 0:
                 self._force = True
                 return None
+            if self.window > 1:
+                room = min(limit, self._room(chunk))
+                if room <= 0:
+                    self._idle()
+                    return None
             if chunk.handed == 0:
                 self._active.append(chunk)
             self._touch.add(chunk.lease.partition)
             return chunk, chunk.handed, min(len(chunk.messages), chunk.handed + room)
+
+    def _count_out(self, chunk: Chunk, end: int) -> None:
+        """Records of a chunk before index `end` do not wait any more."""
+        self._queued -= end - chunk.taken
+        chunk.taken = end
 
     def _is_cold(self, chunk: Chunk) -> bool:
         """Whether a new holder must first report how far a lane is readable.
@@ -503,8 +553,11 @@ class Member:
 
     def _idle(self) -> None:
         """The application waits: what it settled frees its window as soon as it is sent."""
-        if self._pending is None and any(self._has_verdicts(chunk) for chunk in self._active):
+        if self._pending is not None:
+            return
+        if any(self._has_verdicts(chunk) for chunk in self._active):
             self._force = True
+        self._force = self._force or (self._standing is Standing.ASKED and not self._holds_any())
 
     def unblock(self) -> bool:
         """Whether handing out had stopped because this process was not seen, and may go on now."""
@@ -665,6 +718,7 @@ class Member:
         self._pending_open = [(self._leases[token], count) for token, count in opened.items()]
         self._pending_confirm = [item for item in self._confirm if item[0].lease.partition in chosen]
         self._confirm = [item for item in self._confirm if item[0].lease.partition not in chosen]
+        offer = self._may_offer()
         self._number += 1
         for partition in chosen:
             self._said[partition] = self._number
@@ -677,9 +731,96 @@ class Member:
             credit=self._free_credit,
             have=self._have,
             ask_presence=ask,
-            span=0 if self.closing else self.window + self.budget,
+            span=self._span(),
             parts=[self._report(p, settled, returned, done) for p in chosen],
+            offer=offer,
         )
+
+    def _span(self) -> int:
+        if self.closing:
+            return 0
+        return self.window if self._takes_turns() else self.window + self.budget
+
+    # -- lanes that change hands
+
+    def _takes_turns(self) -> bool:
+        return self.turns and self._role.members > 1
+
+    def _offered(self) -> bool:
+        return self._pending is not None and self._pending.offer
+
+    def _turn_is_over(self) -> bool:
+        """Whether nothing is left that was granted for this turn: a window's worth is, also before it is handed out.
+
+        What was granted while nobody else was there is more than that, and for the others, too.
+        """
+        if not self._takes_turns() or self._standing is not Standing.ACTIVE:
+            return False
+        lanes = [lease for lease in self._leases.values() if lease.lane]
+        if any(lease.end - self._position(lease.partition) > self.window for lease in lanes):
+            return True
+        waiting = any(chunk.handed < len(chunk.messages) for chunk in [*self._urgent, *self._ready])
+        return not waiting and not any(self._starves(lease) for lease in self._leases.values())
+
+    def _holds_any(self) -> bool:
+        """Whether a record is in the application's hands, or about to be (`_one_by_one`)."""
+        return any(chunk.verdicts.count(HANDED, chunk.low) for chunk in [*self._active, *self._ready])
+
+    def _may_offer(self) -> bool:
+        """Whether the exchange that is being composed offers the lanes: nothing is handed out until its reply.
+
+        Everything that was handed out has its verdict, and this exchange or an earlier one carries it.
+        """
+        asked = self._standing is Standing.ASKED
+        if self.closing or not (asked or self._turn_is_over()):
+            return False
+        self.frozen = True  # before looking: see there
+        sent = not any(self._has_verdicts(chunk) for chunk in self._active)
+        if sent and not self._holds_any() and not any(lease.gaps for lease in self._leases.values()):
+            return True
+        self.frozen = asked
+        return False
+
+    def _take_standing(self, reply: ExchangeReply) -> bool:
+        """Take in who holds the lanes now; returns whether that changed for this member."""
+        if reply.held is not None:
+            for token in [token for token in self._leases if token not in reply.held]:
+                self._retire(self._leases[token])
+            for token, horizon in reply.horizons.items():
+                lease = self._leases.get(token)
+                if lease is not None and horizon < lease.end:
+                    self._shrink(lease, horizon)
+        changed = (self._standing is Standing.STANDBY) != (reply.standing is Standing.STANDBY)
+        self._standing = reply.standing
+        self.frozen = reply.standing is Standing.ASKED
+        if reply.standing is Standing.ASKED and not self._holds_any():
+            self._force = True
+        return changed
+
+    def _retire(self, lease: Lease) -> None:
+        """A lease ended in order: nothing of it was in the application's hands."""
+        self._shrink(lease, lease.start)
+        self._drop_lease(lease.token)
+        self._warm.discard(lease.partition)
+        self._hold -= {(p, offset) for p, offset in self._hold if p == lease.partition}
+
+    def _shrink(self, lease: Lease, horizon: int) -> None:
+        """Take back what was read for a lease at or beyond `horizon`, and was not handed out."""
+        feed = self._feeds.get(lease.partition)
+        # only what joins the records that are there: between them must be nothing that was not read
+        joins = feed is not None and lease.lane and lease.fill >= feed.kept_from
+        for queue in (self._urgent, self._ready):
+            for chunk in [chunk for chunk in reversed(queue) if chunk.lease is lease]:
+                keep = max(chunk.handed, chunk.index(horizon))
+                messages, first = chunk.cut(keep)
+                self._queued -= len(messages)
+                if messages and feed is not None and joins:
+                    feed.put_back(messages, first)
+                if chunk.handed == len(chunk.messages):
+                    queue.remove(chunk)
+                    self._count_out(chunk, chunk.handed)
+        lease.end = max(min(lease.end, horizon), lease.start)
+        lease.fill = min(lease.fill, lease.end)
 
     def _choose_partitions(self, now: float) -> list[int]:
         """Which partitions the next exchange touches.
@@ -699,6 +840,8 @@ class Member:
         if due or now >= self._renew_at:
             others |= set(range(self.partitions)) if self.lane else self._home | self._watches
         others |= {p for p, feed in self._feeds.items() if feed.position > feed.reported}
+        if self._takes_turns() and self._standing is Standing.ACTIVE:
+            others |= {lease.partition for lease in self._leases.values() if lease.lane}
         if not self.lane:
             others |= {p for p in self._home | self._watches if self._has_backlog(p)}
 
@@ -833,12 +976,15 @@ class Member:
         refused = set(reply.refused)
         with self.lock:
             self._last_ok = sent_at
+            moved = False
             waiting, self._pending_confirm = self._pending_confirm, []
             self._close_pending()
             for token in refused:
                 self._drop_lease(token)
             self._take_role(reply.role)
             self._take_states(reply, sent_at)
+            if self.lane:
+                moved = self._take_standing(reply)
             self._take_grants(reply)
             self._force = self._force or bool(self._orphaned)
             self._follow()
@@ -848,6 +994,8 @@ class Member:
             self._force = (
                 self._force or self._wants_avail()
             )  # what was read while this exchange was under way
+        if moved:
+            self.on_standing(reply.standing is not Standing.STANDBY)
         for chunk, confirmation in waiting:
             failed = chunk.lease.token in refused
             confirmation.resolve(self._fenced(f"fencing token {chunk.lease.token}") if failed else None)
@@ -910,7 +1058,7 @@ class Member:
         for queue in (self._ready, self._urgent):
             for chunk in [c for c in queue if c.lease is lease]:
                 queue.remove(chunk)
-                self._queued -= len(chunk.messages) - chunk.handed
+                self._count_out(chunk, len(chunk.messages))
         for chunk in [c for c in self._active if c.lease is lease]:
             self.fenced_acks += chunk.verdicts.count(ACKED)
             chunk.verdicts[:] = chunk.verdicts.translate(_FORGET)
@@ -960,7 +1108,11 @@ class Member:
 
     def _to_follow(self) -> set[int]:
         if self.lane:
-            return {lease.partition for lease in self._leases.values() if lease.lane}
+            held = {lease.partition for lease in self._leases.values() if lease.lane}
+            # who gets its turn again soon reads on: going back to where it was would cost more than the turn
+            return (
+                set(range(self.partitions)) if 1 < self._role.members <= _READ_ALONG and self.turns else held
+            )
         return self._home | self._watches
 
     def _follow(self) -> None:
@@ -984,7 +1136,7 @@ class Member:
                 self._force = True
                 continue
             starts = [lease.start for lease in self._wanting.get(partition, [])]
-            start = min(starts) if self.lane else min([state.next, *starts])
+            start = min(starts) if self.lane and starts else min([self._kept_from(state), *starts])
             self._follow_number += 1
             self._feeds[partition] = Feed(start, self._follow_number)
             self.reading.follow(partition, start, self._follow_number)

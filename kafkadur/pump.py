@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from kafkadur.member import Member
+from kafkadur_coordinators.interface import UNRANKED, Rank
 from kafkadur_coordinators.lifecycle import Lifecycle, Membership
 from kafkadur_coordinators.presence import Presence
 from kafkadur_coordinators.redis_coordinator import MemberSession, RedisCoordinator, Refusal
@@ -48,6 +49,7 @@ class Served:
     membership: Membership
     name: str
     whole: bool
+    rank: Rank = UNRANKED
     #: not before this time (monotonic seconds): the server did not answer
     retry_at: float = 0.0
     #: what was told to the application once, so that it is logged once
@@ -140,7 +142,14 @@ class Pump:
     # -- jobs of members
 
     def attach(
-        self, request: Request, *, member_id: str, name: str, whole: bool, wake: Callable[[], None]
+        self,
+        request: Request,
+        *,
+        member_id: str,
+        name: str,
+        whole: bool,
+        wake: Callable[[], None],
+        rank: Rank = UNRANKED,
     ) -> Membership:
         """Attach a member (in this thread); its channel is listened to from then on."""
         channel: list[str] = []
@@ -151,7 +160,9 @@ class Pump:
             self._presence.listen(name_, wake)
 
         try:
-            return self._lifecycle.attach(request, member=member_id, name=name, whole=whole, before=before)
+            return self._lifecycle.attach(
+                request, member=member_id, name=name, whole=whole, rank=rank, before=before
+            )
         except BaseException:
             for used in channel:
                 self._presence.forget(used)
@@ -292,6 +303,7 @@ class Pump:
             member=served.session.member,
             name=served.name,
             whole=served.whole,
+            rank=served.rank,
             only=served.membership.subscription.id,
         )
         served.membership = membership

@@ -23,6 +23,16 @@ class How(IntEnum):
     ROLLED_BACK = 2
 
 
+class Standing(IntEnum):
+    """A member's place on a lane."""
+
+    #: somebody else holds it; also: the subscription has no lanes
+    STANDBY = 0
+    ACTIVE = 1
+    #: it holds the lane and is asked to hand out nothing more, and to offer it
+    ASKED = 2
+
+
 class Settled(NamedTuple):
     """Offsets of one lease that are settled."""
 
@@ -75,6 +85,8 @@ class Exchange(NamedTuple):
     span: int
     #: at most `MAX_PARTITIONS`
     parts: Sequence[PartitionReport]
+    #: a lane's holder has nothing in the application's hands, and hands out nothing until it has the reply
+    offer: bool = False
 
 
 #: Partitions that one exchange may touch.
@@ -121,6 +133,20 @@ class PartitionState(NamedTuple):
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class Rank:
+    """What a member of a priority subscription is worth."""
+
+    #: higher is better; equals rank by the time of attaching
+    priority: int = 0
+    #: whether it takes the lane from a holder of lower priority, which drains first
+    preempt: bool = False
+
+
+#: A member that is worth as much as any other.
+UNRANKED = Rank()
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Role:
     """A member's place among the members."""
 
@@ -152,6 +178,10 @@ class ExchangeReply:
     orphaned: Sequence[int]
     #: ms until leases are granted again
     grace_ms: int
+    #: on a lane: whether this member holds it
+    standing: Standing
+    #: tokens held, as the answer to an offer; None: nothing was offered
+    held: frozenset[int] | None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

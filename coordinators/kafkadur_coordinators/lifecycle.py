@@ -17,7 +17,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from kafkadur_coordinators.interface import MAX_PARTITIONS, Attached, Known
+from kafkadur_coordinators.interface import MAX_PARTITIONS, UNRANKED, Attached, Known, Rank
 from kafkadur_coordinators.journal import Journal
 from kafkadur_coordinators.records import Change, InForce, in_force, last_incarnation
 from kafkadur_coordinators.redis_coordinator import (
@@ -144,6 +144,7 @@ class Lifecycle:
         member: str,
         name: str,
         whole: bool = False,
+        rank: Rank = UNRANKED,
         only: str | None = None,
         before: Callable[[SubscriptionAddress], None] = lambda _: None,
     ) -> Membership:
@@ -174,7 +175,7 @@ class Lifecycle:
             decision = decide(self._existing(known, without=member), request)
             try:
                 if isinstance(decision, Attach):
-                    return self._attach(key, known, member, name, whole=whole)
+                    return self._attach(key, known, member, name, whole=whole, rank=rank)
                 if isinstance(decision, Create | Replace):
                     self._change(key, known, decision.definition)
                 elif isinstance(decision, Refuse):
@@ -291,7 +292,7 @@ class Lifecycle:
         )
 
     def _attach(
-        self, key: SubscriptionKey, known: Known, member: str, name: str, *, whole: bool
+        self, key: SubscriptionKey, known: Known, member: str, name: str, *, whole: bool, rank: Rank
     ) -> Membership:
         subscription = self.subscription(key, known)
         if subscription.topic.partitions > known.partitions:
@@ -304,6 +305,7 @@ class Lifecycle:
             version=known.version,
             most=1 if single else 0,
             kind="whole" if whole else "",
+            rank=rank,
         )
         return Membership(subscription=subscription, session=session, attached=attached)
 

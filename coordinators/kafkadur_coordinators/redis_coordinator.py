@@ -41,8 +41,11 @@ from kafkadur_coordinators.interface import (
     MemberInfo,
     PartitionState,
     PartitionView,
+    UNRANKED,
+    Rank,
     Role,
     Run,
+    Standing,
 )
 from kafkadur_sharing.errors import CoordinatorRefused, CoordinatorUnavailable, KafkadurError, StateLost
 
@@ -440,12 +443,20 @@ class MemberSession:
             )
         return keys
 
-    def attach(self, *, name: str, session_ms: int, version: int, most: int, kind: str = "") -> Attached:
+    def attach(
+        self,
+        *,
+        name: str,
+        session_ms: int,
+        version: int,
+        most: int,
+        kind: str = "",
+        rank: Rank = UNRANKED,
+    ) -> Attached:
         """Attach; raises `Refusal` (ACTIVE, CHANGED, CHANGING, and the common codes)."""
         self.incarnation = 0
-        reply = self._coordinator.call(
-            "attach", self._fixed, [*self._common(), name, session_ms, version, most, kind]
-        )
+        request = [name, session_ms, version, most, kind, rank.priority, int(rank.preempt)]
+        reply = self._coordinator.call("attach", self._fixed, [*self._common(), *request])
         self.incarnation = reply[2]
         return Attached(
             sequence=reply[1],
@@ -468,6 +479,7 @@ class MemberSession:
             int(exchange.ask_presence),
             exchange.span,
             exchange.parts,
+            int(exchange.offer),
         ]
         reply = self._coordinator.call("exchange", keys, request)
         return ExchangeReply(
@@ -485,6 +497,8 @@ class MemberSession:
             watches=reply[11],
             orphaned=reply[12],
             grace_ms=reply[13],
+            standing=Standing(reply[14]),
+            held=frozenset(reply[15]) if exchange.offer else None,
         )
 
     def detach(self, partitions: Sequence[int]) -> None:

@@ -7,6 +7,7 @@ generated from this file.
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import AsyncIterator, Callable, Iterator
 from datetime import timedelta
@@ -15,7 +16,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
 from kafkadur.aio.waiting import Breath, Confirmed, Pool, Signal, call, outcome
-from kafkadur.delivery import ACKED, HANDED, SENT, Batch, Chunk
+from kafkadur.delivery import ACKED, FRESH, HANDED, SENT, Batch, Chunk
 from kafkadur.delivery import Delivery as PlainDelivery
 from kafkadur.durations import seconds
 from kafkadur.pump import Served
@@ -99,6 +100,7 @@ class Subscription:
         self._signal = signal
         self._block: Iterator[Delivery] = iter(())
         self._block_size = max(min(served.member.window // 4, _LONGEST_BLOCK), 1)
+        self._one_by_one = served.member.window == 1 or served.member.passes
         #: whether the last block was waited for: then others had their turn
         self._rested = False
         self._stopping = False
@@ -131,14 +133,17 @@ class Subscription:
 
         Raises `ConnectionClosed`, and what made the subscription unusable.
         """
-        delivery = next(self._block, None)
-        if delivery is not None:
-            return delivery
-        block = await self._next_deliveries(timeout)
-        if block is None:
-            return None
-        self._block = block
-        return next(self._block)
+        left = None if timeout is None else seconds(timeout)
+        deadline = None if left is None else self._member.now() + left
+        while True:
+            delivery = next(self._block, None)
+            if delivery is not None:
+                return delivery
+            block = await self._next_deliveries(left)
+            if block is None:
+                return None
+            self._block = block  # it may turn out to be empty: a lane was just offered
+            left = None if deadline is None else max(deadline - self._member.now(), 0.0)
 
     async def receive_batch(
         self,
@@ -172,7 +177,7 @@ class Subscription:
         block = await self._next_block(self._block_size, timeout, one=True)
         if block is None:
             return None
-        return _one_by_one(*block) if self._member.window == 1 else _deliveries(*block)
+        return _one_by_one(*block) if self._one_by_one else _deliveries(*block)
 
     async def _next_block(
         self, most: int, timeout: timedelta | float | None, *, one: bool = False
@@ -185,7 +190,7 @@ class Subscription:
         self._rested = False
         while True:
             self._signal.clear()
-            block = member.next_run() if one and member.window == 1 else member.next_block(most)
+            block = member.next_run(most) if one and self._one_by_one else member.next_block(most)
             if block is not None:
                 return block
             if member.failed is not None:
@@ -238,7 +243,7 @@ class Subscription:
     async def settle_received(self, *, acknowledge: bool) -> None:
         """Acknowledge or roll back everything received and unsettled, and wait for it (rules K1, K3)."""
         waiting: list[Delivery] = []
-        if self._member.window > 1:  # taken for the iterator, not yet received
+        if not self._one_by_one:  # taken for the iterator, not yet received
             waiting = list(self._block)
             self._block = iter(waiting)
         but = [(delivery._chunk, delivery._index) for delivery in waiting]  # noqa: SLF001 - of this package
@@ -301,11 +306,22 @@ def _deliveries(chunk: Chunk, start: int, end: int) -> Iterator[Delivery]:
 
 
 def _one_by_one(chunk: Chunk, start: int, end: int) -> Iterator[Delivery]:
-    """Deliveries for a window of one: each only after the one before was acknowledged; else it ends early."""
-    verdicts, messages = chunk.verdicts, chunk.messages
+    """Deliveries that count as handed out one by one, until the lane is asked for.
+
+    With a window of one each only after the one before was acknowledged; else it ends early.
+    """
+    verdicts, messages, single = chunk.verdicts, chunk.messages, chunk.member.window == 1
     for index in range(start, end):
-        verdicts[index] = HANDED
+        try:
+            verdicts[index] = HANDED
+        except IndexError:  # the rest was taken back
+            return
+        # `frozen` is set by others before they look for what is marked; or they took the rest back just now
+        if chunk.member.frozen or index >= len(messages):
+            with contextlib.suppress(IndexError):
+                verdicts[index] = FRESH
+            return
         chunk.handed = index + 1
         yield Delivery(chunk, index, messages[index])
-        if verdicts[index] not in (ACKED, SENT):
+        if single and verdicts[index] not in (ACKED, SENT):
             return

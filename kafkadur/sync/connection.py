@@ -11,13 +11,14 @@ import os
 import socket
 import time
 import uuid
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from datetime import timedelta
 from types import TracebackType
 from typing import Any, Self
 
 from kafkadur.delivery import Delivery as PlainDelivery
+from kafkadur.events import Event
 from kafkadur.member import Member
 from kafkadur.producer import Producer
 from kafkadur.pump import Pump, Served
@@ -27,7 +28,7 @@ from kafkadur.sync.session import Session
 from kafkadur.sync.subscription import Subscription
 from kafkadur.sync.waiting import Signal, nudge, outcome
 from kafkadur_coordinators import presence as presences
-from kafkadur_coordinators.interface import Known
+from kafkadur_coordinators.interface import Known, Rank
 from kafkadur_coordinators.journal import Journal
 from kafkadur_coordinators.lifecycle import Lifecycle, Membership
 from kafkadur_coordinators.presence import Presence
@@ -46,7 +47,13 @@ from kafkadur_sharing.errors import (
 from kafkadur_sharing.keys import ClientIdPolicy, SubscriptionKey
 
 _log = logging.getLogger("kafkadur")
-_AVAILABLE = (SubscriptionType.EXCLUSIVE, SubscriptionType.SHARED)
+_PASSING = (SubscriptionType.PRIORITY, SubscriptionType.SERIAL)
+_AVAILABLE = (
+    SubscriptionType.EXCLUSIVE,
+    SubscriptionType.PRIORITY,
+    SubscriptionType.SERIAL,
+    SubscriptionType.SHARED,
+)
 WINDOW = 1000
 WINDOW_BYTES = 16 * 1024 * 1024
 LANE_BUDGET = 100
@@ -220,12 +227,20 @@ class Connection:
         header_types: Mapping[str, HeaderType] | None = None,
         name: str | None = None,
         session: Session | None = None,
+        priority: int = 0,
+        preempt: bool = False,
+        on_event: Callable[[Event], None] | None = None,
     ) -> Subscription:
         """Attach to the durable subscription `durable` on `topic`; create it if there is none (rules U, S).
 
         `window` (records) and `window_bytes` bound what is in the application's hands. `unconfirmed`
         (records) bounds acknowledgements without confirmation: by default 100 on a lane, the window on a
         shared subscription. `start` counts when the subscription is created. `name` is shown to people.
+        Of a priority subscription the attached member with the highest `priority` holds the lane, the first
+        attached among equals; it keeps it when a better one comes, unless that one has `preempt`: then the
+        holder hands out nothing more and gives the lane away when everything is settled. `on_event` is told
+        when this member becomes active or stands by; it is called in the coordinator's thread and must
+        return quickly.
         Raises what the rules say: `SubscriptionActive` (the holder is named), `InvalidSubscriptionSharing`,
         `SubscriptionTypeMismatch`, `IllegalState`, `InvalidDestination`.
         """
@@ -256,6 +271,7 @@ class Connection:
             header_types=header_types,
         )
         request = Request(key=self.key(durable), definition=definition)
+        rank = Rank(priority=priority, preempt=preempt)
         signal = Signal()
         wake: list[Member] = []
 
@@ -268,11 +284,19 @@ class Connection:
         sent_at = time.monotonic()
 
         def attach() -> Served:
-            membership = pump.attach(request, member_id=member_id, name=shown, whole=False, wake=woken)
+            membership = pump.attach(
+                request, member_id=member_id, name=shown, whole=False, rank=rank, wake=woken
+            )
             member = self._member(membership, window, window_bytes, unconfirmed, signal)
             wake.append(member)
+            if on_event is not None and definition.type is SubscriptionType.PRIORITY:
+                member.on_standing = lambda active: on_event(
+                    Event.BECAME_ACTIVE if active else Event.BECAME_STANDBY
+                )
             member.attached(membership.attached, sent_at)
-            served = Served(member=member, request=request, membership=membership, name=shown, whole=False)
+            served = Served(
+                member=member, request=request, membership=membership, name=shown, whole=False, rank=rank
+            )
             self._start_readers(served)
             pump.serve(served)
             return served
@@ -296,6 +320,8 @@ class Connection:
         member = Member(
             display=str(attachment.key),
             lane=lane,
+            passes=attachment.definition.type in _PASSING,
+            turns=attachment.definition.type is SubscriptionType.SERIAL,
             window=window,
             window_bytes=window_bytes,
             budget=budget,

@@ -15,6 +15,7 @@ from kafkadur_coordinators.interface import (
     Grant,
     PartitionState,
     Role,
+    Standing,
 )
 
 
@@ -81,7 +82,9 @@ class Driver:
             partitions=states,
             watches=(),
             orphaned=(),
-            grace_ms=0,
+            standing=Standing.ACTIVE,
+        held=None,
+        grace_ms=0,
         )
         self.member.apply(reply, 1.0)
         return exchange

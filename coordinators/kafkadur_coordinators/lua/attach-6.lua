@@ -2,6 +2,7 @@
 -- KEYS     see include/context.lua
 -- ARGV[1]  6 name for people  7 session time-out, ms  8 version of the definition that was decided on
 --          9 most members, this one included (0: no limit)  10 kind: '' or 'whole' (holds the whole subscription)
+--          11 priority (higher is better)  12 1: it preempts a holder of lower priority, which drains first
 -- Reply    head, 5 { rank, members, id of the next member }, 6 partitions known, 7 ms until leases are granted
 -- Codes    OK; ACTIVE: 5 names of the members in the way, 6 ms after which asking again makes sense (-1: it does
 --          not; they are alive); CHANGED: the definition is not the version decided on; CHANGING: 5 ms until its
@@ -50,13 +51,16 @@ end
 local me = {
   id = ctx.caller, n = ctx.attached, expiry = ctx.now + request[7], credit = 0, exchange = 0, tokens = {}, silent = 0,
   name = request[6], refused = {}, ttl = request[7], watches = {}, kind = request[10], served = ctx.served + 1,
-  since = ctx.now,
+  since = ctx.now, priority = request[11], preempt = request[12],
 }
 ctx.served = ctx.served + 1
 ctx.members[me.id] = me
 touch_member(ctx, me)
 ctx.ranks[#ctx.ranks + 1] = me.id
 ctx.ranks_changed = true
+if #ctx.ranks == 1 then -- who comes first holds the lanes, if the subscription has any
+  ctx.holder, ctx.holder_changed = me.id, true
+end
 if ctx.next_expiry == 0 or me.expiry < ctx.next_expiry then
   ctx.next_expiry = me.expiry
 end

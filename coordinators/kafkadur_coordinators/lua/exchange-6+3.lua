@@ -8,6 +8,7 @@
 --              settled:  { token, { start, end, start, end, ... }, blob start, blob }  blob '' if there is none
 --              returned: { token, start, end, how (partition.lua, give_back), delay ms }
 --              done:     tokens whose offsets all have their verdict
+--         12 1: the lanes are offered: nothing of them is in the application's hands, nor will be until the reply is there
 -- Reply    head, 5 highest token now, 6 ask for presence again in ms (-1: all are heard),
 --          7 { rank, members, id of the next member },
 --          8 leases { token, partition, start, horizon, marks, kind, seen, stretch } with tokens above ARGV[1][8]
@@ -16,7 +17,9 @@
 --         11 partitions { partition, base, next, avail, floor, ms until the next exception is due (-1: none) },
 --         12 partitions to watch,
 --         13 partitions to touch next: leases of members who are gone, or of this one, are still to be seen there,
---         14 ms until leases are granted again
+--         14 ms until leases are granted again,
+--         15 lanes: 0 stands by, 1 holds them, 2 holds them and is asked to offer them,
+--         16 tokens held, if the lanes were offered (else empty)
 -- Codes    OK, STALE (an older exchange than the last applied), FENCED (the member is not attached any more),
 --          INVALID (a verdict outside its lease, a partition named twice or more than 16; nothing was changed),
 --          and those of context.lua
@@ -128,7 +131,7 @@ local function apply(ctx, pt, part, leases)
   end
   for _, token in ipairs(part[6]) do
     if leases[token] then
-      end_lease(ctx, pt, leases[token], false)
+      end_lease(ctx, pt, leases[token], 1)
     end
   end
 end
@@ -165,6 +168,15 @@ local function new_leases(ctx, me, have, touched)
   return out, untold
 end
 
+--- Does the member hold the lanes, and is somebody better waiting for them?
+local function standing(ctx, me, lane)
+  local holder = lane and lane_holder(ctx)
+  if not holder or holder.id ~= me.id then
+    return 0
+  end
+  return ctx.row.type == 'priority' and lane_successor(ctx, me) and 2 or 1
+end
+
 local request = cmsgpack.unpack(ARGV[1])
 local ctx, code = open(request)
 if code ~= 'OK' then
@@ -186,7 +198,8 @@ for i, part in ipairs(parts) do
   end
 end
 
-local lane = ctx.row.type == 'exclusive' and me.kind == ''
+local lane = is_lane(ctx) and me.kind == ''
+local offered = lane and request[12] == 1
 local again = -1
 if request[6] > me.exchange then
   local leases, refused = check(ctx, me, parts)
@@ -209,14 +222,23 @@ if request[6] > me.exchange then
     adopt_orphans(ctx, pt)
     bound_bitmap(ctx, pt)
   end
+  if offered and ctx.now >= ctx.grace then
+    local positions = {}
+    for i, part in ipairs(parts) do
+      positions[i] = part[3]
+    end
+    pass_turn(ctx, me, touched, positions)
+  end
   for i, pt in ipairs(touched) do
-    serve(ctx, pt, parts[i][3], request[10])
+    serve(ctx, pt, parts[i][3], request[10], offered)
     if not lane then
       settle_watch(ctx, pt.p, me)
     end
     save_partition(pt)
   end
-  if not lane then
+  if lane then
+    lane_holder(ctx) -- also when no partition was touched: who is chosen must be woken
+  else
     adopt_unwatched(ctx, me)
   end
   save_members(ctx)
@@ -262,4 +284,6 @@ reply[11] = states
 reply[12] = me.watches
 reply[13] = left_over
 reply[14] = math.max(ctx.grace - ctx.now, 0)
+reply[15] = standing(ctx, me, lane)
+reply[16] = offered and me.tokens or {}
 return reply

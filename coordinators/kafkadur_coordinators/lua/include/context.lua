@@ -38,7 +38,7 @@ end
 local FIELDS = {
   'id', 'version', 'incarnation', 'state_version', 'server', 'token', 'sequence', 'time', 'skew', 'type',
   'partitions', 'grace', 'next_expiry', 'attached', 'ranks', 'orphans', 'unwatched', 'quiet', 'served',
-  'changing', 'changing_until', 'awaited', 'session_ttl',
+  'changing', 'changing_until', 'awaited', 'session_ttl', 'holder',
 }
 
 --- The subscription as this script sees it, or nil and the code that says why not.
@@ -50,7 +50,7 @@ local function open(request)
   end
   local ctx = {
     row = row, members = {}, changed_members = {}, leases = {}, wakes = {}, heard = {},
-    caller = request[5],
+    caller = request[5], holder = row.holder or '',
     sequence = number(row.sequence, 0), incarnation = number(row.incarnation, 0), token = number(row.token, 0),
     grace = number(row.grace, 0), next_expiry = number(row.next_expiry, 0), attached = number(row.attached, 0),
     served = number(row.served, 0), quiet = number(row.quiet, 0), partitions = number(row.partitions, 0),
@@ -106,6 +106,10 @@ local function close(ctx)
       set[#set + 1] = name
       set[#set + 1] = cmsgpack.pack(ctx[name])
     end
+  end
+  if ctx.holder_changed then
+    set[#set + 1] = 'holder'
+    set[#set + 1] = ctx.holder
   end
   if ctx.attached_changed then
     set[#set + 1] = 'attached'

@@ -142,17 +142,21 @@ local function give_back(pt, l, s, e, how, due)
   set_aside(pt, s, math.min(e, pt.next), ({ [0] = 0, [1] = 1, [2] = 3 })[how], due, 0)
 end
 
---- Ends a lease. counted: its holder ended uncleanly, what may have been delivered counts as an attempt.
---- Offsets at or beyond avail were a reservation: they are only marked (pt.seen).
-local function end_lease(ctx, pt, l, counted)
+--- Ends a lease. how as in give_back; 2: its holder ended uncleanly, what may have been delivered counts as an
+--- attempt. Offsets at or beyond avail were a reservation: they are only marked (pt.seen).
+local function end_lease(ctx, pt, l, how)
   local known = math.max(math.min(l.e, pt.avail), math.min(l.s, l.e))
   if l.e > known then
-    if counted then
+    if how == 2 then
       pt.seen = math.max(pt.seen, l.e)
     end
     give_back(pt, l, known, l.e, 0, 0)
   end
-  give_back(pt, l, l.s, known, counted and 2 or 1, 0)
+  local s = l.s
+  if how == 0 and l.kind ~= 'runs' then -- what is decided must not keep the rest from being as if never granted
+    s = next_undecided(pt, math.max(s, pt.base), known) or known
+  end
+  give_back(pt, l, s, known, how, 0)
   if pt.lane == l.token then
     pt.lane = 0
   end
@@ -175,7 +179,7 @@ local function adopt_orphans(ctx, pt)
     if orphan[3] == pt.p then
       local l = load_lease(ctx, orphan[1])
       if l then
-        end_lease(ctx, pt, l, orphan[2] == 0)
+        end_lease(ctx, pt, l, orphan[2])
       end
       ctx.orphans_changed = true
     else

@@ -3,16 +3,19 @@ local MAX_LEASES = 64 -- a member holds at most so many, which bounds the cost o
 local MAX_GRANTS = 16 -- in one script call and partition
 
 --- @include "choose_exclusive"
+--- @include "choose_priority"
+--- @include "choose_serial"
 --- @include "choose_shared"
+--- @include "lane"
 
-local function serve(ctx, pt, position, span)
+local function serve(ctx, pt, position, span, offered)
   if ctx.now < ctx.grace then
     return
   end
-  if ctx.row.type == 'exclusive' then
-    local m = choose_exclusive(ctx)
+  if is_lane(ctx) then
+    local m = lane_holder(ctx)
     if m and m.id == ctx.caller then
-      serve_lane(ctx, pt, m, position, span)
+      serve_lane(ctx, pt, m, position, span, offered)
     end
   else
     serve_shared(ctx, pt)

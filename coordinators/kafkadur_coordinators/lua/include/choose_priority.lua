@@ -1,0 +1,23 @@
+--- The next holder of a lane of type priority: the best of those attached, by priority, then by who came first.
+--- Who holds it keeps it until it leaves, or until a better one came that preempts: then it drains first.
+local function best(ctx)
+  local chosen
+  for _, id in ipairs(ctx.ranks) do
+    local m = load_member(ctx, id)
+    if m and (not chosen or m.priority > chosen.priority) and (id == ctx.caller or is_heard(ctx, id)) then
+      chosen = m
+    end
+  end
+  return chosen
+end
+
+local function choose_priority(ctx)
+  local m = ctx.holder ~= '' and load_member(ctx, ctx.holder)
+  return m or best(ctx)
+end
+
+--- who is to have the lane instead of its holder; nil if nobody
+local function preempting(ctx, holder)
+  local m = best(ctx)
+  return m and m.preempt == 1 and m.priority > holder.priority and m or nil
+end

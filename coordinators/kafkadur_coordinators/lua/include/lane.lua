@@ -1,0 +1,112 @@
+--- A lane: an ordered stretch of work with one holder at a time. Who that is, is chosen by the subscription's type
+--- (choose_*.lua); here it is served, and passes its turn on.
+local CHOOSE = { exclusive = choose_exclusive, priority = choose_priority, serial = choose_serial }
+local SUCCESSOR = { priority = preempting, serial = next_in_turn }
+
+local function is_lane(ctx)
+  return CHOOSE[ctx.row.type] ~= nil
+end
+
+--- the holder of the lanes; chosen anew when it is gone
+local function lane_holder(ctx)
+  if ctx.lane_holder == nil then
+    local m = CHOOSE[ctx.row.type](ctx)
+    ctx.lane_holder = m or false
+    if m and ctx.holder ~= m.id then
+      ctx.holder, ctx.holder_changed = m.id, true
+      want_wake(ctx, m.id)
+    end
+  end
+  return ctx.lane_holder or nil
+end
+
+--- who is to have the lanes after their holder; nil if nobody
+local function lane_successor(ctx, holder)
+  if ctx.lane_successor == nil then
+    local choose = SUCCESSOR[ctx.row.type]
+    ctx.lane_successor = choose and choose(ctx, holder) or false
+  end
+  return ctx.lane_successor or nil
+end
+
+--- Serves one partition of a lane. Only its holder is served, in its own exchange.
+-- position: the first offset that the holder has not handed out (-1: unknown, it does not follow yet).
+-- span: window + unconfirmed budget, records. The horizon is the dispatch bound: it never falls within
+-- a token, and runs ahead of the position by span, also over offsets not written yet - unless others wait for
+-- their turn: what is not written yet may be theirs. offered: the holder hands out nothing until it has the
+-- reply, so what it has not handed out can be taken back.
+local function serve_lane(ctx, pt, m, position, span, offered)
+  if span <= 0 then -- the member is leaving
+    return
+  end
+  local left = span
+  while left > 0 and #m.tokens < MAX_LEASES + ctx.partitions do -- each partition has its lane
+    local l = grant_runs(ctx, pt, m, left)
+    if not l then
+      break
+    end
+    left = left - l.records
+  end
+  local bound = ctx.row.type == 'serial' and lane_successor(ctx, m) and pt.avail or math.huge
+  if pt.lane == 0 then
+    local horizon = math.min(pt.next + span, bound)
+    if horizon > pt.next then
+      local l = grant(ctx, pt, m, pt.next, horizon, 0, 'lane')
+      pt.lane = l.token
+      pt.next = l.e
+    end
+  elseif position >= 0 then
+    local l = load_lease(ctx, pt.lane)
+    local horizon = math.min(math.min(position, l.e) + span, bound)
+    if horizon > l.e then
+      l.e = horizon
+      save_lease(l)
+      pt.next = math.max(pt.next, l.e)
+    elseif offered and bound < math.huge then
+      end_lease(ctx, pt, l, 0) -- nothing to hand out: what comes may be for the next one
+    end
+  end
+end
+
+--- Is there something on this partition that could be handed out now, if its lane were free?
+local function deliverable(ctx, pt, position)
+  local from = (pt.lane ~= 0 and position >= 0) and position or pt.next
+  return pt.avail > from or (pt.xd >= 0 and pt.xd <= ctx.now)
+end
+
+--- The holder offers its lanes: nothing of them is in its application's hands, and nothing will be until it has the
+--- reply. They pass to who is next, if there is one - serial: and if there is something for it.
+-- Returns whether they did. What was granted and not handed out is as if it had not been granted.
+local function pass_turn(ctx, me, touched, positions)
+  local holder = lane_holder(ctx)
+  local to = holder and holder.id == me.id and lane_successor(ctx, me)
+  if not to then
+    return false
+  end
+  local some = ctx.row.type ~= 'serial'
+  for i, pt in ipairs(touched) do
+    some = some or deliverable(ctx, pt, positions[i])
+  end
+  if not some then
+    return false
+  end
+  local by_partition, tokens = {}, me.tokens
+  for _, pt in ipairs(touched) do
+    by_partition[pt.p] = pt
+  end
+  me.tokens = {}
+  for _, token in ipairs(tokens) do
+    local l = load_lease(ctx, token)
+    if l and by_partition[l.p] then
+      end_lease(ctx, by_partition[l.p], l, 0)
+    elseif l then
+      ctx.orphans[#ctx.orphans + 1] = { token, 0, l.p }
+      ctx.orphans_changed = true
+    end
+  end
+  touch_member(ctx, me)
+  ctx.holder, ctx.holder_changed = to.id, true
+  ctx.lane_holder, ctx.lane_successor = to, nil
+  want_wake(ctx, to.id)
+  return true
+end
