@@ -47,7 +47,7 @@ BYTES_STEP = 8
 _ROUNDING = 0.002
 #: Spans of a lane, in records, for which the horizon is not extended ahead of time.
 _SMALL_SPAN = 512
-#: Up to so many members that take turns read on while others have theirs: each uses an eighth of what it reads.
+#: Up to so many members that take turns read on while others have theirs: each uses an eighth of it.
 _READ_ALONG = 8
 _ACKS = re.compile(bytes((ACKED,)) + b"+")
 _OTHERS = re.compile(b"[" + bytes((ROLLED_BACK, RELEASED)) + b"]")
@@ -750,8 +750,7 @@ class Member:
         return self._pending is not None and self._pending.offer
 
     def _turn_is_over(self) -> bool:
-        """Whether nothing is left that was granted for this turn: a window's worth is, also before it is handed out.
-
+        """Whether nothing is left that was granted for this turn, a window's worth: handed out or not yet.
         What was granted while nobody else was there is more than that, and for the others, too.
         """
         if not self._takes_turns() or self._standing is not Standing.ACTIVE:
@@ -767,7 +766,7 @@ class Member:
         return any(chunk.verdicts.count(HANDED, chunk.low) for chunk in [*self._active, *self._ready])
 
     def _may_offer(self) -> bool:
-        """Whether the exchange that is being composed offers the lanes: nothing is handed out until its reply.
+        """Whether the exchange that is being composed offers the lanes.
 
         Everything that was handed out has its verdict, and this exchange or an earlier one carries it.
         """

@@ -31,6 +31,7 @@ from redis.retry import Retry
 
 from kafkadur_coordinators import scripts
 from kafkadur_coordinators.interface import (
+    UNRANKED,
     Attached,
     Exchange,
     ExchangeReply,
@@ -41,7 +42,6 @@ from kafkadur_coordinators.interface import (
     MemberInfo,
     PartitionState,
     PartitionView,
-    UNRANKED,
     Rank,
     Role,
     Run,

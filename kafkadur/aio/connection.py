@@ -92,6 +92,11 @@ def connect(
     return Connection(settings(given), recorder=recorder)
 
 
+def _telling(on_event: Callable[[Event], None]) -> Callable[[bool], None]:
+    """Say in events whether a member holds the lanes."""
+    return lambda active: on_event(Event.BECAME_ACTIVE if active else Event.BECAME_STANDBY)
+
+
 class Connection:
     """A connection to Kafka and the coordinator; a context manager.
 
@@ -299,9 +304,7 @@ class Connection:
             member = self._member(membership, window, window_bytes, unconfirmed, signal)
             wake.append(member)
             if on_event is not None and definition.type is SubscriptionType.PRIORITY:
-                member.on_standing = lambda active: on_event(
-                    Event.BECAME_ACTIVE if active else Event.BECAME_STANDBY
-                )
+                member.on_standing = _telling(on_event)
             member.attached(membership.attached, sent_at)
             served = Served(
                 member=member, request=request, membership=membership, name=shown, whole=False, rank=rank

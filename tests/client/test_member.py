@@ -83,8 +83,8 @@ class Driver:
             watches=(),
             orphaned=(),
             standing=Standing.ACTIVE,
-        held=None,
-        grace_ms=0,
+            held=None,
+            grace_ms=0,
         )
         self.member.apply(reply, 1.0)
         return exchange

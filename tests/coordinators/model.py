@@ -9,7 +9,14 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from kafkadur_coordinators.interface import Exchange, How, Inspection, LeaseView, PartitionView
+from kafkadur_coordinators.interface import (
+    Exchange,
+    How,
+    Inspection,
+    LeaseView,
+    PartitionReport,
+    PartitionView,
+)
 
 SILENCE_MS = 500
 
@@ -68,18 +75,23 @@ class Attendee:
     credit: int = 0
     exchange: int = 0
     silent: int = 0
+    priority: int = 0
+    preempt: bool = False
 
 
 class Model:
     """One subscription."""
 
-    def __init__(self, starts: Iterable[int], *, lane: bool) -> None:
-        self.lane = lane
+    def __init__(self, starts: Iterable[int], *, kind: str) -> None:
+        self.kind = kind
+        self.lane = kind != "shared"
+        #: who holds the lanes
+        self.holder = ""
         self.places = {p: Place(start, start) for p, start in enumerate(starts)}
         self.members: dict[str, Attendee] = {}
         self.leases: dict[int, Held] = {}
-        #: token -> whether its member left in order
-        self.orphans: dict[int, bool] = {}
+        #: token -> how it will end
+        self.orphans: dict[int, How] = {}
         self.token = 0
         self.heard: set[str] = set()
 
@@ -89,7 +101,7 @@ class Model:
         del self.members[member]
         for lease in self.leases.values():
             if lease.member == member and lease.token not in self.orphans:
-                self.orphans[lease.token] = clean
+                self.orphans[lease.token] = How.RELEASED if clean else How.ROLLED_BACK
 
     def reap(self, now: int, caller: str, *, ask: bool) -> None:
         for name, member in list(self.members.items()):
@@ -104,16 +116,71 @@ class Model:
             elif ask and now - member.silent >= SILENCE_MS:
                 self.leave(name, clean=False)
 
-    def attach(self, name: str, now: int, session: int) -> None:
+    def attach(self, name: str, now: int, session: int, *, priority: int = 0, preempt: bool = False) -> None:
         if name in self.members:
             self.leave(name, clean=False)
-        self.members[name] = Attendee(now + session, session)
+        self.members[name] = Attendee(now + session, session, priority=priority, preempt=preempt)
+        if len(self.members) == 1:
+            self.holder = name
+
+    # -- lanes that change hands
+
+    def successors(self, holder: str) -> list[str]:
+        """Who may have the lanes after their holder; the first of them is next."""
+        if self.kind == "serial":
+            names = list(self.members)
+            at = names.index(holder)
+            after = names[at + 1 :] + names[:at]
+            return [name for name in after if self.members[name].credit > 0 and name in self.heard]
+        if self.kind == "priority":
+            better = [
+                name
+                for name, member in self.members.items()
+                if name in self.heard and member.priority > self.members[holder].priority
+            ]
+            best = max(better, key=lambda name: self.members[name].priority, default=None)
+            return [best] if best is not None and self.members[best].preempt else []
+        return []
+
+    def hold(self, seen: str, said: Exchange | None, caller: str, ended: set[int]) -> None:
+        """Take in who holds the lanes now, and check that it may; `ended`: leases that are no more."""
+        if not self.lane:
+            return
+        offered = said is not None and said.offer
+        touched = [] if said is None else [part.partition for part in said.parts]
+        if seen != self.holder and self.holder in self.members:
+            assert offered, "the lanes passed on though they were not offered"
+            assert self.holder == caller
+            assert seen == self.successors(caller)[0], "somebody else was next"
+            if self.kind == "serial":
+                assert any(self._deliverable(part) for part in said.parts), "there was nothing for it"  # type: ignore[union-attr]
+            mine = [t for t, x in self.leases.items() if x.member == caller and t not in self.orphans]
+            for token in mine:
+                if self.leases[token].partition in touched:
+                    self.end(token, How.UNREAD)
+                else:
+                    self.orphans[token] = How.UNREAD
+        elif ended:
+            assert offered, "a lease ended that had no reason to"
+            assert self.kind == "serial"
+            assert self.successors(caller), "nobody waits for it"
+            for token in ended:
+                assert self.leases[token].lane
+                assert self.leases[token].partition in touched
+                self.end(token, How.UNREAD)
+        self.holder = seen
+
+    def _deliverable(self, part: PartitionReport) -> bool:
+        """Whether something of this partition could be handed out; what was ready by due time is left out."""
+        place = self.places[part.partition]
+        mine = [x for x in self.leases.values() if x.partition == part.partition]
+        return bool(place.ready) or any(o < place.avail for x in mine for o in x.open)
 
     def touch(self, partition: int) -> None:
         """A script touched a partition: the leases there of those who are gone end."""
-        for token, clean in list(self.orphans.items()):
+        for token, how in list(self.orphans.items()):
             if self.leases[token].partition == partition:
-                self.end(token, counted=not clean)
+                self.end(token, how)
 
     # -- verdicts
 
@@ -146,12 +213,11 @@ class Model:
             if offset < place.avail:
                 place.ready[offset] = mark._replace(due=due)
 
-    def end(self, token: int, *, counted: bool) -> None:
+    def end(self, token: int, how: How) -> None:
         lease = self.leases[token]
         place = self.places[lease.partition]
-        how = How.ROLLED_BACK if counted else How.RELEASED
         self.give_back(token, [o for o in lease.open if o < place.avail], how, 0)
-        if counted and lease.end > max(place.avail, lease.start):
+        if how is How.ROLLED_BACK and lease.end > max(place.avail, lease.start):
             place.seen = max(place.seen, lease.end)
         del self.leases[token]
         self.orphans.pop(token, None)
@@ -193,7 +259,7 @@ class Model:
                         self.grow(part.partition, back.end)
             for token in part.done:
                 if token in self.leases and token not in refused:
-                    self.end(token, counted=False)
+                    self.end(token, How.RELEASED)
             self.touch(part.partition)
         return sorted(refused)
 
@@ -246,7 +312,13 @@ class Model:
         )
         if self.lane:
             assert view.member == caller
-            assert list(self.members) == [view.member], "an exclusive lane has one holder"
+            assert view.member == self.holder, "granted to somebody who does not hold the lanes"
+            if self.kind == "exclusive":
+                assert list(self.members) == [view.member], "an exclusive lane has one holder"
+            holders = {x.member for t, x in self.leases.items() if t not in self.orphans}
+            assert holders == {view.member}, "two members hold leases"
+            if self.kind == "serial" and self.successors(view.member):
+                assert view.horizon <= place.avail, "what is not written yet may be the next one's"
             if lane:
                 assert view.horizon <= view.start + span
                 others = [x for x in self.leases.values() if x.lane and x.partition == view.partition]

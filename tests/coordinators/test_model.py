@@ -15,11 +15,20 @@ from hypothesis.stateful import (
 
 from kafkadur.stack import Valkey
 from kafkadur_coordinators import scripts
-from kafkadur_coordinators.interface import Exchange, ExchangeReply, How, PartitionReport, Returned, Settled
+from kafkadur_coordinators.interface import (
+    Exchange,
+    ExchangeReply,
+    How,
+    PartitionReport,
+    Returned,
+    Settled,
+    Standing,
+)
 from tests.coordinators.model import Held, Model
 from tests.coordinators.world import SESSION_MS, Member, World, blob
 
 MOST_MEMBERS = 4
+KINDS = ("shared", "exclusive", "priority", "serial")
 DELAYS = (0, 0, 50, 3_000)
 DRAIN_ROUNDS = 60
 
@@ -28,7 +37,12 @@ class Life(RuleBasedStateMachine):
     """One subscription, from its creation until everything in it is settled."""
 
     url = ""
-    lane = False
+    kind = "shared"
+
+    @property
+    def lane(self) -> bool:
+        """Whether one member at a time holds it."""
+        return self.kind != "shared"
 
     def __init__(self) -> None:
         super().__init__()
@@ -42,15 +56,15 @@ class Life(RuleBasedStateMachine):
 
     @initialize(starts=st.lists(st.sampled_from((0, 3, 8, 1_000_003, 3_000_000_005)), min_size=1, max_size=3))
     def create(self, starts: list[int]) -> None:
-        type_ = "exclusive" if self.lane else "shared"
-        self.world = World(self.url, type_=type_, partitions=len(starts))
+        self.world = World(self.url, type_=self.kind, partitions=len(starts))
         self.world.create(starts=starts)
-        self.model = Model(starts, lane=self.lane)
+        self.model = Model(starts, kind=self.kind)
 
     # -- what every step ends with
 
-    def check(self, caller: str = "", positions: dict[int, int] | None = None, span: int = 0) -> None:
+    def check(self, caller: str = "", said: Exchange | None = None) -> None:
         self.sound = False
+        positions = {} if said is None else {part.partition: part.position for part in said.parts}
         self.model.heard = {m.id for m in self.members if m.channel in self.world.ears.channels}
         seen = self.world.inspect()
         reply: Any = self.world.calls[-2][2]
@@ -59,7 +73,10 @@ class Life(RuleBasedStateMachine):
         ):  # calls that change nothing do not write the time down
             assert reply[3] >= self.now, "time went back"
             self.sequence, self.now = reply[1], reply[3]
-        self.model.follow(seen, caller=caller, positions=positions or {}, span=span)
+        ended = set(self.model.leases) - {view.token for view in seen.leases}
+        assert all(self.model.leases[token].member == caller for token in ended)
+        self.model.hold(self.world.field("holder"), said, caller, ended)
+        self.model.follow(seen, caller=caller, positions=positions, span=0 if said is None else said.span)
         self.model.compare(seen)
         known = self.world.coordinator.peek(self.world.address)
         assert [m.id for m in known.members] == list(self.model.members)
@@ -75,11 +92,15 @@ class Life(RuleBasedStateMachine):
 
     # -- members
 
-    @precondition(lambda self: len(self.members) < (2 if self.lane else MOST_MEMBERS))
-    @rule(listening=st.sampled_from((True, True, True, False)))
-    def attach(self, listening: bool) -> None:
+    @precondition(lambda self: len(self.members) < (2 if self.kind == "exclusive" else MOST_MEMBERS))
+    @rule(
+        listening=st.sampled_from((True, True, True, False)),
+        priority=st.integers(0, 2),
+        preempt=st.booleans(),
+    )
+    def attach(self, listening: bool, priority: int, preempt: bool) -> None:
         self.count += 1
-        self._attach(f"m{self.count}", listening=listening)
+        self._attach(f"m{self.count}", listening=listening, priority=priority, preempt=preempt)
 
     @precondition(lambda self: self.members or self.gone)
     @rule(data=st.data())
@@ -87,7 +108,7 @@ class Life(RuleBasedStateMachine):
         member = data.draw(st.sampled_from(self.members + self.gone))
         self._attach(member.id, listening=True)
 
-    def _attach(self, name: str, *, listening: bool) -> None:
+    def _attach(self, name: str, *, listening: bool, priority: int = 0, preempt: bool = False) -> None:
         self.model.heard = {m.id for m in self.members if m.channel in self.world.ears.channels}
         if listening:
             self.model.heard.add(name)
@@ -103,13 +124,15 @@ class Life(RuleBasedStateMachine):
                 name,
                 SESSION_MS,
                 1,
-                int(self.lane),
+                int(self.kind == "exclusive"),
                 "",
+                priority,
+                int(preempt),
             ],
         )
         now = reply[3]
         self.model.reap(now, name, ask=True)
-        if self.lane and set(self.model.members) - {name}:
+        if self.kind == "exclusive" and set(self.model.members) - {name}:
             assert reply[0] == "ACTIVE"
             assert [x.decode() for x in reply[4]] == [x for x in self.model.members if x != name]
             if name not in self.model.members:
@@ -117,7 +140,7 @@ class Life(RuleBasedStateMachine):
             self.check()
             return
         assert reply[0] == "OK"
-        self.model.attach(name, now, SESSION_MS)
+        self.model.attach(name, now, SESSION_MS, priority=priority, preempt=preempt)
         session.incarnation = reply[2]
         for old in [m for m in self.members + self.gone if m.id == name]:
             self.stale += old.grants
@@ -169,12 +192,17 @@ class Life(RuleBasedStateMachine):
         leaving = data.draw(st.integers(0, 9)) == 0
         span = 0 if leaving else 8
         touched = data.draw(st.lists(st.sampled_from(sorted(self.model.places)), unique=True, max_size=3))
-        parts = [self._report(member, p, data, leaving=leaving) for p in touched]
+        offer = self.lane and not leaving and data.draw(st.booleans())
+        parts = [self._report(member, p, data, leaving=leaving, offer=offer) for p in touched]
         ask = data.draw(st.integers(0, 3)) == 0
         said = member.build(*parts, credit=0 if leaving else credit, span=span, ask=ask)
+        if offer:
+            said = member.last = said._replace(offer=True)
         self._send(member, said, forget=data.draw(st.integers(0, 5)) == 0)
 
-    def _report(self, member: Member, p: int, data: st.DataObject, *, leaving: bool) -> PartitionReport:
+    def _report(
+        self, member: Member, p: int, data: st.DataObject, *, leaving: bool, offer: bool
+    ) -> PartitionReport:
         avail = self.model.places[p].avail + data.draw(st.sampled_from((0, 0, 1, 3, 9)))
         settled: list[Settled] = []
         returned: list[Returned] = []
@@ -186,6 +214,9 @@ class Life(RuleBasedStateMachine):
                 grant = member.grants[token]  # it went: everything said of it is refused
                 settled.append(Settled(token, (grant.start, grant.horizon)))
                 continue
+            if offer and lease.lane:
+                position = self._settle_all_handed_out(lease, avail, data, settled)
+                continue
             position = max(position, self._judge(lease, avail, data, settled, returned, leaving=leaving))
             if data.draw(st.integers(0, 4)) == 0:
                 done.append(token)
@@ -193,6 +224,16 @@ class Life(RuleBasedStateMachine):
             done.append(data.draw(st.sampled_from(self.stale)))
         said_avail = avail if data.draw(st.booleans()) else -1
         return PartitionReport(p, said_avail, position if self.lane else -1, settled, returned, done)
+
+    def _settle_all_handed_out(
+        self, lease: Held, avail: int, data: st.DataObject, settled: list[Settled]
+    ) -> int:
+        """Leave nothing of a lane in the application's hands; returns the position."""
+        end = max(min(lease.end, avail), lease.start)
+        decided = [offset for offset in range(lease.start, end) if offset not in lease.open]
+        position = data.draw(st.integers(max(decided, default=lease.start - 1) + 1, end))
+        settled.append(Settled(lease.token, (lease.start, position)))
+        return position
 
     def _judge(
         self,
@@ -244,8 +285,7 @@ class Life(RuleBasedStateMachine):
         reply = self._raw(member, said)
         assert not isinstance(reply, str), reply
         refused = self.model.exchange(member.id, said, self.script_now)
-        positions = {part.partition: part.position for part in said.parts}
-        self.check(member.id, positions, said.span)
+        self.check(member.id, said)
         assert sorted(reply.refused) == refused
         self._check_reply(member, said, reply)
         if not forget:  # else the reply was lost on its way
@@ -253,6 +293,8 @@ class Life(RuleBasedStateMachine):
             member.grants |= {grant.token: grant for grant in reply.grants}
             for token in refused:
                 member.grants.pop(token, None)
+            if reply.held is not None:
+                member.grants = {t: grant for t, grant in member.grants.items() if t in reply.held}
 
     def _raw(self, member: Member, said: Exchange) -> ExchangeReply | str:
         from kafkadur_coordinators.redis_coordinator import Refusal
@@ -284,6 +326,10 @@ class Life(RuleBasedStateMachine):
             assert (grant.partition, grant.start, grant.horizon) == (lease.partition, lease.start, lease.end)
             assert grant.seen == self.model.places[grant.partition].seen or grant.token in member.grants
         touched = [part.partition for part in said.parts]
+        assert reply.held == (frozenset(mine) if said.offer else None)
+        active = self.lane and self.model.holder == member.id
+        asked = active and self.kind == "priority" and bool(self.model.successors(member.id))
+        assert reply.standing == (Standing.ASKED if asked else Standing(int(active)))
         assert reply.horizons == {t: x.end for t, x in mine.items() if x.lane and x.partition in touched}
         assert set(reply.orphaned) == untold | {self.model.leases[t].partition for t in self.model.orphans}
         for state in reply.partitions:
@@ -304,6 +350,7 @@ class Life(RuleBasedStateMachine):
             or self.model.members[member.id].exchange != member.last.number
         ):
             return
+        self.model.heard = {m.id for m in self.members if m.channel in self.world.ears.channels}
         before = self.world.dump()
         reply = self._raw(member, member.last)
         assert not isinstance(reply, str)
@@ -415,11 +462,11 @@ def small_steps(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(scripts, "load", load)
 
 
-def run(valkey: Valkey, *, lane: bool, examples: int) -> None:
+def run(valkey: Valkey, *, kind: str, examples: int) -> None:
     class Lived(Life):
         pass
 
-    Lived.url, Lived.lane = valkey.url, lane
+    Lived.url, Lived.kind = valkey.url, kind
     run_state_machine_as_test(
         Lived,
         settings=settings(
@@ -434,19 +481,19 @@ def run(valkey: Valkey, *, lane: bool, examples: int) -> None:
     )
 
 
-@pytest.mark.parametrize("lane", [False, True], ids=["shared", "exclusive"])
-def test_scripts_and_model_agree(valkey: Valkey, lane: bool) -> None:
-    run(valkey, lane=lane, examples=60)
+@pytest.mark.parametrize("kind", KINDS)
+def test_scripts_and_model_agree(valkey: Valkey, kind: str) -> None:
+    run(valkey, kind=kind, examples=60)
 
 
-@pytest.mark.parametrize("lane", [False, True], ids=["shared", "exclusive"])
+@pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.usefixtures("small_steps")
-def test_scripts_and_model_agree_when_the_bitmap_is_cut_often(valkey: Valkey, lane: bool) -> None:
-    run(valkey, lane=lane, examples=60)
+def test_scripts_and_model_agree_when_the_bitmap_is_cut_often(valkey: Valkey, kind: str) -> None:
+    run(valkey, kind=kind, examples=60)
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("lane", [False, True], ids=["shared", "exclusive"])
+@pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.usefixtures("small_steps")
-def test_scripts_and_model_agree_for_long(valkey: Valkey, lane: bool) -> None:
-    run(valkey, lane=lane, examples=800)
+def test_scripts_and_model_agree_for_long(valkey: Valkey, kind: str) -> None:
+    run(valkey, kind=kind, examples=800)

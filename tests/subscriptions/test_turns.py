@@ -3,6 +3,7 @@
 import asyncio
 import time
 from collections.abc import Callable
+from itertools import pairwise
 
 import pytest
 
@@ -120,7 +121,7 @@ async def test_w4_members_take_turns(place: Place, *, backlog: bool) -> None:
             await delivery.ack()
         assert [n for _, n in seen] == list(range(1, 9))
         turns = [who for who, _ in seen]
-        assert all(a is not b for a, b in zip(turns, turns[1:], strict=False)), "each turn is somebody else's"
+        assert all(a is not b for a, b in pairwise(turns)), "each turn is somebody else's"
 
 
 async def test_w4b_what_was_rolled_back_comes_next_to_whom_it_may(place: Place) -> None:
@@ -165,7 +166,7 @@ async def test_w5_a_free_seat_is_the_holders(place: Place) -> None:
 
 async def test_i3_serial_in_order_and_alone_under_load(place: Place) -> None:
     """Three members, two partitions: in order a partition, and never two holders at a time."""
-    topic = place.topic(range(0, 150), partitions=2)
+    topic = place.topic(range(150), partitions=2)
     place.publish(topic, range(1000, 1150), partition=1)
     in_hands: dict[int, int] = {}
     seen: list[int] = []
@@ -308,7 +309,9 @@ def test_w9_killed_holder(place: Place, start_worker: Callable[..., Worker], kin
         for _ in range(4):
             delivery = next_one.receive(timeout=LIMIT_S)
             assert delivery is not None
-            got.append(int(delivery.value or b"0"))  # they may have been handed out: their attempts count, too
+            got.append(
+                int(delivery.value or b"0")
+            )  # they may have been handed out: their attempts count, too
             delivery.ack()
         assert got == [2, 3, 4, 5]
     print(f"killed holder replaced after {noticed:.3f} s")  # noqa: T201 - the figure is what one wants to see

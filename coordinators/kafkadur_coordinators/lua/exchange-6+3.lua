@@ -170,8 +170,7 @@ end
 
 --- Does the member hold the lanes, and is somebody better waiting for them?
 local function standing(ctx, me, lane)
-  local holder = lane and lane_holder(ctx)
-  if not holder or holder.id ~= me.id then
+  if not lane or ctx.holder ~= me.id then
     return 0
   end
   return ctx.row.type == 'priority' and lane_successor(ctx, me) and 2 or 1
