@@ -751,6 +751,7 @@ class Member:
 
     def _turn_is_over(self) -> bool:
         """Whether nothing is left that was granted for this turn, a window's worth: handed out or not yet.
+
         What was granted while nobody else was there is more than that, and for the others, too.
         """
         if not self._takes_turns() or self._standing is not Standing.ACTIVE:

@@ -15,13 +15,14 @@ from itertools import pairwise
 from kafkadur_coordinators.interface import (
     MAX_PARTITIONS,
     Exchange,
+    ExchangeReply,
     Grant,
     How,
     PartitionReport,
     Returned,
     Settled,
 )
-from kafkadur_coordinators.redis_coordinator import MemberSession
+from kafkadur_coordinators.redis_coordinator import MemberSession, Refusal
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -34,7 +35,7 @@ class Hull:
     end: int
     #: [start, end) pairs inside the hull that do not belong to the claim, in order
     skip: Sequence[tuple[int, int]]
-    #: the leases inside the hull: (token, start, end)
+    #: what belongs to the claim, in order: (token of the lease, start, end)
     leases: Sequence[tuple[int, int, int]]
 
     @property
@@ -51,21 +52,16 @@ def _stretches(grant: Grant) -> list[tuple[int, int]]:
 
 def hulls(grants: Sequence[Grant]) -> list[Hull]:
     """Join leases to one hull a partition."""
-    by_partition: dict[int, list[Grant]] = {}
+    by_partition: dict[int, list[tuple[int, int, int]]] = {}
     for grant in grants:
-        by_partition.setdefault(grant.partition, []).append(grant)
+        held = [(grant.token, start, end) for start, end in _stretches(grant)]
+        by_partition.setdefault(grant.partition, []).extend(held)
     found = []
     for partition, leases in sorted(by_partition.items()):
-        leases.sort(key=lambda grant: grant.start)
-        skip = [(left.horizon, right.start) for left, right in pairwise(leases) if left.horizon < right.start]
+        leases.sort(key=lambda lease: lease[1])
+        skip = [(left[2], right[1]) for left, right in pairwise(leases) if left[2] < right[1]]
         found.append(
-            Hull(
-                partition=partition,
-                start=leases[0].start,
-                end=leases[-1].horizon,
-                skip=skip,
-                leases=[(grant.token, start, end) for grant in leases for start, end in _stretches(grant)],
-            )
+            Hull(partition=partition, start=leases[0][1], end=leases[-1][2], skip=skip, leases=leases)
         )
     return found
 
@@ -74,7 +70,8 @@ class Claims:
     """The claims of one attached member of a shared subscription. One thread at a time.
 
     Every method raises what `MemberSession.exchange` raises: `Refusal` with FENCED when the session is over,
-    `CoordinatorUnavailable` when Redis does not answer (the call may then be made again).
+    `CoordinatorUnavailable` when Redis does not answer. The call may then be made again, before any other: it
+    goes on from what Redis did of it, and does nothing twice.
     """
 
     def __init__(self, session: MemberSession) -> None:
@@ -82,21 +79,33 @@ class Claims:
         self._session = session
         self._number = 0
         self._have = 0
+        #: tokens of leases that were granted and not finished: they may be told of again
+        self._held: set[int] = set()
+        #: leases that no claim has returned yet
+        self._new: list[Grant] = []
+        #: sent, and not answered: it may have been applied
+        self._unanswered: Exchange | None = None
 
     def claim(self, most: int, ends: Mapping[int, int]) -> list[Hull]:
         """Claim at most `most` records.
 
         `ends` says up to which offset each partition is readable (its LSO).
         """
+        self._repeat()
         partitions = sorted(ends)
-        grants: list[Grant] = []
+        hungry: list[list[int]] = []
         for first in range(0, len(partitions), MAX_PARTITIONS):
             group = partitions[first : first + MAX_PARTITIONS]
-            left = most - sum(grant.records for grant in grants)
+            left = most - self._records()
             if left <= 0:
                 break
-            parts = [PartitionReport(partition=partition, avail=ends[partition]) for partition in group]
-            grants += self._exchange(left, parts)
+            self._exchange(left, [PartitionReport(partition=p, avail=ends[p]) for p in group])
+            if self._records() < most:
+                hungry.append(group)
+        # until the next claim nothing is to be granted to this member, and nobody is to wait for its reading
+        for group in hungry:
+            self._exchange(0, [PartitionReport(partition=p) for p in group])
+        grants, self._new = self._new, []
         return hulls(grants)
 
     def settle(self, hull: Hull, *, rejected: Sequence[tuple[int, int]] = ()) -> list[int]:
@@ -109,7 +118,7 @@ class Claims:
             kept: list[int] = []
             at = start
             for a, b in sorted(rejected):
-                low, high = max(a, start), min(b, end)
+                low, high = max(a, at), min(b, end)
                 if low >= high:
                     continue
                 if low > at:
@@ -119,22 +128,56 @@ class Claims:
             if at < end:
                 kept += (at, end)
             settled.append(Settled(token, kept))
-        tokens = sorted({token for token, _, _ in hull.leases})
-        part = PartitionReport(partition=hull.partition, settled=settled, returned=returned, done=tokens)
-        self._number += 1
-        reply = self._session.exchange(
-            Exchange(self._number, 0, self._have, ask_presence=False, span=0, parts=[part])
-        )
-        self._have = max(self._have, reply.token)
-        return list(reply.refused)
+        return self._finish(hull, settled, returned)
+
+    def release(self, hull: Hull) -> list[int]:
+        """Give a hull back: it comes again, and that does not count as an attempt.
+
+        Returns the tokens that were refused: those leases were over already.
+        """
+        return self._finish(hull, [], [])
 
     def renew(self) -> None:
         """Keep the session, and with it every claim."""
         self._exchange(0, [])
 
-    def _exchange(self, credit: int, parts: Sequence[PartitionReport]) -> Sequence[Grant]:
-        self._number += 1
-        exchange = Exchange(self._number, credit, self._have, ask_presence=False, span=0, parts=parts)
-        reply = self._session.exchange(exchange)
+    def _finish(self, hull: Hull, settled: Sequence[Settled], returned: Sequence[Returned]) -> list[int]:
+        tokens = sorted({token for token, _, _ in hull.leases})
+        part = PartitionReport(partition=hull.partition, settled=settled, returned=returned, done=tokens)
+        reply = self._exchange(0, [part])
+        self._held.difference_update(tokens)
+        return list(reply.refused)
+
+    def _records(self) -> int:
+        return sum(grant.records for grant in self._new)
+
+    def _exchange(self, credit: int, parts: Sequence[PartitionReport]) -> ExchangeReply:
+        if self._unanswered != self._next(credit, parts):
+            self._repeat()
+        return self._send(self._next(credit, parts))
+
+    def _next(self, credit: int, parts: Sequence[PartitionReport]) -> Exchange:
+        return Exchange(self._number + 1, credit, self._have, ask_presence=False, span=0, parts=parts)
+
+    def _repeat(self) -> None:
+        """Have the exchange answered that was not: under its number it is applied once.
+
+        If it never arrived, nothing is claimed by it any more: who asks may ask for less now.
+        """
+        if self._unanswered is not None:
+            self._send(self._unanswered._replace(credit=0))
+
+    def _send(self, exchange: Exchange) -> ExchangeReply:
+        self._unanswered = exchange
+        try:
+            reply = self._session.exchange(exchange)
+        except Refusal:  # an answer too: nothing was changed
+            self._unanswered = None
+            raise
+        self._unanswered = None
+        self._number = exchange.number
         self._have = max(self._have, reply.token)
-        return reply.grants
+        fresh = [grant for grant in reply.grants if grant.token not in self._held]
+        self._held.update(grant.token for grant in fresh)
+        self._new += fresh
+        return reply
