@@ -52,7 +52,12 @@ _LISTEN_S: Final = 0.5
 #: Progress is drawn after so many messages.
 _DRAW_EVERY: Final = 2_000
 #: The producer's settings: large batches, for the rows are all there.
-_PRODUCER: Final = {"linger.ms": 20, "compression.type": "lz4", "batch.size": 500_000}
+_PRODUCER: Final = {
+    "linger.ms": 20,
+    "compression.type": "lz4",
+    "batch.size": 500_000,
+    "delivery.timeout.ms": 20_000,  # a broker that is gone is noticed soon
+}
 
 
 @dataclass(frozen=True, kw_only=True)
