@@ -12,13 +12,11 @@ local function serve(ctx, pt, position, span, offered)
   if ctx.now < ctx.grace then
     return
   end
-  if is_lane(ctx) then
-    local m = lane_holder(ctx)
-    if m and m.id == ctx.caller then
-      serve_lane(ctx, pt, m, position, span, offered)
-    end
-  else
+  local m = is_lane(ctx) and lane_holder(ctx)
+  if not is_lane(ctx) or (m and m.kind == 'whole') then -- who holds the whole reads ranges, whatever the type
     serve_shared(ctx, pt)
+  elseif m and m.id == ctx.caller then
+    serve_lane(ctx, pt, m, position, span, offered)
   end
 end
 
