@@ -138,6 +138,8 @@ class Member:
         self.failed: KafkadurError | None = None
         #: acknowledgements without waiting that were refused, not told to anybody yet
         self.fenced_acks = 0
+        #: records whose lease went while they were in the application's hands, not told to anybody yet
+        self._lost_hands = 0
         self.redelivered_seen = 0
         self._follow_number = 0
         self._reset()
@@ -210,6 +212,7 @@ class Member:
         """Every lease is gone: forget all; what is in the application's hands can't be settled any more."""
         with self.lock:
             unknown, waiting = self._pending_confirm, self._confirm
+            self._lost_hands += sum(c.verdicts.count(HANDED, c.low, c.handed) for c in self._active)
             for chunk in [*self._active, *self._ready, *self._urgent]:
                 self.fenced_acks += chunk.verdicts.count(ACKED)
                 chunk.lease.lost = True
@@ -626,6 +629,12 @@ class Member:
                         self._hold.add((chunk.lease.partition, chunk.offset(index)))
                     chunk.verdicts[index] = ACKED if acknowledge else ROLLED_BACK
             return chunks
+
+    def take_lost(self) -> int:
+        """Records whose lease went while they were in the application's hands, since this was asked last."""
+        with self.lock:
+            lost, self._lost_hands = self._lost_hands, 0
+            return lost
 
     def confirm(self, chunk: Chunk, confirmation: Confirmation) -> None:
         """Tell `confirmation` when the verdicts given so far in this chunk are confirmed.
@@ -1061,6 +1070,7 @@ class Member:
                 self._count_out(chunk, len(chunk.messages))
         for chunk in [c for c in self._active if c.lease is lease]:
             self.fenced_acks += chunk.verdicts.count(ACKED)
+            self._lost_hands += chunk.verdicts.count(HANDED, chunk.low, chunk.handed)
             chunk.verdicts[:] = chunk.verdicts.translate(_FORGET)
             self._active.remove(chunk)
 

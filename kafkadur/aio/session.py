@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from kafkadur_sharing.errors import KafkadurError
+
 if TYPE_CHECKING:
     from kafkadur.aio.subscription import Subscription
 
@@ -25,12 +27,20 @@ class Session:
     async def acknowledge(self) -> None:
         """Acknowledge everything delivered by the session so far, and wait until that is confirmed (rule K1).
 
-        Raises `LeaseLost` if a lease is gone: its messages are delivered again.
+        Raises `LeaseLost` if a lease is gone: its messages are delivered again, all others are acknowledged.
         """
-        for subscription in self._subscriptions:
-            await subscription.settle_received(acknowledge=True)
+        await self._settle(acknowledge=True)
 
     async def recover(self) -> None:
         """Roll back everything delivered and not settled: it comes again, counted as an attempt (rule K3)."""
+        await self._settle(acknowledge=False)
+
+    async def _settle(self, *, acknowledge: bool) -> None:
+        first: KafkadurError | None = None
         for subscription in self._subscriptions:
-            await subscription.settle_received(acknowledge=False)
+            try:
+                await subscription.settle_received(acknowledge=acknowledge)
+            except KafkadurError as error:
+                first = first or error
+        if first is not None:
+            raise first

@@ -12,6 +12,7 @@ import os
 from collections.abc import AsyncIterator, Callable, Iterator
 from datetime import timedelta
 from itertools import repeat
+from operator import length_hint
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
@@ -99,6 +100,8 @@ class Subscription:
         self._member = served.member
         self._signal = signal
         self._block: Iterator[Delivery] = iter(())
+        #: of a block made in advance: its chunk, its end, and the indices that were not received yet
+        self._waiting: tuple[Chunk, int, Iterator[int]] | None = None
         self._block_size = max(min(served.member.window // 4, _LONGEST_BLOCK), 1)
         self._one_by_one = served.member.window == 1 or served.member.passes
         #: whether the last block was waited for: then others had their turn
@@ -177,7 +180,12 @@ class Subscription:
         block = await self._next_block(self._block_size, timeout, one=True)
         if block is None:
             return None
-        return _one_by_one(*block) if self._one_by_one else _deliveries(*block)
+        if self._one_by_one:
+            return _one_by_one(*block)
+        chunk, start, end = block
+        indices = iter(range(start, end))
+        self._waiting = chunk, end, indices
+        return map(Delivery, repeat(chunk), indices, chunk.messages[start:end])
 
     async def _next_block(
         self, most: int, timeout: timedelta | float | None, *, one: bool = False
@@ -241,14 +249,23 @@ class Subscription:
                 await pool.start(handle, delivery)
 
     async def settle_received(self, *, acknowledge: bool) -> None:
-        """Acknowledge or roll back everything received and unsettled, and wait for it (rules K1, K3)."""
-        waiting: list[Delivery] = []
-        if not self._one_by_one:  # taken for the iterator, not yet received
-            waiting = list(self._block)
-            self._block = iter(waiting)
-        but = [(delivery._chunk, delivery._index) for delivery in waiting]  # noqa: SLF001 - of this package
+        """Acknowledge or roll back everything received and unsettled, and wait for it (rules K1, K3).
+
+        Raises `LeaseLost` if something could not be acknowledged because its lease is gone.
+        """
+        but: list[tuple[Chunk, int]] = []
+        if self._waiting is not None:  # taken for the iterator, not yet received
+            chunk, end, indices = self._waiting
+            but = [(chunk, index) for index in range(end - length_hint(indices), end)]
         for chunk in self._member.settle_handed(acknowledge=acknowledge, but=but):
             await _confirm(chunk)
+        lost = self._member.take_lost()
+        if lost and acknowledge:
+            raise LeaseLost(
+                f"The leases of {lost} deliveries ended before they were acknowledged.",
+                owner=f"subscription {self._member.display}",
+                remedy="do nothing: they are delivered again",
+            )
 
     async def _settle(self, delivery: Delivery, *, confirm: bool) -> None:
         try:
@@ -299,10 +316,6 @@ class Subscription:
         except LeaseLost:
             if error is None:
                 raise
-
-
-def _deliveries(chunk: Chunk, start: int, end: int) -> Iterator[Delivery]:
-    return map(Delivery, repeat(chunk), range(start, end), chunk.messages[start:end])
 
 
 def _one_by_one(chunk: Chunk, start: int, end: int) -> Iterator[Delivery]:

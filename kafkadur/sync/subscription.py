@@ -13,6 +13,7 @@ import os
 from collections.abc import Callable, Iterator
 from datetime import timedelta
 from itertools import repeat
+from operator import length_hint
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
@@ -97,6 +98,7 @@ class Subscription:
         self._member = served.member
         self._signal = signal
         self._block: Iterator[Delivery] = iter(())
+        self._waiting: tuple[Chunk, int, Iterator[int]] | None = None
         self._block_size = max(min(served.member.window // 4, _LONGEST_BLOCK), 1)
         self._one_by_one = served.member.window == 1 or served.member.passes
         self._rested = False
@@ -163,7 +165,12 @@ class Subscription:
         block = self._next_block(self._block_size, timeout, one=True)
         if block is None:
             return None
-        return _one_by_one(*block) if self._one_by_one else _deliveries(*block)
+        if self._one_by_one:
+            return _one_by_one(*block)
+        chunk, start, end = block
+        indices = iter(range(start, end))
+        self._waiting = (chunk, end, indices)
+        return map(Delivery, repeat(chunk), indices, chunk.messages[start:end])
 
     def _next_block(
         self, most: int, timeout: timedelta | float | None, *, one: bool = False
@@ -227,14 +234,23 @@ class Subscription:
                 pool.start(handle, delivery)
 
     def settle_received(self, *, acknowledge: bool) -> None:
-        """Acknowledge or roll back everything received and unsettled, and wait for it (rules K1, K3)."""
-        waiting: list[Delivery] = []
-        if not self._one_by_one:
-            waiting = list(self._block)
-            self._block = iter(waiting)
-        but = [(delivery._chunk, delivery._index) for delivery in waiting]
+        """Acknowledge or roll back everything received and unsettled, and wait for it (rules K1, K3).
+
+        Raises `LeaseLost` if something could not be acknowledged because its lease is gone.
+        """
+        but: list[tuple[Chunk, int]] = []
+        if self._waiting is not None:
+            chunk, end, indices = self._waiting
+            but = [(chunk, index) for index in range(end - length_hint(indices), end)]
         for chunk in self._member.settle_handed(acknowledge=acknowledge, but=but):
             _confirm(chunk)
+        lost = self._member.take_lost()
+        if lost and acknowledge:
+            raise LeaseLost(
+                f"The leases of {lost} deliveries ended before they were acknowledged.",
+                owner=f"subscription {self._member.display}",
+                remedy="do nothing: they are delivered again",
+            )
 
     def _settle(self, delivery: Delivery, *, confirm: bool) -> None:
         try:
@@ -283,10 +299,6 @@ class Subscription:
         except LeaseLost:
             if error is None:
                 raise
-
-
-def _deliveries(chunk: Chunk, start: int, end: int) -> Iterator[Delivery]:
-    return map(Delivery, repeat(chunk), range(start, end), chunk.messages[start:end])
 
 
 def _one_by_one(chunk: Chunk, start: int, end: int) -> Iterator[Delivery]:
