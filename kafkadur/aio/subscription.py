@@ -17,7 +17,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
 from kafkadur.aio.waiting import Breath, Confirmed, Pool, Signal, call, outcome
-from kafkadur.delivery import ACKED, FRESH, HANDED, SENT, Batch, Chunk
+from kafkadur.delivery import ACKED, FRESH, HANDED, LOST, SENT, Batch, Chunk
 from kafkadur.delivery import Delivery as PlainDelivery
 from kafkadur.durations import seconds
 from kafkadur.pump import Served
@@ -257,10 +257,12 @@ class Subscription:
         if self._waiting is not None:  # taken for the iterator, not yet received
             chunk, end, indices = self._waiting
             but = [(chunk, index) for index in range(end - length_hint(indices), end)]
-        for chunk in self._member.settle_handed(acknowledge=acknowledge, but=but):
-            await _confirm(chunk)
-        lost = self._member.take_lost()
-        if lost and acknowledge:
+        try:
+            for chunk in self._member.settle_handed(acknowledge=acknowledge, but=but):
+                await _confirm(chunk)
+        finally:  # an error tells of the loss, too
+            lost = self._member.take_lost() - sum(chunk.verdicts[index] == LOST for chunk, index in but)
+        if lost > 0 and acknowledge:
             raise LeaseLost(
                 f"The leases of {lost} deliveries ended before they were acknowledged.",
                 owner=f"subscription {self._member.display}",

@@ -6,8 +6,10 @@ import argparse
 import contextlib
 import json
 import logging
+import os
 import signal
 import sys
+import threading
 import time
 from collections.abc import Generator, Iterator, Sequence
 from contextlib import ExitStack
@@ -22,7 +24,7 @@ from rich.console import Console
 from kafkadur.demo.display import Display
 from kafkadur.demo.flights import ALL, SHORT
 from kafkadur.demo.story import Outcome, Stage, play
-from kafkadur.stack import FOLDER, down, embedded, status, up
+from kafkadur.stack import FOLDER, Stack, down, embedded, status, up
 from kafkadur.stack.errors import file_error
 from kafkadur_sharing.errors import KafkadurError
 
@@ -33,6 +35,8 @@ SIGNALLED: Final = 128
 
 #: What workers leave in the output folder.
 _LEFT: Final = ("*.ledger", "*.log")
+#: Seconds between two looks whether the servers still run.
+_LOOK_S: Final = 0.5
 _SIGNALS: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
@@ -60,6 +64,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         outcome = _run(options, Display(console), seconds)
         line, code = outcome.line, OK if outcome.ok else FAILED
+    except ServerEnded as ended:
+        line, code = f"demo: FAILED {ended.failure}", FAILED
     except Interrupted as interrupted:
         line, code = "demo: interrupted", SIGNALLED + interrupted.number
     except KafkadurError as error:
@@ -73,6 +79,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
         sys.stdout.write(json.dumps(_document(line, code, outcome, seconds)) + "\n")
     console.print(line, markup=False, highlight=False, soft_wrap=True)
     return code
+
+
+class ServerEnded(Exception):
+    """A server of the demo ended by itself."""
+
+    def __init__(self, failure: KafkadurError) -> None:
+        """`failure` says which one, and why."""
+        super().__init__(str(failure))
+        self.failure = failure
 
 
 def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
@@ -153,7 +168,39 @@ def _stack(display: Display) -> Generator[tuple[str, str], None, None]:
     with ExitStack() as running:
         with display.bar("starting Kafka and Valkey") as bar:
             stack = running.enter_context(embedded(progress=bar.update))
-        yield stack.kafka, stack.redis
+        with _watched(stack):
+            yield stack.kafka, stack.redis
+
+
+@contextlib.contextmanager
+def _watched(stack: Stack) -> Generator[None, None, None]:
+    """Raise `ServerEnded` when a server ends by itself: what waits for it would wait for long."""
+    found: list[KafkadurError] = []
+    over = threading.Event()
+
+    def watch() -> None:
+        while not over.wait(_LOOK_S):
+            failure = next(filter(None, (server.failure() for server in stack.servers)), None)
+            if failure is not None and not over.is_set():
+                found.append(failure)
+                os.kill(os.getpid(), signal.SIGTERM)  # wakes the main thread wherever it waits
+                return
+
+    watcher = threading.Thread(target=watch, name="demo-servers", daemon=True)
+    watcher.start()
+    try:
+        yield
+    except Interrupted:
+        if found:
+            raise ServerEnded(found[0]) from None
+        raise
+    except (KafkadurError, KafkaException):  # whoever noticed first: the reason is the same, and told better
+        failure = next(filter(None, (server.failure() for server in stack.servers)), None)
+        if failure is not None:
+            raise ServerEnded(failure) from None
+        raise
+    finally:
+        over.set()
 
 
 @contextlib.contextmanager

@@ -97,6 +97,15 @@ class Server(ABC):
         """Let a frozen server go on."""
         self._supervisor.signal(self.name, signal.SIGCONT)
 
+    def failure(self) -> StackError | None:
+        """Why it does not run any more, as far as it said; None while it runs, and before its first start."""
+        code = self._supervisor.exit_code(self.name) if self.pid else None
+        if code is None:
+            return None
+        return self._failure(
+            f"ended by itself, with status {code}" if code >= 0 else f"was ended by signal {-code}"
+        )
+
     def _end(self, number: signal.Signals) -> None:
         if not self.running:
             return
@@ -115,7 +124,9 @@ class Server(ABC):
         if any("Address already in use" in line for line in tail):
             return port_taken(None, self.name)
         reasons = [
-            line.strip() for line in tail if any(sign in line for sign in ("ERROR", "FATAL", "Error:", "# "))
+            line.strip()
+            for line in tail
+            if any(sign in line for sign in ("ERROR", "FATAL", "Error:", "# ")) and "WARNING" not in line
         ]
         reason = f": {reasons[-1][:300]}" if reasons else ""
         return StackError(

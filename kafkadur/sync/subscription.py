@@ -17,7 +17,7 @@ from operator import length_hint
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
-from kafkadur.delivery import ACKED, FRESH, HANDED, SENT, Batch, Chunk
+from kafkadur.delivery import ACKED, FRESH, HANDED, LOST, SENT, Batch, Chunk
 from kafkadur.delivery import Delivery as PlainDelivery
 from kafkadur.durations import seconds
 from kafkadur.pump import Served
@@ -242,10 +242,12 @@ class Subscription:
         if self._waiting is not None:
             chunk, end, indices = self._waiting
             but = [(chunk, index) for index in range(end - length_hint(indices), end)]
-        for chunk in self._member.settle_handed(acknowledge=acknowledge, but=but):
-            _confirm(chunk)
-        lost = self._member.take_lost()
-        if lost and acknowledge:
+        try:
+            for chunk in self._member.settle_handed(acknowledge=acknowledge, but=but):
+                _confirm(chunk)
+        finally:
+            lost = self._member.take_lost() - sum((chunk.verdicts[index] == LOST for chunk, index in but))
+        if lost > 0 and acknowledge:
             raise LeaseLost(
                 f"The leases of {lost} deliveries ended before they were acknowledged.",
                 owner=f"subscription {self._member.display}",

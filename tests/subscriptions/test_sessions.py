@@ -404,6 +404,22 @@ async def test_what_was_lost_comes_again_and_can_be_acknowledged(place: Place, k
             await nothing(subscription)
 
 
+@both_types
+async def test_lost_leases_are_told_once(place: Place, kind: str) -> None:
+    """Of the ten records that the iterator took three were received; nothing is received after the loss."""
+    topic = place.topic(range(1, 31))
+    async with place.connect(session_timeout=SESSION) as connection:
+        session = connection.session()
+        async with await connection.subscribe(
+            topic, durable="d", type=kind, window=WINDOW, start="earliest", session=session
+        ) as subscription:
+            await take(subscription, 3)
+            lose_state(place, subscription)
+            with contextlib.suppress(LeaseLost):
+                await session.acknowledge()
+            await session.acknowledge()
+
+
 async def test_lost_leases_of_one_do_not_hinder_the_others(place: Place, settled: Counts) -> None:
     topic = place.topic([1, 2])
     async with place.connect(session_timeout=SESSION) as connection:
