@@ -114,6 +114,32 @@ def test_ctrl_c_leaves_nothing_running(tmp_path: Path, environment: dict[str, st
     assert list((tmp_path / "t").iterdir()) == []
 
 
+@pytest.mark.parametrize(
+    ("moment", "server", "name"),
+    [
+        ("loading", "java", "broker-1"),
+        ("4 members", "java", "broker-1"),
+        ("4 members", "valkey-server", "valkey"),
+    ],
+)
+def test_a_server_that_ends_is_named(
+    tmp_path: Path, environment: dict[str, str], moment: str, server: str, name: str
+) -> None:
+    demo = start(tmp_path, environment)
+    assert demo.stdout is not None
+    assert demo.stderr is not None
+    with demo.stdout, demo.stderr:
+        assert any(moment in line for line in demo.stdout)
+        children = children_of(demo.pid)
+        killed = [pid for pid in children if Path(f"/proc/{pid}/cmdline").read_bytes().count(server.encode())]
+        os.kill(min(killed), signal.SIGKILL)
+        out, err = demo.communicate(timeout=TIMEOUT)
+    assert demo.returncode == 1
+    assert out.strip().splitlines()[-1].startswith(f"demo: FAILED {name} was ended by signal 9")
+    assert "Traceback" not in err
+    assert_gone(children)
+
+
 def test_workers_die_with_the_demo(tmp_path: Path, environment: dict[str, str]) -> None:
     demo = start(tmp_path, environment)
     assert demo.stdout is not None
