@@ -53,3 +53,22 @@ def test_exclusive(folder: Path) -> None:
     lines = run(ROOT / "examples" / "exclusive.py", folder).splitlines()
     assert lines[0] == "refused: the first holds it"
     assert [line.partition(",")[0] for line in lines[1:]] == [f"b'entry {n}'" for n in range(3)]
+
+
+def test_serial(folder: Path) -> None:
+    lines = run(ROOT / "examples" / "serial.py", folder).splitlines()
+    assert [line.partition(": ")[2] for line in lines] == [f"b'step {n}'" for n in range(6)]
+    names = [line.partition(": ")[0] for line in lines]
+    assert names[1:] != names[:-1], "both had turns"
+    assert set(names) == {"Ada", "Bob"}
+
+
+def test_priority(folder: Path) -> None:
+    lines = run(ROOT / "examples" / "priority.py", folder).splitlines()
+    assert lines == [
+        "main site: b'order 0'",
+        "main site: b'order 1'",
+        "spare site: became-active",
+        "spare site: b'order 2'",
+        "spare site: b'order 3'",
+    ]
