@@ -36,6 +36,7 @@ from kafkadur.headers import (
     Property,
     encode,
 )
+from kafkadur_coordinators.client_log import client_log
 from kafkadur_sharing.errors import ConnectionClosed, DeliveryFailed, ForkedConnection, IllegalState
 
 _log = logging.getLogger(__name__)
@@ -539,7 +540,7 @@ def _settings(config: Mapping[str, object], connection_id: str) -> dict[str, Any
         # together.
         del defaults["enable.idempotence"]
     # What librdkafka has to say goes where the rest of the library logs, not to stderr.
-    defaults["logger"] = _log
+    defaults["logger"] = client_log
     return {**defaults, **config}
 
 

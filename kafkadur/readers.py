@@ -18,6 +18,7 @@ from typing import Any
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
 
 from kafkadur.member import Member
+from kafkadur_coordinators.client_log import client_log
 from kafkadur_coordinators.topics import mirror_floors
 from kafkadur_sharing.errors import KafkadurError, StateLost
 
@@ -78,6 +79,9 @@ class _Reader:
         self, *, name: str, config: Mapping[str, Any], topic: str, fail: Callable[[KafkadurError], None]
     ) -> None:
         self._config = dict(config)
+        self._error_cb: Callable[[KafkaError], None] | None = self._config.pop("error_cb", None)
+        #: Kafka did not answer the last time anything was heard of it.
+        self._silent = False
         self._topic = topic
         self._fail = fail
         self._commands: deque[Callable[[Consumer], None]] = deque()
@@ -102,7 +106,7 @@ class _Reader:
         self._work.set()
 
     def _main(self) -> None:
-        consumer = Consumer(self._config, logger=_log)
+        consumer = Consumer({**self._config, "error_cb": self._hear}, logger=client_log)
         try:
             self._loop(consumer)
         except KafkadurError as error:
@@ -114,6 +118,25 @@ class _Reader:
 
     def _loop(self, consumer: Consumer) -> None:
         raise NotImplementedError
+
+    def _hear(self, error: KafkaError) -> None:
+        """Tell when no broker answers any more; the user's own `error_cb` hears everything."""
+        if error.code() == KafkaError._ALL_BROKERS_DOWN and not self._silent:  # noqa: SLF001 - as above
+            self._silent = True
+            _log.warning(
+                "Kafka, which keeps the messages, does not answer. State: %s. Owner: topic %s. Remedy: check "
+                "that Kafka runs and can be reached; reading goes on by itself.",
+                error.str(),
+                self._topic,
+            )
+        if self._error_cb is not None:
+            self._error_cb(error)
+
+    def _heard(self) -> None:
+        """Note that Kafka answers."""
+        if self._silent:
+            self._silent = False
+            _log.warning("Kafka answers again: topic %s", self._topic)
 
     def _obey(self, consumer: Consumer) -> None:
         self._work.clear()
@@ -217,6 +240,7 @@ class TailReader(_Reader):
                 if message is None:
                     continue
                 messages = [message, *consumer.consume(_AT_ONCE, 0)]
+            self._heard()
             for partition, group in by_partition(messages):
                 if partition in self._followed:
                     self._give(partition, group)
@@ -308,6 +332,8 @@ class PointReader(_Reader):
                 if not messages:
                     message = consumer.poll(_WAIT)
                     messages = [] if message is None else [message]
+                if messages:
+                    self._heard()
                 records, reached = self._sort_out(messages, reached)
                 if not self._member.add_range_records(token, records, reached):
                     return

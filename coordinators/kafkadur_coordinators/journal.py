@@ -6,7 +6,6 @@ a shard to its end. What the records mean is `records.py`. One `Journal` is used
 
 from __future__ import annotations
 
-import logging
 import time
 import uuid
 import zlib
@@ -17,10 +16,9 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Produ
 from confluent_kafka.admin import AdminClient, ConfigResource, NewTopic, ResourceType
 
 from kafkadur_coordinators import records
+from kafkadur_coordinators.client_log import client_log
 from kafkadur_coordinators.records import Change, Entry
 from kafkadur_sharing.errors import CoordinatorRefused, StateLost
-
-_log = logging.getLogger("kafkadur.kafka")
 
 #: Partitions of a new journal.
 DEFAULT_SHARDS = 64
@@ -79,7 +77,7 @@ class Journal:
         """
         if self._count is not None:
             return self._count
-        admin = AdminClient(self._config, logger=_log)
+        admin = AdminClient(self._config, logger=client_log)
         metadata = self._metadata(admin)
         if metadata is None:
             self._create(admin)
@@ -190,7 +188,7 @@ class Journal:
             # Not idempotent: that costs half a second at the first record, and a record written twice
             # changes nothing (the first of equal ones counts). One request in flight keeps the order.
             config = {"acks": "all", "enable.idempotence": False, "max.in.flight": 1, "linger.ms": 0}
-            self._producer = Producer({**self._config, **config}, logger=_log)
+            self._producer = Producer({**self._config, **config}, logger=client_log)
         done: list[tuple[KafkaError | None, Message]] = []
         self._producer.produce(
             self.topic,
@@ -220,7 +218,7 @@ class Journal:
                     "auto.offset.reset": "earliest",
                     "fetch.wait.max.ms": 10,
                 },
-                logger=_log,
+                logger=client_log,
             )
         consumer = self._consumer
         found: dict[int, list[tuple[int, bytes, bytes]]] = {shard: [] for shard in shards}

@@ -223,11 +223,11 @@ class RedisCoordinator:
                 owner=self._where,
                 remedy="set maxmemory-policy noeviction",
             )
-        if info.get("aof_enabled", "0") == "0" and self._on_warning:
+        loading = info.get("loading", "0") != "0"  # says that it has no append-only file while it reads it
+        if info.get("aof_enabled", "0") == "0" and not loading and self._on_warning:
             self._on_warning(
                 f"Redis at {self._where} keeps no append-only file: after its restart messages since the "
-                "mirrored floor "
-                "are delivered again. Set appendonly yes to avoid that."
+                "mirrored floor are delivered again. Set appendonly yes to avoid that."
             )
 
     def _info(self, *sections: str) -> dict[str, str]:

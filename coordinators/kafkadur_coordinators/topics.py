@@ -7,7 +7,6 @@ are read here and written by the members' readers.
 
 from __future__ import annotations
 
-import logging
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -24,9 +23,8 @@ from confluent_kafka import (
 )
 from confluent_kafka.admin import AdminClient, OffsetSpec
 
+from kafkadur_coordinators.client_log import client_log
 from kafkadur_sharing.errors import InvalidDestination, StateLost
-
-_log = logging.getLogger("kafkadur.kafka")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -50,7 +48,7 @@ class Topics:
     def __init__(self, kafka: Mapping[str, Any], *, timeout: float = 15.0) -> None:
         """`kafka` is confluent configuration; `timeout` in seconds."""
         self._config = dict(kafka)
-        self._admin = AdminClient(self._config, logger=_log)
+        self._admin = AdminClient(self._config, logger=client_log)
         self._timeout = timeout
 
     def describe(self, topic: str) -> TopicInfo:

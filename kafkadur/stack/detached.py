@@ -10,10 +10,12 @@ import json
 import os
 import shutil
 import signal
+import socket
 import time
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from urllib.parse import urlsplit
 
 from confluent_kafka import KafkaException
 
@@ -163,6 +165,19 @@ def _same(running: RunningStack, plan: Plan) -> RunningStack:
             f"A stack of another shape runs here: {running.brokers} broker(s), process {running.pid}. "
             "Stop it first: kafkadur down."
         )
+    for what, address in (
+        ("Kafka", running.kafka.partition(",")[0]),
+        ("Valkey", urlsplit(running.redis).netloc),
+    ):
+        host, _, port = address.rpartition(":")
+        try:
+            socket.create_connection((host, int(port)), timeout=ASK_S).close()
+        except OSError as error:
+            raise StackError(
+                f"A stack runs here, but its {what} at {address} does not answer "
+                f"({error.strerror or error}); its logs are in {running.logs}. "
+                "Stop it and start again: kafkadur down, kafkadur up."
+            ) from error
     return running
 
 

@@ -54,6 +54,18 @@ def test_state_of_a_killed_stack_is_not_believed(tmp_path: Path) -> None:
         down(folder)
 
 
+def test_stack_whose_valkey_died_is_not_given_out(tmp_path: Path) -> None:
+    folder = tmp_path / ".kafkadur"
+    running = up(folder)
+    try:
+        with redis.Redis.from_url(running.redis) as client:
+            os.kill(int(client.info("server")["process_id"]), signal.SIGKILL)
+        with pytest.raises(StackError, match=r"its Valkey at .* does not answer .*kafkadur down"):
+            up(folder)
+    finally:
+        assert down(folder)
+
+
 def test_failed_up_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("JAVA_HOME", str(tmp_path / "no-java"))
     with pytest.raises(StackError, match="JAVA_HOME"):

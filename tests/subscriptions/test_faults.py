@@ -226,8 +226,10 @@ async def test_kafka_restarts_in_the_middle(fragile: Place, kind: str) -> None:
 
 
 @both_types
-async def test_messages_published_after_kafka_came_back(fragile: Place, kind: str) -> None:
-    """A consumer that waits through the restart goes on by itself."""
+async def test_messages_published_after_kafka_came_back(
+    fragile: Place, kind: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A consumer that waits through the restart goes on by itself, and says so."""
     topic = fragile.topic([1])
     (broker,) = fragile.stack.brokers
     async with (
@@ -244,6 +246,11 @@ async def test_messages_published_after_kafka_came_back(fragile: Place, kind: st
         delivery = await waiting
         assert delivery is not None
         assert number(delivery) == 2
+    told = [record.message for record in caplog.records if record.name == "kafkadur.readers"]
+    assert "does not answer" in told[0]
+    assert told[1] == f"Kafka answers again: topic {topic}"
+    refused = [line for line in caplog.messages if "Connection refused" in line]
+    assert len(refused) <= 8, "repeats are left out"
 
 
 async def test_evicting_redis_is_refused() -> None:

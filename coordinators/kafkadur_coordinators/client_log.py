@@ -1,0 +1,57 @@
+"""Where Kafka's client library logs: the logger `kafkadur.kafka`, freed of what it says over and over.
+
+librdkafka tells of every attempt to connect, several times a second and once for each of its clients. Of
+lines that differ in numbers only the first is passed on, the others of half a minute are not. What it tries
+again by itself is told at level INFO.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+import threading
+import time
+from collections.abc import Callable
+from typing import Final
+
+#: Seconds for which the same line is not told again.
+QUIET_S: Final = 30.0
+#: How many different lines are remembered.
+_REMEMBERED: Final = 256
+_NUMBER: Final = re.compile(r"\d+")
+
+
+class Repeats(logging.Filter):
+    """Lets the first of equal lines through; safe to be called by many threads."""
+
+    def __init__(self, *, monotonic: Callable[[], float] = time.monotonic) -> None:
+        """Take the clock, seconds."""
+        super().__init__()
+        self._monotonic = monotonic
+        self._lock = threading.Lock()
+        self._told: dict[str, float] = {}
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        """Say whether a record is passed on; lowers the level of what is tried again anyway."""
+        if not isinstance(record.args, tuple) or len(record.args) != 3:  # noqa: PLR2004 - what librdkafka's are
+            return True
+        kind, client, text = map(str, record.args)
+        if text.endswith(": retrying"):
+            record.levelno, record.levelname = logging.INFO, "INFO"
+        # the client's number does not make it another line, its broker's does
+        line = f"{kind} {client.partition('#')[2].partition('-')[0]} {_NUMBER.sub('0', text)}"
+        now = self._monotonic()
+        with self._lock:
+            if now - self._told.get(line, -QUIET_S) < QUIET_S:
+                return False
+            self._told.pop(line, None)
+            self._told[line] = now
+            if len(self._told) > _REMEMBERED:
+                del self._told[next(iter(self._told))]
+        return record.levelno >= logging.WARNING or logging.getLogger(record.name).isEnabledFor(
+            record.levelno
+        )
+
+
+client_log: Final = logging.getLogger("kafkadur.kafka")
+client_log.addFilter(Repeats())
