@@ -504,6 +504,6 @@ def test_librdkafka_logs_to_logging_and_not_to_stderr(
     with pytest.raises(DeliveryFailed):
         producer.close(LIMIT)
     assert f"127.0.0.1:{port}" in caplog.text
-    assert {record.name for record in caplog.records} == {"kafkadur.producer"}
+    assert {record.name for record in caplog.records} == {"kafkadur.kafka"}
     assert "secret" not in caplog.text
     assert capfd.readouterr().err == ""

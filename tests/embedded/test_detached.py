@@ -59,7 +59,9 @@ def test_stack_whose_valkey_died_is_not_given_out(tmp_path: Path) -> None:
     running = up(folder)
     try:
         with redis.Redis.from_url(running.redis) as client:
-            os.kill(int(client.info("server")["process_id"]), signal.SIGKILL)
+            pid = int(client.info("server")["process_id"])
+            os.kill(pid, signal.SIGKILL)
+        wait_until(lambda: not alive(pid), "the end of the killed Valkey")
         with pytest.raises(StackError, match=r"its Valkey at .* does not answer .*kafkadur down"):
             up(folder)
     finally:
