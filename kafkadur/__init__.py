@@ -38,6 +38,7 @@ from kafkadur_sharing.errors import (
     TopicChanged,
 )
 from kafkadur_sharing.keys import ClientIdPolicy
+from kafkadur_sharing.selector import Selector
 
 __all__ = [
     "AlreadySettled",
@@ -65,6 +66,7 @@ __all__ = [
     "Producer",
     "Receipt",
     "ResourceLimit",
+    "Selector",
     "Session",
     "Settings",
     "StateLost",

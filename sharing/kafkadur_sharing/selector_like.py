@@ -1,0 +1,66 @@
+"""LIKE: whether a text matches a pattern of characters, `_` (any one character) and `%` (any number of them).
+
+A matcher reads a text once, character by character, whatever the pattern: there is nothing to backtrack. What
+does not live here: how a pattern and its escape character are written in a selector (`selector.lark`), and
+what LIKE says of a value that is no text (`selector_compile.py`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final
+
+#: Stand for `_` and `%` in a pattern of which the escapes are gone.
+_ANY_ONE: Final = object()
+_ANY_NUMBER: Final = object()
+
+
+def like(pattern: str, escape: str | None = None) -> Callable[[str], bool]:
+    """Return the test whether a whole text matches `pattern`; a character is one code point.
+
+    Behind `escape`, which is one character, any character stands for itself. Raises `ValueError` if the
+    pattern ends with its escape character.
+    """
+    # Of what has to match one character each, in the order of the pattern: bit i of `anything` says whether
+    # number i is `_`, bit i of `fits[char]` whether it is that character or `_`, and bit i of `loops` whether
+    # a `%` stands before it.
+    anything = loops = length = 0
+    fits: dict[str, int] = {}
+    for part in _parts(pattern, escape):
+        bit = 1 << length
+        if part is _ANY_NUMBER:
+            loops |= bit
+            continue
+        if isinstance(part, str):
+            fits[part] = fits.get(part, 0) | bit
+        else:
+            anything |= bit
+        length += 1
+    fits = {char: bits | anything for char, bits in fits.items()}
+    whole = 1 << length
+
+    def matches(text: str) -> bool:
+        # Bit i of the state says whether the first i of the pattern can match what was read of the text.
+        state = 1
+        for char in text:
+            state = (state & loops) | (state & fits.get(char, anything)) << 1
+            if not state:
+                return False
+        return state & whole != 0
+
+    return matches
+
+
+def _parts(pattern: str, escape: str | None) -> list[object]:
+    """Return the characters of a pattern without escapes, and the two wildcards in it."""
+    parts: list[object] = []
+    chars = iter(pattern)
+    for char in chars:
+        if char == escape:
+            escaped = next(chars, None)
+            if escaped is None:
+                raise ValueError("the pattern ends with its escape character")
+            parts.append(escaped)
+        else:
+            parts.append({"_": _ANY_ONE, "%": _ANY_NUMBER}.get(char, char))
+    return parts
