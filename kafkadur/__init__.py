@@ -9,6 +9,7 @@ from kafkadur.aio.session import Session
 from kafkadur.aio.subscription import Delivery, Subscription
 from kafkadur.delivery import Batch
 from kafkadur.events import Event
+from kafkadur.handlers import Reject
 from kafkadur.producer import Producer, Receipt
 from kafkadur.settings import Settings
 from kafkadur.stack import embedded
@@ -38,6 +39,7 @@ from kafkadur_sharing.errors import (
     TopicChanged,
 )
 from kafkadur_sharing.keys import ClientIdPolicy
+from kafkadur_sharing.redelivery import Redelivery
 from kafkadur_sharing.selector import Selector
 
 __all__ = [
@@ -65,6 +67,8 @@ __all__ = [
     "NotConnected",
     "Producer",
     "Receipt",
+    "Redelivery",
+    "Reject",
     "ResourceLimit",
     "Selector",
     "Session",

@@ -21,7 +21,8 @@ if TYPE_CHECKING:
     from kafkadur.member import Member
 
 #: Verdict bytes. SENT (an acknowledgement) and RETURNED travel in an exchange or have been confirmed.
-FRESH, HANDED, ACKED, ROLLED_BACK, RELEASED, SENT, LOST, RETURNED = range(8)
+#: REJECTED waits until its dead letter is written, then it is DEAD; OVERDUE was held too long.
+FRESH, HANDED, ACKED, ROLLED_BACK, RELEASED, SENT, LOST, RETURNED, REJECTED, DEAD, OVERDUE = range(11)
 
 
 class Lease:
@@ -31,6 +32,7 @@ class Lease:
     """
 
     __slots__ = (
+        "alone",
         "attempts",
         "chunks",
         "end",
@@ -62,6 +64,7 @@ class Lease:
         lane: bool,
         seen: int,
         stretch: Sequence[int] = (),
+        alone: bool = False,
     ) -> None:
         """A lease that holds nothing yet.
 
@@ -76,6 +79,8 @@ class Lease:
         self.redelivered = redelivered
         self.lane = lane
         self.seen = seen
+        #: handed out only while nothing else is in the application's hands
+        self.alone = alone
         #: next offset to be filled with a record
         self.fill = start
         #: offsets without a decision; a lane's are counted as it is filled
@@ -104,6 +109,7 @@ class Chunk:
         "member",
         "messages",
         "offsets",
+        "overdue",
         "taken",
         "verdicts",
         "weight",
@@ -135,6 +141,8 @@ class Chunk:
         #: records before this index have a verdict that was sent
         self.low = 0
         self.delays: dict[int, int] = {}
+        #: records that were held too long and have been rolled back
+        self.overdue: set[int] = set()
 
     def offset(self, index: int) -> int:
         """Offset of a record."""
@@ -159,7 +167,7 @@ class Chunk:
 class Delivery:
     """One message in the application's hands.
 
-    It ends with one verdict: `ack` or `rollback` (and `ack_nowait`). A second verdict raises
+    It ends with one verdict: `ack`, `rollback`, `reject` or `release`. A second verdict raises
     `AlreadySettled`; a verdict after the lease went raises `LeaseLost`. Every method may be called from any
     thread, the awaitable ones in the loop of the subscription.
     """
@@ -251,7 +259,7 @@ class Delivery:
     @property
     def settled(self) -> bool:
         """Whether it has its verdict."""
-        return self._chunk.verdicts[self._index] not in (HANDED, LOST)
+        return self._chunk.verdicts[self._index] not in (HANDED, LOST, OVERDUE)
 
     def __repr__(self) -> str:
         """Where it lies and which attempt it is; never the payload."""
@@ -270,19 +278,33 @@ class Delivery:
             self._refuse()
         verdicts[index] = ACKED
 
-    def rollback_nowait(self, delay: float = 0.0) -> None:
-        """Give the message back locally, counted as an attempt; it comes again after `delay` seconds.
+    def rollback_nowait(self, delay: float | None = None) -> None:
+        """Give the message back locally, counted as an attempt.
 
-        Raises `AlreadySettled` or `LeaseLost`.
+        It comes again after `delay` seconds, None: after the back-off of the redelivery policy. If this was
+        the last attempt the policy allows, it becomes a dead letter. Raises `AlreadySettled` or `LeaseLost`.
         """
         self._roll_back(delay)
         self._chunk.member.poke()
 
-    def _roll_back(self, delay: float) -> None:
+    def _roll_back(self, delay: float | None) -> None:
         chunk, index = self._chunk, self._index
         if chunk.verdicts[index] != HANDED:
             self._refuse()
-        chunk.member.roll_back(chunk, index, round(delay * 1000))
+        chunk.member.roll_back(chunk, index, -1 if delay is None else round(delay * 1000))
+
+    def reject_nowait(self, reason: str = "") -> None:
+        """Give the message up locally: it is settled as soon as its dead letter is written.
+
+        Raises `AlreadySettled` or `LeaseLost`.
+        """
+        self._reject(reason)
+
+    def _reject(self, reason: str) -> None:
+        chunk, index = self._chunk, self._index
+        if chunk.verdicts[index] != HANDED:
+            self._refuse()
+        chunk.member.reject(chunk, index, reason)
 
     def release_nowait(self) -> None:
         """Give the message back locally without counting an attempt.
@@ -301,6 +323,13 @@ class Delivery:
     def _refuse(self) -> None:
         verdict = self._chunk.verdicts[self._index]
         where = f"{self.topic}[{self.partition}]@{self.offset}"
+        if verdict == OVERDUE or self._index in self._chunk.overdue:
+            raise LeaseLost(
+                "The message was held longer than the redelivery policy allows.",
+                state=f"{where}, max_hold is over",
+                owner=f"subscription {self._chunk.member.display}",
+                remedy="do nothing: it is delivered again; call extend() before, or allow more time",
+            )
         if verdict == LOST or self._chunk.lease.lost:
             raise LeaseLost(
                 state=f"{where}, fencing token {self.fencing_token}",

@@ -10,6 +10,9 @@ from collections import deque
 
 from confluent_kafka import Message
 
+#: Records, the offset of the first, and all offsets if they do not follow one another.
+Piece = tuple[list[Message], int, list[int] | None]
+
 
 class ReadBatch:
     """Records of one partition in offset order."""
@@ -98,14 +101,14 @@ class Feed:
             self.buffered -= index
         self.kept_from = max(self.kept_from, min(offset, self.position))
 
-    def take(self, start: int, end: int) -> tuple[list[tuple[list[Message], int, list[int] | None]], int]:
+    def take(self, start: int, end: int) -> tuple[list[Piece], int]:
         """Take the records in [start, end): pieces (records, first offset, offsets or None), and how far.
 
         Everything before the offset reached is in the pieces or does not exist. What lies before `start` is
         dropped.
         """
         self.drop_before(start)
-        pieces: list[tuple[list[Message], int, list[int] | None]] = []
+        pieces: list[Piece] = []
         while self.batches:
             batch = self.batches[0]
             if batch.first >= end:

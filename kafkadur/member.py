@@ -18,8 +18,24 @@ from typing import Protocol
 
 from confluent_kafka import Message
 
-from kafkadur.delivery import ACKED, HANDED, LOST, RELEASED, RETURNED, ROLLED_BACK, SENT, Chunk, Lease
-from kafkadur.feed import Feed, ReadBatch
+from kafkadur.dead_letters import Cause, Letter
+from kafkadur.delivery import (
+    ACKED,
+    DEAD,
+    HANDED,
+    LOST,
+    OVERDUE,
+    REJECTED,
+    RELEASED,
+    RETURNED,
+    ROLLED_BACK,
+    SENT,
+    Chunk,
+    Lease,
+)
+from kafkadur.feed import Feed, Piece, ReadBatch
+from kafkadur.filtering import Takes
+from kafkadur.holding import Holding
 from kafkadur_coordinators.interface import (
     MAX_PARTITIONS,
     Attached,
@@ -34,7 +50,7 @@ from kafkadur_coordinators.interface import (
     Settled,
     Standing,
 )
-from kafkadur_sharing.definition import HeaderType
+from kafkadur_sharing.definition import Definition, SubscriptionType
 from kafkadur_sharing.errors import Fenced, KafkadurError, LeaseLost
 
 #: Above so many ranges of one lease a bitmap is sent.
@@ -47,12 +63,23 @@ BYTES_STEP = 8
 _ROUNDING = 0.002
 #: Spans of a lane, in records, for which the horizon is not extended ahead of time.
 _SMALL_SPAN = 512
+#: Offsets that are read ahead at most for the sake of a selector.
+MOST_SCANNED = 50_000
+#: Records over which the part that a selector takes is averaged.
+_LATELY = 100_000
 #: Up to so many members that take turns read on while others have theirs: each uses an eighth of it.
 _READ_ALONG = 8
-_ACKS = re.compile(bytes((ACKED,)) + b"+")
-_OTHERS = re.compile(b"[" + bytes((ROLLED_BACK, RELEASED)) + b"]")
+_ACKS = re.compile(b"[" + bytes((ACKED, DEAD)) + b"]+")
+_OTHERS = re.compile(b"[" + bytes((ROLLED_BACK, RELEASED, OVERDUE)) + b"]")
 _GONE = (SENT, RETURNED)
-_FORGET = bytes.maketrans(bytes((HANDED, ACKED, ROLLED_BACK, RELEASED)), bytes((LOST, LOST, LOST, LOST)))
+_OPEN = bytes((HANDED, ACKED, ROLLED_BACK, RELEASED, REJECTED, DEAD, OVERDUE))
+_FORGET = bytes.maketrans(_OPEN, bytes((LOST,)) * len(_OPEN))
+_RELEASE = bytes.maketrans(bytes((HANDED, REJECTED)), bytes((RELEASED, RELEASED)))
+
+#: Types of which one member at a time holds all.
+_LANES = (SubscriptionType.EXCLUSIVE, SubscriptionType.PRIORITY, SubscriptionType.SERIAL)
+#: Those whose lanes may pass to another member.
+_PASSING = (SubscriptionType.PRIORITY, SubscriptionType.SERIAL)
 
 
 class Reading(Protocol):
@@ -85,37 +112,49 @@ class Member:
         self,
         *,
         display: str,
-        lane: bool,
-        passes: bool = False,
-        turns: bool = False,
+        definition: Definition,
         window: int,
         window_bytes: int,
         budget: int,
         session: float,
-        header_types: Mapping[str, HeaderType] | None,
         monotonic: Callable[[], float],
         alive: Callable[[], bool],
         poke: Callable[[], None],
         nudge: Callable[[Member], bool],
+        bury: Callable[[Letter], None],
+        takes: Takes | None,
         partitions: int,
     ) -> None:
         """`window` and `budget` in records, `window_bytes` in bytes, `session` (time-out) in seconds.
 
-        `lane`: messages come in order to one holder at a time; `passes`: it may pass to another member while
-        this one is attached; `turns`: it does so by itself.
-
         `alive` says whether the process is seen by others; `poke` asks the pump to look at this member
-        soon, `nudge` now: it may do so in the calling thread.
+        soon, `nudge` now: it may do so in the calling thread. `bury` writes a dead letter. `takes`
+        says which records the subscription takes (None: all of them).
         """
         self.display = display
-        self.lane = lane
-        self.passes = passes
-        self.turns = turns
+        self.definition = definition
+        self.header_types = definition.header_types
+        #: messages come in order to one holder at a time
+        self.lane = definition.type in _LANES
+        #: it may pass to another member while this one is attached
+        self.passes = definition.type in _PASSING
+        #: it does so by itself
+        self.turns = definition.type is SubscriptionType.SERIAL
+        #: what comes later waits for a message that was rolled back, until it is settled
+        self.strict = self.lane and definition.strict_order
+        self._policy = definition.redelivery
+        self._bury = bury
+        self._takes = takes
+        #: records read, and how many of them the subscription takes: lately
+        self._seen = 0
+        self._taken = 0
+        hold = self._policy.max_hold
+        #: times of what is in the application's hands; None: it may hold messages for ever
+        self.holding = None if hold is None else Holding(hold.total_seconds(), monotonic)
         self.window = window
         self.window_bytes = window_bytes
         self.budget = budget
         self.session = session
-        self.header_types = header_types
         self.partitions = partitions
         self.incarnation = 0
         self.lock = threading.Lock()
@@ -134,6 +173,8 @@ class Member:
         self.frozen = False
         #: records a reader may hold back before it pauses
         self.read_ahead = max(2 * window, 10_000)
+        #: new messages of a lane wait for one that was rolled back; read without the lock, as `frozen`
+        self.withheld = False
         self.closing = False
         self.failed: KafkadurError | None = None
         #: acknowledgements without waiting that were refused, not told to anybody yet
@@ -150,12 +191,19 @@ class Member:
         self._pending: Exchange | None = None
         self._standing = Standing.STANDBY
         self.frozen = False
+        self.withheld = False
+        if self.holding is not None:
+            self.holding.clear()
+        #: who waits until a dead letter is written, by chunk (id) and index
+        self._burials: dict[tuple[int, int], Confirmation] = {}
         self._pending_open: list[tuple[Lease, int]] = []
         self._pending_done: list[Lease] = []
         self._pending_confirm: list[tuple[Chunk, Confirmation]] = []
         self._pending_avail: list[tuple[Feed, int]] = []
         self._confirm: list[tuple[Chunk, Confirmation]] = []
         self._leases: dict[int, Lease] = {}
+        #: leases whose record must be alone in the application's hands
+        self._alone: set[int] = set()
         self._wanting: dict[int, list[Lease]] = {}
         self._feeds: dict[int, Feed] = {}
         self._point_feeds: dict[int, Feed] = {}
@@ -212,6 +260,7 @@ class Member:
         """Every lease is gone: forget all; what is in the application's hands can't be settled any more."""
         with self.lock:
             unknown, waiting = self._pending_confirm, self._confirm
+            burials = list(self._burials.values())
             self._lost_hands += sum(c.verdicts.count(HANDED, c.low, c.handed) for c in self._active)
             for chunk in [*self._active, *self._ready, *self._urgent]:
                 self.fenced_acks += chunk.verdicts.count(ACKED)
@@ -227,7 +276,7 @@ class Member:
                     self.reading.unfollow(partition)
         if was_active:
             self.on_standing(False)
-        for _, confirmation in waiting:
+        for confirmation in [*burials, *(confirmation for _, confirmation in waiting)]:
             confirmation.resolve(self._fenced(reason))
         for _, confirmation in unknown:
             confirmation.resolve(
@@ -315,7 +364,7 @@ class Member:
     def _after_reading(self, news: bool) -> None:  # noqa: FBT001 - of this module
         if news:
             self.on_ready()
-        if self._wants_avail():
+        if self._wants_avail() or self._only_filtered():
             self.poke()
 
     def _wants_avail(self) -> bool:
@@ -333,6 +382,12 @@ class Member:
                 if state is None or state.next >= state.avail:
                     return True
         return False
+
+    def _only_filtered(self) -> bool:
+        """Whether what was read holds nothing to hand out: then settling it brings more to read."""
+        if self._takes is None or self._pending is not None or self._ready or self._urgent:
+            return False
+        return any(lease.gaps for lease in list(self._leases.values()))
 
     @property
     def buffered(self) -> int:
@@ -391,7 +446,9 @@ class Member:
         pieces, reached = feed.take(start, end)
         lease.fill = start
         target = self._urgent if self.lane and not lease.lane else self._ready
-        for messages, first, offsets in pieces:
+        if self._is_used_up(lease.attempts):
+            target = deque()
+        for messages, first, offsets in pieces if self._takes is None else self._filtered(pieces):
             self._gap(lease, lease.fill, first)
             size = sum(map(len, messages))
             self._mean_size += (size / len(messages) - self._mean_size) * 0.1
@@ -405,7 +462,35 @@ class Member:
                 lease.fill = offsets[-1] + 1
         self._gap(lease, lease.fill, reached)
         lease.fill = reached
+        if self._is_used_up(lease.attempts):
+            for chunk in target:
+                self._bury_all(chunk)
+            return False
         return bool(pieces)
+
+    def _filtered(self, pieces: Iterable[Piece]) -> Iterable[Piece]:
+        """Those of the records that the subscription takes; what lies between them becomes gaps."""
+        takes = self._takes
+        if takes is None:
+            return
+        for messages, first, offsets in pieces:
+            kept = [index for index, message in enumerate(messages) if takes(message)]
+            self._seen += len(messages)
+            self._taken += len(kept)
+            if self._seen > _LATELY:
+                self._seen, self._taken = self._seen // 2, self._taken // 2
+            if len(kept) == len(messages):
+                yield messages, first, offsets
+            elif kept:
+                where = [first + index if offsets is None else offsets[index] for index in kept]
+                yield [messages[index] for index in kept], where[0], where
+
+    def _scan(self, records: int) -> int:
+        """Offsets to be read to find so many records that are taken."""
+        if self._takes is None or self._seen == 0:
+            return records
+        density = max(self._taken, 0.5) / self._seen
+        return max(records, min(int(records / density), MOST_SCANNED))
 
     def _kept_from(self, state: PartitionState) -> int:
         """Records before this offset are of no use to this member, whoever gets the next lease."""
@@ -430,6 +515,86 @@ class Member:
         second = first + half if offsets is None else offsets[half]
         yield from self._chunks(lease, right, second, offsets and offsets[half:], size - size_left)
 
+    # -- messages that are given up
+
+    def _is_used_up(self, attempts: int) -> bool:
+        most = self._policy.max_attempts
+        return most is not None and attempts >= most
+
+    def _bury_all(self, chunk: Chunk) -> None:
+        """Records whose attempts were used up by holders that died: nobody gets them any more."""
+        size = len(chunk.messages)
+        self._count_out(chunk, size)
+        chunk.handed = size
+        chunk.verdicts[:] = bytes((REJECTED,)) * size
+        self._active.append(chunk)
+        for index in range(size):
+            self._give_up(chunk, index, Cause.ATTEMPTS, "its holders died", chunk.lease.attempts)
+
+    def _give_up(self, chunk: Chunk, index: int, cause: Cause, reason: str, attempts: int) -> None:
+        """Mark a record as rejected and have its dead letter written."""
+        chunk.verdicts[index] = REJECTED
+        self._bury(
+            Letter(
+                topic=self.definition.dead_letter_topic,
+                message=chunk.messages[index],
+                subscription=self.display,
+                cause=cause,
+                reason=reason,
+                attempts=attempts,
+                written=lambda: self._written(chunk, index),
+            )
+        )
+
+    def reject(self, chunk: Chunk, index: int, reason: str) -> None:
+        """Give a record in the application's hands up."""
+        with self.lock:
+            self._give_up(chunk, index, Cause.REJECTED, reason, chunk.lease.attempts + 1)
+
+    def when_written(self, chunk: Chunk, index: int, confirmation: Confirmation) -> None:
+        """Tell `confirmation` when the dead letter of a rejected record is written."""
+        with self.lock:
+            waits = chunk.verdicts[index] == REJECTED
+            lost = chunk.lease.lost
+            if waits and not lost:
+                self._burials[id(chunk), index] = confirmation
+        if lost:
+            confirmation.resolve(self._fenced(f"fencing token {chunk.lease.token}"))
+        elif not waits:
+            confirmation.resolve(None)
+
+    def _written(self, chunk: Chunk, index: int) -> None:
+        with self.lock:
+            if chunk.verdicts[index] == REJECTED:
+                chunk.verdicts[index] = DEAD
+            confirmation = self._burials.pop((id(chunk), index), None)
+        if confirmation is not None:
+            confirmation.resolve(None)
+        self.poke()
+
+    def extend(self, chunk: Chunk, index: int) -> None:
+        """The time for which the application may hold a record begins anew."""
+        if self.holding is not None:
+            with self.lock:
+                self.holding.extend(chunk, index)
+
+    def _roll_back_overdue(self) -> None:
+        if self.holding is None:
+            return
+        for chunk, index in self.holding.overdue():
+            chunk.overdue.add(index)
+            if self._is_used_up(chunk.lease.attempts + 1):
+                reason = "it was held too long"
+                self._give_up(chunk, index, Cause.ATTEMPTS, reason, chunk.lease.attempts + 1)
+                continue
+            chunk.delays[index] = -1
+            self._hold_back(chunk, index)
+            chunk.verdicts[index] = OVERDUE
+
+    def _hold_back(self, chunk: Chunk, index: int) -> None:
+        self._hold.add((chunk.lease.partition, chunk.offset(index)))
+        self.withheld = True
+
     # -- blocks go out
 
     def may_dispatch(self) -> bool:
@@ -446,10 +611,11 @@ class Member:
         if not self.may_dispatch():
             self._blocked = True
             return None
-        if self.frozen:
+        source = self._urgent or self._ready
+        if self.frozen or (self._alone and not (source[0].lease.alone and not self._holds_any())):
             self._idle()
             return None
-        return self._urgent or self._ready
+        return source
 
     def next_block(self, limit: int) -> tuple[Chunk, int, int] | None:
         """Take the next records for the application: chunk, first index, end index; None: nothing now.
@@ -478,6 +644,8 @@ class Member:
                 self._active.append(chunk)
             if end == len(chunk.messages):
                 source.popleft()
+            if self.holding is not None:
+                self.holding.hand_out(chunk, start, end)
             if self.lane:
                 self._touch.add(chunk.lease.partition)
             self._handed_since += end - start
@@ -543,9 +711,12 @@ class Member:
 
     def _held_back(self) -> bool:
         """Whether new messages of a lane wait for one that was rolled back."""
-        if self._hold:
-            return True
-        return any(not lease.lane and lease.fill < lease.end for lease in self._leases.values())
+        if self.strict:
+            held = bool(self._hold) or any(not x.lane and x.open > 0 for x in self._leases.values())
+        else:
+            held = bool(self._hold) or any(not x.lane and x.fill < x.end for x in self._leases.values())
+        self.withheld = held
+        return held
 
     def _soon(self, chunk: Chunk, handed: int) -> bool:
         if not self.lane:
@@ -592,10 +763,11 @@ class Member:
         """Count again what is in the application's hands: verdicts given since the last exchange leave it."""
         hands, size, settled = 0, 0.0, 0
         for chunk in self._active:
-            held = chunk.verdicts.count(HANDED, chunk.low, chunk.handed)
+            held = _held(chunk)
             hands += held
             size += held * chunk.weight
             settled += chunk.verdicts.count(ACKED, chunk.low, chunk.handed)
+            settled += chunk.verdicts.count(DEAD, chunk.low, chunk.handed)
         self._in_hands, self._hands_bytes = hands, size
         pending = sum(count for _, count in self._pending_open)
         self._unconfirmed = settled + pending
@@ -603,14 +775,20 @@ class Member:
             self._force = True
 
     def roll_back(self, chunk: Chunk, index: int, delay: int) -> None:
-        """Give a record back, to come again in `delay` ms.
+        """Give a record back, to come again in `delay` ms (-1: as the policy says).
 
-        A lane holds new messages back until it is known again.
+        A lane holds new messages back until it is known again. After the last attempt it is a dead letter.
         """
         with self.lock:
+            attempts = chunk.lease.attempts + 1
+            if self._is_used_up(attempts):
+                self._give_up(chunk, index, Cause.ATTEMPTS, "it was rolled back", attempts)
+                return
+            if delay < 0 and not self._policy.backoff:
+                delay = 0
             chunk.delays[index] = delay
-            if self.lane and (delay == 0 or self.window == 1):
-                self._hold.add((chunk.lease.partition, chunk.offset(index)))
+            if self.lane and (delay == 0 or self.window == 1 or self.strict):
+                self._hold_back(chunk, index)
             chunk.verdicts[index] = ROLLED_BACK
 
     def settle_handed(self, *, acknowledge: bool, but: Collection[tuple[Chunk, int]]) -> list[Chunk]:
@@ -625,8 +803,12 @@ class Member:
                 for index in range(chunk.low, chunk.handed):
                     if chunk.verdicts[index] != HANDED or (id(chunk), index) in left:
                         continue
+                    attempts = chunk.lease.attempts + 1
+                    if not acknowledge and self._is_used_up(attempts):
+                        self._give_up(chunk, index, Cause.ATTEMPTS, "it was rolled back", attempts)
+                        continue
                     if not acknowledge and self.lane:
-                        self._hold.add((chunk.lease.partition, chunk.offset(index)))
+                        self._hold_back(chunk, index)
                     chunk.verdicts[index] = ACKED if acknowledge else ROLLED_BACK
             return chunks
 
@@ -682,6 +864,8 @@ class Member:
             at = min(at, self._wake_at)
         if self._due:
             at = min(at, *self._due.values())
+        if self.holding is not None and (overdue_at := self.holding.next_at) is not None:
+            at = min(at, overdue_at)
         if self._active:
             if self._look_at is None:
                 self._look_at = now + CONFIRM_WITHIN
@@ -694,6 +878,7 @@ class Member:
             if self._pending is not None:
                 return self._pending
             self._look_at = None
+            self._roll_back_overdue()
             quiet = not (self._force or self._confirm) and now < self._renew_at
             if (
                 quiet
@@ -711,6 +896,7 @@ class Member:
     def _has_verdicts(chunk: Chunk) -> bool:
         verdicts, low, handed = chunk.verdicts, chunk.low, chunk.handed
         quiet = verdicts.count(HANDED, low, handed) + verdicts.count(SENT, low, handed)
+        quiet += verdicts.count(REJECTED, low, handed)
         return quiet + verdicts.count(RETURNED, low, handed) != handed - low
 
     def _compose(self, now: float) -> Exchange:
@@ -748,7 +934,7 @@ class Member:
     def _span(self) -> int:
         if self.closing:
             return 0
-        return self.window if self._takes_turns() else self.window + self.budget
+        return self._scan(self.window if self._takes_turns() else self.window + self.budget)
 
     # -- lanes that change hands
 
@@ -766,14 +952,17 @@ class Member:
         if not self._takes_turns() or self._standing is not Standing.ACTIVE:
             return False
         lanes = [lease for lease in self._leases.values() if lease.lane]
-        if any(lease.end - self._position(lease.partition) > self.window for lease in lanes):
+        if any(lease.end - self._position(lease.partition) > self._scan(self.window) for lease in lanes):
             return True
         waiting = any(chunk.handed < len(chunk.messages) for chunk in [*self._urgent, *self._ready])
         return not waiting and not any(self._starves(lease) for lease in self._leases.values())
 
     def _holds_any(self) -> bool:
         """Whether a record is in the application's hands, or about to be (`_one_by_one`)."""
-        return any(chunk.verdicts.count(HANDED, chunk.low) for chunk in [*self._active, *self._ready])
+        return any(
+            chunk.verdicts.count(HANDED, chunk.low) or chunk.verdicts.count(REJECTED, chunk.low)
+            for chunk in [*self._active, *self._ready]
+        )
 
     def _may_offer(self) -> bool:
         """Whether the exchange that is being composed offers the lanes.
@@ -911,12 +1100,24 @@ class Member:
     def _credit(self, sending: int) -> int:
         if self.lane:
             return 1
+        if self._takes is not None:
+            return self._scan_credit()
         held = sum(lease.open for lease in self._leases.values()) - sending
         free = self.window - held
         by_bytes = int((self.window_bytes - held * self._mean_size) / max(self._mean_size, 1.0))
         if held <= 0:
             by_bytes = max(by_bytes, 1)
         return max(min(free, by_bytes), 0)
+
+    def _scan_credit(self) -> int:
+        """Offsets that may be read ahead, so that about a window of them is taken."""
+        waiting = sum(len(chunk.messages) - chunk.handed for chunk in [*self._ready, *self._urgent])
+        held = waiting + self._in_hands
+        unread = sum(lease.end - lease.fill for lease in self._leases.values())
+        free = self.window - held
+        if held:
+            free = min(free, int((self.window_bytes - held * self._mean_size) / max(self._mean_size, 1.0)))
+        return max(self._scan(free) - unread, 0) if free > 0 else 0
 
     def _harvest(
         self,
@@ -946,7 +1147,7 @@ class Member:
         for token, pairs in ranges.items():
             lease = self._leases[token]
             settled.setdefault(lease.partition, []).append(_settled(token, pairs))
-        hands = [(chunk.verdicts.count(HANDED, chunk.low, chunk.handed), chunk.weight) for chunk in remaining]
+        hands = [(_held(chunk), chunk.weight) for chunk in remaining]
         self._in_hands = sum(count for count, _ in hands)
         self._hands_bytes = sum(count * weight for count, weight in hands)
         self._unconfirmed = sum(opened.values())
@@ -968,7 +1169,7 @@ class Member:
             verdicts[a:b] = bytes((SENT,)) * (b - a)
             count += b - a
         for index in [match.start() for match in _OTHERS.finditer(bytes(verdicts), low, handed)]:
-            how = How.ROLLED_BACK if verdicts[index] == ROLLED_BACK else How.RELEASED
+            how = How.RELEASED if verdicts[index] == RELEASED else How.ROLLED_BACK
             offset, delay = chunk.offset(index), chunk.delays.pop(index, 0)
             _add_returned(
                 returned.setdefault(lease.partition, []), Returned(token, offset, offset + 1, int(how), delay)
@@ -1000,9 +1201,8 @@ class Member:
             for partition in self._to_route(reply):
                 self._route(partition)
             self._recount()
-            self._force = (
-                self._force or self._wants_avail()
-            )  # what was read while this exchange was under way
+            # what was read while this exchange was under way
+            self._force = self._force or self._wants_avail() or self._only_filtered()
         if moved:
             self.on_standing(reply.standing is not Standing.STANDBY)
         for chunk, confirmation in waiting:
@@ -1023,6 +1223,7 @@ class Member:
             lease.open -= count
         for lease in self._pending_done:
             self._leases.pop(lease.token, None)
+            self._alone.discard(lease.token)
         for feed, avail in self._pending_avail:
             feed.reported = max(feed.reported, avail)
             if avail > feed.start:
@@ -1060,6 +1261,7 @@ class Member:
         lease = self._leases.pop(token, None)
         if lease is None:
             return
+        self._alone.discard(token)
         lease.lost = True
         self._point_feeds.pop(token, None)
         if lease in self._wanting.get(lease.partition, []):
@@ -1088,8 +1290,11 @@ class Member:
             lane=grant.kind == "lane",
             seen=grant.seen,
             stretch=grant.stretch,
+            alone=grant.alone,
         )
         self._leases[lease.token] = lease
+        if lease.alone:
+            self._alone.add(lease.token)
         if grant.kind == "runs":
             self.redelivered_seen += lease.open if lease.redelivered else 0
             self._hold -= {
@@ -1173,8 +1378,7 @@ class Member:
         """
         with self.lock:
             for chunk in self._active:
-                table = bytes.maketrans(bytes((HANDED,)), bytes((RELEASED,)))
-                chunk.verdicts[: chunk.handed] = chunk.verdicts[: chunk.handed].translate(table)
+                chunk.verdicts[: chunk.handed] = chunk.verdicts[: chunk.handed].translate(_RELEASE)
             self._force = True
 
     def farewell(self) -> Exchange | None:
@@ -1239,6 +1443,12 @@ class Member:
                 "buffered": sum(feed.buffered for feed in self._feeds.values()),
                 "exchanges": self._number,
             }
+
+
+def _held(chunk: Chunk) -> int:
+    """Records of a chunk that take up the window."""
+    verdicts, low, handed = chunk.verdicts, chunk.low, chunk.handed
+    return verdicts.count(HANDED, low, handed) + verdicts.count(REJECTED, low, handed)
 
 
 def _add_ranges(pairs: list[int], chunk: Chunk, a: int, b: int) -> None:

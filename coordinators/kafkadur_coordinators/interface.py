@@ -53,7 +53,7 @@ class Returned(NamedTuple):
     #: exclusive
     end: int
     how: int
-    #: ms until they may be delivered again
+    #: ms until they may be delivered again; -1: as the redelivery policy says
     delay: int = 0
 
 
@@ -111,6 +111,8 @@ class Grant(NamedTuple):
     seen: int
     #: what it holds, start, end, start, end, ...; empty: all of [start, horizon)
     stretch: Sequence[int] = ()
+    #: the last attempt of what may have ended its holders: it is handed out while nothing else is in hands
+    alone: bool = False
 
     @property
     def records(self) -> int:
@@ -245,6 +247,8 @@ class Run(NamedTuple):
     due: int
     #: 0: nobody holds them
     token: int
+    #: their last holder ended uncleanly: they are granted few at a time
+    suspect: bool = False
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

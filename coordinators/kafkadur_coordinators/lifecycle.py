@@ -419,6 +419,7 @@ class Lifecycle:
                 incarnation,
                 token,
                 self._session_ms if floors else 0,
+                definition.policy,
             ],
         )
 
@@ -428,7 +429,7 @@ class Lifecycle:
         self._coordinator.run(
             "install",
             address.fixed(),
-            [*self._coordinator.common(), "", version, "", "", 0, incarnation, token, 0],
+            [*self._coordinator.common(), "", version, "", "", 0, incarnation, token, 0, ()],
         )
 
     def _put_partitions(
@@ -539,6 +540,7 @@ class Lifecycle:
             known.incarnation + 1,
             token,
             0,
+            () if change.definition is None else Definition.from_record(change.definition).policy,
         ]
 
     def _changing_token(self, key: SubscriptionKey) -> str:

@@ -101,6 +101,15 @@ def pack(request: Sequence[object]) -> bytes:
     return cast("bytes", msgpack.packb(request, use_bin_type=False))
 
 
+#: Marks of offsets (lua/include/redelivery.lua): this, if it is a suspect, + 2 * attempts + redelivered.
+SUSPECT = 32_768
+
+
+def attempts_of(marks: int) -> int:
+    """Attempts that were counted."""
+    return marks % SUSPECT // 2
+
+
 def parse_runs(text: bytes) -> tuple[Run, ...]:
     """Read the exceptions of a partition (24 bytes each, see lua/include/runs.lua)."""
     runs = []
@@ -114,8 +123,9 @@ def parse_runs(text: bytes) -> tuple[Run, ...]:
             Run(
                 start=start,
                 end=start + length,
-                attempts=marks // 2,
-                redelivered=marks > 0,
+                attempts=attempts_of(marks),
+                redelivered=marks % 2 > 0,
+                suspect=marks >= SUSPECT,
                 due=due,
                 token=token,
             )
@@ -489,7 +499,19 @@ class MemberSession:
             silent_ms=reply[5] if reply[5] >= 0 else None,
             role=_role(reply[6]),
             grants=[
-                Grant(v[0], v[1], v[2], v[3], v[4] // 2, v[4] > 0, _text(v[5]), v[6], v[7]) for v in reply[7]
+                Grant(
+                    token=v[0],
+                    partition=v[1],
+                    start=v[2],
+                    horizon=v[3],
+                    attempts=attempts_of(v[4]),
+                    redelivered=v[4] > 0,
+                    kind=_text(v[5]),
+                    seen=v[6],
+                    stretch=v[7],
+                    alone=bool(v[8]),
+                )
+                for v in reply[7]
             ],
             horizons=dict(reply[8]),
             refused=reply[9],

@@ -19,8 +19,10 @@ from typing import Any, Self
 from kafkadur.aio.session import Session
 from kafkadur.aio.subscription import Subscription
 from kafkadur.aio.waiting import Signal, nudge, outcome
+from kafkadur.dead_letters import DeadLetters
 from kafkadur.delivery import Delivery as PlainDelivery
 from kafkadur.events import Event
+from kafkadur.filtering import taking
 from kafkadur.member import Member
 from kafkadur.producer import Producer
 from kafkadur.pump import Pump, Served
@@ -39,16 +41,15 @@ from kafkadur_sharing.errors import (
     ConnectionClosed,
     ForkedConnection,
     IllegalState,
-    InvalidSelector,
     KafkadurError,
     NotConnected,
 )
 from kafkadur_sharing.keys import ClientIdPolicy, SubscriptionKey
+from kafkadur_sharing.redelivery import Redelivery
+from kafkadur_sharing.selector import parse_selector
 
 _log = logging.getLogger("kafkadur")
 
-#: Types whose lanes may pass to another member.
-_PASSING = (SubscriptionType.PRIORITY, SubscriptionType.SERIAL)
 #: Types that this version can attach to.
 _AVAILABLE = (
     SubscriptionType.EXCLUSIVE,
@@ -59,6 +60,8 @@ _AVAILABLE = (
 #: Default window: records and bytes in the application's hands.
 WINDOW = 1_000
 WINDOW_BYTES = 16 * 1024 * 1024
+#: Longest wait for dead letters when a subscription is closed, seconds.
+_LAST_LETTERS = 5.0
 #: Acknowledgements of a lane that may be unconfirmed; a shared member's budget is its window.
 LANE_BUDGET = 100
 
@@ -115,6 +118,7 @@ class Connection:
         self._coordinator: RedisCoordinator | None = None
         self._journal: Journal | None = None
         self._lifecycle: Lifecycle | None = None
+        self._dead_letters = DeadLetters(settings.kafka)
         self._readers: dict[str, Readers] = {}
         self._subscriptions: list[Subscription] = []
         self._producers: list[Producer] = []
@@ -171,6 +175,7 @@ class Connection:
                 await subscription.close()
             except KafkadurError as error:
                 failed = failed or error
+        self._dead_letters.close()
         for producer in self._producers:
             producer.close()
         if self._pump is not None:
@@ -239,6 +244,8 @@ class Connection:
         selector: str | None = None,
         no_local: bool = False,
         header_types: Mapping[str, HeaderType] | None = None,
+        redelivery: Redelivery | None = None,
+        strict_order: bool = False,
         name: str | None = None,
         session: Session | None = None,
         priority: int = 0,
@@ -249,14 +256,20 @@ class Connection:
 
         `window` (records) and `window_bytes` bound what is in the application's hands. `unconfirmed`
         (records) bounds acknowledgements without confirmation: by default 100 on a lane, the window on a
-        shared subscription. `start` counts when the subscription is created. `name` is shown to people.
+        shared subscription. `start`, `header_types`, `redelivery` (attempts, back-off, dead letters) and
+        `strict_order` (of a type with an order: what comes later waits for a message that was rolled back,
+        until it is settled) count when the subscription is created. `name` is shown to people.
         Of a priority subscription the attached member with the highest `priority` holds the lane, the first
         attached among equals; it keeps it when a better one comes, unless that one has `preempt`: then the
         holder hands out nothing more and gives the lane away when everything is settled. `on_event` is told
         when this member becomes active or stands by; it is called in the coordinator's thread and must
         return quickly.
-        Raises what the rules say: `SubscriptionActive` (the holder is named), `InvalidSubscriptionSharing`,
-        `SubscriptionTypeMismatch`, `IllegalState`, `InvalidDestination`.
+        `selector` says which messages are taken, by their properties (Jakarta Messaging, section 3.8.1);
+        the others are settled as filtered. `no_local` (unshared subscriptions only) leaves out messages of
+        the same connection or client id. Both are part of what the subscription is: attaching with others
+        replaces it.
+        Raises `InvalidSelector` and what the rules say: `SubscriptionActive` (the holder is named),
+        `InvalidSubscriptionSharing`, `SubscriptionTypeMismatch`, `IllegalState`, `InvalidDestination`.
         """
         pump = self._use()
         kind = SubscriptionType(type)
@@ -265,12 +278,7 @@ class Connection:
                 f"The type {kind.value!r} is not available.",
                 remedy=f"use one of {', '.join(item.value for item in _AVAILABLE)}",
             )
-        if selector:
-            raise InvalidSelector("Selectors are not available.", remedy="filter in the application")
-        if no_local:
-            raise IllegalState(
-                "no_local is not available.", remedy="compare the connection id in the application"
-            )
+        parse_selector(selector)
         if window < 1 or window_bytes < 1 or (unconfirmed is not None and unconfirmed < 0):
             raise IllegalState(
                 "The window must be at least 1 record and 1 byte.",
@@ -283,6 +291,8 @@ class Connection:
             no_local=no_local,
             start=start,
             header_types=header_types,
+            redelivery=redelivery or Redelivery(),
+            strict_order=strict_order,
         )
         request = Request(key=self.key(durable), definition=definition)
         rank = Rank(priority=priority, preempt=preempt)
@@ -331,18 +341,17 @@ class Connection:
             raise NotConnected
         member = Member(
             display=str(attachment.key),
-            lane=lane,
-            passes=attachment.definition.type in _PASSING,
-            turns=attachment.definition.type is SubscriptionType.SERIAL,
+            definition=attachment.definition,
             window=window,
             window_bytes=window_bytes,
             budget=budget,
             session=self.settings.session_timeout.total_seconds(),
-            header_types=attachment.definition.header_types,
             monotonic=time.monotonic,
             alive=presence.alive,
             poke=pump.poke,
             nudge=lambda member: nudge(pump, member),
+            bury=self._dead_letters.write,
+            takes=taking(attachment.definition, client_id=self.settings.client_id, connection_id=self.id),
             partitions=attachment.topic.partitions,
         )
         member.on_ready = signal.set
@@ -374,6 +383,7 @@ class Connection:
             raise NotConnected
 
         def leave() -> int:
+            self._dead_letters.flush(_LAST_LETTERS)
             unconfirmed = pump.leave(served)
             self._readers.pop(served.session.member).close()
             return unconfirmed

@@ -17,9 +17,10 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
 from kafkadur.aio.waiting import Breath, Confirmed, Pool, Signal, call, outcome
-from kafkadur.delivery import ACKED, FRESH, HANDED, LOST, SENT, Batch, Chunk
+from kafkadur.delivery import ACKED, FRESH, HANDED, LOST, REJECTED, SENT, Batch, Chunk
 from kafkadur.delivery import Delivery as PlainDelivery
 from kafkadur.durations import seconds
+from kafkadur.handlers import Reject
 from kafkadur.pump import Served
 from kafkadur_coordinators.lifecycle import Subscription as Attachment
 from kafkadur_sharing.errors import ConnectionClosed, ForkedConnection, IllegalState, LeaseLost
@@ -40,6 +41,15 @@ async def _confirm(chunk: Chunk) -> None:
     await confirmed.wait()
 
 
+async def _given_up(chunk: Chunk, index: int) -> None:
+    """Wait for a roll back or, if the message is a dead letter now, until that is written and settled."""
+    if chunk.verdicts[index] == REJECTED:
+        confirmed = Confirmed()
+        chunk.member.when_written(chunk, index, confirmed)
+        await confirmed.wait()
+    await _confirm(chunk)
+
+
 class Delivery(PlainDelivery):
     """One message in the application's hands, with verdicts that wait until they are confirmed."""
 
@@ -58,13 +68,23 @@ class Delivery(PlainDelivery):
         self.ack_nowait()
         await _confirm(self._chunk)
 
-    async def rollback(self, *, delay: timedelta | float = 0.0) -> None:
+    async def rollback(self, *, delay: timedelta | float | None = None) -> None:
         """Give the message back and wait until that is confirmed; it counts as an attempt.
 
-        It comes again after `delay` (seconds, or a timedelta) at the earliest. Raises as `ack` does.
+        It comes again after `delay` (seconds, or a timedelta) at the earliest; None: after the back-off of
+        the redelivery policy. If this was the last attempt that the policy allows, it becomes a dead letter,
+        and this waits as `reject` does. Raises as `ack` does.
         """
-        self._roll_back(seconds(delay))
-        await _confirm(self._chunk)
+        self._roll_back(None if delay is None else seconds(delay))
+        await _given_up(self._chunk, self._index)
+
+    async def reject(self, reason: str = "") -> None:
+        """Give the message up: write it to the dead-letter topic, settle it, and wait for both.
+
+        `reason` is written with it, at most 1,000 characters of it. Raises as `ack` does.
+        """
+        self._reject(reason)
+        await _given_up(self._chunk, self._index)
 
     async def release(self) -> None:
         """Give the message back without counting an attempt, and wait until that is confirmed.
@@ -78,10 +98,12 @@ class Delivery(PlainDelivery):
         """Make sure that the lease is still held, and renew it for a whole session time-out from now.
 
         Leases are renewed by themselves while the process lives; call this before a step that must not run
-        twice. Raises `LeaseLost` if the lease is gone.
+        twice. Where the redelivery policy has a `max_hold`, it begins anew. Raises `LeaseLost` if the lease
+        is gone.
         """
-        if self.settled or self._chunk.lease.lost:
+        if self._chunk.verdicts[self._index] != HANDED or self._chunk.lease.lost:
             self._refuse()
+        self._chunk.member.extend(self._chunk, self._index)
         await _confirm(self._chunk)
 
 
@@ -103,7 +125,8 @@ class Subscription:
         #: of a block made in advance: its chunk, its end, and the indices that were not received yet
         self._waiting: tuple[Chunk, int, Iterator[int]] | None = None
         self._block_size = max(min(served.member.window // 4, _LONGEST_BLOCK), 1)
-        self._one_by_one = served.member.window == 1 or served.member.passes
+        member = served.member
+        self._one_by_one = member.window == 1 or member.passes or member.strict or member.holding is not None
         #: whether the last block was waited for: then others had their turn
         self._rested = False
         self._stopping = False
@@ -220,22 +243,30 @@ class Subscription:
         handler: Callable[[Delivery], Any],
         *,
         concurrency: int = 1,
-        retry_delay: timedelta | float = 1.0,
+        retry_delay: timedelta | float | None = None,
         confirm: bool = True,
     ) -> None:
         """Call `handler` with every delivery, at most `concurrency` at once, until `stop`.
 
-        Returning acknowledges (waiting for the confirmation unless `confirm` is False), raising rolls back
-        with `retry_delay`; a handler may settle by itself. Ends when all handlers have ended.
+        Returning acknowledges (waiting for the confirmation unless `confirm` is False), raising `Reject`
+        writes a dead letter, raising anything else rolls back: to come again after `retry_delay` (seconds or
+        a timedelta), by default after the redelivery policy's back-off, or a second if it has none. A handler
+        may settle by itself. Ends when all handlers have ended.
         """
+        backoff = bool(self.definition.definition.redelivery.backoff)
+        delay = (None if backoff else 1.0) if retry_delay is None else seconds(retry_delay)
 
         async def handle(delivery: Delivery) -> None:
             try:
                 await call(handler, delivery)
+            except Reject as rejection:
+                if not delivery.settled:
+                    delivery.reject_nowait(rejection.reason)
+                return
             except Exception:  # noqa: BLE001 - whatever a handler raises means: not processed
                 if not delivery.settled:
                     self._connection.log_handler_error(delivery)
-                    delivery.rollback_nowait(seconds(retry_delay))
+                    delivery.rollback_nowait(delay)
                 return
             except BaseException:  # cancelled or interrupted: no attempt
                 if not delivery.settled:
@@ -325,18 +356,21 @@ def _one_by_one(chunk: Chunk, start: int, end: int) -> Iterator[Delivery]:
 
     With a window of one each only after the one before was acknowledged; else it ends early.
     """
-    verdicts, messages, single = chunk.verdicts, chunk.messages, chunk.member.window == 1
+    member, verdicts, messages = chunk.member, chunk.verdicts, chunk.messages
+    single, holding = member.window == 1, member.holding
     for index in range(start, end):
         try:
             verdicts[index] = HANDED
         except IndexError:  # the rest was taken back
             return
         # `frozen` is set by others before they look for what is marked; or they took the rest back just now
-        if chunk.member.frozen or index >= len(messages):
+        if member.frozen or (member.withheld and chunk.lease.lane) or index >= len(messages):
             with contextlib.suppress(IndexError):
                 verdicts[index] = FRESH
             return
         chunk.handed = index + 1
+        if holding is not None:
+            holding.hand_out(chunk, index, index + 1)
         yield Delivery(chunk, index, messages[index])
         if single and verdicts[index] not in (ACKED, SENT):
             return

@@ -13,6 +13,7 @@ from typing import Final, Literal, cast, get_args
 
 from kafkadur_sharing.errors import IllegalState, InvalidDestination, InvalidProperty
 from kafkadur_sharing.names import validate_property_name
+from kafkadur_sharing.redelivery import Redelivery
 
 #: The type a header of a plain producer is read as.
 HeaderType = Literal["str", "int", "float", "bool", "bytes"]
@@ -80,6 +81,10 @@ class Definition:
     start: Start = "latest"
     #: How headers of producers that write no types are read; None reads them as text.
     header_types: Mapping[str, HeaderType] | None = field(default=None, hash=False)
+    #: What happens to messages that were not acknowledged.
+    redelivery: Redelivery = field(default_factory=Redelivery)
+    #: Whether what comes later waits for a message that was rolled back (types with an order).
+    strict_order: bool = False
 
     def __post_init__(self) -> None:
         """Validate, and bring what can be written in several ways to one form."""
@@ -102,6 +107,27 @@ class Definition:
                     remedy=f"use one of {', '.join(get_args(HeaderType))}",
                 )
         object.__setattr__(self, "header_types", types or None)
+        if self.strict_order and self.type is SubscriptionType.SHARED:
+            raise IllegalState(
+                "A shared subscription has no order that could be strict.",
+                remedy="use exclusive, priority, serial or key-ordered",
+            )
+
+    @property
+    def policy(self) -> tuple[int, int, int, int]:
+        """What scripts need: most attempts (0: no limit), back-off, longest back-off (ms), strict order."""
+        chosen = self.redelivery
+        return (
+            chosen.max_attempts or 0,
+            round(chosen.backoff.total_seconds() * 1000),
+            round(chosen.max_backoff.total_seconds() * 1000),
+            int(self.strict_order),
+        )
+
+    @property
+    def dead_letter_topic(self) -> str:
+        """The topic of its dead letters."""
+        return self.redelivery.dead_letter_topic or f"{self.topic}.dead"
 
     @property
     def sharing(self) -> Sharing:
@@ -124,6 +150,8 @@ class Definition:
             "no_local": self.no_local,
             "start": self.start,
             "header_types": None if self.header_types is None else dict(self.header_types),
+            "redelivery": self.redelivery.to_record(),
+            "strict_order": self.strict_order,
         }
 
     @classmethod
@@ -151,6 +179,8 @@ class Definition:
                 no_local=record.get("no_local") is True,
                 start="earliest" if record.get("start") == "earliest" else "latest",
                 header_types=_header_types(record.get("header_types")),
+                redelivery=Redelivery.from_record(record.get("redelivery")),
+                strict_order=record.get("strict_order") is True,
             )
         except ValueError as error:
             raise IllegalState(

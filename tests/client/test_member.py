@@ -17,6 +17,7 @@ from kafkadur_coordinators.interface import (
     Role,
     Standing,
 )
+from kafkadur_sharing.definition import Definition, SubscriptionType
 
 
 class Reading:
@@ -43,16 +44,19 @@ class Driver:
         self.reading = Reading()
         self.member = Member(
             display="test",
-            lane=lane,
+            definition=Definition(
+                type=SubscriptionType.EXCLUSIVE if lane else SubscriptionType.SHARED, topic="t"
+            ),
             window=window,
             window_bytes=1_000_000,
             budget=100,
             session=10.0,
-            header_types=None,
             monotonic=lambda: 1.0,
             alive=lambda: True,
             poke=lambda: None,
             nudge=lambda _: False,
+            bury=lambda _: None,
+            takes=None,
             partitions=partitions,
         )
         self.member.reading = self.reading

@@ -17,6 +17,7 @@ from kafkadur_coordinators.interface import (
     PartitionReport,
     PartitionView,
 )
+from kafkadur_coordinators.redis_coordinator import attempts_of
 
 SILENCE_MS = 500
 
@@ -335,7 +336,7 @@ class Model:
         for offset in offsets:
             mark = place.ready.pop(offset)
             assert mark.due <= now, "granted before it was due"
-            assert mark.attempts == view.marks // 2
+            assert mark.attempts == attempts_of(view.marks)
             assert mark.redelivered == (view.marks > 0)
             lease.open[offset] = Mark(mark.attempts, redelivered=mark.redelivered)
 

@@ -18,7 +18,7 @@ from kafkadur.stack import Stack, Valkey
 from kafkadur_coordinators.claims import Claims, Hull
 from kafkadur_coordinators.interface import PartitionView
 from kafkadur_coordinators.lifecycle import Membership
-from kafkadur_coordinators.redis_coordinator import MemberSession, RedisCoordinator
+from kafkadur_coordinators.redis_coordinator import MemberSession, RedisCoordinator, attempts_of
 from kafkadur_sharing.decisions import Request
 from kafkadur_sharing.definition import Definition, SubscriptionType
 from kafkadur_sharing.errors import CoordinatorUnavailable, SubscriptionActive, TopicChanged
@@ -77,7 +77,7 @@ def skipped(hull: Hull) -> list[int]:
 
 def marks(world: World) -> list[Pair]:
     """Attempts and whether it may have been delivered before, of every lease."""
-    return [(lease.marks // 2, lease.marks % 2) for lease in world.leases().values()]
+    return [(attempts_of(lease.marks), lease.marks % 2) for lease in world.leases().values()]
 
 
 def views(world: World) -> list[PartitionView]:

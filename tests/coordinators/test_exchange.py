@@ -368,10 +368,10 @@ def test_a_message_rolled_back_for_ever_keeps_its_mark(make: Make) -> None:
     client: Any = redis.Redis.from_url(world.url)
     with client:
         raw = client.get(runs)
-        client.set(runs, raw[:10] + (65_535).to_bytes(2, "big") + raw[12:])
+        client.set(runs, raw[:10] + (32_767).to_bytes(2, "big") + raw[12:])
     token = member.say(report(), credit=1).grants[0].token
     member.say(report(returned=[rolled_back(token, 0, 1)]), credit=0)
-    assert world.partition().runs[0].attempts == 32_767
+    assert world.partition().runs[0].attempts == 16_383
 
 
 def test_a_lease_granted_by_another_members_exchange_knows_what_was_seen(make: Make) -> None:

@@ -157,6 +157,8 @@ class World:
         self.type = type_
         self.partitions = partitions
         self.version = 0
+        #: most attempts, back-off, longest back-off (ms), strict order
+        self.policy = (0, 0, 0, 0)
         self.ears = Ears(url)
 
     def close(self) -> None:
@@ -197,6 +199,7 @@ class World:
             incarnation,
             token,
             grace,
+            self.policy,
         )
 
     def create(self, *, starts: Sequence[int] = ()) -> "World":

@@ -5,6 +5,7 @@ arrays (`["receive", 3]`, `["ack"]`, `["close"]`) and each is answered by one JS
 """
 
 import json
+import os
 import select
 import signal
 import subprocess
@@ -56,6 +57,14 @@ class Worker:
     def work(self) -> None:
         """Begin to acknowledge whatever comes; `answer` gives the numbers, when it has been quiet."""
         self._say(["work"])
+
+    def poison(self, number: int) -> bool:
+        """Acknowledge whatever comes, and die of this number; whether it did before it was quiet."""
+        self._say(["poison", number])
+        assert self._process.stdout is not None
+        heard, _, _ = select.select([self._process.stdout], [], [], ANSWER_LIMIT_S)
+        assert heard, "the worker does not answer"
+        return not self._process.stdout.readline()
 
     def close(self) -> str:
         """Close the subscription in order, which gives back what it holds."""
@@ -116,6 +125,8 @@ def _serve(subscription: kafkadur.sync.Subscription) -> None:
             held.clear()
         elif command == "work":
             _work(subscription)
+        elif command == "poison":
+            _work_until(subscription, arguments[0])
         elif command == "close":
             subscription.close()
             _tell("closed")
@@ -154,13 +165,26 @@ def _work(subscription: kafkadur.sync.Subscription) -> None:
     _tell(acked)
 
 
+def _work_until(subscription: kafkadur.sync.Subscription, poison: int) -> None:
+    """Acknowledge what comes, and end at once when this number comes; or when it is quiet for two seconds."""
+    while (delivery := subscription.receive(timeout=2.0)) is not None:
+        if int(delivery.value or b"0") == poison:
+            os._exit(1)
+        delivery.ack_nowait()
+    subscription.close()
+    _tell("quiet")
+
+
 def main() -> None:
     """Be a worker."""
     plan = json.loads(sys.stdin.readline())
     session = timedelta(seconds=plan["connect"].pop("session_timeout"))
+    options = plan["subscribe"]
+    if "max_attempts" in options:
+        options["redelivery"] = kafkadur.Redelivery(max_attempts=options.pop("max_attempts"))
     with (
         kafkadur.sync.connect(**plan["connect"], session_timeout=session) as connection,
-        connection.subscribe(plan["topic"], **plan["subscribe"]) as subscription,
+        connection.subscribe(plan["topic"], **options) as subscription,
     ):
         _tell("attached")
         _serve(subscription)

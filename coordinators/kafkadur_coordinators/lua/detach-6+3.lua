@@ -5,6 +5,7 @@
 -- Codes    OK (also when the member was not attached), and those of context.lua
 --- @include "context"
 --- @include "bits"
+--- @include "redelivery"
 --- @include "runs"
 --- @include "members"
 --- @include "partition"

@@ -6,12 +6,13 @@
 --         11 touched partitions, each { partition, avail (-1: nothing new), position of the lane (-1: none),
 --              settled, returned, done }
 --              settled:  { token, { start, end, start, end, ... }, blob start, blob }  blob '' if there is none
---              returned: { token, start, end, how (partition.lua, give_back), delay ms }
+--              returned: { token, start, end, how (0-2 of redelivery.lua), delay ms (-1: as the policy says) }
 --              done:     tokens whose offsets all have their verdict
 --         12 1: the lanes are offered: nothing of them is in the application's hands, nor will be until the reply is there
 -- Reply    head, 5 highest token now, 6 ask for presence again in ms (-1: all are heard),
 --          7 { rank, members, id of the next member },
---          8 leases { token, partition, start, horizon, marks, kind, seen, stretch } with tokens above ARGV[1][8]
+--          8 leases { token, partition, start, horizon, marks, kind, seen, stretch, 1: it is alone } with tokens above
+--            ARGV[1][8]
 --            (stretch: start, end, start, end, ... of a lease of kind 'runs', else empty),
 --          9 horizons { token, horizon } of lanes, 10 refused tokens (fenced; nothing was changed for them),
 --         11 partitions { partition, base, next, avail, floor, ms until the next exception is due (-1: none) },
@@ -26,6 +27,7 @@
 -- Cost     bounded by the partitions (16), the verdicts carried and 64 leases of the member
 --- @include "context"
 --- @include "bits"
+--- @include "redelivery"
 --- @include "runs"
 --- @include "members"
 --- @include "partition"
@@ -123,7 +125,7 @@ local function apply(ctx, pt, part, leases)
   for _, v in ipairs(part[5]) do
     local l = leases[v[1]]
     if l then
-      give_back(pt, l, v[2], v[3], v[4], v[5] > 0 and ctx.now + v[5] or 0)
+      give_back(ctx, pt, l, v[2], v[3], v[4], v[5])
       if v[4] > 0 then
         pt.avail = math.max(pt.avail, v[3])
       end
@@ -156,9 +158,9 @@ local function new_leases(ctx, me, have, touched)
       if l then
         local pt = touched[l.p]
         if l.kind ~= 'runs' then
-          out[#out + 1] = { l.token, l.p, l.s, l.e, l.marks, l.kind, l.seen, {} }
+          out[#out + 1] = { l.token, l.p, l.s, l.e, l.marks, l.kind, l.seen, {}, 0 }
         elseif pt then -- a lease of exceptions is told when its partition is touched: what it holds stands there
-          out[#out + 1] = { l.token, l.p, l.s, l.e, l.marks, l.kind, l.seen, (stretch_of(pt, l.s, l.e, token)) }
+          out[#out + 1] = { l.token, l.p, l.s, l.e, l.marks, l.kind, l.seen, (stretch_of(pt, l.s, l.e, token)), l.alone }
         else
           untold[#untold + 1] = l.p
         end
@@ -233,6 +235,9 @@ if request[6] > me.exchange then
     if not lane then
       settle_watch(ctx, pt.p, me)
     end
+    if me.alone == -1 - pt.p and #me.tokens == 0 then -- what it was kept free for is gone
+      me.alone = 0
+    end
     save_partition(pt)
   end
   if lane then
@@ -271,6 +276,9 @@ for _, orphan in ipairs(ctx.orphans) do
 end
 for _, p in ipairs(untold) do
   leave_over(p)
+end
+if me.alone < 0 and #me.tokens == 0 then
+  leave_over(-1 - me.alone)
 end
 local reply = head(ctx, 'OK')
 reply[5] = #untold == 0 and ctx.token or request[8] -- what was not told is asked for again

@@ -7,6 +7,7 @@
 -- Codes    OK, and those of context.lua
 --- @include "context"
 --- @include "bits"
+--- @include "redelivery"
 --- @include "runs"
 --- @include "members"
 --- @include "partition"

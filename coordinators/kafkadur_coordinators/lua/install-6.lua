@@ -2,6 +2,7 @@
 -- KEYS     see include/context.lua
 -- ARGV[1]  6 subscription id ('': unsubscribed)  7 version  8 definition (JSON)  9 type  10 partitions
 --          11 incarnation  12 token of the change or of the rebuild that ends with this  13 ms without fresh leases
+--          14 redelivery policy (redelivery.lua)
 -- Reply    head
 -- Codes    OK; CHANGED: something newer is installed, or a rebuild is not (any more) this caller's; VERSION
 --- @include "context"
@@ -30,7 +31,8 @@ if request[6] ~= '' and ctx.row.id == request[6] and code ~= 'MISSING' then
   if code ~= 'OK' then -- first of all the restart of the server must be dealt with (rebuild-6)
     return head(ctx, 'CHANGED')
   end
-  redis.call('HSET', KEYS[1], 'version', text(request[7]), 'definition', request[8])
+  redis.call('HSET', KEYS[1], 'version', text(request[7]), 'definition', request[8], 'type', request[9],
+    'policy', cmsgpack.pack(request[14]))
   redis.call('HDEL', KEYS[1], 'changing', 'changing_until', 'changing_from')
   close(ctx)
   return head(ctx, 'OK')
@@ -42,7 +44,7 @@ if request[6] ~= '' then
     'partitions', text(request[10]), 'incarnation', text(math.max(request[11], ctx.incarnation + 1)),
     'state_version', text(STATE_VERSION), 'server', ctx.server, 'sequence', text(sequence), 'time', text(time),
     'skew', text(skew), 'grace', text(request[13] > 0 and time + request[13] or 0),
-    'quiet', text(request[13] > 0 and time + request[13] or 0))
+    'quiet', text(request[13] > 0 and time + request[13] or 0), 'policy', cmsgpack.pack(request[14]))
   ctx.incarnation = math.max(request[11], ctx.incarnation + 1)
 end
 ctx.sequence = sequence

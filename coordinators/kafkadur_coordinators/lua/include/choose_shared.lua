@@ -1,18 +1,26 @@
 --- The next holder of a range of type shared: round-robin over the members with free credit, starting
 --- with the first attached. Members that are at home with the partition come first; a member that holds
 --- nothing at all is given work of other partitions when nobody at home has room.
+-- Suspects (redelivery.lua) go to a member that has no others; a last attempt to one that holds nothing at all and
+-- gets nothing else: one is kept free for it if there is none.
 -- Returns the member and how many members could have been chosen; nil if nobody has room.
 local LOOK_AT = 64
 
-local function choose_shared(ctx, pt)
-  local chosen, idle, count = nil, nil, 0
+--- marks: of the exceptions that are to be served; 0 for new offsets
+local function choose_shared(ctx, pt, marks)
+  local last, suspects = is_last_attempt(ctx, marks), is_suspect(marks)
+  local chosen, idle, count, kept = nil, nil, 0, false
   for _, id in ipairs(redis.call('ZRANGE', KEYS[4], 0, LOOK_AT - 1)) do
     local m = load_member(ctx, id)
     if not m then
       redis.call('ZREM', KEYS[4], id)
-    elseif m.credit > 0 and #m.tokens < MAX_LEASES and (id == ctx.caller or is_heard(ctx, id)) then
+    elseif m.alone == -1 - pt.p then
+      kept = m
+    elseif m.alone == 0 and m.credit > 0 and #m.tokens < MAX_LEASES and (id == ctx.caller or is_heard(ctx, id)) then
       local rank = rank_of(ctx, id)
-      if rank and at_home(ctx, pt.p, rank) then
+      if (last and #m.tokens > 0) or (suspects and m.suspect ~= 0) then
+        idle = idle or last and m or nil
+      elseif last or rank and at_home(ctx, pt.p, rank) then
         chosen = chosen or m
         count = count + 1
       elseif #m.tokens == 0 then
@@ -20,10 +28,20 @@ local function choose_shared(ctx, pt)
       end
     end
   end
-  if not chosen and idle then
-    return idle, 1
+  if not last then
+    if not chosen and idle then
+      return idle, 1
+    end
+    return chosen, count
   end
-  return chosen, count
+  if kept and #kept.tokens == 0 then
+    return kept, 1
+  end
+  if not kept and not chosen and idle then -- it gets nothing more until what it holds is settled
+    idle.alone = -1 - pt.p
+    touch_member(ctx, idle)
+  end
+  return not kept and chosen or nil, 1
 end
 
 local function spend(ctx, m, records)
@@ -41,22 +59,25 @@ local function serve_shared(ctx, pt)
   local share
   for _ = 1, MAX_GRANTS do
     local fresh = math.max(pt.avail - pt.next, 0)
-    local due = pt.xd >= 0 and pt.xd <= ctx.now
+    local due, _, marks = ready_stretch(ctx, pt, 1)
     if fresh == 0 and not due then
       return
     end
-    local m, count = choose_shared(ctx, pt)
-    if not m then
+    local l, count
+    local m = due and choose_shared(ctx, pt, marks)
+    if m then
+      l = grant_runs(ctx, pt, m, ready_stretch(ctx, pt, m.credit))
+    elseif fresh > 0 then
+      m, count = choose_shared(ctx, pt, 0)
+      if m then
+        share = share or math.ceil(fresh / count)
+        l = grant(ctx, pt, m, pt.next, pt.next + math.min(m.credit, share, fresh), 0, 'range')
+        pt.next = l.e
+      end
+    end
+    if not l then
       return
     end
-    local l = due and grant_runs(ctx, pt, m, m.credit)
-    if not l and fresh > 0 then
-      share = share or math.ceil(fresh / count)
-      l = grant(ctx, pt, m, pt.next, pt.next + math.min(m.credit, share, fresh), 0, 'range')
-      pt.next = l.e
-    end
-    if l then
-      spend(ctx, m, l.records)
-    end
+    spend(ctx, m, l.records)
   end
 end

@@ -38,7 +38,7 @@ end
 local FIELDS = {
   'id', 'version', 'incarnation', 'state_version', 'server', 'token', 'sequence', 'time', 'skew', 'type',
   'partitions', 'grace', 'next_expiry', 'attached', 'ranks', 'orphans', 'unwatched', 'quiet', 'served',
-  'changing', 'changing_until', 'awaited', 'session_ttl', 'holder',
+  'changing', 'changing_until', 'awaited', 'session_ttl', 'holder', 'policy',
 }
 
 --- The subscription as this script sees it, or nil and the code that says why not.
@@ -59,6 +59,7 @@ local function open(request)
     orphans = row.orphans and cmsgpack.unpack(row.orphans) or {},
     unwatched = row.unwatched and cmsgpack.unpack(row.unwatched) or {},
     awaited = row.awaited and cmsgpack.unpack(row.awaited) or {},
+    policy = row.policy and cmsgpack.unpack(row.policy) or { 0, 0, 0, 0 }, -- redelivery.lua
   }
   local clock = request[2]
   if clock == 0 then

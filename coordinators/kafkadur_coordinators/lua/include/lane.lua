@@ -29,6 +29,17 @@ local function lane_successor(ctx, holder)
   return ctx.lane_successor or nil
 end
 
+--- Is there an exception that nobody holds? In strict order what comes later waits for it.
+local function waits_for_due(pt)
+  for i = 1, run_count(pt) do
+    local _, _, _, _, token = run_at(pt, i)
+    if token == 0 then
+      return true
+    end
+  end
+  return false
+end
+
 --- Serves one partition of a lane. Only its holder is served, in its own exchange.
 -- position: the first offset that the holder has not handed out (-1: unknown, it does not follow yet).
 -- span: window + unconfirmed budget, records. The horizon is the dispatch bound: it never falls within
@@ -40,12 +51,16 @@ local function serve_lane(ctx, pt, m, position, span, offered)
     return
   end
   local left = span
-  while left > 0 and #m.tokens < MAX_LEASES + ctx.partitions do -- each partition has its lane
-    local l = grant_runs(ctx, pt, m, left)
-    if not l then
+  local s, e, marks = ready_stretch(ctx, pt, left)
+  while s and left > 0 and #m.tokens < MAX_LEASES + ctx.partitions do -- each partition has its lane
+    if is_suspect(marks) and m.suspect ~= 0 then
       break
     end
-    left = left - l.records
+    left = left - grant_runs(ctx, pt, m, s, e, marks).records
+    s, e, marks = ready_stretch(ctx, pt, left)
+  end
+  if s or (ctx.policy[4] == 1 and waits_for_due(pt)) then -- what comes first is not granted yet
+    return
   end
   local bound = ctx.row.type == 'serial' and lane_successor(ctx, m) and pt.avail or math.huge
   if pt.lane == 0 then

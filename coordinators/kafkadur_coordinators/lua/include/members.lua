@@ -3,7 +3,9 @@
 --   1 attach number, 2 expiry (ms), 3 free credit (records), 4 number of the exchange applied last,
 --   5 tokens held, 6 time its channel fell silent (ms, 0: it is heard), 7 name, 8 tokens refused in the
 --   exchange applied last, 9 session time-out (ms), 10 watched partitions, 11 kind ('' or 'whole'),
---   12 number of its last service, 13 attached at (ms), 14 priority (higher is better), 15 1: it preempts
+--   12 number of its last service, 13 attached at (ms), 14 priority (higher is better), 15 1: it preempts,
+--   16 its lease of a last attempt: it holds nothing else (token, 0: none; -1 - p: it is kept free for one of partition p),
+--   17 its lease of suspects (token, 0: none)
 local function channel(id)
   return string.sub(KEYS[1], 1, -4) .. 'c:' .. id
 end
@@ -19,7 +21,8 @@ local function load_member(ctx, id)
     local a = cmsgpack.unpack(packed)
     m = {
       id = id, n = a[1], expiry = a[2], credit = a[3], exchange = a[4], tokens = a[5], silent = a[6], name = a[7],
-      refused = a[8], ttl = a[9], watches = a[10], kind = a[11], served = a[12], since = a[13], priority = a[14], preempt = a[15],
+      refused = a[8], ttl = a[9], watches = a[10], kind = a[11], served = a[12], since = a[13], priority = a[14],
+      preempt = a[15], alone = a[16], suspect = a[17],
     }
     ctx.members[id] = m
   end
@@ -35,7 +38,7 @@ local function save_members(ctx)
     if ctx.members[id] then
       redis.call('HSET', KEYS[2], id, cmsgpack.pack({
         m.n, m.expiry, m.credit, m.exchange, m.tokens, m.silent, m.name, m.refused, m.ttl, m.watches, m.kind,
-        m.served, m.since, m.priority, m.preempt,
+        m.served, m.since, m.priority, m.preempt, m.alone, m.suspect,
       }))
     end
   end
@@ -99,6 +102,8 @@ local function drop_token(m, token)
   for i, held in ipairs(m.tokens) do
     if held == token then
       table.remove(m.tokens, i)
+      m.alone = m.alone == token and 0 or m.alone
+      m.suspect = m.suspect == token and 0 or m.suspect
       return
     end
   end
@@ -110,7 +115,7 @@ local function remove_member(ctx, m, clean)
   for _, token in ipairs(m.tokens) do
     local packed = redis.call('HGET', KEYS[3], text(token))
     if packed then
-      ctx.orphans[#ctx.orphans + 1] = { token, clean and 1 or 2, cmsgpack.unpack(packed)[1] }
+      ctx.orphans[#ctx.orphans + 1] = { token, clean and 1 or m.kind == 'whole' and 4 or 2, cmsgpack.unpack(packed)[1] }
       ctx.orphans_changed = true
     end
   end

@@ -2,7 +2,8 @@
 -- A packed lease is an array: 1 partition, 2 start, 3 horizon (exclusive), 4 member id, 5 marks of its
 -- offsets (runs.lua), 6 kind: 'range' (fixed horizon), 'lane' (extended while it is held) or 'runs' (exceptions: of
 -- [start, horizon) it holds the runs with its token), 7 records it was granted, 8 offsets below this one may
--- have been delivered before.
+-- have been delivered before, 9 1: the last attempt of a suspect, alone (redelivery.lua).
+local IN_ORDER = { exclusive = true, priority = true, serial = true }
 local CONVERT_BITS = 65536
 local CONVERT_RUNS = 256 -- in one script call: the next one goes on
 
@@ -47,7 +48,7 @@ local function load_lease(ctx, token)
       local a = cmsgpack.unpack(packed)
       l = {
         token = token, p = a[1], s = a[2], e = a[3], member = a[4], marks = a[5], kind = a[6], records = a[7],
-        seen = a[8],
+        seen = a[8], alone = a[9],
       }
     end
     ctx.leases[token] = l or false
@@ -57,7 +58,7 @@ end
 
 local function save_lease(l)
   redis.call('HSET', KEYS[3], text(l.token), cmsgpack.pack({
-    l.p, l.s, l.e, l.member, l.marks, l.kind, l.records, l.seen,
+    l.p, l.s, l.e, l.member, l.marks, l.kind, l.records, l.seen, l.alone,
   }))
 end
 
@@ -111,21 +112,17 @@ local function settle_blob(pt, l, from, blob)
   end
 end
 
---- Gives [s, e) of a lease back. how: 0 never handed out, 1 handed out but not counted as an attempt,
---- 2 counted. What was never handed out at the end of what was granted is simply not granted any more.
-local function give_back(pt, l, s, e, how, due)
+--- Gives [s, e) of a lease back. how: see returned_marks; delay: ms until it comes again, -1: as the policy says.
+--- What was never handed out at the end of what was granted is simply not granted any more.
+local function give_back(ctx, pt, l, s, e, how, delay)
   if how == 0 and s < pt.avail and pt.avail < e then -- what may not exist yet must not become an exception
-    give_back(pt, l, pt.avail, e, how, due)
+    give_back(ctx, pt, l, pt.avail, e, how, delay)
     e = pt.avail
   end
   if run_count(pt) > 0 then
     run_change(pt, s, e, l.token, function(marks)
-      if how == 2 then
-        marks = math.min(marks - marks % 2 + 3, MOST_MARKS)
-      elseif how == 1 then
-        marks = marks - marks % 2 + 1
-      end
-      return marks, due, 0
+      local m = returned_marks(ctx, marks, how)
+      return m, due_after(ctx, m, s, delay), 0
     end)
   end
   if l.kind == 'runs' then
@@ -139,24 +136,32 @@ local function give_back(pt, l, s, e, how, due)
     end
     return
   end
-  set_aside(pt, s, math.min(e, pt.next), ({ [0] = 0, [1] = 1, [2] = 3 })[how], due, 0)
+  local marks = returned_marks(ctx, 0, how)
+  set_aside(pt, s, math.min(e, pt.next), marks, due_after(ctx, marks, s, delay), 0)
 end
 
---- Ends a lease. how as in give_back; 2: its holder ended uncleanly, what may have been delivered counts as an
---- attempt. Offsets at or beyond avail were a reservation: they are only marked (pt.seen).
+--- Ends a lease. how: 0 nothing of it was handed out, 1 in order, 2 uncleanly: what may have been delivered counts as
+--- an attempt, 4 uncleanly by a holder of the whole subscription. Offsets at or beyond avail were a reservation: they
+--- are only marked (pt.seen).
 local function end_lease(ctx, pt, l, how)
+  local delay = 0
+  if how == 2 or how == 4 then
+    how = l.alone == 1 and 2 or how == 4 and 4 or 3
+    -- what was in order comes again at once, unless it holds the rest back
+    delay = (not IN_ORDER[ctx.row.type] or ctx.policy[4] == 1) and -1 or 0
+  end
   local known = math.max(math.min(l.e, pt.avail), math.min(l.s, l.e))
   if l.e > known then
-    if how == 2 then
+    if how >= 2 then
       pt.seen = math.max(pt.seen, l.e)
     end
-    give_back(pt, l, known, l.e, 0, 0)
+    give_back(ctx, pt, l, known, l.e, 0, 0)
   end
   local s = l.s
   if how == 0 and l.kind ~= 'runs' then -- what is decided must not keep the rest from being as if never granted
     s = next_undecided(pt, math.max(s, pt.base), known) or known
   end
-  give_back(pt, l, s, known, how, 0)
+  give_back(ctx, pt, l, s, known, how, delay)
   if pt.lane == l.token then
     pt.lane = 0
   end
@@ -224,7 +229,7 @@ local function bound_bitmap(ctx, pt)
     local stop = next_decided(pt, from, to)
     local l = lease_of(from)
     if not l then
-      run_insert(pt, from, stop, 1, 0, 0)
+      run_insert(pt, from, stop, returned_marks(ctx, 0, 1), 0, 0)
     else
       stop = math.min(stop, l.e)
       run_insert(pt, from, stop, 0, 0, l.token)
@@ -239,7 +244,7 @@ local function grant(ctx, pt, m, s, e, marks, kind)
   ctx.token = ctx.token + 1
   local l = {
     token = ctx.token, p = pt.p, s = s, e = e, member = m.id, marks = marks, kind = kind, records = e - s,
-    seen = pt.seen,
+    seen = pt.seen, alone = is_last_attempt(ctx, marks) and 1 or 0,
   }
   save_lease(l)
   ctx.leases[l.token] = l
@@ -249,12 +254,8 @@ local function grant(ctx, pt, m, s, e, marks, kind)
   return l
 end
 
---- Grants the next ready exceptions of a partition, at most `limit` records. Nil if none is ready.
-local function grant_runs(ctx, pt, m, limit)
-  local s, e, marks = ready_stretch(pt, ctx.now, limit)
-  if not s then
-    return nil
-  end
+--- Grants a stretch of ready exceptions [s, e) (ready_stretch) and returns the lease.
+local function grant_runs(ctx, pt, m, s, e, marks)
   local l = grant(ctx, pt, m, s, e, marks, 'runs')
   run_change(pt, s, e, 0, function(run_marks, due)
     if run_marks == marks and due <= ctx.now then
@@ -265,5 +266,11 @@ local function grant_runs(ctx, pt, m, limit)
   local _, records = stretch_of(pt, s, e, l.token)
   l.records = records
   save_lease(l)
+  if is_suspect(marks) then
+    m.suspect = l.token
+  end
+  if l.alone == 1 then
+    m.alone = l.token
+  end
   return l
 end

@@ -1,14 +1,13 @@
 --- Exceptions of one partition: offsets that are decided as a place but not settled.
 -- They are kept as runs in one string, sorted by offset, 24 bytes a run:
 --   start (6 bytes), length (4), marks (2), due (6, ms), token (6), all big-endian.
--- marks = 2 * counted attempts + 1 if the run may have been delivered before (redelivered).
+-- marks: attempts, and whether it may have been delivered before (redelivery.lua).
 -- token = 0: nobody holds the run; it is ready once `due` has passed.
 -- Runs never overlap. Memory follows the number of holes, not the distance to the oldest one.
 -- `pt` is the table that load_partition made; pt.xd is a lower bound of the earliest due time of
 -- the runs that nobody holds (-1: there is none).
 local RUN = '>I6I4I2I6I6'
 local RUN_SIZE = 24
-local MOST_MARKS = 65535
 
 local function runs_text(pt)
   if not pt.runs then
@@ -119,12 +118,14 @@ local function run_change(pt, s, e, token, change)
 end
 
 --- Ready runs from the lowest offset on that one lease can take: first offset, end, marks; nil if there is none.
--- They have equal marks, lie near each other, are at most STRETCH_RUNS, and have `limit` records at most together.
+-- They have equal marks, lie near each other, are at most STRETCH_RUNS, and have `limit` records at most together,
+-- and no more than most_together allows.
 -- Looks at every run only when something may be due, and then corrects pt.xd.
 local STRETCH_RUNS = 64
 local STRETCH_GAP = 1000
 
-local function ready_stretch(pt, now, limit)
+local function ready_stretch(ctx, pt, limit)
+  local now = ctx.now
   if pt.xd < 0 or pt.xd > now then
     return nil
   end
@@ -134,6 +135,9 @@ local function ready_stretch(pt, now, limit)
     if token == 0 and due <= now then
       if first and (m ~= marks or s - stop > STRETCH_GAP or count == STRETCH_RUNS) then
         return first, stop, marks
+      end
+      if not first then
+        limit = math.min(limit, most_together(ctx, m))
       end
       first, marks, count = first or s, m, count + 1
       stop = math.min(e, s + limit)

@@ -1,0 +1,204 @@
+"""Dead letters: messages that are given up, written to a topic of their own before they are settled.
+
+A dead letter has the value, key and headers of the message, and says in further headers why it is one and
+where it comes from. It is written with acks=all; only then is the message settled, so a crash between the two
+writes it twice rather than never. What is done with dead letters afterwards is `dead_admin.py`.
+"""
+
+from __future__ import annotations
+
+import logging
+import queue
+import threading
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any
+
+from confluent_kafka import KafkaError, KafkaException, Message, Producer
+from confluent_kafka.admin import AdminClient, NewTopic
+
+from kafkadur_coordinators.client_log import client_log
+
+_log = logging.getLogger("kafkadur.dead_letters")
+
+#: Headers of a dead letter: of which subscription, why, in whose words, after how many attempts, from where.
+SUBSCRIPTION = "kafkadur-dead-subscription"
+CAUSE = "kafkadur-dead-cause"
+REASON = "kafkadur-dead-reason"
+ATTEMPTS = "kafkadur-dead-attempts"
+ORIGIN = "kafkadur-dead-origin"
+TIMESTAMP = "kafkadur-dead-timestamp"
+HEADERS = (SUBSCRIPTION, CAUSE, REASON, ATTEMPTS, ORIGIN, TIMESTAMP)
+
+#: Longest reason that is written, characters.
+LONGEST_REASON = 1_000
+#: Seconds until a dead letter that could not be written is tried again.
+_RETRY = 1.0
+_WAIT = 0.05
+
+
+class Cause(StrEnum):
+    """Why a message is a dead letter."""
+
+    #: The application rejected it.
+    REJECTED = "rejected"
+    #: Its attempts are used up.
+    ATTEMPTS = "attempts"
+    #: Retention is about to remove it.
+    EXPIRING = "expiring"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Letter:
+    """A message to be written as a dead letter."""
+
+    topic: str
+    message: Message
+    #: the subscription's name for people
+    subscription: str
+    cause: Cause
+    reason: str
+    attempts: int
+    #: called (in the writer's thread) when it is written
+    written: Callable[[], None]
+
+
+def headers_of(letter: Letter) -> list[tuple[str, bytes | None]]:
+    """The headers of a dead letter: those of the message, then what this subscription has to say."""
+    message = letter.message
+    old: list[Any] = list(message.headers() or ())
+    own = {
+        SUBSCRIPTION: letter.subscription,
+        CAUSE: letter.cause.value,
+        REASON: letter.reason[:LONGEST_REASON],
+        ATTEMPTS: str(letter.attempts),
+        ORIGIN: f"{message.topic()}[{message.partition()}]@{message.offset()}",
+        TIMESTAMP: str(message.timestamp()[1]),
+    }
+    kept = [(name, value) for name, value in old if name not in own]
+    return [*kept, *((name, text.encode()) for name, text in own.items())]
+
+
+class DeadLetters:
+    """Writes dead letters in a thread of its own, which begins with the first one."""
+
+    def __init__(self, kafka: Mapping[str, Any], *, monotonic: Callable[[], float] = time.monotonic) -> None:
+        """`kafka` is confluent-kafka configuration."""
+        self._config = {
+            **{name: value for name, value in kafka.items() if not callable(value)},
+            "acks": "all",
+            "enable.idempotence": True,
+            "linger.ms": 2,
+        }
+        self._monotonic = monotonic
+        self._letters: queue.SimpleQueue[Letter | None] = queue.SimpleQueue()
+        self._retry: list[tuple[float, Letter]] = []
+        self._known: set[str] = set()
+        self._open = 0
+        self._trouble = ""
+        self._lock = threading.Lock()
+        self._idle = threading.Condition(self._lock)
+        self._closing = False
+        self._thread: threading.Thread | None = None
+
+    def write(self, letter: Letter) -> None:
+        """Write a dead letter, now or as soon as that is possible. Any thread."""
+        with self._lock:
+            self._open += 1
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._main, name="kafkadur-dead-letters", daemon=True)
+                self._thread.start()
+        self._letters.put(letter)
+
+    def flush(self, timeout: float) -> bool:
+        """Wait until all are written, at most `timeout` seconds; whether they are."""
+        with self._idle:
+            return self._idle.wait_for(lambda: self._open == 0, timeout)
+
+    def close(self) -> None:
+        """End the thread; what is not written is not settled, and is delivered again."""
+        self._closing = True
+        self._letters.put(None)
+        if self._thread is not None:
+            self._thread.join()
+
+    def _main(self) -> None:
+        producer = Producer(self._config, logger=client_log)
+        while not self._closing:
+            letter = self._next()
+            if letter is not None:
+                self._send(producer, letter)
+            producer.poll(0)
+            due = [item for at, item in self._retry if at <= self._monotonic()]
+            self._retry = [(at, item) for at, item in self._retry if at > self._monotonic()]
+            for item in due:
+                self._send(producer, item)
+        producer.flush(_RETRY)
+
+    def _next(self) -> Letter | None:
+        try:
+            return self._letters.get(timeout=_WAIT if self._open == 0 else 0.002)
+        except queue.Empty:
+            return None
+
+    def _send(self, producer: Producer, letter: Letter) -> None:
+        def delivered(error: KafkaError | None, _: Message) -> None:
+            if error is not None:
+                self._known.discard(letter.topic)
+                self._again(letter, error.str())
+                return
+            self._trouble = ""
+            with self._idle:
+                self._open -= 1
+                self._idle.notify_all()
+            letter.written()
+
+        try:
+            self._ensure(letter)
+            headers: Any = headers_of(letter)
+            producer.produce(
+                letter.topic,
+                value=letter.message.value(),
+                key=letter.message.key(),
+                headers=headers,
+                on_delivery=delivered,
+            )
+        except BufferError:
+            self._again(letter, "the producer's queue is full")
+        except KafkaException as error:
+            self._again(letter, str(error.args[0]))
+
+    def _again(self, letter: Letter, state: str) -> None:
+        if state != self._trouble:
+            self._trouble = state
+            _log.warning(
+                "Dead letters can't be written; their messages stay unsettled. State: %s. Owner: topic %s, "
+                "subscription %s. Remedy: check that the topic can be written; it is tried every second.",
+                state,
+                letter.topic,
+                letter.subscription,
+            )
+        self._retry.append((self._monotonic() + _RETRY, letter))
+
+    def _ensure(self, letter: Letter) -> None:
+        """Create the topic of dead letters with as many partitions as the message's own topic has."""
+        if letter.topic in self._known:
+            return
+        config = {name: value for name, value in self._config.items() if name not in _PRODUCER_ONLY}
+        admin = AdminClient(config, logger=client_log)
+        topics = admin.list_topics(timeout=5.0).topics
+        if letter.topic not in topics:
+            origin = topics.get(letter.message.topic() or "")
+            partitions = len(origin.partitions) if origin is not None and origin.partitions else 1
+            future = admin.create_topics([NewTopic(letter.topic, num_partitions=partitions)])[letter.topic]
+            try:
+                future.result(10.0)
+            except KafkaException as error:
+                if error.args[0].code() != KafkaError.TOPIC_ALREADY_EXISTS:
+                    raise
+        self._known.add(letter.topic)
+
+
+_PRODUCER_ONLY = ("acks", "enable.idempotence", "linger.ms")
