@@ -41,6 +41,7 @@ class Lease:
         "incarnation",
         "lane",
         "lost",
+        "not_before",
         "open",
         "partition",
         "point",
@@ -81,6 +82,8 @@ class Lease:
         self.seen = seen
         #: handed out only while nothing else is in the application's hands
         self.alone = alone
+        #: its records may be handed out from then on (monotonic seconds)
+        self.not_before = float("-inf")
         #: next offset to be filled with a record
         self.fill = start
         #: offsets without a decision; a lane's are counted as it is filled
@@ -200,7 +203,7 @@ class Delivery:
     @property
     def partition(self) -> int:
         """Partition it lies in."""
-        return self._chunk.lease.partition
+        return self._message.partition()  # type: ignore[return-value]  # None only on errors
 
     @property
     def offset(self) -> int:

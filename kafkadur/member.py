@@ -13,7 +13,7 @@ import re
 import threading
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Mapping
-from itertools import pairwise
+from itertools import pairwise, repeat
 from typing import Protocol
 
 from confluent_kafka import Message
@@ -36,6 +36,7 @@ from kafkadur.delivery import (
 from kafkadur.feed import Feed, Piece, ReadBatch
 from kafkadur.filtering import Takes
 from kafkadur.holding import Holding
+from kafkadur.keyed import Keys, Record
 from kafkadur_coordinators.interface import (
     MAX_PARTITIONS,
     Attached,
@@ -52,6 +53,7 @@ from kafkadur_coordinators.interface import (
 )
 from kafkadur_sharing.definition import Definition, SubscriptionType
 from kafkadur_sharing.errors import Fenced, KafkadurError, LeaseLost
+from kafkadur_sharing.keys import SLOTS, key_slot
 
 #: Above so many ranges of one lease a bitmap is sent.
 MOST_RANGES = 20
@@ -63,6 +65,8 @@ BYTES_STEP = 8
 _ROUNDING = 0.002
 #: Spans of a lane, in records, for which the horizon is not extended ahead of time.
 _SMALL_SPAN = 512
+#: Records that wait for another one of their key at most, before a member reads no further.
+MOST_BEHIND = 100_000
 #: Offsets that are read ahead at most for the sake of a selector.
 MOST_SCANNED = 50_000
 #: Records over which the part that a selector takes is averaged.
@@ -77,7 +81,7 @@ _FORGET = bytes.maketrans(_OPEN, bytes((LOST,)) * len(_OPEN))
 _RELEASE = bytes.maketrans(bytes((HANDED, REJECTED)), bytes((RELEASED, RELEASED)))
 
 #: Types of which one member at a time holds all.
-_LANES = (SubscriptionType.EXCLUSIVE, SubscriptionType.PRIORITY, SubscriptionType.SERIAL)
+_ORDERED = (SubscriptionType.EXCLUSIVE, SubscriptionType.PRIORITY, SubscriptionType.SERIAL)
 #: Those whose lanes may pass to another member.
 _PASSING = (SubscriptionType.PRIORITY, SubscriptionType.SERIAL)
 
@@ -134,14 +138,16 @@ class Member:
         self.display = display
         self.definition = definition
         self.header_types = definition.header_types
+        #: each lane is a share of the keys of a partition, and may have another holder
+        self.keyed = definition.type is SubscriptionType.KEY_ORDERED
         #: messages come in order to one holder at a time
-        self.lane = definition.type in _LANES
+        self.lane = definition.type in _ORDERED or self.keyed
         #: it may pass to another member while this one is attached
         self.passes = definition.type in _PASSING
         #: it does so by itself
         self.turns = definition.type is SubscriptionType.SERIAL
         #: what comes later waits for a message that was rolled back, until it is settled
-        self.strict = self.lane and definition.strict_order
+        self.strict = self.lane and definition.strict_order and not self.keyed
         self._policy = definition.redelivery
         self._bury = bury
         self._takes = takes
@@ -204,6 +210,12 @@ class Member:
         self._leases: dict[int, Lease] = {}
         #: leases whose record must be alone in the application's hands
         self._alone: set[int] = set()
+        #: the keys of a key-ordered subscription, and the records that wait for their turn
+        self._keys = Keys(self._monotonic)
+        #: records that were read for a lane and not yet sorted in
+        self._arrived: dict[int, list[Record]] = {}
+        #: lanes of keys that go to another member: nothing more of them is handed out
+        self._draining: set[int] = set()
         self._wanting: dict[int, list[Lease]] = {}
         self._feeds: dict[int, Feed] = {}
         self._point_feeds: dict[int, Feed] = {}
@@ -301,6 +313,9 @@ class Member:
     def _take_role(self, role: Role) -> None:
         if role == self._role and (self._home or self.lane):
             return
+        if self.keyed:  # which lanes are whose has changed
+            self._touch |= set(range(self.partitions))
+            self._force = True
         grown = role.members > 1 >= self._role.members
         self._role = role
         if self.lane:
@@ -410,11 +425,15 @@ class Member:
         feed = self._feeds[partition]
         wanting = self._wanting.get(partition, [])
         news = False
+        if partition in self._draining:
+            return False
         if self._offered():  # what a lane holds must not grow until the answer says whether it goes on
             return False
         for lease in list(wanting):
             if lease.point:
                 continue
+            if self.keyed and lease.lane and self._waits_for_exceptions(lease):
+                break
             if lease.fill < feed.kept_from:  # what is not here any more is no gap
                 self._read_range(lease)
                 continue
@@ -432,6 +451,8 @@ class Member:
     def _fill(self, lease: Lease, feed: Feed) -> bool:
         """Give a lease what was read for it; returns whether a block became ready."""
         news = False
+        if self.keyed and lease.partition in self._draining:
+            return False
         while lease.fill < lease.end:
             start, end = lease.stretch[0] if lease.stretch else (lease.fill, lease.end)
             news |= self._fill_piece(lease, feed, max(start, lease.fill), end)
@@ -440,6 +461,8 @@ class Member:
             if lease.stretch:
                 lease.stretch.popleft()
                 lease.fill = lease.stretch[0][0] if lease.stretch else lease.end
+        if self.keyed:
+            self._sort_in(lease.partition)
         return news
 
     def _fill_piece(self, lease: Lease, feed: Feed, start: int, end: int) -> bool:
@@ -448,12 +471,19 @@ class Member:
         target = self._urgent if self.lane and not lease.lane else self._ready
         if self._is_used_up(lease.attempts):
             target = deque()
+        if lease.point and self.keyed:
+            pieces = list(self._of_lane(pieces, lease.partition))
         for messages, first, offsets in pieces if self._takes is None else self._filtered(pieces):
             self._gap(lease, lease.fill, first)
             size = sum(map(len, messages))
             self._mean_size += (size / len(messages) - self._mean_size) * 0.1
-            target.extend(self._chunks(lease, messages, first, offsets, size))
-            self._queued += len(messages)
+            if self.keyed and not self._is_used_up(lease.attempts):
+                where = range(first, first + len(messages)) if offsets is None else offsets
+                arrived = self._arrived.setdefault(lease.partition, [])
+                arrived += map(Record, repeat(lease), where, messages)
+            else:
+                target.extend(self._chunks(lease, messages, first, offsets, size))
+                self._queued += len(messages)
             if offsets is None:
                 lease.fill = first + len(messages)
             else:
@@ -467,6 +497,113 @@ class Member:
                 self._bury_all(chunk)
             return False
         return bool(pieces)
+
+    # -- lanes of keys
+
+    def _waits_for_exceptions(self, lane: Lease) -> bool:
+        """Whether a lane must not go on before what was given back on it is read, and its keys are known."""
+        return any(
+            not lease.lane and lease.fill < lease.end
+            for lease in self._leases.values()
+            if lease.partition == lane.partition
+        )
+
+    def _of_lane(self, pieces: Iterable[Piece], lane: int) -> Iterable[Piece]:
+        """Those of the records whose keys belong to a lane."""
+        lanes = self.definition.lanes
+        share = lane % lanes
+        for messages, first, offsets in pieces:
+            where = list(range(first, first + len(messages))) if offsets is None else offsets
+            kept = [
+                index
+                for index, message in enumerate(messages)
+                if key_slot(message.key(), where[index]) * lanes // SLOTS == share
+            ]
+            if kept:
+                at = [where[index] for index in kept]
+                yield [messages[index] for index in kept], at[0], at
+
+    def _sort_in(self, lane: int) -> None:
+        """Give what was read to the keys, in the order of offsets, when nothing before it is missing."""
+        arrived = self._arrived.get(lane)
+        if not arrived:
+            return
+        unread = (x for x in self._leases.values() if x.partition == lane and not x.lane and x.fill < x.end)
+        if any(True for _ in unread):
+            return
+        self._keys.look()
+        for record in sorted(arrived, key=lambda record: record.offset):
+            self._keys.add(record)
+        del self._arrived[lane]
+
+    def _next_keyed(self, limit: int) -> tuple[Chunk, int, int] | None:
+        """As `next_block`: records of one lease whose keys are free."""
+        if self.closing or self.failed is not None:
+            return None
+        self._keys.look()
+        record = self._keys.first(alone=bool(self._alone))
+        if record is not None and not self.may_dispatch():
+            self._blocked = True
+            return None
+        if record is None or (self._alone and (not record.lease.alone or self._holds_any())):
+            self._idle()
+            return None
+        lease = record.lease
+        if self._is_cold(lease, record.offset):
+            return None
+        room = min(limit, self._room(self._mean_size))
+        if room <= 0:
+            self._idle()
+            return None
+        records = self._keys.take(1 if lease.alone else room)
+        messages, offsets = [record.message for record in records], [record.offset for record in records]
+        chunk = Chunk(self, lease, messages, offsets[0], offsets, size=sum(map(len, messages)))
+        end = len(records)
+        chunk.verdicts[:] = bytes((HANDED,)) * end
+        chunk.handed = chunk.taken = end
+        self._active.append(chunk)
+        self._keys.hand_out(records, chunk)
+        self._in_hands += end
+        self._hands_bytes += chunk.weight * end
+        self._handed_since += end
+        self._touch.add(lease.partition)
+        if self.holding is not None:
+            self.holding.hand_out(chunk, 0, end)
+        return chunk, 0, end
+
+    def _drain(self, asked: Collection[int]) -> None:
+        """Lanes that another member is to keep: what was not handed out of them is not any more."""
+        for lane in set(asked) - self._draining:
+            self._draining.add(lane)
+            self._arrived.pop(lane, None)
+            for lease in self._leases.values():
+                if lease.partition == lane:
+                    self._keys.drop_waiting(lease)
+        if asked:
+            self._touch |= set(asked)
+            self._force = self._force or any(self._is_drained(lane) for lane in asked)
+
+    def _is_drained(self, lane: int) -> bool:
+        chunks = (chunk for chunk in self._active if chunk.lease.partition == lane)
+        return lane in self._draining and not any(_held(chunk) for chunk in chunks)
+
+    def _close_lane(self, lane: int) -> None:
+        """A lane was given up, or lost: forget its keys."""
+        self._draining.discard(lane)
+        self._arrived.pop(lane, None)
+        lanes = self.definition.lanes
+        own, share = divmod(lane, lanes)
+
+        def is_of(key: object) -> bool:
+            if not isinstance(key, tuple):
+                return False
+            partition, what = key
+            offset, name = (what, None) if isinstance(what, int) else (0, what)
+            return bool(partition == own and key_slot(name, offset) * lanes // SLOTS == share)
+
+        self._keys.close_lane(is_of)
+
+    # -- selectors
 
     def _filtered(self, pieces: Iterable[Piece]) -> Iterable[Piece]:
         """Those of the records that the subscription takes; what lies between them becomes gaps."""
@@ -588,7 +725,8 @@ class Member:
                 self._give_up(chunk, index, Cause.ATTEMPTS, reason, chunk.lease.attempts + 1)
                 continue
             chunk.delays[index] = -1
-            self._hold_back(chunk, index)
+            if self.lane and not self.keyed:
+                self._hold_back(chunk, index)
             chunk.verdicts[index] = OVERDUE
 
     def _hold_back(self, chunk: Chunk, index: int) -> None:
@@ -623,13 +761,15 @@ class Member:
         At most `limit` records, within the window by count and bytes, below the confirmed dispatch bound.
         """
         with self.lock:
+            if self.keyed:
+                return self._next_keyed(limit)
             source = self._source()
             if source is None:
                 return None
             chunk = source[0]
-            if self._is_cold(chunk):
+            if self._is_cold(chunk.lease, chunk.offset(chunk.handed)):
                 return None
-            room = min(limit, self._room(chunk))
+            room = min(limit, self._room(chunk.weight))
             if room <= 0:
                 self._idle()
                 return None
@@ -662,49 +802,52 @@ class Member:
         counts as handed out before the application really has it. None: nothing can be handed out now.
         """
         with self.lock:
-            for queue in (self._urgent, self._ready):
-                while queue and queue[0].handed == len(queue[0].messages):
-                    self._count_out(queue[0], len(queue.popleft().messages))
-            self._recount()
-            if self._in_hands and self.window == 1:
+            return self._next_keyed(limit) if self.keyed else self._next_run(limit)
+
+    def _next_run(self, limit: int) -> tuple[Chunk, int, int] | None:
+        for queue in (self._urgent, self._ready):
+            while queue and queue[0].handed == len(queue[0].messages):
+                self._count_out(queue[0], len(queue.popleft().messages))
+        self._recount()
+        if self._in_hands and self.window == 1:
+            self._idle()
+            return None
+        source = self._source()
+        if source is None:
+            return None
+        chunk = source[0]
+        if self._is_cold(chunk.lease, chunk.offset(chunk.handed)):
+            return None
+        room = self.budget + 1 - self._unconfirmed
+        if room <= 0:
+            self._force = True
+            return None
+        if self.window > 1:
+            room = min(limit, self._room(chunk.weight))
+            if room <= 0:
                 self._idle()
                 return None
-            source = self._source()
-            if source is None:
-                return None
-            chunk = source[0]
-            if self._is_cold(chunk):
-                return None
-            room = self.budget + 1 - self._unconfirmed
-            if room <= 0:
-                self._force = True
-                return None
-            if self.window > 1:
-                room = min(limit, self._room(chunk))
-                if room <= 0:
-                    self._idle()
-                    return None
-            if chunk.handed == 0:
-                self._active.append(chunk)
-            self._touch.add(chunk.lease.partition)
-            return chunk, chunk.handed, min(len(chunk.messages), chunk.handed + room)
+        if chunk.handed == 0:
+            self._active.append(chunk)
+        self._touch.add(chunk.lease.partition)
+        return chunk, chunk.handed, min(len(chunk.messages), chunk.handed + room)
 
     def _count_out(self, chunk: Chunk, end: int) -> None:
         """Records of a chunk before index `end` do not wait any more."""
         self._queued -= end - chunk.taken
         chunk.taken = end
 
-    def _is_cold(self, chunk: Chunk) -> bool:
+    def _is_cold(self, lease: Lease, offset: int) -> bool:
         """Whether a new holder must first report how far a lane is readable.
 
         What lies beyond that is not counted as an attempt when the holder dies: a message that kills its
         process at once would come as a first attempt for ever.
         """
-        partition = chunk.lease.partition
-        if not chunk.lease.lane or partition in self._warm:
+        partition = lease.partition
+        if not lease.lane or partition in self._warm:
             return False
         state = self._states.get(partition)
-        if state is not None and chunk.offset(chunk.handed) < state.avail:
+        if state is not None and offset < state.avail:
             return False
         self._force = True
         return True
@@ -734,27 +877,27 @@ class Member:
         self._force = self._force or (self._standing is Standing.ASKED and not self._holds_any())
 
     def unblock(self) -> bool:
-        """Whether handing out had stopped because this process was not seen, and may go on now."""
+        """Whether handing out may go on: this process is seen again, or a record of a key has become due."""
         if self._blocked and self.may_dispatch():
             self._blocked = False
             return True
-        return False
+        ripe = self._keys.next_at
+        return ripe is not None and ripe <= self._monotonic()
 
-    def _room(self, chunk: Chunk) -> int:
-        room = self._room_now(chunk)
+    def _room(self, weight: float) -> int:
+        """Records of this mean size (bytes) for which the window has room."""
+        room = self._room_now(weight)
         if room <= 0:
             self._recount()
-            room = self._room_now(chunk)
+            room = self._room_now(weight)
         return room
 
-    def _room_now(self, chunk: Chunk) -> int:
+    def _room_now(self, weight: float) -> int:
         room = self.window - self._in_hands
         if self._hands_bytes > 0:
-            room = min(
-                room, int((self.window_bytes - self._hands_bytes) / chunk.weight) if chunk.weight else room
-            )
-        elif room > 0 and chunk.weight:
-            room = max(1, min(room, int(self.window_bytes / chunk.weight)))
+            room = min(room, int((self.window_bytes - self._hands_bytes) / weight) if weight else room)
+        elif room > 0 and weight:
+            room = max(1, min(room, int(self.window_bytes / weight)))
         if self.lane:
             room = min(room, self.budget + 1 - self._unconfirmed)
         return room
@@ -787,7 +930,7 @@ class Member:
             if delay < 0 and not self._policy.backoff:
                 delay = 0
             chunk.delays[index] = delay
-            if self.lane and (delay == 0 or self.window == 1 or self.strict):
+            if self.lane and not self.keyed and (delay == 0 or self.window == 1 or self.strict):
                 self._hold_back(chunk, index)
             chunk.verdicts[index] = ROLLED_BACK
 
@@ -807,7 +950,7 @@ class Member:
                     if not acknowledge and self._is_used_up(attempts):
                         self._give_up(chunk, index, Cause.ATTEMPTS, "it was rolled back", attempts)
                         continue
-                    if not acknowledge and self.lane:
+                    if not acknowledge and self.lane and not self.keyed:
                         self._hold_back(chunk, index)
                     chunk.verdicts[index] = ACKED if acknowledge else ROLLED_BACK
             return chunks
@@ -864,6 +1007,8 @@ class Member:
             at = min(at, self._wake_at)
         if self._due:
             at = min(at, *self._due.values())
+        if (ripe := self._keys.next_at) is not None:
+            at = min(at, ripe)
         if self.holding is not None and (overdue_at := self.holding.next_at) is not None:
             at = min(at, overdue_at)
         if self._active:
@@ -934,7 +1079,8 @@ class Member:
     def _span(self) -> int:
         if self.closing:
             return 0
-        return self._scan(self.window if self._takes_turns() else self.window + self.budget)
+        span = self._scan(self.window if self._takes_turns() else self.window + self.budget)
+        return span * self.definition.lanes  # of a partition's records about one in so many is of a lane
 
     # -- lanes that change hands
 
@@ -999,6 +1145,8 @@ class Member:
         """A lease ended in order: nothing of it was in the application's hands."""
         self._shrink(lease, lease.start)
         self._drop_lease(lease.token)
+        if self.keyed:
+            self._close_lane(lease.partition)
         self._warm.discard(lease.partition)
         self._hold -= {(p, offset) for p, offset in self._hold if p == lease.partition}
 
@@ -1079,6 +1227,7 @@ class Member:
             settled=settled.get(partition, ()),
             returned=returned.get(partition, ()),
             done=done.get(partition, ()),
+            drained=int(self.keyed and self._is_drained(partition)),
         )
 
     def _lane_lease(self, partition: int) -> Lease | None:
@@ -1092,6 +1241,9 @@ class Member:
         lease = self._lane_lease(partition)
         if lease is None:
             return -1
+        if self.keyed:  # what waits for its key does not keep the others from going on
+            full = self._keys.free >= self.window or self._keys.behind >= MOST_BEHIND
+            return lease.start if full else lease.fill
         for chunk in self._ready:
             if chunk.lease is lease and chunk.handed < len(chunk.messages):
                 return chunk.offset(chunk.handed)
@@ -1190,11 +1342,13 @@ class Member:
             waiting, self._pending_confirm = self._pending_confirm, []
             self._close_pending()
             for token in refused:
-                self._drop_lease(token)
+                self._refuse_lease(token)
             self._take_role(reply.role)
             self._take_states(reply, sent_at)
             if self.lane:
                 moved = self._take_standing(reply)
+            if self.keyed:
+                self._drain(reply.asked)
             self._take_grants(reply)
             self._force = self._force or bool(self._orphaned)
             self._follow()
@@ -1257,12 +1411,22 @@ class Member:
             self._take_grant(grant, lanes)
         self._free_credit -= sum(grant.records for grant in reply.grants if grant.kind != "lane")
 
+    def _refuse_lease(self, token: int) -> None:
+        """The coordinator does not know a lease of this member: its lane begins anew."""
+        lease = self._leases.get(token)
+        self._drop_lease(token)
+        if lease is not None and self.keyed:
+            self._drain({lease.partition})
+
     def _drop_lease(self, token: int) -> None:
         lease = self._leases.pop(token, None)
         if lease is None:
             return
         self._alone.discard(token)
         lease.lost = True
+        if self.keyed:
+            self._arrived.pop(lease.partition, None)
+            self._keys.drop_waiting(lease)
         self._point_feeds.pop(token, None)
         if lease in self._wanting.get(lease.partition, []):
             self._wanting[lease.partition].remove(lease)
@@ -1292,6 +1456,8 @@ class Member:
             stretch=grant.stretch,
             alone=grant.alone,
         )
+        if grant.due_ms:
+            lease.not_before = self._monotonic() + grant.due_ms / 1000
         self._leases[lease.token] = lease
         if lease.alone:
             self._alone.add(lease.token)

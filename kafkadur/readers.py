@@ -13,11 +13,10 @@ import time
 from collections import deque
 from collections.abc import Callable, Mapping
 from itertools import compress
-from typing import Any
+from typing import Any, Protocol
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
 
-from kafkadur.member import Member
 from kafkadur_coordinators.client_log import client_log
 from kafkadur_coordinators.topics import mirror_floors
 from kafkadur_sharing.errors import KafkadurError, StateLost
@@ -70,6 +69,42 @@ def by_partition(messages: list[Message]) -> list[tuple[int, list[Message]]]:
         (partition or 0, list(compress(messages, map(partition.__eq__, partitions))))
         for partition in dict.fromkeys(partitions)
     ]
+
+
+class ReadingFor(Protocol):
+    """Whom readers read for: a member, or what stands before one (`key_router.py`)."""
+
+    @property
+    def display(self) -> str:
+        """Name of the subscription for people."""
+        ...
+
+    @property
+    def buffered(self) -> int:
+        """Records read and not handed out."""
+        ...
+
+    @property
+    def read_ahead(self) -> int:
+        """Records that may be held back before the reader pauses."""
+        ...
+
+    def fail(self, error: KafkadurError) -> None:
+        """Reading cannot go on."""
+
+    def add_records(self, partition: int, messages: list[Message], number: int) -> None:
+        """Records that the tail reader read (not empty, in order)."""
+
+    def reach(self, partition: int, offset: int, number: int) -> None:
+        """The tail reader came to the end of the partition."""
+
+    def add_range_records(self, token: int, messages: list[Message], reached: int) -> bool:
+        """What the point reader read for a lease; whether it is to go on."""
+        ...
+
+    def floors(self) -> dict[int, int]:
+        """Lowest unsettled offsets that may be mirrored."""
+        ...
 
 
 class _Reader:
@@ -181,7 +216,7 @@ class TailReader(_Reader):
     def __init__(
         self,
         *,
-        member: Member,
+        member: ReadingFor,
         kafka: Mapping[str, Any],
         topic: str,
         group: str,
@@ -297,7 +332,7 @@ class TailReader(_Reader):
 class PointReader(_Reader):
     """Reads single ranges: redeliveries, and leases on partitions that the member does not follow."""
 
-    def __init__(self, *, member: Member, kafka: Mapping[str, Any], topic: str, group: str) -> None:
+    def __init__(self, *, member: ReadingFor, kafka: Mapping[str, Any], topic: str, group: str) -> None:
         """Made with the member it reads for; the thread starts with the first range."""
         config = consumer_config(kafka, group)
         config["fetch.wait.max.ms"] = 10

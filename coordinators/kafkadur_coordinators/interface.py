@@ -70,6 +70,8 @@ class PartitionReport(NamedTuple):
     returned: Sequence[Returned] = ()
     #: tokens of leases that are finished
     done: Sequence[int] = ()
+    #: 1: a lane of keys that is given up: nothing of it is in hands, nor will be until the reply is there
+    drained: int = 0
 
 
 class Exchange(NamedTuple):
@@ -113,6 +115,8 @@ class Grant(NamedTuple):
     stretch: Sequence[int] = ()
     #: the last attempt of what may have ended its holders: it is handed out while nothing else is in hands
     alone: bool = False
+    #: ms until it may be handed out: its keeper waits (key-ordered)
+    due_ms: int = 0
 
     @property
     def records(self) -> int:
@@ -184,6 +188,8 @@ class ExchangeReply:
     standing: Standing
     #: tokens held, as the answer to an offer; None: nothing was offered
     held: frozenset[int] | None
+    #: lanes of keys that another member is to keep: they are to be drained
+    asked: Sequence[int]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

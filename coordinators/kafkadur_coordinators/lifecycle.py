@@ -14,7 +14,7 @@ import random
 import time
 import uuid
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from kafkadur_coordinators.interface import MAX_PARTITIONS, UNRANKED, Attached, Known, Rank
@@ -39,7 +39,7 @@ from kafkadur_sharing.decisions import (
     decide,
     decide_unsubscribe,
 )
-from kafkadur_sharing.definition import Definition
+from kafkadur_sharing.definition import Definition, SubscriptionType
 from kafkadur_sharing.errors import CoordinatorRefused, IllegalState, SubscriptionActive, TopicChanged
 from kafkadur_sharing.keys import SubscriptionKey
 
@@ -295,9 +295,15 @@ class Lifecycle:
         self, key: SubscriptionKey, known: Known, member: str, name: str, *, whole: bool, rank: Rank
     ) -> Membership:
         subscription = self.subscription(key, known)
-        if subscription.topic.partitions > known.partitions:
+        if subscription.topic.partitions * subscription.definition.lanes > known.partitions:
             self._add_partitions(subscription, known)
         session = self._session(key, known, member)
+        if whole and subscription.definition.type is SubscriptionType.KEY_ORDERED:
+            raise IllegalState(
+                "A key-ordered subscription cannot be claimed as a whole.",
+                owner=f"subscription {key}",
+                remedy="claim a subscription of another type",
+            )
         single = whole or subscription.definition.type.sharing == "unshared"
         attached = session.attach(
             name=name,
@@ -311,8 +317,10 @@ class Lifecycle:
 
     def _add_partitions(self, subscription: Subscription, known: Known) -> None:
         """Partitions added since the subscription was made start at 0."""
-        added = dict.fromkeys(range(known.partitions, subscription.topic.partitions), 0)
-        self._put_partitions(subscription.key, subscription.id, subscription.topic, added, token="")
+        lanes = subscription.definition.lanes
+        added = dict.fromkeys(range(known.partitions // lanes, subscription.topic.partitions), 0)
+        topic = subscription.topic
+        self._put_partitions(subscription.key, subscription.id, topic, added, token="", lanes=lanes)
 
     # -- what is known
 
@@ -404,6 +412,7 @@ class Lifecycle:
             TopicInfo(name=topic.name, id=change.topic_id, partitions=len(starts)),
             starts,
             token=token,
+            lanes=definition.lanes,
             seen=ends,
         )
         self._coordinator.run(
@@ -415,7 +424,7 @@ class Lifecycle:
                 found.version,
                 _content(found),
                 definition.type.value,
-                len(starts),
+                len(starts) * definition.lanes,
                 incarnation,
                 token,
                 self._session_ms if floors else 0,
@@ -440,20 +449,23 @@ class Lifecycle:
         starts: Mapping[int, int],
         *,
         token: str,
+        lanes: int = 1,
         seen: Mapping[int, int] | None = None,
     ) -> None:
+        """Give partitions their first state: each of their lanes the same."""
         address = self.address(key)
+        starts, seen = _by_lane(starts, lanes), _by_lane(seen or {}, lanes)
         wanted = sorted(starts)
         for first in range(0, len(wanted), MAX_PARTITIONS):
             group = wanted[first : first + MAX_PARTITIONS]
             keys = address.fixed()
             for partition in group:
                 keys += address.partition(subscription_id, topic.id, partition)
-            parts = [[partition, starts[partition], (seen or {}).get(partition, 0)] for partition in group]
+            parts = [[partition, starts[partition], seen.get(partition, 0)] for partition in group]
             self._coordinator.run(
                 "partitions",
                 keys,
-                [*self._coordinator.common(), parts, token, topic.partitions],
+                [*self._coordinator.common(), parts, token, topic.partitions * lanes],
             )
 
     # -- changing the definition
@@ -470,6 +482,7 @@ class Lifecycle:
         if definition is not None:
             topic = self._topics.describe(definition.topic)
             topic_id = topic.id
+            definition = _with_lanes(definition, topic.partitions)
             starts = self._topics.offsets(definition.topic, topic.partitions, definition.start)
         shard = self._journal.shard(key.tag)
         self._coordinator.call(
@@ -527,20 +540,22 @@ class Lifecycle:
         token = self._changing_token(key)
         change = found.change
         deleted = change.definition is None
+        definition = None if change.definition is None else Definition.from_record(change.definition)
+        lanes = 1 if definition is None else definition.lanes
         if not deleted and found.id != known.id:
             topic = TopicInfo(name="", id=change.topic_id, partitions=len(change.starts))
-            self._put_partitions(key, found.id, topic, change.starts, token=token)
+            self._put_partitions(key, found.id, topic, change.starts, token=token, lanes=lanes)
         return [
             *self._coordinator.common(),
             "" if deleted else found.id,
             found.version,
             "" if change.definition is None else _content(found),
-            "" if change.definition is None else str(change.definition["type"]),
-            len(change.starts),
+            "" if definition is None else definition.type.value,
+            len(change.starts) * lanes,
             known.incarnation + 1,
             token,
             0,
-            () if change.definition is None else Definition.from_record(change.definition).policy,
+            () if definition is None else definition.policy,
         ]
 
     def _changing_token(self, key: SubscriptionKey) -> str:
@@ -586,6 +601,24 @@ class Lifecycle:
                 if found is not None and found.change.definition is not None:
                     keys[tag] = SubscriptionKey(**record)
         return sorted(keys.values(), key=lambda key: key.display)
+
+
+#: Lanes that a key-ordered subscription has altogether, about, and of one partition at most.
+_LANES, _LANES_OF_ONE = 64, 16
+
+
+def _with_lanes(definition: Definition, partitions: int) -> Definition:
+    """Choose how many lanes a partition of a new key-ordered subscription has, where it was not said."""
+    if definition.type is not SubscriptionType.KEY_ORDERED or definition.key_lanes is not None:
+        return definition
+    return replace(definition, key_lanes=max(1, min(_LANES_OF_ONE, _LANES // partitions)))
+
+
+def _by_lane(offsets: Mapping[int, int], lanes: int) -> dict[int, int]:
+    """Offsets by lane: each lane of a partition has those of the partition."""
+    return {
+        partition * lanes + lane: offset for partition, offset in offsets.items() for lane in range(lanes)
+    }
 
 
 def _expected(version: int, found: InForce | None) -> int:

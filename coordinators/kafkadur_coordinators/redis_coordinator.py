@@ -492,6 +492,7 @@ class MemberSession:
             int(exchange.offer),
         ]
         reply = self._coordinator.call("exchange", keys, request)
+        offered = exchange.offer or any(part.drained for part in exchange.parts)
         return ExchangeReply(
             sequence=reply[1],
             incarnation=reply[2],
@@ -510,6 +511,7 @@ class MemberSession:
                     seen=v[6],
                     stretch=v[7],
                     alone=bool(v[8]),
+                    due_ms=v[9],
                 )
                 for v in reply[7]
             ],
@@ -520,7 +522,8 @@ class MemberSession:
             orphaned=reply[12],
             grace_ms=reply[13],
             standing=Standing(reply[14]),
-            held=frozenset(reply[15]) if exchange.offer else None,
+            held=frozenset(reply[15]) if offered else None,
+            asked=reply[16],
         )
 
     def detach(self, partitions: Sequence[int]) -> None:

@@ -23,6 +23,7 @@ from kafkadur.dead_letters import DeadLetters
 from kafkadur.delivery import Delivery as PlainDelivery
 from kafkadur.events import Event
 from kafkadur.filtering import taking
+from kafkadur.key_router import KeyRouter
 from kafkadur.member import Member
 from kafkadur.producer import Producer
 from kafkadur.pump import Pump, Served
@@ -56,6 +57,7 @@ _AVAILABLE = (
     SubscriptionType.PRIORITY,
     SubscriptionType.SERIAL,
     SubscriptionType.SHARED,
+    SubscriptionType.KEY_ORDERED,
 )
 #: Default window: records and bytes in the application's hands.
 WINDOW = 1_000
@@ -246,6 +248,7 @@ class Connection:
         header_types: Mapping[str, HeaderType] | None = None,
         redelivery: Redelivery | None = None,
         strict_order: bool = False,
+        key_lanes: int | None = None,
         name: str | None = None,
         session: Session | None = None,
         priority: int = 0,
@@ -258,7 +261,8 @@ class Connection:
         (records) bounds acknowledgements without confirmation: by default 100 on a lane, the window on a
         shared subscription. `start`, `header_types`, `redelivery` (attempts, back-off, dead letters) and
         `strict_order` (of a type with an order: what comes later waits for a message that was rolled back,
-        until it is settled) count when the subscription is created. `name` is shown to people.
+        until it is settled) count when the subscription is created, as does `key_lanes` (of a key-ordered
+        subscription: how many members can share one partition). `name` is shown to people.
         Of a priority subscription the attached member with the highest `priority` holds the lane, the first
         attached among equals; it keeps it when a better one comes, unless that one has `preempt`: then the
         holder hands out nothing more and gives the lane away when everything is settled. `on_event` is told
@@ -293,6 +297,7 @@ class Connection:
             header_types=header_types,
             redelivery=redelivery or Redelivery(),
             strict_order=strict_order,
+            key_lanes=key_lanes,
         )
         request = Request(key=self.key(durable), definition=definition)
         rank = Rank(priority=priority, preempt=preempt)
@@ -334,8 +339,8 @@ class Connection:
         self, membership: Membership, window: int, window_bytes: int, unconfirmed: int | None, signal: Signal
     ) -> Member:
         attachment = membership.subscription
-        lane = attachment.definition.type is not SubscriptionType.SHARED
-        budget = (LANE_BUDGET if lane else window) if unconfirmed is None else unconfirmed
+        parallel = attachment.definition.type in (SubscriptionType.SHARED, SubscriptionType.KEY_ORDERED)
+        budget = (window if parallel else LANE_BUDGET) if unconfirmed is None else unconfirmed
         pump, presence = self._use(), self._presence
         if presence is None:
             raise NotConnected
@@ -352,7 +357,7 @@ class Connection:
             nudge=lambda member: nudge(pump, member),
             bury=self._dead_letters.write,
             takes=taking(attachment.definition, client_id=self.settings.client_id, connection_id=self.id),
-            partitions=attachment.topic.partitions,
+            partitions=attachment.topic.partitions * attachment.definition.lanes,
         )
         member.on_ready = signal.set
         return member
@@ -360,16 +365,21 @@ class Connection:
     def _start_readers(self, served: Served) -> None:
         attachment = served.membership.subscription
         kafka, group, topic = self.settings.kafka, attachment.key.group, attachment.topic.name
+        lanes = attachment.definition.lanes
+        keyed = served.member.keyed
+        router = KeyRouter(served.member, lanes=lanes) if keyed else None
         tail = TailReader(
-            member=served.member,
+            member=router or served.member,
             kafka=kafka,
             topic=topic,
             group=group,
             floor_metadata=attachment.floor_metadata,
         )
-        point = PointReader(member=served.member, kafka=kafka, topic=topic, group=group)
+        point = PointReader(member=router or served.member, kafka=kafka, topic=topic, group=group)
         readers = Readers(tail, point)
-        served.member.reading = readers
+        if router is not None:
+            router.reading = readers
+        served.member.reading = router or readers
         self._readers[served.session.member] = readers
         readers.start()
 

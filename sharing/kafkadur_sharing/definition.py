@@ -20,6 +20,9 @@ HeaderType = Literal["str", "int", "float", "bool", "bytes"]
 #: Where a new subscription starts: behind what the topic holds, or before it.
 Start = Literal["latest", "earliest"]
 
+#: Most lanes of keys a partition can have.
+MOST_LANES: Final = 64
+
 #: Version of the records that `Definition.to_record` writes.
 RECORD_FORMAT: Final = 1
 
@@ -85,6 +88,9 @@ class Definition:
     redelivery: Redelivery = field(default_factory=Redelivery)
     #: Whether what comes later waits for a message that was rolled back (types with an order).
     strict_order: bool = False
+    #: Of a key-ordered subscription: how many members can share a partition, each with its share of the keys.
+    #: None: it is chosen when the subscription is created. It never changes, nor does what a key's share is.
+    key_lanes: int | None = None
 
     def __post_init__(self) -> None:
         """Validate, and bring what can be written in several ways to one form."""
@@ -107,6 +113,10 @@ class Definition:
                     remedy=f"use one of {', '.join(get_args(HeaderType))}",
                 )
         object.__setattr__(self, "header_types", types or None)
+        if self.key_lanes is not None and not 1 <= self.key_lanes <= MOST_LANES:
+            raise IllegalState(
+                f"key_lanes cannot be {self.key_lanes}.", remedy=f"use 1 to {MOST_LANES}, or None"
+            )
         if self.strict_order and self.type is SubscriptionType.SHARED:
             raise IllegalState(
                 "A shared subscription has no order that could be strict.",
@@ -114,15 +124,24 @@ class Definition:
             )
 
     @property
-    def policy(self) -> tuple[int, int, int, int]:
-        """What scripts need: most attempts (0: no limit), back-off, longest back-off (ms), strict order."""
+    def policy(self) -> tuple[int, int, int, int, int]:
+        """What scripts need.
+
+        Most attempts (0: no limit), back-off, longest back-off (ms), strict order, lanes a partition.
+        """
         chosen = self.redelivery
         return (
             chosen.max_attempts or 0,
             round(chosen.backoff.total_seconds() * 1000),
             round(chosen.max_backoff.total_seconds() * 1000),
             int(self.strict_order),
+            self.lanes,
         )
+
+    @property
+    def lanes(self) -> int:
+        """Lanes a partition: as many members can work on it in parallel, each with its share of the keys."""
+        return (self.key_lanes or 1) if self.type is SubscriptionType.KEY_ORDERED else 1
 
     @property
     def dead_letter_topic(self) -> str:
@@ -152,6 +171,7 @@ class Definition:
             "header_types": None if self.header_types is None else dict(self.header_types),
             "redelivery": self.redelivery.to_record(),
             "strict_order": self.strict_order,
+            "key_lanes": self.key_lanes,
         }
 
     @classmethod
@@ -181,6 +201,7 @@ class Definition:
                 header_types=_header_types(record.get("header_types")),
                 redelivery=Redelivery.from_record(record.get("redelivery")),
                 strict_order=record.get("strict_order") is True,
+                key_lanes=_number(record, "key_lanes"),
             )
         except ValueError as error:
             raise IllegalState(
@@ -194,6 +215,14 @@ def _text(record: Mapping[str, object], name: str) -> str:
         msg = f"field {name!r} is no text"
         raise ValueError(msg)  # noqa: TRY004 - a damaged record is a wrong value, caught by the caller as such
     return value
+
+
+def _number(record: Mapping[str, object], name: str) -> int | None:
+    value = record.get(name)
+    if value is None or isinstance(value, int):
+        return value
+    msg = f"field {name!r} is no integer"
+    raise ValueError(msg)
 
 
 def _header_types(value: object) -> dict[str, HeaderType] | None:

@@ -12,6 +12,8 @@ import json
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import cached_property
+from typing import Final
+from zlib import crc32
 
 from kafkadur_sharing.names import validate_client_id, validate_namespace, validate_subscription_name
 
@@ -92,3 +94,16 @@ class SubscriptionKey:
     def __str__(self) -> str:
         """Return `display`."""
         return self.display
+
+
+#: Shares that keys are spread over; a lane has some of them.
+SLOTS: Final = 256
+
+
+def key_slot(key: bytes | None, offset: int) -> int:
+    """Return the slot of a key, 0 to 255: messages with one key are in one slot.
+
+    It is the CRC-32 of the key, modulo 256; messages without a key have no order, and their slot is that of
+    their offset. Part of what a key-ordered subscription is: it never changes.
+    """
+    return (offset if key is None else crc32(key)) % SLOTS

@@ -88,6 +88,7 @@ class Driver:
             orphaned=(),
             standing=Standing.ACTIVE,
             held=None,
+            asked=(),
             grace_ms=0,
         )
         self.member.apply(reply, 1.0)

@@ -158,7 +158,7 @@ class World:
         self.partitions = partitions
         self.version = 0
         #: most attempts, back-off, longest back-off (ms), strict order
-        self.policy = (0, 0, 0, 0)
+        self.policy = (0, 0, 0, 0, 1)
         self.ears = Ears(url)
 
     def close(self) -> None:

@@ -4,15 +4,17 @@
 --          7 free credit, records     8 highest token the member has seen     9 1: ask for presence of the others
 --         10 span of a lane: window + unconfirmed budget, records
 --         11 touched partitions, each { partition, avail (-1: nothing new), position of the lane (-1: none),
---              settled, returned, done }
+--              settled, returned, done, drained }
 --              settled:  { token, { start, end, start, end, ... }, blob start, blob }  blob '' if there is none
 --              returned: { token, start, end, how (0-2 of redelivery.lua), delay ms (-1: as the policy says) }
 --              done:     tokens whose offsets all have their verdict
---         12 1: the lanes are offered: nothing of them is in the application's hands, nor will be until the reply is there
+--              drained:  1: this lane of keys is given up: nothing of it is in the application's hands, nor will be
+--                        until the reply is there
+--         12 1: the lanes are offered: nothing of them is in the application's hands, nor will be until the reply
 -- Reply    head, 5 highest token now, 6 ask for presence again in ms (-1: all are heard),
 --          7 { rank, members, id of the next member },
---          8 leases { token, partition, start, horizon, marks, kind, seen, stretch, 1: it is alone } with tokens above
---            ARGV[1][8]
+--          8 leases { token, partition, start, horizon, marks, kind, seen, stretch, 1: it is alone, ms until it is due }
+--            with tokens above ARGV[1][8]
 --            (stretch: start, end, start, end, ... of a lease of kind 'runs', else empty),
 --          9 horizons { token, horizon } of lanes, 10 refused tokens (fenced; nothing was changed for them),
 --         11 partitions { partition, base, next, avail, floor, ms until the next exception is due (-1: none) },
@@ -20,7 +22,8 @@
 --         13 partitions to touch next: leases of members who are gone, or of this one, are still to be seen there,
 --         14 ms until leases are granted again,
 --         15 lanes: 0 stands by, 1 holds them, 2 holds them and is asked to offer them,
---         16 tokens held, if the lanes were offered (else empty)
+--         16 tokens held, if the lanes were offered or one was given up (else empty)
+--         17 touched lanes of keys that another member is to keep: to be drained
 -- Codes    OK, STALE (an older exchange than the last applied), FENCED (the member is not attached any more),
 --          INVALID (a verdict outside its lease, a partition named twice or more than 16; nothing was changed),
 --          and those of context.lua
@@ -158,9 +161,10 @@ local function new_leases(ctx, me, have, touched)
       if l then
         local pt = touched[l.p]
         if l.kind ~= 'runs' then
-          out[#out + 1] = { l.token, l.p, l.s, l.e, l.marks, l.kind, l.seen, {}, 0 }
+          out[#out + 1] = { l.token, l.p, l.s, l.e, l.marks, l.kind, l.seen, {}, 0, 0 }
         elseif pt then -- a lease of exceptions is told when its partition is touched: what it holds stands there
-          out[#out + 1] = { l.token, l.p, l.s, l.e, l.marks, l.kind, l.seen, (stretch_of(pt, l.s, l.e, token)), l.alone }
+          out[#out + 1] = { l.token, l.p, l.s, l.e, l.marks, l.kind, l.seen, (stretch_of(pt, l.s, l.e, token)), l.alone,
+            math.max(l.due - ctx.now, 0) }
         else
           untold[#untold + 1] = l.p
         end
@@ -199,8 +203,11 @@ for i, part in ipairs(parts) do
   end
 end
 
-local lane = is_lane(ctx) and me.kind == ''
-local offered = lane and request[12] == 1
+local lane, keyed = is_lane(ctx) and me.kind == '', is_keyed(ctx)
+local offered, given_up = lane and request[12] == 1, false
+for _, part in ipairs(parts) do
+  given_up = given_up or keyed and part[7] == 1
+end
 local again = -1
 if request[6] > me.exchange then
   local leases, refused = check(ctx, me, parts)
@@ -212,7 +219,7 @@ if request[6] > me.exchange then
   me.credit = math.max(request[7] - unseen(ctx, me, request[8]), 0)
   me.silent = 0
   touch_member(ctx, me)
-  if not lane then
+  if not lane and not keyed then
     set_hungry(me)
   end
   if ctx.next_expiry <= ctx.now or request[9] == 1 then
@@ -222,6 +229,9 @@ if request[6] > me.exchange then
     apply(ctx, pt, parts[i], leases)
     adopt_orphans(ctx, pt)
     bound_bitmap(ctx, pt)
+    if parts[i][7] == 1 and keyed then
+      give_up_lane(ctx, pt, me)
+    end
   end
   if offered and ctx.now >= ctx.grace then
     local positions = {}
@@ -232,7 +242,7 @@ if request[6] > me.exchange then
   end
   for i, pt in ipairs(touched) do
     serve(ctx, pt, parts[i][3], request[10], offered)
-    if not lane then
+    if not lane and not keyed then
       settle_watch(ctx, pt.p, me)
     end
     if me.alone == -1 - pt.p and #me.tokens == 0 then -- what it was kept free for is gone
@@ -242,7 +252,7 @@ if request[6] > me.exchange then
   end
   if lane then
     lane_holder(ctx) -- also when no partition was touched: who is chosen must be woken
-  else
+  elseif not keyed then
     adopt_unwatched(ctx, me)
   end
   save_members(ctx)
@@ -250,9 +260,12 @@ if request[6] > me.exchange then
   close(ctx)
 end
 
-local by_partition, horizons, states = {}, {}, {}
+local by_partition, horizons, states, asked = {}, {}, {}, {}
 for i, pt in ipairs(touched) do
   by_partition[pt.p] = pt
+  if keyed and pt.keeper == me.id and keeper_to_be(ctx, pt) ~= me then
+    asked[#asked + 1] = pt.p
+  end
   if pt.lane ~= 0 then
     local l = load_lease(ctx, pt.lane)
     if l and l.member == me.id then
@@ -291,6 +304,7 @@ reply[11] = states
 reply[12] = me.watches
 reply[13] = left_over
 reply[14] = math.max(ctx.grace - ctx.now, 0)
-reply[15] = standing(ctx, me, lane)
-reply[16] = offered and me.tokens or {}
+reply[15] = keyed and 1 or standing(ctx, me, lane)
+reply[16] = (offered or given_up) and me.tokens or {}
+reply[17] = asked
 return reply

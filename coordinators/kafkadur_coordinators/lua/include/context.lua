@@ -59,7 +59,7 @@ local function open(request)
     orphans = row.orphans and cmsgpack.unpack(row.orphans) or {},
     unwatched = row.unwatched and cmsgpack.unpack(row.unwatched) or {},
     awaited = row.awaited and cmsgpack.unpack(row.awaited) or {},
-    policy = row.policy and cmsgpack.unpack(row.policy) or { 0, 0, 0, 0 }, -- redelivery.lua
+    policy = row.policy and cmsgpack.unpack(row.policy) or { 0, 0, 0, 0, 1 }, -- redelivery.lua
   }
   local clock = request[2]
   if clock == 0 then

@@ -2,25 +2,26 @@
 -- A packed lease is an array: 1 partition, 2 start, 3 horizon (exclusive), 4 member id, 5 marks of its
 -- offsets (runs.lua), 6 kind: 'range' (fixed horizon), 'lane' (extended while it is held) or 'runs' (exceptions: of
 -- [start, horizon) it holds the runs with its token), 7 records it was granted, 8 offsets below this one may
--- have been delivered before, 9 1: the last attempt of a suspect, alone (redelivery.lua).
+-- have been delivered before, 9 1: the last attempt of a suspect, alone (redelivery.lua), 10 when it is due (ms, 0:
+-- now).
 local IN_ORDER = { exclusive = true, priority = true, serial = true }
 local CONVERT_BITS = 65536
 local CONVERT_RUNS = 256 -- in one script call: the next one goes on
 
 local function load_partition(_, p, first_key)
   local pt = { p = p, state_key = KEYS[first_key], bits_key = KEYS[first_key + 1], runs_key = KEYS[first_key + 2] }
-  local row = redis.call('HMGET', pt.state_key, 'base', 'next', 'avail', 'origin', 'due', 'seen', 'lane')
+  local row = redis.call('HMGET', pt.state_key, 'base', 'next', 'avail', 'origin', 'due', 'seen', 'lane', 'keeper')
   if not row[1] then
     return nil
   end
   pt.base, pt.next, pt.avail, pt.origin = tonumber(row[1]), tonumber(row[2]), tonumber(row[3]), tonumber(row[4])
-  pt.xd, pt.seen, pt.lane = tonumber(row[5]), tonumber(row[6]), tonumber(row[7])
+  pt.xd, pt.seen, pt.lane, pt.keeper = tonumber(row[5]), tonumber(row[6]), tonumber(row[7]), row[8] or ''
   return pt
 end
 
 local function save_partition(pt)
   redis.call('HSET', pt.state_key, 'base', text(pt.base), 'next', text(pt.next), 'avail', text(pt.avail),
-    'origin', text(pt.origin), 'due', text(pt.xd), 'seen', text(pt.seen), 'lane', text(pt.lane))
+    'origin', text(pt.origin), 'due', text(pt.xd), 'seen', text(pt.seen), 'lane', text(pt.lane), 'keeper', pt.keeper)
   if pt.runs_changed then
     if #pt.runs == 0 then
       redis.call('DEL', pt.runs_key)
@@ -48,7 +49,7 @@ local function load_lease(ctx, token)
       local a = cmsgpack.unpack(packed)
       l = {
         token = token, p = a[1], s = a[2], e = a[3], member = a[4], marks = a[5], kind = a[6], records = a[7],
-        seen = a[8], alone = a[9],
+        seen = a[8], alone = a[9], due = a[10],
       }
     end
     ctx.leases[token] = l or false
@@ -58,7 +59,7 @@ end
 
 local function save_lease(l)
   redis.call('HSET', KEYS[3], text(l.token), cmsgpack.pack({
-    l.p, l.s, l.e, l.member, l.marks, l.kind, l.records, l.seen, l.alone,
+    l.p, l.s, l.e, l.member, l.marks, l.kind, l.records, l.seen, l.alone, l.due,
   }))
 end
 
@@ -120,9 +121,9 @@ local function give_back(ctx, pt, l, s, e, how, delay)
     e = pt.avail
   end
   if run_count(pt) > 0 then
-    run_change(pt, s, e, l.token, function(marks)
+    run_change(pt, s, e, l.token, function(marks, due)
       local m = returned_marks(ctx, marks, how)
-      return m, due_after(ctx, m, s, delay), 0
+      return m, math.max(how < 2 and due or 0, due_after(ctx, m, s, delay)), 0
     end)
   end
   if l.kind == 'runs' then
@@ -244,7 +245,7 @@ local function grant(ctx, pt, m, s, e, marks, kind)
   ctx.token = ctx.token + 1
   local l = {
     token = ctx.token, p = pt.p, s = s, e = e, member = m.id, marks = marks, kind = kind, records = e - s,
-    seen = pt.seen, alone = is_last_attempt(ctx, marks) and 1 or 0,
+    seen = pt.seen, alone = is_last_attempt(ctx, marks) and 1 or 0, due = 0,
   }
   save_lease(l)
   ctx.leases[l.token] = l

@@ -7,9 +7,14 @@ local MAX_GRANTS = 16 -- in one script call and partition
 --- @include "choose_serial"
 --- @include "choose_shared"
 --- @include "lane"
+--- @include "keyed"
 
 local function serve(ctx, pt, position, span, offered)
   if ctx.now < ctx.grace then
+    return
+  end
+  if is_keyed(ctx) then
+    serve_keyed(ctx, pt, position, span)
     return
   end
   local m = is_lane(ctx) and lane_holder(ctx)

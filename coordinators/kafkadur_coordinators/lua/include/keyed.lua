@@ -1,0 +1,123 @@
+--- Lanes of a key-ordered subscription. Each partition has as many lanes as the definition says (policy[5]); lane l is
+--- the share l % lanes of the keys of partition l / lanes. To the scripts a lane is a partition of its own: records of
+--- other keys are gaps in it. A lane has one keeper at a time, who holds every lease on it; who that is to be follows
+--- from the members attached: they are spread over partitions first, then over the lanes of a partition.
+local function is_keyed(ctx)
+  return ctx.row.type == 'key-ordered'
+end
+
+--- who is to keep a lane; nil if nobody is attached
+local function keeper_to_be(ctx, pt)
+  local lanes, count = ctx.policy[5], #ctx.ranks
+  if count == 0 then
+    return nil
+  end
+  local partitions = ctx.partitions / lanes
+  local p = math.floor(pt.p / lanes)
+  if count <= partitions then
+    return load_member(ctx, ctx.ranks[p % count + 1])
+  end
+  local sharing = math.floor((count - p - 1) / partitions) + 1
+  return load_member(ctx, ctx.ranks[p + partitions * math.floor(pt.p % lanes * sharing / lanes) + 1])
+end
+
+--- Exceptions that nobody holds, from the lowest on, due or not: their keeper waits for them, and keeps back what
+--- has the same key. Equal in marks and due time. As ready_stretch.
+local function keyed_stretch(ctx, pt, limit)
+  local first, stop, marks, due
+  for i = 1, run_count(pt) do
+    local s, e, m, d, token = run_at(pt, i)
+    if d <= ctx.now then
+      d = 0
+    end
+    if token == 0 then
+      if first and (m ~= marks or d ~= due or s - stop > STRETCH_GAP) then
+        break
+      end
+      if not first then
+        limit = math.min(limit, most_together(ctx, m))
+      end
+      first, marks, due = first or s, m, d
+      stop = math.min(e, s + limit)
+      limit = limit - (stop - s)
+      if limit == 0 then
+        break
+      end
+    end
+  end
+  return first, stop, marks, due
+end
+
+local function grant_keyed(ctx, pt, m, s, e, marks, due)
+  local l = grant(ctx, pt, m, s, e, marks, 'runs')
+  run_change(pt, s, e, 0, function(run_marks, run_due)
+    if run_marks == marks and (run_due <= ctx.now and 0 or run_due) == due then
+      return run_marks, run_due, l.token
+    end
+    return run_marks, run_due, 0
+  end)
+  local _, records = stretch_of(pt, s, e, l.token)
+  l.records, l.due = records, due
+  save_lease(l)
+  if is_suspect(marks) then
+    m.suspect = l.token
+  end
+  return l
+end
+
+--- The keeper gives a lane up: nothing of it is in its application's hands, and nothing will be until the reply.
+local function give_up_lane(ctx, pt, me)
+  if pt.keeper ~= me.id then
+    return
+  end
+  local tokens = {}
+  for i, token in ipairs(me.tokens) do
+    tokens[i] = token
+  end
+  for _, token in ipairs(tokens) do
+    local l = load_lease(ctx, token)
+    if l and l.p == pt.p then
+      end_lease(ctx, pt, l, 0)
+    end
+  end
+  pt.keeper = ''
+end
+
+--- Serves one lane. span: offsets that may be read ahead; position: the first that was not looked at.
+local function serve_keyed(ctx, pt, position, span)
+  if pt.keeper ~= '' and not load_member(ctx, pt.keeper) then
+    pt.keeper = ''
+  end
+  local to = keeper_to_be(ctx, pt)
+  if pt.keeper == '' and to then
+    pt.keeper = to.id
+    want_wake(ctx, to.id)
+  end
+  if not to or to.id ~= ctx.caller or pt.keeper ~= to.id or span <= 0 then
+    return
+  end
+  local s, e, marks, due = keyed_stretch(ctx, pt, span)
+  while s and #to.tokens < MAX_LEASES + ctx.partitions do
+    if is_suspect(marks) and to.suspect ~= 0 then
+      return
+    end
+    grant_keyed(ctx, pt, to, s, e, marks, due)
+    s, e, marks, due = keyed_stretch(ctx, pt, span)
+  end
+  if s then -- what comes first is not granted yet
+    return
+  end
+  if pt.lane == 0 then
+    local l = grant(ctx, pt, to, pt.next, pt.next + span, 0, 'lane')
+    pt.lane = l.token
+    pt.next = l.e
+  elseif position >= 0 then
+    local l = load_lease(ctx, pt.lane)
+    local horizon = math.min(position, l.e) + span
+    if horizon > l.e then
+      l.e = horizon
+      save_lease(l)
+      pt.next = math.max(pt.next, l.e)
+    end
+  end
+end
