@@ -225,6 +225,12 @@ class Admin:
         )
         return Explained(key=key, topic=name, explanation=explanation, view=view, log=log, now=seen.known.now)
 
+    def views(self, key: SubscriptionKey) -> Mapping[int, PartitionView]:
+        """Return the whole state of each partition of a subscription; empty if there is none."""
+        self._coordinator.connect()
+        seen = self._seen(key) if self._has_journal() else None
+        return {} if seen is None else seen.views
+
     def unsubscribe(self, key: SubscriptionKey) -> None:
         """Delete a subscription with all that waits in it (rules X1-X5).
 

@@ -6,6 +6,7 @@ from typing import Annotated
 
 import typer
 
+from kafkadur.cli import dead as letters
 from kafkadur.cli.call import ClientIdOption, JsonOption, KafkaOption, NamespaceOption, Options, RedisOption
 from kafkadur.cli.messages import consume, publish
 from kafkadur.cli.stack import down, status, up
@@ -66,3 +67,9 @@ sub.command()(ls)
 sub.command()(info)
 sub.command()(explain)
 sub.command()(unsubscribe)
+dead = typer.Typer(help="Look at dead letters, send them again, remove them.", no_args_is_help=True)
+sub.add_typer(dead, name="dead")
+dead.command()(letters.ls)
+dead.command()(letters.show)
+dead.command()(letters.redrive)
+dead.command()(letters.purge)

@@ -1,0 +1,176 @@
+"""`kafkadur sub dead ls | show | redrive | purge`: the dead letters of a subscription."""
+
+from __future__ import annotations
+
+import base64
+from itertools import islice
+from typing import Annotated, Any
+
+import typer
+from rich.progress import Progress
+
+from kafkadur.admin import Admin
+from kafkadur.cli.call import Call, command
+from kafkadur.cli.output import Column, clock, count, iso
+from kafkadur.cli.subscriptions import NameArgument
+from kafkadur.dead_admin import DeadLetter, DeadLetterAdmin
+from kafkadur_sharing.errors import InvalidDestination
+from kafkadur_sharing.selector import parse_selector
+
+WhereOption = Annotated[
+    str | None,
+    typer.Option(
+        "--where",
+        metavar="SELECTOR",
+        help="Only letters that a selector takes; it can also ask for _cause, _reason, _attempts, "
+        "_origin and _timestamp.",
+    ),
+]
+LimitOption = Annotated[int, typer.Option("--limit", min=1, help="Show at most so many.")]
+YesOption = Annotated[bool, typer.Option("--yes", help="Do it; else it is only said what would be done.")]
+
+
+@command
+def ls(call: Call, name: NameArgument, *, where: WhereOption = None, limit: LimitOption = 100) -> None:
+    """List dead letters that nobody is done with."""
+    selector = parse_selector(where)
+    settings = call.settings()
+    with Admin(settings, on_warning=call.out.say) as admin:
+        letters = list(islice(DeadLetterAdmin(settings, admin).letters(admin.key(name), selector), limit + 1))
+    more, letters = len(letters) > limit, letters[:limit]
+    if call.options.json:
+        call.out.json([_summary(letter) for letter in letters])
+        return
+    if not letters:
+        call.out.say("There are no dead letters.")
+        return
+    columns = [
+        Column(title="letter"),
+        Column(title="message"),
+        Column(title="cause"),
+        Column(title="attempts", number=True),
+        Column(title="reason"),
+        Column(title="time"),
+    ]
+    rows = [
+        [
+            f"{letter.partition}:{letter.offset}",
+            letter.origin,
+            letter.cause,
+            count(letter.attempts),
+            letter.reason or "-",
+            clock(letter.timestamp),
+        ]
+        for letter in letters
+    ]
+    call.out.table(columns, rows)
+    if more:
+        call.out.say(f"There are more than {limit}: use --limit or --where.")
+
+
+@command
+def show(
+    call: Call,
+    name: NameArgument,
+    letter: Annotated[str, typer.Argument(metavar="LETTER", help="PARTITION:OFFSET, as `ls` says it.")],
+    *,
+    payload: Annotated[bool, typer.Option("--payload", help="Show value and key, too.")] = False,
+) -> None:
+    """Show one dead letter: why it is one, where it comes from, its properties."""
+    settings = call.settings()
+    with Admin(settings, on_warning=call.out.say) as admin:
+        letters = DeadLetterAdmin(settings, admin).letters(admin.key(name))
+        found = next((item for item in letters if f"{item.partition}:{item.offset}" == letter), None)
+    if found is None:
+        raise InvalidDestination(
+            f"There is no dead letter {letter} of subscription {name}.",
+            remedy="`kafkadur sub dead ls` shows those there are",
+        )
+    if call.options.json:
+        body = {"value": _text(found.value), "key": _text(found.key)} if payload else {}
+        call.out.json(_summary(found) | {"properties": _plain(found.properties)} | body)
+        return
+    call.out.title(f"Dead letter {letter} on topic {found.topic}")
+    facts = [
+        ("message", found.origin),
+        ("time", clock(found.timestamp)),
+        ("cause", found.cause),
+        ("reason", found.reason or "-"),
+        ("attempts", count(found.attempts)),
+        *((f"property {name}", str(value)) for name, value in found.properties.items()),
+    ]
+    if payload:
+        facts += [("key", _text(found.key) or "-"), ("value", _text(found.value) or "-")]
+    call.out.facts(facts)
+
+
+@command
+def redrive(
+    call: Call,
+    name: NameArgument,
+    *,
+    where: WhereOption = None,
+    rate: Annotated[float | None, typer.Option("--rate", min=0.01, help="At most so many a second.")] = None,
+    yes: YesOption = False,
+) -> None:
+    """Publish dead letters to their topic again. Only counts them, unless --yes is given."""
+    _work(call, name, where=where, yes=yes, rate=rate, verb="redrive")
+
+
+@command
+def purge(call: Call, name: NameArgument, *, where: WhereOption = None, yes: YesOption = False) -> None:
+    """Be done with dead letters. Only counts them, unless --yes is given."""
+    _work(call, name, where=where, yes=yes, rate=None, verb="purge")
+
+
+def _work(call: Call, name: str, *, where: str | None, yes: bool, rate: float | None, verb: str) -> None:
+    selector = parse_selector(where)
+    settings = call.settings()
+    with Admin(settings, on_warning=call.out.say) as admin:
+        office, key = DeadLetterAdmin(settings, admin), admin.key(name)
+        waiting = sum(1 for _ in office.letters(key, selector))
+        done = 0
+        if yes and waiting:
+            with Progress(console=call.out.talk, transient=True) as progress:
+                task = progress.add_task(verb, total=waiting)
+
+                def step(_: DeadLetter) -> None:
+                    progress.advance(task)
+
+                if verb == "redrive":
+                    done = office.redrive(key, selector, rate=rate, done=step)
+                else:
+                    done = office.purge(key, selector, done=step)
+    if call.options.json:
+        call.out.json({"subscription": str(key), "letters": waiting, "done": done})
+    elif yes:
+        call.out.say(f"{verb}: {count(done)} dead letters of subscription {key}.")
+    else:
+        call.out.say(
+            f"Would {verb} {count(waiting)} dead letters of subscription {key}. To do it, add --yes."
+        )
+
+
+def _summary(letter: DeadLetter) -> dict[str, Any]:
+    return {
+        "letter": f"{letter.partition}:{letter.offset}",
+        "topic": letter.topic,
+        "origin": letter.origin,
+        "cause": letter.cause,
+        "reason": letter.reason,
+        "attempts": letter.attempts,
+        "timestamp": iso(letter.timestamp),
+    }
+
+
+def _plain(properties: Any) -> dict[str, Any]:  # noqa: ANN401 - a mapping of any property
+    return {name: _text(value) if isinstance(value, bytes) else value for name, value in properties.items()}
+
+
+def _text(raw: bytes | None) -> str | None:
+    if raw is None:
+        return None
+    try:
+        return raw.decode()
+    except UnicodeDecodeError:
+        return f"base64:{base64.b64encode(raw).decode()}"
