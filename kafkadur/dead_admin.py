@@ -118,8 +118,8 @@ class DeadLetterAdmin:
         """Publish letters to the topics they came from, as new messages; returns how many.
 
         Each is acknowledged when Kafka has its message: after a crash some may be sent twice, none is lost.
-        `rate` is the most a second. Every subscription of the topic gets the messages. Raises as `letters`, and
-        `DeliveryFailed`.
+        `rate` is the most a second. Every subscription of the topic gets the messages. Raises as `letters`,
+        and `DeliveryFailed`.
         """
         interval = 0.0 if rate is None else 1 / rate
         together = _TOGETHER if rate is None else 1

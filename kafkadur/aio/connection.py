@@ -10,6 +10,7 @@ import os
 import socket
 import time
 import uuid
+import warnings
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from datetime import timedelta
@@ -51,14 +52,8 @@ from kafkadur_sharing.selector import parse_selector
 
 _log = logging.getLogger("kafkadur")
 
-#: Types that this version can attach to.
-_AVAILABLE = (
-    SubscriptionType.EXCLUSIVE,
-    SubscriptionType.PRIORITY,
-    SubscriptionType.SERIAL,
-    SubscriptionType.SHARED,
-    SubscriptionType.KEY_ORDERED,
-)
+#: What Universal Messaging called the shared type first.
+_SHARED_QUEUED = "shared-queued"
 #: Default window: records and bytes in the application's hands.
 WINDOW = 1_000
 WINDOW_BYTES = 16 * 1024 * 1024
@@ -95,6 +90,20 @@ def connect(
         **more,
     }
     return Connection(settings(given), recorder=recorder)
+
+
+def _type(name: SubscriptionType | str) -> SubscriptionType:
+    """The type that a name stands for; raises `IllegalState` for none."""
+    if name == _SHARED_QUEUED:
+        warnings.warn("The type shared-queued is called shared.", DeprecationWarning, stacklevel=3)
+        return SubscriptionType.SHARED
+    try:
+        return SubscriptionType(name)
+    except ValueError as error:
+        raise IllegalState(
+            f"There is no subscription type {name!r}.",
+            remedy=f"use one of {', '.join(item.value for item in SubscriptionType)}",
+        ) from error
 
 
 def _telling(on_event: Callable[[Event], None]) -> Callable[[bool], None]:
@@ -276,12 +285,7 @@ class Connection:
         `InvalidSubscriptionSharing`, `SubscriptionTypeMismatch`, `IllegalState`, `InvalidDestination`.
         """
         pump = self._use()
-        kind = SubscriptionType(type)
-        if kind not in _AVAILABLE:
-            raise IllegalState(
-                f"The type {kind.value!r} is not available.",
-                remedy=f"use one of {', '.join(item.value for item in _AVAILABLE)}",
-            )
+        kind = _type(type)
         parse_selector(selector)
         if window < 1 or window_bytes < 1 or (unconfirmed is not None and unconfirmed < 0):
             raise IllegalState(

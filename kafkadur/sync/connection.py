@@ -11,6 +11,7 @@ import os
 import socket
 import time
 import uuid
+import warnings
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from datetime import timedelta
@@ -51,13 +52,7 @@ from kafkadur_sharing.redelivery import Redelivery
 from kafkadur_sharing.selector import parse_selector
 
 _log = logging.getLogger("kafkadur")
-_AVAILABLE = (
-    SubscriptionType.EXCLUSIVE,
-    SubscriptionType.PRIORITY,
-    SubscriptionType.SERIAL,
-    SubscriptionType.SHARED,
-    SubscriptionType.KEY_ORDERED,
-)
+_SHARED_QUEUED = "shared-queued"
 WINDOW = 1000
 WINDOW_BYTES = 16 * 1024 * 1024
 _LAST_LETTERS = 5.0
@@ -91,6 +86,20 @@ def connect(
         **more,
     }
     return Connection(settings(given), recorder=recorder)
+
+
+def _type(name: SubscriptionType | str) -> SubscriptionType:
+    """The type that a name stands for; raises `IllegalState` for none."""
+    if name == _SHARED_QUEUED:
+        warnings.warn("The type shared-queued is called shared.", DeprecationWarning, stacklevel=3)
+        return SubscriptionType.SHARED
+    try:
+        return SubscriptionType(name)
+    except ValueError as error:
+        raise IllegalState(
+            f"There is no subscription type {name!r}.",
+            remedy=f"use one of {', '.join((item.value for item in SubscriptionType))}",
+        ) from error
 
 
 def _telling(on_event: Callable[[Event], None]) -> Callable[[bool], None]:
@@ -267,12 +276,7 @@ class Connection:
         `InvalidSubscriptionSharing`, `SubscriptionTypeMismatch`, `IllegalState`, `InvalidDestination`.
         """
         pump = self._use()
-        kind = SubscriptionType(type)
-        if kind not in _AVAILABLE:
-            raise IllegalState(
-                f"The type {kind.value!r} is not available.",
-                remedy=f"use one of {', '.join((item.value for item in _AVAILABLE))}",
-            )
+        kind = _type(type)
         parse_selector(selector)
         if window < 1 or window_bytes < 1 or (unconfirmed is not None and unconfirmed < 0):
             raise IllegalState(

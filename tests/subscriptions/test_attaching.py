@@ -263,6 +263,17 @@ async def test_x3_x4_active_subscription_is_not_deleted(place: Place, kind: str)
         assert number(await next_of(subscription)) == 2
 
 
+async def test_shared_queued_is_shared_by_another_name(place: Place) -> None:
+    topic = place.topic()
+    async with place.connect() as connection:
+        with pytest.warns(DeprecationWarning, match="called shared"):
+            subscription = await connection.subscribe(topic, durable="d", type="shared-queued")
+        assert subscription.definition.definition.type == "shared"
+        with pytest.raises(IllegalState, match="no subscription type 'queue'") as caught:
+            await connection.subscribe(topic, durable="d", type="queue")
+        assert "key-ordered" in str(caught.value)
+
+
 async def test_two_subscriptions_on_a_topic_are_independent(place: Place) -> None:
     topic = place.topic(range(1, 4))
     async with (
