@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from types import TracebackType
 from typing import Any, Self
 
+from kafkadur.browse import records
 from kafkadur.explain import Explanation, Log, backlog, in_flight, lag
 from kafkadur.explain import explain as explain_offset
 from kafkadur.settings import Settings
@@ -24,7 +25,7 @@ from kafkadur_coordinators.redis_coordinator import RedisCoordinator, Refusal, s
 from kafkadur_coordinators.topics import TopicInfo, Topics
 from kafkadur_sharing.definition import Definition
 from kafkadur_sharing.errors import InvalidDestination, KafkadurError, TopicChanged
-from kafkadur_sharing.keys import SubscriptionKey
+from kafkadur_sharing.keys import SLOTS, SubscriptionKey, key_slot
 
 #: Seconds to go on asking while a subscription is being changed or rebuilt.
 _LOOK_S = 30.0
@@ -213,12 +214,13 @@ class Admin:
                 remedy="name one of them",
             )
         log = self._log(topic, seen, partition)
-        view = seen.views.get(partition)
+        lane = self._lane(seen, log, partition, offset)
+        view = seen.views.get(lane)
         explanation = explain_offset(
             offset,
             partition=partition,
             view=view,
-            leases=seen.leases,
+            leases=[lease._replace(partition=partition) for lease in seen.leases if lease.partition == lane],
             members=seen.known.members,
             log=log,
             now=seen.known.now,
@@ -313,10 +315,7 @@ class Admin:
             topic_id=seen.content["topic_id"],
             incarnation=known.incarnation,
             members=tuple(known.members),
-            partitions=tuple(
-                _partition(view, seen.leases, members, topic.logs.get(number))
-                for number, view in sorted(seen.views.items())
-            ),
+            partitions=_partitions(seen, members, topic),
             grace_ms=known.grace_ms,
             now=known.now,
             problem=topic.problem,
@@ -341,6 +340,19 @@ class Admin:
         logs = {partition: Log(start=starts[partition], end=ends[partition]) for partition in starts}
         return _Topic(id=topic.id, logs=logs, problem=None)
 
+    def _lane(self, seen: _Seen, log: Log, partition: int, offset: int) -> int:
+        """The lane that an offset is in; where keys have lanes the record is read for it."""
+        lanes = seen.definition.lanes
+        if lanes == 1:
+            return partition
+        key = None
+        if log.start <= offset < log.end:
+            timeout = self._settings.kafka_timeout.total_seconds()
+            where = {partition: (offset, offset + 1)}
+            for message in records(self._settings.kafka, seen.definition.topic, where, timeout=timeout):
+                key = message.key()
+        return partition * lanes + key_slot(key, offset) * lanes // SLOTS
+
     def _log(self, topic: TopicInfo, seen: _Seen, partition: int) -> Log:
         return Log(
             start=self._topics.offsets(topic.name, topic.partitions, "earliest")[partition],
@@ -357,6 +369,45 @@ class _Topic:
     id: str | None
     logs: Mapping[int, Log]
     problem: str | None
+
+
+def _partitions(seen: _Seen, members: Mapping[str, MemberInfo], topic: _Topic) -> tuple[PartitionInfo, ...]:
+    """What is known of each partition; where it has lanes of keys, of all of them together."""
+    lanes = seen.definition.lanes
+    found: dict[int, list[PartitionInfo]] = {}
+    for number, view in sorted(seen.views.items()):
+        partition = number // lanes
+        info = _partition(view, seen.leases, members, topic.logs.get(partition))
+        found.setdefault(partition, []).append(info)
+    return tuple(_joined(partition, infos) for partition, infos in found.items())
+
+
+def _joined(partition: int, lanes: Sequence[PartitionInfo]) -> PartitionInfo:
+    """Join the lanes of a partition.
+
+    What was not looked at yet is unsettled in every lane, whosever key it has: so counts are those of the
+    lane with the most, plus the exceptions of the others.
+    """
+    first = lanes[0]
+    exceptions = [lane.exceptions for lane in lanes]
+
+    def together(counts: Sequence[int]) -> int:
+        beyond = [number - own for number, own in zip(counts, exceptions, strict=True)]
+        return max(0, *beyond) + sum(exceptions)
+
+    backlogs = [lane.backlog for lane in lanes if lane.backlog is not None]
+    return replace(
+        first,
+        partition=partition,
+        floor=min(lane.floor for lane in lanes),
+        base=min(lane.base for lane in lanes),
+        next=max(lane.next for lane in lanes),
+        avail=max(lane.avail for lane in lanes),
+        in_flight=max(lane.in_flight for lane in lanes),
+        exceptions=sum(exceptions),
+        backlog=together(backlogs) if len(backlogs) == len(lanes) > 1 else first.backlog,
+        lag=max((lane.lag for lane in lanes if lane.lag is not None), default=None),
+    )
 
 
 def _partition(

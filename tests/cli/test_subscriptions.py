@@ -3,6 +3,7 @@
 import json
 from collections.abc import Generator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -10,6 +11,7 @@ from confluent_kafka.admin import AdminClient
 
 import kafkadur.sync
 from kafkadur.pytest_plugin import TopicFactory
+from kafkadur.settings import settings
 from tests.cli.conftest import Run
 
 
@@ -166,3 +168,33 @@ def test_tables_fit_the_terminal(
 
 def test_json_is_one_line_where_nobody_reads_it(run: Run) -> None:
     assert json.loads(run("--json", "sub", "ls").out.removesuffix("\n")) == []
+
+
+def test_key_ordered_subscription_is_shown_by_partition(
+    run: Run, here: Path, kafkadur_topic: TopicFactory
+) -> None:
+    del here
+    topic = kafkadur_topic(2)
+    with kafkadur.sync.Connection(settings({})) as connection:
+        with connection.producer() as producer:
+            for n in range(20):
+                producer.publish(topic, str(n), key=f"k{n}", partition=0)
+        with connection.subscribe(topic, durable="d", type="key-ordered", start="earliest") as subscription:
+            first = None
+            for _ in range(20):
+                delivery = subscription.receive(timeout=20)
+                assert delivery is not None
+                if delivery.offset == 7:
+                    first = delivery
+                else:
+                    delivery.ack()
+            assert first is not None
+            leased = run("sub", "explain", "d", "0", "7", "--json").data
+            assert (leased["state"], leased["attempt"]) == ("leased", 1)
+            first.rollback(delay=60)
+        found = run("sub", "info", "d", "--json").data
+        assert [partition["partition"] for partition in found["partitions"]] == [0, 1]
+        assert (found["partitions"][0]["floor"], found["partitions"][0]["backlog"]) == (7, 1)
+        assert (found["backlog"], found["exceptions"]) == (1, 1)
+        assert run("sub", "explain", "d", "0", "7", "--json").data["state"] == "ready"
+        assert run("sub", "explain", "d", "0", "8", "--json").data["state"] == "settled"
