@@ -23,7 +23,7 @@ def taking(definition: Definition, *, client_id: str | None, connection_id: str)
     """What a subscription takes, for a member on this connection; None: everything.
 
     Raises `InvalidSelector`. noLocal leaves out what was sent with the same client id, or over the same
-    connection (rule U7).
+    connection (rule U7); without durability there is no `client_id` and only the latter (rule V2).
     """
     selector = parse_selector(definition.selector)
     local = definition.no_local and definition.sharing is Sharing.UNSHARED  # elsewhere it means nothing (D4)

@@ -197,8 +197,19 @@ class Pump:
             _log.info("leaving %s: %s", member.display, error)
         finally:
             self._served.remove(served)
+            self._end(served)
             self._presence.forget(served.membership.subscription.address.channel(served.session.member))
         return member.unconfirmed_acks()
+
+    def _end(self, served: Served) -> None:
+        """A non-durable subscription ends with its last member."""
+        key = served.request.key
+        if key.durable:
+            return
+        try:
+            self._lifecycle.end(key)
+        except (KafkadurError, Refusal) as error:
+            _log.info("ending %s: %s", key, error)  # whoever subscribes next sweeps it
 
     # -- the thread
 

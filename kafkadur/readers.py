@@ -313,13 +313,15 @@ class TailReader(_Reader):
 
     def _mirror(self, consumer: Consumer) -> None:
         now = self._monotonic()
-        if now < self._mirror_at:
+        if not self._metadata or now < self._mirror_at:
             return
         self._mirror_at = now + _MIRROR_EVERY
         self.mirror_now(consumer)
 
     def mirror_now(self, consumer: Consumer) -> None:
         """Commit floors that moved since the last time; a failure is left to the next time."""
+        if not self._metadata:
+            return
         floors = {p: o for p, o in self._member.floors().items() if self._mirrored.get(p) != o}
         try:
             mirror_floors(consumer, self._topic, floors, self._metadata)

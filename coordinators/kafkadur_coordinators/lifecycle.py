@@ -50,6 +50,10 @@ CHANGE_MS = 20_000
 GONE_WAIT = 1.5
 #: How long the whole of an attach may take, seconds.
 ATTACH_WAIT = 60.0
+#: How many left non-durable subscriptions one attach looks at, and not again for so long.
+_SWEPT_AT_ONCE, _LOOK_AGAIN_MS = 5, 1_000
+#: How often ending a non-durable subscription is tried; then it is left to the next who comes by.
+_END_TRIES = 10
 #: Reset epoch: rises when a subscription is moved back; part of the mirrored floor's metadata.
 FIRST_EPOCH = 0
 
@@ -67,8 +71,8 @@ class Subscription:
 
     @property
     def floor_metadata(self) -> str:
-        """Commit metadata of its mirrored floor."""
-        return floor_metadata(self.id, FIRST_EPOCH, self.topic.id)
+        """Commit metadata of its mirrored floor; empty for a non-durable one, which has none."""
+        return "" if not self.key.durable else floor_metadata(self.id, FIRST_EPOCH, self.topic.id)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -88,6 +92,10 @@ def _key_record(key: SubscriptionKey) -> dict[str, Any]:
         "policy": key.policy.value,
         "name": key.name,
     }
+
+
+def _packed(key: SubscriptionKey) -> str:
+    return json.dumps(_key_record(key), sort_keys=True)
 
 
 def _content(found: InForce) -> str:
@@ -159,6 +167,7 @@ class Lifecycle:
         """
         key = request.key
         address = self.address(key)
+        self._begin(key, new=only is None)
         before(address)
         deadline = self._monotonic() + ATTACH_WAIT
         refused_at: float | None = None
@@ -177,7 +186,9 @@ class Lifecycle:
                 if isinstance(decision, Attach):
                     return self._attach(key, known, member, name, whole=whole, rank=rank)
                 if isinstance(decision, Create | Replace):
-                    self._change(key, known, decision.definition)
+                    new = self._create(key, known, decision.definition)
+                    if new is not None:
+                        return self._attach(key, new, member, name, whole=whole, rank=rank)
                 elif isinstance(decision, Refuse):
                     refused_at = refused_at or self._monotonic()
                     self._sweep_or_raise(key, known, decision, member, refused_at)
@@ -191,6 +202,21 @@ class Lifecycle:
                 refused_at = refused_at or self._monotonic()
                 self._wait_out(key, refusal, self._monotonic() - refused_at)
         raise state_lost(str(key), "no consistent state was reached in time")
+
+    def _begin(self, key: SubscriptionKey, *, new: bool) -> None:
+        """Somebody is about to attach to a subscription; nobody else would look for non-durable ones."""
+        if not key.durable and new:
+            self.sweep(key.namespace)
+            self._note(key)
+
+    def _create(self, key: SubscriptionKey, known: Known, definition: Definition) -> Known | None:
+        """Create or replace; returns what to attach to if that must not be decided again.
+
+        By the rules a non-durable one without a consumer is replaced: who creates one attaches to it.
+        """
+        changed = self._change(key, known, definition)
+        new = self._known(key) if changed and not key.durable else None
+        return new if new is not None and new.version else None
 
     def _sweep_or_raise(
         self, key: SubscriptionKey, known: Known, refuse: Refuse, member: str, refused_at: float
@@ -360,6 +386,11 @@ class Lifecycle:
         the end of the log, install if that right still stands. What was deleted while the server was down
         is deleted from what it kept, too.
         """
+        if not key.durable:
+            if not kept:
+                return _nothing()
+            self._rebuild_unwritten(key)
+            return None
         shard = self._journal.shard(key.tag)
         address = self.address(key)
         if not kept and _deleted(in_force(self._journal.read(shard), key.tag, shard)):
@@ -385,6 +416,18 @@ class Lifecycle:
         else:
             self._install(key, found, token=token, incarnation=incarnation, floors=True)
         return None
+
+    def _rebuild_unwritten(self, key: SubscriptionKey) -> None:
+        """Go on with what a restarted server kept of a non-durable subscription."""
+        address, token = self.address(key), uuid.uuid4().hex
+        common = self._coordinator.common()
+        reply = self._coordinator.run("rebuild", address.fixed(), [*common, token, CHANGE_MS])
+        if reply[0] == "OK":
+            self._coordinator.run("reincarnate", address.fixed(), [*common, token, 0])
+        elif reply[0] == "VERSION":
+            self._retry(key, Refusal("VERSION", reply))
+        else:
+            self._wait(self._rng.uniform(0.01, 0.05))
 
     def _install(
         self, key: SubscriptionKey, found: InForce, *, token: str, incarnation: int, floors: bool
@@ -484,10 +527,22 @@ class Lifecycle:
             topic_id = topic.id
             definition = _with_lanes(definition, topic.partitions)
             starts = self._topics.offsets(definition.topic, topic.partitions, definition.start)
-        shard = self._journal.shard(key.tag)
         self._coordinator.call(
             "change", address.fixed(), [*self._coordinator.common(), known.version, token, CHANGE_MS]
         )
+        if not key.durable:
+            change = Change(
+                tag=key.tag,
+                key=_key_record(key),
+                expected=known.version,
+                under=0,
+                definition=None if definition is None else definition.to_record(),
+                id=f"n.{token}",
+                topic_id=topic_id,
+                starts=starts,
+            )
+            return self._change_unwritten(key, known, change, token)
+        shard = self._journal.shard(key.tag)
         entries = self._journal.read(shard)
         change = Change(
             tag=key.tag,
@@ -508,11 +563,61 @@ class Lifecycle:
                 self._forget(known, address)
         return found is not None and found.version == version
 
+    def _change_unwritten(self, key: SubscriptionKey, known: Known, change: Change, token: str) -> bool:
+        """Install a change of a non-durable subscription, which the journal never hears of."""
+        found = InForce(version=known.version + 1, id=change.id or "", change=change)
+        self._install(key, found, token=token, incarnation=known.incarnation + 1, floors=False)
+        self._forget(known, self.address(key))
+        return True
+
+    def end(self, key: SubscriptionKey) -> None:
+        """Delete a non-durable subscription if nobody is attached any more (rules N4, V3)."""
+        for _ in range(_END_TRIES):
+            known = self._known(key)
+            if known is None:
+                continue
+            if any(member.heard and member.expires > known.now for member in known.members):
+                self._note(key)
+                return
+            try:
+                if known.members:
+                    self._sweep(key, known, f"end-{uuid.uuid4().hex[:8]}")
+                elif known.version == 0 or self._change(key, known, None):
+                    self._coordinator.command("ZREM", self._index(key.namespace), _packed(key))
+                    return
+            except Refusal as refusal:
+                self._retry(key, refusal)
+
+    def sweep(self, namespace: str) -> None:
+        """End non-durable subscriptions that killed processes left; those not looked at for long come first."""
+        before = round(time.time() * 1000) - _LOOK_AGAIN_MS
+        oldest = self._coordinator.command(
+            "ZRANGE", self._index(namespace), 0, before, "BYSCORE", "LIMIT", 0, _SWEPT_AT_ONCE
+        )
+        for packed in oldest:
+            self.end(SubscriptionKey(**json.loads(packed)))
+
+    def _note(self, key: SubscriptionKey) -> None:
+        """Remember that there is a non-durable subscription, and that it was looked at now."""
+        now = round(time.time() * 1000)
+        self._coordinator.command("ZADD", self._index(key.namespace), now, _packed(key))
+
+    def _index(self, namespace: str) -> str:
+        """Key of the non-durable subscriptions by when they were looked at: nothing else finds them."""
+        return f"{self._prefix}:{namespace}:nondurable"
+
     def _resolve(self, key: SubscriptionKey, known: Known) -> None:
         """Finish a change whose owner let its deadline pass.
 
         Append an abort, then install what the log says.
         """
+        if not key.durable:  # it is not there for anybody yet, or not any more
+            token = self._changing_token(key)
+            incarnation = known.incarnation + 1
+            self._install_deletion(
+                self.address(key), version=known.version + 1, incarnation=incarnation, token=token
+            )
+            return
         shard = self._journal.shard(key.tag)
         entries = self._journal.read(shard)
         before = in_force(entries, key.tag, shard)

@@ -233,6 +233,21 @@ class Connection:
         self._producers.append(producer)
         return producer
 
+    def _key(self, durable: str | None, shared: str | None) -> SubscriptionKey:
+        if durable is not None and shared is not None:
+            raise IllegalState(
+                "A subscription is durable or not.", remedy="give durable=, or shared=, or neither"
+            )
+        if durable is not None:
+            return self.key(durable)
+        return SubscriptionKey(
+            namespace=self.settings.namespace,
+            durable=False,
+            client_id=self.settings.client_id,
+            policy=self.settings.client_id_policy,
+            name=shared or f"anonymous-{uuid.uuid4().hex}",
+        )
+
     def key(self, durable: str) -> SubscriptionKey:
         """The key of a durable subscription of this connection."""
         return SubscriptionKey(
@@ -246,7 +261,8 @@ class Connection:
         self,
         topic: str,
         *,
-        durable: str,
+        durable: str | None = None,
+        shared: str | None = None,
         type: SubscriptionType | str = SubscriptionType.SHARED,  # noqa: A002 - the field's word
         window: int = WINDOW,
         window_bytes: int = WINDOW_BYTES,
@@ -266,6 +282,8 @@ class Connection:
     ) -> Subscription:
         """Attach to the durable subscription `durable` on `topic`; create it if there is none (rules U, S).
 
+        Without `durable` the subscription is not durable: it begins now and ends with its last consumer. All
+        who name the same `shared` share one (rules N); without a name it is this consumer's alone (rules V).
         `window` (records) and `window_bytes` bound what is in the application's hands. `unconfirmed`
         (records) bounds acknowledgements without confirmation: by default 100 on a lane, the window on a
         shared subscription. `start`, `header_types`, `redelivery` (attempts, back-off, dead letters) and
@@ -303,7 +321,7 @@ class Connection:
             strict_order=strict_order,
             key_lanes=key_lanes,
         )
-        request = Request(key=self.key(durable), definition=definition)
+        request = Request(key=self._key(durable, shared), definition=definition)
         rank = Rank(priority=priority, preempt=preempt)
         signal = Signal()
         wake: list[Member] = []
@@ -360,7 +378,11 @@ class Connection:
             poke=pump.poke,
             nudge=lambda member: nudge(pump, member),
             bury=self._dead_letters.write,
-            takes=taking(attachment.definition, client_id=self.settings.client_id, connection_id=self.id),
+            takes=taking(
+                attachment.definition,
+                client_id=self.settings.client_id if attachment.key.durable else None,
+                connection_id=self.id,
+            ),
             partitions=attachment.topic.partitions * attachment.definition.lanes,
         )
         member.on_ready = signal.set
