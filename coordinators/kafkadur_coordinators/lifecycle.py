@@ -589,7 +589,7 @@ class Lifecycle:
                 self._retry(key, refusal)
 
     def sweep(self, namespace: str) -> None:
-        """End non-durable subscriptions that killed processes left; those not looked at for long come first."""
+        """End non-durable subscriptions that killed processes left, longest not looked at first."""
         before = round(time.time() * 1000) - _LOOK_AGAIN_MS
         oldest = self._coordinator.command(
             "ZRANGE", self._index(namespace), 0, before, "BYSCORE", "LIMIT", 0, _SWEPT_AT_ONCE

@@ -72,3 +72,21 @@ def test_priority(folder: Path) -> None:
         "spare site: b'order 2'",
         "spare site: b'order 3'",
     ]
+
+
+def test_keys(folder: Path) -> None:
+    lines = run(ROOT / "examples" / "keys.py", folder).splitlines()
+    assert lines == [*(f"account-{n}: [1, 2, 3, 4, 5]" for n in range(8)), "worked: Ada, Bob"]
+
+
+def test_dead_letters(folder: Path) -> None:
+    lines = run(ROOT / "examples" / "dead_letters.py", folder).splitlines()
+    assert sorted(lines[:2]) == ["sent to Ada", "sent to Bob"]
+    assert lines[2:] == ["away: attempts, attempts: 3", "nobody: rejected, attempts: 1"]
+
+
+def test_selector(folder: Path) -> None:
+    lines = run(ROOT / "examples" / "selector.py", folder).splitlines()
+    assert lines[0] == "the listener heard 10"
+    takes = [f"the buyer takes b'offer {n}': {{'region': 'EU', 'amount': {n * 10}}}" for n in (5, 7, 9)]
+    assert lines[1:] == takes
