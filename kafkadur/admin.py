@@ -11,6 +11,7 @@ import json
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from datetime import datetime
 from types import TracebackType
 from typing import Any, Self
 
@@ -24,8 +25,9 @@ from kafkadur_coordinators.lifecycle import Lifecycle
 from kafkadur_coordinators.redis_coordinator import RedisCoordinator, Refusal, state_lost
 from kafkadur_coordinators.topics import TopicInfo, Topics
 from kafkadur_sharing.definition import Definition
-from kafkadur_sharing.errors import InvalidDestination, KafkadurError, TopicChanged
+from kafkadur_sharing.errors import IllegalState, InvalidDestination, KafkadurError, TopicChanged
 from kafkadur_sharing.keys import SLOTS, SubscriptionKey, key_slot
+from kafkadur_sharing.selector import parse_selector
 
 #: Seconds to go on asking while a subscription is being changed or rebuilt.
 _LOOK_S = 30.0
@@ -52,6 +54,18 @@ class PartitionInfo:
     #: First offset that Kafka keeps, and the first that cannot be read yet; None when the topic is not there.
     log_start: int | None
     log_end: int | None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Move:
+    """What a seek does to a partition."""
+
+    partition: int
+    #: Lowest unsettled offset before and after.
+    before: int
+    after: int
+    #: Unsettled messages before; None when the topic is not there.
+    backlog: int | None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -232,6 +246,74 @@ class Admin:
         self._coordinator.connect()
         seen = self._seen(key) if self._has_journal() else None
         return {} if seen is None else seen.views
+
+    def alter(self, key: SubscriptionKey, **changes: Any) -> Definition:  # noqa: ANN401 - checked by Definition
+        """Change the definition in place and keep what is settled and what waits; returns the new one.
+
+        `changes` are fields of `Definition`: type (not from or to key-ordered), selector, no_local,
+        redelivery, strict_order, header_types. Raises `InvalidDestination` if there is none,
+        `SubscriptionActive` while somebody is attached, `InvalidSelector`, `IllegalState` for what cannot be
+        changed.
+        """
+        parse_selector(changes.get("selector"))
+        self._existing(key)
+        self._lifecycle.amend(key, lambda before: replace(before, **changes))
+        return self._existing(key).definition
+
+    def seek(
+        self, key: SubscriptionKey, to: Mapping[int, int] | str | datetime, *, dry_run: bool = False
+    ) -> tuple[Move, ...]:
+        """Move a subscription: everything at or after the new place is delivered (again), nothing before.
+
+        `to` is `earliest`, `latest`, a time (the first message at or after it), or offsets by partition;
+        others stay where they are. With `dry_run` it is only said what would be done. Attempts and delays are
+        forgotten.
+        Raises `InvalidDestination` if there is no such subscription or partition, `SubscriptionActive` while
+        somebody is attached, `TopicChanged`.
+        """
+        seen = self._existing(key)
+        definition = seen.definition
+        topic = self._topics.describe(definition.topic)
+        if topic.id != seen.content["topic_id"]:
+            raise _topic_changed(key, topic.name)
+        found = self._info(key, seen, {})
+        floors = {info.partition: info.floor for info in found.partitions}
+        target = self._target(key, topic, to)
+        moves = tuple(
+            Move(
+                partition=info.partition,
+                before=info.floor,
+                after=target.get(info.partition, info.floor),
+                backlog=info.backlog,
+            )
+            for info in found.partitions
+        )
+        if not dry_run:
+            self._lifecycle.amend(key, lambda before: before, lambda _: {**floors, **target})
+        return moves
+
+    def _target(
+        self, key: SubscriptionKey, topic: TopicInfo, to: Mapping[int, int] | str | datetime
+    ) -> dict[int, int]:
+        starts = self._topics.offsets(topic.name, topic.partitions, "earliest")
+        ends = self._topics.offsets(topic.name, topic.partitions, "latest")
+        if to == "earliest":
+            return starts
+        if to == "latest":
+            return ends
+        if isinstance(to, datetime):
+            return self._topics.offsets_at(topic.name, topic.partitions, round(to.timestamp() * 1000))
+        if isinstance(to, str):
+            raise IllegalState(f"A subscription cannot be moved to {to!r}.", remedy="use earliest or latest")
+        wrong = [p for p, offset in to.items() if p not in ends or not starts[p] <= offset <= ends[p]]
+        if wrong:
+            raise InvalidDestination(
+                f"Partition {wrong[0]} of topic {topic.name} has no offset {to[wrong[0]]}.",
+                state=f"it keeps {starts.get(wrong[0])} to {ends.get(wrong[0])}",
+                owner=f"subscription {key}",
+                remedy="name an offset in between",
+            )
+        return dict(to)
 
     def unsubscribe(self, key: SubscriptionKey) -> None:
         """Delete a subscription with all that waits in it (rules X1-X5).

@@ -54,8 +54,6 @@ ATTACH_WAIT = 60.0
 _SWEPT_AT_ONCE, _LOOK_AGAIN_MS = 5, 1_000
 #: How often ending a non-durable subscription is tried; then it is left to the next who comes by.
 _END_TRIES = 10
-#: Reset epoch: rises when a subscription is moved back; part of the mirrored floor's metadata.
-FIRST_EPOCH = 0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -68,11 +66,13 @@ class Subscription:
     definition: Definition
     topic: TopicInfo
     address: SubscriptionAddress
+    #: Rises when the subscription is moved (seek); floors that were mirrored before mean nothing then.
+    epoch: int
 
     @property
     def floor_metadata(self) -> str:
         """Commit metadata of its mirrored floor; empty for a non-durable one, which has none."""
-        return "" if not self.key.durable else floor_metadata(self.id, FIRST_EPOCH, self.topic.id)
+        return "" if not self.key.durable else floor_metadata(self.id, self.epoch, self.topic.id)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -107,6 +107,7 @@ def _content(found: InForce) -> str:
             "definition": change.definition,
             "topic_id": change.topic_id,
             "starts": {str(p): o for p, o in change.starts.items()},
+            "epoch": change.epoch,
         }
     )
 
@@ -315,6 +316,7 @@ class Lifecycle:
             definition=definition,
             topic=topic,
             address=self.address(key),
+            epoch=content.get("epoch", 0),
         )
 
     def _attach(
@@ -443,7 +445,7 @@ class Lifecycle:
         starts = dict(change.starts)
         seen = 0
         if floors and topic.id == change.topic_id:
-            metadata = floor_metadata(found.id, FIRST_EPOCH, topic.id)
+            metadata = floor_metadata(found.id, change.epoch, topic.id)
             starts |= self._topics.floors(key.group, topic.name, topic.partitions, metadata)
             seen = 1
         for partition in range(topic.partitions):
@@ -563,6 +565,82 @@ class Lifecycle:
                 self._forget(known, address)
         return found is not None and found.version == version
 
+    def _amend(
+        self,
+        key: SubscriptionKey,
+        known: Known,
+        definition: Definition,
+        starts: Mapping[int, int] | None,
+    ) -> bool:
+        """Change the definition and keep what is settled; with `starts` everything begins there instead.
+
+        Returns whether this change is in force now. Raises `Refusal` when it can't begin.
+        """
+        content = json.loads(known.definition)
+        address, token = self.address(key), uuid.uuid4().hex
+        self._coordinator.call(
+            "change", address.fixed(), [*self._coordinator.common(), known.version, token, CHANGE_MS]
+        )
+        shard = self._journal.shard(key.tag)
+        entries = self._journal.read(shard)
+        kept = {int(partition): offset for partition, offset in content["starts"].items()}
+        change = Change(
+            tag=key.tag,
+            key=_key_record(key),
+            expected=_expected(known.version, in_force(entries, key.tag, shard)),
+            under=last_incarnation(entries),
+            definition=definition.to_record(),
+            id=known.id,
+            topic_id=content["topic_id"],
+            starts=kept if starts is None else starts,
+            epoch=content.get("epoch", 0) + (starts is not None),
+        )
+        version = self._journal.append_change(shard, change)
+        found = in_force(self._journal.read(shard), key.tag, shard)
+        if found is not None:
+            self._coordinator.run("install", address.fixed(), self._resolution(key, found, known))
+        return found is not None and found.version == version
+
+    def amend(
+        self,
+        key: SubscriptionKey,
+        change: Callable[[Definition], Definition],
+        starts: Callable[[Definition], Mapping[int, int]] | None = None,
+    ) -> None:
+        """Change a durable subscription in place: its definition, or with `starts` where it stands.
+
+        `change` makes the new definition of the one in force, `starts` says the first unsettled offset of
+        each partition. Raises `InvalidDestination` if there is none, `SubscriptionActive` while somebody is
+        attached.
+        """
+        deadline = self._monotonic() + ATTACH_WAIT
+        refused_at: float | None = None
+        while self._monotonic() < deadline:
+            known = self._known(key)
+            if known is None:
+                continue
+            decision = decide_unsubscribe(self._existing(known), UnsubscribeRequest(key=key))
+            try:
+                if isinstance(decision, Refuse) and decision.rule != "X4":
+                    refused_at = refused_at or self._monotonic()
+                    member = f"amend-{uuid.uuid4().hex[:8]}"
+                    self._sweep_or_raise(key, known, decision, member, refused_at)
+                    continue
+                before = Definition.from_record(json.loads(known.definition)["definition"])
+                definition = change(before)
+                if before.lanes != definition.lanes or before.topic != definition.topic:
+                    raise IllegalState(
+                        "This cannot be changed in place.",
+                        state=f"{before.type.value} on topic {before.topic}, {before.lanes} lanes of keys",
+                        owner=f"subscription {key}",
+                        remedy="create another subscription for it",
+                    )
+                if self._amend(key, known, definition, None if starts is None else starts(definition)):
+                    return
+            except Refusal as refusal:
+                self._retry(key, refusal)
+        raise state_lost(str(key), "no consistent state was reached in time")
+
     def _change_unwritten(self, key: SubscriptionKey, known: Known, change: Change, token: str) -> bool:
         """Install a change of a non-durable subscription, which the journal never hears of."""
         found = InForce(version=known.version + 1, id=change.id or "", change=change)
@@ -647,9 +725,15 @@ class Lifecycle:
         deleted = change.definition is None
         definition = None if change.definition is None else Definition.from_record(change.definition)
         lanes = 1 if definition is None else definition.lanes
-        if not deleted and found.id != known.id:
+        moved = found.id != known.id or change.epoch != json.loads(known.definition).get("epoch", 0)
+        if not deleted and moved:
             topic = TopicInfo(name="", id=change.topic_id, partitions=len(change.starts))
-            self._put_partitions(key, found.id, topic, change.starts, token=token, lanes=lanes)
+            starts: dict[int, int] = dict(change.starts)
+            seen: dict[int, int] = {}
+            if found.id == known.id:
+                floors, seen = self._places(key, known, lanes)
+                starts = {p: offset for p, offset in starts.items() if offset != floors.get(p)}
+            self._put_partitions(key, found.id, topic, starts, token=token, lanes=lanes, seen=seen)
         return [
             *self._coordinator.common(),
             "" if deleted else found.id,
@@ -662,6 +746,21 @@ class Lifecycle:
             0,
             () if definition is None else definition.policy,
         ]
+
+    def _places(
+        self, key: SubscriptionKey, known: Known, lanes: int
+    ) -> tuple[dict[int, int], dict[int, int]]:
+        """Lowest unsettled offset, and offset below which messages may have been delivered, by partition."""
+        address, topic_id = self.address(key), json.loads(known.definition)["topic_id"]
+        floors: dict[int, int] = {}
+        seen: dict[int, int] = {}
+        for first in range(0, known.partitions, MAX_PARTITIONS):
+            wanted = range(first, min(first + MAX_PARTITIONS, known.partitions))
+            for view in self._coordinator.inspect(address, known.id, topic_id, wanted).partitions:
+                partition = view.partition // lanes
+                floors[partition] = min(floors.get(partition, view.floor), view.floor)
+                seen[partition] = max(seen.get(partition, 0), min(view.next, view.avail), view.seen)
+        return floors, seen
 
     def _changing_token(self, key: SubscriptionKey) -> str:
         token = self._coordinator.command("HGET", self.address(key).fixed()[0], "changing")

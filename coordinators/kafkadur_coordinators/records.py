@@ -37,6 +37,8 @@ class Change:
     topic_id: str
     #: first offset of each partition
     starts: Mapping[int, int]
+    #: rises when the subscription is moved (seek)
+    epoch: int = 0
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -72,6 +74,7 @@ def encode_change(change: Change) -> bytes:
         "id": change.id,
         "topic_id": change.topic_id,
         "starts": {str(partition): offset for partition, offset in change.starts.items()},
+        "epoch": change.epoch,
     }
     return _sealed(body)
 
@@ -107,6 +110,7 @@ def decode(offset: int, value: bytes) -> Entry | None:
             id=body["id"],
             topic_id=body["topic_id"],
             starts={int(partition): start for partition, start in body["starts"].items()},
+            epoch=body.get("epoch", 0),
         )
     except (ValueError, KeyError, TypeError, AttributeError):
         return None

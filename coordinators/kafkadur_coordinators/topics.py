@@ -102,6 +102,22 @@ class Topics:
             except TimeoutError as error:
                 raise _no_answer("time-out") from error
 
+    def offsets_at(self, topic: str, partitions: int, timestamp: int) -> dict[int, int]:
+        """First offset of each partition at or after a time (ms since the epoch); else its end."""
+        request: dict[TopicPartition, OffsetSpec] = {
+            TopicPartition(topic, partition): OffsetSpec.for_timestamp(timestamp)
+            for partition in range(partitions)
+        }
+        try:
+            futures = self._admin.list_offsets(request, request_timeout=self._timeout)
+            found = {tp.partition: future.result(self._timeout).offset for tp, future in futures.items()}
+        except KafkaException as error:
+            raise _no_answer(error.args[0].str()) from error
+        except TimeoutError as error:
+            raise _no_answer("time-out") from error
+        ends = self.offsets(topic, partitions, "latest")
+        return {partition: offset if offset >= 0 else ends[partition] for partition, offset in found.items()}
+
     def floors(self, group: str, topic: str, partitions: int, metadata: str) -> dict[int, int]:
         """Mirrored floors whose metadata is exactly `metadata`; partitions without one are left out."""
         wanted = [TopicPartition(topic, partition) for partition in range(partitions)]

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import asdict
+from datetime import datetime
 from typing import Annotated, Any
 
 import typer
@@ -12,7 +14,7 @@ from kafkadur.cli.call import Call, command
 from kafkadur.cli.output import Column, clock, count, duration, iso
 from kafkadur.explain import OffsetState
 from kafkadur_coordinators.interface import MemberInfo
-from kafkadur_sharing.errors import SubscriptionActive
+from kafkadur_sharing.errors import IllegalState, SubscriptionActive
 
 NameArgument = Annotated[
     str, typer.Argument(metavar="NAME", help="Name of the subscription, or CLIENT_ID/NAME.")
@@ -305,6 +307,58 @@ def _explained(found: Explained) -> dict[str, Any]:
         "subscribed": found.log.subscribed,
         "notes": list(explanation.notes),
     }
+
+
+# --- seek -----------------------------------------------------------------------------------------------
+
+
+@command
+def seek(
+    call: Call,
+    name: NameArgument,
+    to: Annotated[
+        str, typer.Argument(metavar="TO", help="earliest, latest, a time (ISO 8601), or PARTITION:OFFSET,...")
+    ],
+    *,
+    yes: Annotated[
+        bool, typer.Option("--yes", help="Do it; else it is only said what would be done.")
+    ] = False,
+) -> None:
+    """Move a subscription: what lies from there on is delivered again. Only looks, unless --yes is given."""
+    with _admin(call) as admin:
+        key = admin.key(name)
+        moves = admin.seek(key, _place(to), dry_run=not yes)
+    if call.options.json:
+        call.out.json(
+            {"subscription": str(key), "moved": yes, "partitions": [asdict(move) for move in moves]}
+        )
+        return
+    columns = [
+        Column(title="partition", number=True),
+        Column(title="floor", number=True),
+        Column(title="goes to", number=True),
+        Column(title="backlog", number=True),
+    ]
+    rows = [[str(m.partition), str(m.before), str(m.after), count(m.backlog)] for m in moves]
+    call.out.table(columns, rows)
+    call.out.say(f"Moved subscription {key}." if yes else "Nothing was moved. To do it, add --yes.")
+
+
+def _place(text: str) -> Mapping[int, int] | str | datetime:
+    """Read where to go. Raises `IllegalState`."""
+    if text in {"earliest", "latest"}:
+        return text
+    try:
+        if ":" in text and "-" not in text:
+            pairs = (part.split(":") for part in text.split(","))
+            return {int(partition): int(offset) for partition, offset in pairs}
+        time = datetime.fromisoformat(text)
+    except ValueError as error:
+        raise IllegalState(
+            f"{text!r} is no place to move to.",
+            remedy="give earliest, latest, a time such as 2026-01-31T12:00:00+00:00, or 0:17,1:4",
+        ) from error
+    return time if time.tzinfo is not None else time.astimezone()
 
 
 # --- unsubscribe ----------------------------------------------------------------------------------------

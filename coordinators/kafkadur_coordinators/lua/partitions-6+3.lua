@@ -1,4 +1,5 @@
---- Gives partitions their first state: before the definition is installed, or when the topic has grown.
+--- Gives partitions their first state: before the definition is installed, when the topic has grown, or when the
+--- subscription is moved. What members who are gone held of them is forgotten then.
 -- KEYS     see include/context.lua; three keys for each partition in ARGV[1][6], at most 16
 -- ARGV[1]  6 partitions { partition, first offset, offsets below this may have been delivered before }
 --          7 token of the change or rebuild that goes on ('': the topic has grown)  8 partitions the topic has now
@@ -16,6 +17,20 @@ local row = redis.call('HMGET', KEYS[1], 'rebuild', 'rebuild_server')
 local rebuilding = row[1] == request[7] and row[2] == ctx.server
 if not growing and not rebuilding and ctx.row.changing ~= request[7] then
   return head(ctx, 'CHANGED')
+end
+local rest, moved = {}, {}
+for _, part in ipairs(request[6]) do
+  moved[part[1]] = not growing
+end
+for _, orphan in ipairs(ctx.orphans) do
+  if moved[orphan[3]] then
+    redis.call('HDEL', KEYS[3], text(orphan[1]))
+  else
+    rest[#rest + 1] = orphan
+  end
+end
+if #rest < #ctx.orphans then
+  redis.call('HSET', KEYS[1], 'orphans', cmsgpack.pack(rest))
 end
 for i, part in ipairs(request[6]) do
   local at = 7 + (i - 1) * 3

@@ -1,0 +1,134 @@
+"""Moving a subscription (`sub seek`) and changing it in place, with what is delivered afterwards."""
+
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+
+import kafkadur.sync
+from kafkadur import InvalidSelector, Redelivery, SubscriptionActive
+from kafkadur.admin import Admin
+from kafkadur.pytest_plugin import TopicFactory
+from kafkadur.settings import settings
+from tests.cli.conftest import Run
+
+LIMIT_S = 20.0
+TYPES = ("shared", "serial", "key-ordered")
+
+
+def received(topic: str, *, kind: str = "shared", most: int = 100) -> list[tuple[int, bool]]:
+    """Receive and acknowledge what there is: number and whether it was redelivered, sorted."""
+    found: list[tuple[int, bool]] = []
+    with (
+        kafkadur.sync.Connection(settings({})) as connection,
+        connection.subscribe(topic, durable="d", type=kind, start="earliest") as subscription,
+    ):
+        while len(found) < most and (delivery := subscription.receive(timeout=2.0)) is not None:
+            found.append((int(delivery.value or b"-1"), delivery.redelivered))
+            delivery.ack()
+    return sorted(found)
+
+
+@pytest.fixture
+def topic(here: Path, kafkadur_topic: TopicFactory) -> str:
+    """Provide a topic of two partitions with ten messages: even numbers in partition 0."""
+    del here
+    name = kafkadur_topic(2)
+    with kafkadur.sync.Connection(settings({})) as connection, connection.producer() as producer:
+        for n in range(10):
+            producer.publish(name, str(n), key=f"k{n}", partition=n % 2, properties={"n": n})
+    return name
+
+
+@pytest.mark.parametrize("kind", TYPES)
+def test_back_to_the_beginning_and_on_to_the_end(run: Run, topic: str, kind: str) -> None:
+    assert received(topic, kind=kind) == [(n, False) for n in range(10)]
+    looked = run("sub", "seek", "d", "earliest", "--json").data
+    assert looked["moved"] is False
+    assert [(m["before"], m["after"]) for m in looked["partitions"]] == [(5, 0), (5, 0)]
+    assert received(topic, kind=kind) == [], "a dry run moves nothing"
+    assert run("sub", "seek", "d", "earliest", "--yes").code == 0
+    assert received(topic, kind=kind) == [(n, True) for n in range(10)]
+    assert run("sub", "seek", "d", "0:3", "--yes").code == 0
+    assert received(topic, kind=kind) == [(6, True), (8, True)], "the other partition stays"
+    assert run("sub", "seek", "d", "earliest", "--yes").code == 0
+    assert run("sub", "seek", "d", "latest", "--yes").code == 0
+    assert received(topic, kind=kind) == []
+
+
+def test_to_a_time(run: Run, topic: str) -> None:
+    received(topic)
+    then = datetime.now(UTC)
+    with kafkadur.sync.Connection(settings({})) as connection, connection.producer() as producer:
+        producer.publish(topic, "10", partition=0)
+    assert received(topic) == [(10, False)]
+    assert run("sub", "seek", "d", then.isoformat(), "--yes").code == 0
+    assert received(topic) == [(10, True)]
+
+
+def test_a_place_that_is_none(run: Run, topic: str) -> None:
+    received(topic, most=1)
+    for place, words in (("0:99", "no offset 99"), ("7:0", "Partition 7"), ("yesterday", "no place")):
+        ended = run("sub", "seek", "d", place, "--yes")
+        assert ended.code == 1
+        assert words in ended.err
+
+
+def test_who_is_attached_is_not_moved(run: Run, topic: str) -> None:
+    with (
+        kafkadur.sync.Connection(settings({})) as connection,
+        connection.subscribe(topic, durable="d", name="Ada"),
+    ):
+        ended = run("sub", "seek", "d", "earliest", "--yes")
+    assert ended.code == 1
+    assert "Ada" in ended.err
+
+
+def test_the_place_outlives_a_loss_of_redis(run: Run, topic: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Floors that were mirrored before the move mean nothing after it."""
+    monkeypatch.setenv("KAFKADUR_SESSION_TIMEOUT", "1")  # after a loss nothing is granted for so long
+    received(topic)
+    assert run("sub", "seek", "d", "0:2", "--yes").code == 0
+    chosen = settings({})
+    with Admin(chosen) as admin:
+        for key in admin._coordinator.command("KEYS", f"kafkadur:{chosen.namespace}:*"):  # noqa: SLF001
+            admin._coordinator.command("DEL", key)  # noqa: SLF001
+    assert {n for n, _ in received(topic, most=3)} >= {4, 6, 8}
+
+
+def test_changed_in_place(here: Path, topic: str) -> None:
+    del here
+    with Admin(settings({})) as admin:
+        key = admin.key("d")
+        assert len(received(topic, most=4)) == 4
+        waiting = sum(partition.backlog or 0 for partition in admin.info(key).partitions)
+        assert waiting == 6
+        changed = admin.alter(key, selector="n >= 8", redelivery=Redelivery(max_attempts=4))
+        assert (changed.selector, changed.redelivery.max_attempts) == ("n >= 8", 4)
+        assert admin.info(key).id == admin.info(key).id
+        with pytest.raises(InvalidSelector):
+            admin.alter(key, selector="n >")
+        with (
+            kafkadur.sync.Connection(settings({})) as connection,
+            connection.subscribe(topic, durable="d", selector="n >= 8") as subscription,
+        ):
+            left: list[int] = []
+            while (delivery := subscription.receive(timeout=1.0)) is not None:
+                left.append(int(delivery.value or b"-1"))
+                delivery.ack()
+            with pytest.raises(SubscriptionActive):
+                admin.alter(key, selector=None)
+        assert set(left) <= {8, 9}
+        assert admin.info(key).backlog == 0, "the rest is settled as filtered"
+
+
+def test_another_type_in_place_keeps_what_is_settled(here: Path, topic: str) -> None:
+    del here
+    first = received(topic, most=4)
+    with Admin(settings({})) as admin:
+        key = admin.key("d")
+        assert admin.alter(key, type="serial").type == "serial"
+        with pytest.raises(kafkadur.IllegalState, match="changed in place"):
+            admin.alter(key, type="key-ordered", key_lanes=4)
+    rest = received(topic, kind="serial")
+    assert sorted([n for n, _ in first] + [n for n, _ in rest]) == list(range(10))
