@@ -162,7 +162,7 @@ class Subscription:
         left = None if timeout is None else seconds(timeout)
         deadline = None if left is None else self._member.now() + left
         while True:
-            delivery = next(self._block, None)
+            delivery = None if self._stopping else next(self._block, None)
             if delivery is not None:
                 return delivery
             block = await self._next_deliveries(left)
@@ -192,6 +192,8 @@ class Subscription:
         while True:
             for delivery in self._block:
                 yield delivery
+                if self._stopping:  # what is left of the block is given back when the subscription is closed
+                    return
             block = await self._next_deliveries(None)
             if block is None:
                 return
@@ -364,7 +366,8 @@ def _one_by_one(chunk: Chunk, start: int, end: int) -> Iterator[Delivery]:
         except IndexError:  # the rest was taken back
             return
         # `frozen` is set by others before they look for what is marked; or they took the rest back just now
-        if member.frozen or (member.withheld and chunk.lease.lane) or index >= len(messages):
+        held = member.frozen or member.closing or (member.withheld and chunk.lease.lane)
+        if held or index >= len(messages):
             with contextlib.suppress(IndexError):
                 verdicts[index] = FRESH
             return

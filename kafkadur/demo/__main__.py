@@ -23,6 +23,7 @@ from rich.console import Console
 
 from kafkadur.demo.display import Display
 from kafkadur.demo.flights import ALL, SHORT
+from kafkadur.demo.handover import hand_over
 from kafkadur.demo.story import Outcome, Stage, play
 from kafkadur.stack import FOLDER, Stack, down, embedded, status, up
 from kafkadur.stack.errors import file_error
@@ -129,11 +130,10 @@ def _run(options: argparse.Namespace, display: Display, seconds: dict[str, float
             kafka, redis = running.enter_context(_kept_stack(display) if options.keep else _stack(display))
             seconds["stack"] = time.monotonic() - begun
             try:
-                outcome = play(
-                    Stage(
-                        kafka=kafka, redis=redis, output=output, total=total, display=display, seconds=seconds
-                    )
+                stage = Stage(
+                    kafka=kafka, redis=redis, output=output, total=total, display=display, seconds=seconds
                 )
+                outcome = play(stage, lambda: hand_over(stage))
             except KafkadurError:
                 evidence = True
                 raise

@@ -42,6 +42,10 @@ class Worker:
         self.log = log
         self.killed = False
         self.confirmed = False
+        #: When it had the message it told of last, monotonic seconds; None: it has had none.
+        self.first_at: float | None = None
+        #: When its subscription was closed, monotonic seconds.
+        self.closed_at = 0.0
         #: Messages it wrote into its ledger, and how many of them it had been told were redelivered.
         self.done = 0
         self.redelivered = 0
@@ -144,8 +148,10 @@ class Crew:
         worker, more = news.worker, news.more
         if news.event == "progress":
             worker.done, worker.redelivered = more["done"], more["redelivered"]
+        elif news.event == "first":
+            worker.first_at = float(more["at"])
         elif news.event == "confirmed":
-            worker.confirmed = True
+            worker.confirmed, worker.closed_at = True, float(more["at"])
         elif news.event == "failed":
             raise DemoError(f"{worker.job.name} failed: {more['text']}")
         elif news.event == "gone" and not worker.killed and not worker.confirmed:
@@ -169,10 +175,15 @@ class Crew:
         for worker in workers:
             worker.order(GO)
 
-    def stop(self, *workers: Worker) -> None:
-        """Let workers end in order; returns when all their verdicts are confirmed."""
+    def stop(self, *workers: Worker, go: bool = False) -> None:
+        """Let workers end in order; returns when all their verdicts are confirmed.
+
+        `go`: they hold a message and wait for the order to go on.
+        """
         for worker in workers:
             worker.order(STOP)
+            if go:
+                worker.order(GO)
         self.wait_for("gone", *workers)
 
     @property

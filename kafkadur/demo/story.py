@@ -115,8 +115,8 @@ class Outcome:
         )
 
 
-def play(stage: Stage) -> Outcome:
-    """Play the whole story; raises `KafkadurError` when it cannot go on."""
+def play(stage: Stage, handover: Callable[[], None]) -> Outcome:
+    """Play the whole story, with the part about handing over; raises `KafkadurError` when it cannot go on."""
     with stage.part("load"):
         create(stage)
         load(stage)
@@ -125,6 +125,9 @@ def play(stage: Stage) -> Outcome:
         audit_ledgers, takeover, defects = audit(stage, ends)
     with stage.part("billing"):
         billing_ledgers = billing(stage, ends)
+    with stage.part("handover"):
+        stage.display.head("3. dispatch, by turns, and control, by priority: one holder at a time")
+        handover()
     with stage.part("verification"):
         proofs, more = verification(stage, ends, {AUDIT: audit_ledgers, BILLING: billing_ledgers})
     return Outcome(total=stage.total, proofs=proofs, defects=(*defects, *more), takeover=takeover)
@@ -374,7 +377,7 @@ def verification(
     stage: Stage, ends: Mapping[int, int], ledgers: Mapping[str, Sequence[Ledger]]
 ) -> tuple[tuple[Proof, ...], list[str]]:
     """Compare the ledgers with the file, and look whether anything is left; returns proofs and defects."""
-    stage.display.head("3. verification against the file of flights")
+    stage.display.head("4. verification against the file of flights")
     defects: list[str] = []
     with ExitStack() as running:
         # They listen for as long as the ledgers are checked: whatever is left would come to them.

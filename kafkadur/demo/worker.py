@@ -15,6 +15,7 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
+from datetime import timedelta
 from pathlib import Path
 from typing import Final, NoReturn
 
@@ -29,6 +30,10 @@ AUDIT: Final = "audit"
 BILLING: Final = "billing"
 #: Type of each subscription of the demo.
 TYPES: Final = {AUDIT: "exclusive", BILLING: "shared"}
+#: Subscriptions that are handed over, and their types (`handover.py`).
+HANDOVERS: Final = {"dispatch": "serial", "control": "priority"}
+#: Session time-out of their members, seconds: so long a stopped process is waited for.
+RELAY_SESSION_S: Final = 2.0
 #: Records in a worker's hands.
 WINDOW: Final = 500
 #: Acknowledgements without confirmation: what a takeover may repeat on top of the window.
@@ -54,7 +59,7 @@ class Job:
 
     #: Shown to people, and the name of its ledger.
     name: str
-    #: `AUDIT` or `BILLING`.
+    #: `AUDIT`, `BILLING` or one of `HANDOVERS`.
     subscription: str
     kafka: str
     redis: str
@@ -135,6 +140,13 @@ class Work:
                 delivery.ack_nowait()
             self._count(1, int(delivery.redelivered))
 
+    def relay(self, subscription: kafkadur.sync.Subscription) -> None:
+        """Hold each message until it is said to go on."""
+        for delivery in subscription:
+            tell("first", at=time.monotonic())
+            self._orders.wait_for(GO)
+            delivery.ack()
+
     def _stand(self) -> None:
         """At the last stand, wait for the end: written down, but not settled."""
         if self._job.last_stand and self._done >= self._job.last_stand:
@@ -159,6 +171,15 @@ class Work:
 
 def attach(connection: kafkadur.sync.Connection, job: Job, orders: Orders) -> kafkadur.sync.Subscription:
     """Attach; a refusal because of another holder is told, and it is tried again on order."""
+    if job.subscription in HANDOVERS:
+        return connection.subscribe(
+            TOPIC,
+            durable=job.subscription,
+            type=HANDOVERS[job.subscription],
+            window=1,
+            start="earliest",
+            name=job.name,
+        )
     while True:
         try:
             return connection.subscribe(
@@ -187,7 +208,10 @@ def main(argument: str) -> int:
     try:
         with (
             kafkadur.sync.connect(
-                kafka=job.kafka, redis=job.redis, client_id=client_id(job.subscription)
+                kafka=job.kafka,
+                redis=job.redis,
+                client_id=client_id(job.subscription),
+                session_timeout=timedelta(seconds=RELAY_SESSION_S) if job.subscription in HANDOVERS else None,
             ) as connection,
             LedgerWriter(Path(job.ledger)) as ledger,
             attach(connection, job, orders) as subscription,
@@ -196,8 +220,11 @@ def main(argument: str) -> int:
             tell("attached")
             orders.wait_for(GO)
             work = Work(job, ledger, orders)
-            (work.audit if job.subscription == AUDIT else work.billing)(subscription)
+            works = {AUDIT: work.audit, BILLING: work.billing}
+            works.get(job.subscription, work.relay)(subscription)
             work.tell_progress()
+            subscription.close()
+            closed_at = time.monotonic()
     except KafkadurError as error:
         tell("failed", text=str(error))
         return 1
@@ -205,7 +232,7 @@ def main(argument: str) -> int:
         tell("failed", text=str(file_error(error, Path(job.ledger))))
         return 1
     # Only now: leaving the subscription has confirmed every verdict, or raised.
-    tell("confirmed")
+    tell("confirmed", at=closed_at)
     return 0
 
 

@@ -153,7 +153,7 @@ class Subscription:
         left = None if timeout is None else seconds(timeout)
         deadline = None if left is None else self._member.now() + left
         while True:
-            delivery = next(self._block, None)
+            delivery = None if self._stopping else next(self._block, None)
             if delivery is not None:
                 return delivery
             block = self._next_deliveries(left)
@@ -179,6 +179,8 @@ class Subscription:
         while True:
             for delivery in self._block:
                 yield delivery
+                if self._stopping:
+                    return
             block = self._next_deliveries(None)
             if block is None:
                 return
@@ -348,7 +350,8 @@ def _one_by_one(chunk: Chunk, start: int, end: int) -> Iterator[Delivery]:
             verdicts[index] = HANDED
         except IndexError:
             return
-        if member.frozen or (member.withheld and chunk.lease.lane) or index >= len(messages):
+        held = member.frozen or member.closing or (member.withheld and chunk.lease.lane)
+        if held or index >= len(messages):
             with contextlib.suppress(IndexError):
                 verdicts[index] = FRESH
             return
