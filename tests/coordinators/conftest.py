@@ -18,11 +18,22 @@ def valkey() -> Iterator[Valkey]:
 
 @pytest.fixture
 def make(valkey: Valkey) -> Iterator[Callable[..., World]]:
-    """Provide a maker of subscriptions: `make("shared", partitions=1)`; they are created already."""
+    """Provide a maker of subscriptions: `make("shared", partitions=1)`; they are created already.
+
+    `policy` is the redelivery policy as the scripts take it: most attempts, first and longest back-off (ms),
+    strict order, lanes a partition.
+    """
     made: list[World] = []
 
-    def create(type_: str = "shared", partitions: int = 1, *, starts: tuple[int, ...] = ()) -> World:
+    def create(
+        type_: str = "shared",
+        partitions: int = 1,
+        *,
+        starts: tuple[int, ...] = (),
+        policy: tuple[int, int, int, int, int] = (0, 0, 0, 0, 1),
+    ) -> World:
         world = World(valkey.url, type_=type_, partitions=partitions)
+        world.policy = policy
         made.append(world)
         return world.create(starts=starts)
 

@@ -5,6 +5,7 @@ scripts' choice: the model checks that the choice was allowed. `observe` reads t
 state, so that the two can be compared.
 """
 
+import math
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import NamedTuple
@@ -17,9 +18,15 @@ from kafkadur_coordinators.interface import (
     PartitionReport,
     PartitionView,
 )
-from kafkadur_coordinators.redis_coordinator import attempts_of
+from kafkadur_coordinators.redis_coordinator import SUSPECT, attempts_of
 
 SILENCE_MS = 500
+#: A member holds at most so many leases, lanes apart.
+MOST_LEASES = 64
+#: How a lease may end, beside what a member may say (`How`): its holder is gone, who knows how far it came.
+UNCLEAN = 3
+#: Types in which one member at a time gets everything, in order.
+IN_ORDER = ("exclusive", "priority", "serial")
 
 
 class Mark(NamedTuple):
@@ -28,9 +35,48 @@ class Mark(NamedTuple):
     attempts: int = 0
     redelivered: bool = False
     due: int = 0
+    #: its last holder ended uncleanly, and it may be the reason
+    suspect: bool = False
 
 
 FRESH = Mark()
+
+
+class Policy(NamedTuple):
+    """When and how what was given back comes again."""
+
+    #: 0: no limit
+    most_attempts: int = 0
+    #: ms
+    first_wait: int = 0
+    #: ms
+    longest_wait: int = 0
+    #: 1: on a lane what comes later waits for what was given back
+    strict: int = 0
+    #: shares of the keys of a partition (key-ordered)
+    lanes: int = 1
+
+    def wait(self, attempts: int) -> int:
+        """Longest back-off after so many attempts, ms; the shortest is half of it."""
+        wait = self.first_wait if attempts else 0
+        for _ in range(attempts - 1):
+            wait *= 2
+        return min(wait, self.longest_wait)
+
+    def is_last(self, mark: Mark) -> bool:
+        """Whether what comes next is the last attempt of a suspect: it is alone in its lease."""
+        return mark.suspect and self.most_attempts > 0 and mark.attempts == self.most_attempts - 1
+
+    def together(self, mark: Mark) -> float:
+        """How many offsets like this one may share a lease."""
+        if not mark.suspect:
+            return math.inf
+        most = 1024
+        if self.most_attempts:
+            if mark.attempts >= self.most_attempts:  # it had all its attempts and is not handed out again
+                return math.inf
+            most = 1 << self.most_attempts - 1
+        return max(most >> mark.attempts, 1)
 
 
 @dataclass
@@ -43,6 +89,10 @@ class Place:
     settled: set[int] = field(default_factory=set[int])
     #: unsettled, readable, nobody's
     ready: dict[int, Mark] = field(default_factory=dict[int, Mark])
+    #: of ready ones whose back-off was chosen by the scripts: when they may be due, earliest and latest
+    unsure: dict[int, tuple[int, int]] = field(default_factory=dict[int, tuple[int, int]])
+    #: who holds all leases on this lane of keys
+    keeper: str = ""
 
     @property
     def floor(self) -> int:
@@ -65,6 +115,13 @@ class Held:
     lane: bool
     #: offsets without a verdict; those at or beyond avail are a reservation
     open: dict[int, Mark]
+    #: the last attempt of a suspect
+    alone: bool = False
+    suspects: bool = False
+    #: not to be handed out before (key-ordered); 0: at once
+    due: int = 0
+    #: offsets that it was granted first
+    size: int = 0
 
 
 @dataclass
@@ -83,16 +140,19 @@ class Attendee:
 class Model:
     """One subscription."""
 
-    def __init__(self, starts: Iterable[int], *, kind: str) -> None:
+    def __init__(self, starts: Iterable[int], *, kind: str, policy: Policy) -> None:
         self.kind = kind
-        self.lane = kind != "shared"
+        self.policy = policy
+        self.lane = kind in IN_ORDER
+        #: each place is a lane of keys with a keeper of its own
+        self.keyed = kind == "key-ordered"
         #: who holds the lanes
         self.holder = ""
         self.places = {p: Place(start, start) for p, start in enumerate(starts)}
         self.members: dict[str, Attendee] = {}
         self.leases: dict[int, Held] = {}
         #: token -> how it will end
-        self.orphans: dict[int, How] = {}
+        self.orphans: dict[int, int] = {}
         self.token = 0
         self.heard: set[str] = set()
 
@@ -102,7 +162,7 @@ class Model:
         del self.members[member]
         for lease in self.leases.values():
             if lease.member == member and lease.token not in self.orphans:
-                self.orphans[lease.token] = How.RELEASED if clean else How.ROLLED_BACK
+                self.orphans[lease.token] = How.RELEASED if clean else UNCLEAN
 
     def reap(self, now: int, caller: str, *, ask: bool) -> None:
         for name, member in list(self.members.items()):
@@ -143,7 +203,17 @@ class Model:
             return [best] if best is not None and self.members[best].preempt else []
         return []
 
-    def hold(self, seen: str, said: Exchange | None, caller: str, ended: set[int]) -> None:
+    def keeper_to_be(self, lane: int) -> str:
+        """Who is to keep a lane of keys: members are spread over partitions, those of one over its lanes."""
+        partition, share = divmod(lane, self.policy.lanes)
+        partitions = len(self.places) // self.policy.lanes
+        names = list(self.members)
+        if len(names) <= partitions:
+            return names[partition % len(names)] if names else ""
+        there = [name for rank, name in enumerate(names) if rank % partitions == partition]
+        return there[share * len(there) // self.policy.lanes]
+
+    def hold(self, seen: str, said: Exchange | None, caller: str, ended: set[int], now: int) -> None:
         """Take in who holds the lanes now, and check that it may; `ended`: leases that are no more."""
         if not self.lane:
             return
@@ -154,11 +224,11 @@ class Model:
             assert self.holder == caller
             assert seen == self.successors(caller)[0], "somebody else was next"
             if self.kind == "serial":
-                assert any(self._deliverable(part) for part in said.parts), "there was nothing for it"  # type: ignore[union-attr]
+                assert any(self._deliverable(part, now) for part in said.parts), "there was nothing for it"  # type: ignore[union-attr]
             mine = [t for t, x in self.leases.items() if x.member == caller and t not in self.orphans]
             for token in mine:
                 if self.leases[token].partition in touched:
-                    self.end(token, How.UNREAD)
+                    self.end(token, How.UNREAD, now)
                 else:
                     self.orphans[token] = How.UNREAD
         elif ended:
@@ -168,20 +238,31 @@ class Model:
             for token in ended:
                 assert self.leases[token].lane
                 assert self.leases[token].partition in touched
-                self.end(token, How.UNREAD)
+                self.end(token, How.UNREAD, now)
         self.holder = seen
 
-    def _deliverable(self, part: PartitionReport) -> bool:
-        """Whether something of this partition could be handed out; what was ready by due time is left out."""
+    def _deliverable(self, part: PartitionReport, now: int) -> bool:
+        """Whether something of this partition could be handed out, or could if its lane were free."""
         place = self.places[part.partition]
         mine = [x for x in self.leases.values() if x.partition == part.partition]
-        return bool(place.ready) or any(o < place.avail for x in mine for o in x.open)
+        if any(0 < mark.due <= now or (mark.due == 0 and mark != FRESH) for mark in place.ready.values()):
+            return True
+        waiting = any(mark.due > now for mark in place.ready.values()) or bool(place.unsure)
+        if self.policy.strict and waiting:
+            return False
+        return FRESH in place.ready.values() or any(o < place.avail for x in mine for o in x.open)
 
-    def touch(self, partition: int) -> None:
+    def touch(self, partition: int, now: int) -> None:
         """A script touched a partition: the leases there of those who are gone end."""
         for token, how in list(self.orphans.items()):
             if self.leases[token].partition == partition:
-                self.end(token, how)
+                self.end(token, how, now)
+
+    def keep(self, lane: int) -> None:
+        """A lane of keys that nobody keeps any more is given to who is to keep it."""
+        place = self.places[lane]
+        if self.keyed and place.keeper not in self.members:
+            place.keeper = self.keeper_to_be(lane)
 
     # -- verdicts
 
@@ -201,25 +282,48 @@ class Model:
                 del lease.open[offset]
                 self.places[lease.partition].settled.add(offset)
 
-    def give_back(self, token: int, offsets: Iterable[int], how: int, due: int) -> None:
+    def give_back(self, token: int, offsets: Iterable[int], how: int, delay: int, now: int) -> None:
+        """Take offsets from a lease. delay: ms, -1: the back-off of the policy."""
         lease = self.leases[token]
         place = self.places[lease.partition]
         for offset in offsets:
             mark = lease.open.pop(offset, None)
             if mark is None:
                 continue
+            old = mark.due if how < How.ROLLED_BACK else 0
+            mark = self._returned(mark, how, alone=lease.alone)
             if how > How.UNREAD:
                 self.grow(lease.partition, offset + 1)
-                mark = mark._replace(attempts=mark.attempts + (how == How.ROLLED_BACK), redelivered=True)
-            if offset < place.avail:
-                place.ready[offset] = mark._replace(due=due)
+            if offset >= place.avail:
+                continue
+            wait = self.policy.wait(mark.attempts) if delay < 0 else 0
+            due = max(old, now + delay if delay > 0 else 0)
+            place.ready[offset] = mark._replace(due=due)
+            if wait:
+                place.unsure[offset] = (max(old, now + wait // 2), max(old, now + wait))
 
-    def end(self, token: int, how: How) -> None:
+    def _returned(self, mark: Mark, how: int, *, alone: bool) -> Mark:
+        if how == How.UNREAD:
+            return mark
+        if how == How.RELEASED:
+            return Mark(mark.attempts, redelivered=True)
+        if how == How.ROLLED_BACK or alone:
+            return Mark(mark.attempts + 1, redelivered=True)
+        attempts, most = mark.attempts + 1, self.policy.most_attempts
+        if 0 < most <= attempts:  # the last attempt is made alone
+            attempts = max(most - 1, mark.attempts)
+        return Mark(attempts, redelivered=True, suspect=True)
+
+    def end(self, token: int, how: int, now: int) -> None:
         lease = self.leases[token]
         place = self.places[lease.partition]
-        self.give_back(token, [o for o in lease.open if o < place.avail], how, 0)
-        if how is How.ROLLED_BACK and lease.end > max(place.avail, lease.start):
+        if lease.due > now:  # its holder still waited for it
+            how = How.UNREAD
+        # what comes in order comes at once, unless it holds back what comes later
+        delay = -1 if how == UNCLEAN and (not self.lane or self.policy.strict) else 0
+        if how == UNCLEAN and lease.end > max(place.avail, lease.start):
             place.seen = max(place.seen, lease.end)
+        self.give_back(token, [o for o in lease.open if o < place.avail], how, delay, now)
         del self.leases[token]
         self.orphans.pop(token, None)
 
@@ -235,7 +339,9 @@ class Model:
         """Apply an exchange that was answered with OK; returns the tokens that had to be refused."""
         member = self.members[name]
         assert said.number > member.exchange
-        member.exchange, member.credit = said.number, said.credit
+        unseen = [x for t, x in self.leases.items() if t > said.have and self.holds(t, name, x.partition)]
+        member.exchange = said.number
+        member.credit = max(said.credit - sum(x.size for x in unseen), 0)
         member.expiry, member.silent = now + member.session, 0
         refused = {
             token
@@ -245,49 +351,127 @@ class Model:
         }
         self.reap(now, name, ask=said.ask_presence)
         for part in said.parts:
-            self.grow(part.partition, part.avail)
-            for verdict in part.settled:
-                if verdict.token not in refused:
-                    for a, b in zip(verdict.ranges[::2], verdict.ranges[1::2], strict=True):
-                        self.settle(verdict.token, range(a, b))
-                        self.grow(part.partition, b)
-                    self.settle(verdict.token, _ones(verdict.blob_from, verdict.blob))
-            for back in part.returned:
-                if back.token not in refused:
-                    due = now + back.delay if back.delay else 0
-                    self.give_back(back.token, range(back.start, back.end), back.how, due)
-                    if back.how > How.UNREAD:
-                        self.grow(part.partition, back.end)
-            for token in part.done:
-                if token in self.leases and token not in refused:
-                    self.end(token, How.RELEASED)
-            self.touch(part.partition)
+            self._verdicts(part, refused, now)
+            self.touch(part.partition, now)
+            place = self.places[part.partition]
+            if self.keyed and part.drained and place.keeper == name:
+                for token in [t for t, x in self.leases.items() if x.partition == part.partition]:
+                    self.end(token, How.UNREAD, now)
+                place.keeper = ""
+        for part in said.parts:
+            self.keep(part.partition)
         return sorted(refused)
+
+    def _verdicts(self, part: PartitionReport, refused: set[int], now: int) -> None:
+        self.grow(part.partition, part.avail)
+        for verdict in part.settled:
+            if verdict.token not in refused:
+                for a, b in zip(verdict.ranges[::2], verdict.ranges[1::2], strict=True):
+                    self.settle(verdict.token, range(a, b))
+                    self.grow(part.partition, b)
+                self.settle(verdict.token, _ones(verdict.blob_from, verdict.blob))
+        for back in part.returned:
+            if back.token not in refused:
+                self.give_back(back.token, range(back.start, back.end), back.how, back.delay, now)
+                if back.how > How.UNREAD:
+                    self.grow(part.partition, back.end)
+        for token in part.done:
+            if token in self.leases and token not in refused:
+                self.end(token, How.RELEASED, now)
 
     # -- what the scripts chose
 
     def follow(self, seen: Inspection, *, caller: str, positions: dict[int, int], span: int) -> None:
         """Take in the grants that `seen` shows, and check that each of them was allowed."""
+        grown = set[int]()
         views = {view.token: view for view in seen.leases}
         assert set(self.leases) <= set(views), "a lease ended that had no reason to"
+        self._learn_times(seen)
         for token, lease in self.leases.items():
-            self._extend(lease, views[token], positions, span)
+            if self._extend(lease, views[token], positions, span):
+                grown.add(token)
         for token in sorted(set(views) - set(self.leases)):
             assert token > self.token, "tokens rise"
             self.token = token
             view = views[token]
             runs = next(place.runs for place in seen.partitions if place.partition == view.partition)
-            held = [offset for run in runs if run.token == token for offset in range(run.start, run.end)]
+            held = [
+                (offset, run.due)
+                for run in runs
+                if run.token == token
+                for offset in range(run.start, run.end)
+            ]
             self._grant(view, held, caller, seen.now, span)
+            grown.add(token)
+        for token in grown:
+            if self.leases[token].lane:
+                self._check_order(self.leases[token], seen.now)
+        for p in positions if span > 0 else ():
+            self._check_served(p, caller, grown, positions[p], seen.now, span)
 
-    def _extend(self, lease: Held, view: LeaseView, positions: dict[int, int], span: int) -> None:
-        if view.horizon > lease.end:
+    def _learn_times(self, seen: Inspection) -> None:
+        """Take in how long the scripts made things wait, within the bounds of the policy."""
+        for view in seen.partitions:
+            place = self.places[view.partition]
+            for offset, (earliest, latest) in place.unsure.items():
+                run = view.run_of(offset)
+                assert run is not None, "what was handed out is listed"
+                assert earliest <= run.due <= latest, "the back-off is not the policy's"
+                place.ready[offset] = place.ready[offset]._replace(due=run.due)
+            place.unsure.clear()
+
+    def _exceptions(self, lease: Held) -> list[Mark]:
+        """What nobody holds of the part of a lane that was granted."""
+        ready = self.places[lease.partition].ready
+        return [mark for offset, mark in ready.items() if offset < lease.end]
+
+    def _check_order(self, lease: Held, now: int) -> None:
+        """Check that a lane was granted or extended only after what comes first."""
+        before = self._exceptions(lease)
+        if not (self.keyed or self.policy.strict):
+            before = [mark for mark in before if mark.due <= now]
+        assert not before, "what comes later was granted first"
+
+    def _check_served(self, p: int, caller: str, grown: set[int], position: int, now: int, span: int) -> None:
+        """Check that a lane's holder was given what it can be given."""
+        if not (self.lane and self.holder == caller) and not (
+            self.keyed and self.places[p].keeper == self.keeper_to_be(p) == caller
+        ):
+            return
+        mine = [x for t, x in self.leases.items() if x.member == caller and t not in self.orphans]
+        here = [x for x in mine if x.partition == p]
+        lane = next((x for x in here if x.lane), None)
+        exceptions = [mark for mark in self.places[p].ready.values() if mark != FRESH]
+        if any(self.keyed or mark.due <= now for mark in exceptions):
+            granted = sum(len(x.open) for x in here if x.token in grown and not x.lane)
+            assert (
+                any(x.suspects for x in mine)
+                or (granted >= span and not self.keyed)
+                or len(mine) >= MOST_LEASES
+            ), "an exception was not granted"
+        elif self.kind != "serial" and not (self.policy.strict and exceptions and not self.keyed):
+            assert lane is not None, "the lane was not granted"
+            assert position < 0 or lane.end >= min(position, lane.end) + span or lane.token in grown
+
+    def _extend(self, lease: Held, view: LeaseView, positions: dict[int, int], span: int) -> bool:
+        """Take in a lease's horizon; returns whether it was extended."""
+        extended = view.horizon > lease.end
+        if extended:
             assert lease.lane, "only a lane's horizon moves"
             assert view.horizon <= min(positions[lease.partition], lease.end) + span
+            if self.keyed:
+                self._check_keeper(lease)
             self._take(lease, range(lease.end, view.horizon))
         elif view.horizon < lease.end:  # what was never handed out at its end is granted no more
             assert not any(view.horizon <= offset for offset in lease.open), "a horizon fell"
         lease.end = view.horizon
+        return extended
+
+    def _check_keeper(self, lease: Held) -> None:
+        assert lease.member == self.places[lease.partition].keeper, "granted to somebody who does not keep it"
+        assert lease.member == self.keeper_to_be(lease.partition), "granted though it is to be drained"
+        here = [x for t, x in self.leases.items() if x.partition == lease.partition and t not in self.orphans]
+        assert {x.member for x in here} == {lease.member}, "two members hold leases on one lane"
 
     def _take(self, lease: Held, offsets: Iterable[int]) -> None:
         place = self.places[lease.partition]
@@ -298,47 +482,78 @@ class Model:
                 assert lease.lane, "nothing is granted beyond avail"
             lease.open[offset] = FRESH
 
-    def _grant(self, view: LeaseView, held: list[int], caller: str, now: int, span: int) -> None:
+    def _grant(self, view: LeaseView, held: list[tuple[int, int]], caller: str, now: int, span: int) -> None:
         assert view.member in self.members, "granted to nobody"
         assert view.member == caller or view.member in self.heard, "granted to a member nobody hears"
-        place = self.places[view.partition]
         lane = view.kind == "lane"
         lease = Held(view.token, view.partition, view.member, view.start, view.horizon, lane, {})
         self.leases[view.token] = lease
         exceptions = view.kind == "runs"
-        offsets = held if exceptions else list(range(view.start, view.horizon))
+        offsets = [offset for offset, _ in held] if exceptions else list(range(view.start, view.horizon))
         assert offsets
+        lease.size = len(offsets)
         assert (offsets[0], offsets[-1] + 1) == (view.start, view.horizon), (
             "a lease is no wider than it must be"
         )
+        if exceptions:
+            self._grant_exceptions(lease, view.marks, held, now)
+        else:
+            assert view.marks == 0
+            self._take(lease, offsets)
+        others = [
+            x
+            for t, x in self.leases.items()
+            if x.member == view.member and t not in {*self.orphans, view.token}
+        ]
+        assert not (lease.suspects and any(x.suspects for x in others)), "two leases of suspects"
+        if lane:
+            assert view.horizon <= view.start + span
+            lanes = [x for x in self.leases.values() if x.lane and x.partition == view.partition]
+            assert lanes == [lease], "two lanes on one partition"
         if self.lane:
+            self._check_holder(lease, caller)
+        elif self.keyed:
             assert view.member == caller
-            assert view.member == self.holder, "granted to somebody who does not hold the lanes"
-            if self.kind == "exclusive":
-                assert list(self.members) == [view.member], "an exclusive lane has one holder"
-            holders = {x.member for t, x in self.leases.items() if t not in self.orphans}
-            assert holders == {view.member}, "two members hold leases"
-            if self.kind == "serial" and self.successors(view.member):
-                assert view.horizon <= place.avail, "what is not written yet may be the next one's"
-            if lane:
-                assert view.horizon <= view.start + span
-                others = [x for x in self.leases.values() if x.lane and x.partition == view.partition]
-                assert others == [lease], "two lanes on one partition"
+            assert lane or exceptions
+            self._check_keeper(lease)
         else:
             assert not lane
             member = self.members[view.member]
             member.credit -= len(offsets)
             assert member.credit >= 0, "granted more than the credit"
-        if not exceptions:
-            assert view.marks == 0
-            self._take(lease, offsets)
-            return
-        for offset in offsets:
-            mark = place.ready.pop(offset)
-            assert mark.due <= now, "granted before it was due"
-            assert mark.attempts == attempts_of(view.marks)
-            assert mark.redelivered == (view.marks > 0)
-            lease.open[offset] = Mark(mark.attempts, redelivered=mark.redelivered)
+            assert not any(x.alone for x in others), "granted beside a last attempt"
+            assert not (lease.alone and others), "a last attempt was granted beside something else"
+
+    def _check_holder(self, lease: Held, caller: str) -> None:
+        assert lease.member == caller
+        assert lease.member == self.holder, "granted to somebody who does not hold the lanes"
+        if self.kind == "exclusive":
+            assert list(self.members) == [lease.member], "an exclusive lane has one holder"
+        holders = {x.member for t, x in self.leases.items() if t not in self.orphans}
+        assert holders == {lease.member}, "two members hold leases"
+        if self.kind == "serial" and self.successors(lease.member):
+            assert lease.end <= self.places[lease.partition].avail, (
+                "what is not written yet may be the next one's"
+            )
+
+    def _grant_exceptions(self, lease: Held, marks: int, held: list[tuple[int, int]], now: int) -> None:
+        ready = self.places[lease.partition].ready
+        first = ready[held[0][0]]
+        lease.suspects, lease.alone = first.suspect, self.policy.is_last(first)
+        lease.due = first.due if first.due > now else 0
+        assert len(held) <= self.policy.together(first), "too many suspects share a lease"
+        for offset, due in held:
+            mark = ready.pop(offset)
+            assert mark.attempts == attempts_of(marks)
+            assert mark.suspect == (marks >= SUSPECT)
+            assert mark.redelivered == (marks % 2 == 1)
+            if self.keyed:  # its keeper waits for it
+                assert (mark.due if mark.due > now else 0) == lease.due
+                assert due == mark.due, "its due time was forgotten"
+            else:
+                assert mark.due <= now, "granted before it was due"
+                mark = mark._replace(due=0)
+            lease.open[offset] = mark
 
     # -- comparing
 
@@ -385,12 +600,12 @@ def observe(
     settled: set[int] = set()
     leased: dict[int, dict[int, Mark]] = {}
     ready: dict[int, Mark] = {}
-    plain = [lease for lease in leases if lease.partition == view.partition and lease.marks == 0]
+    plain = [lease for lease in leases if lease.partition == view.partition and lease.kind != "runs"]
     known = {lease.token for lease in leases if lease.partition == view.partition}
     for offset in range(start, max(view.next, view.avail)):
         run = view.run_of(offset)
         if run is not None:
-            mark = Mark(run.attempts, run.redelivered, run.due)
+            mark = Mark(run.attempts, run.redelivered, run.due, run.suspect)
             if run.token == 0:
                 assert offset < view.avail, "an offset is ready that nobody has seen"
                 ready[offset] = mark

@@ -157,8 +157,8 @@ class World:
         self.type = type_
         self.partitions = partitions
         self.version = 0
-        #: most attempts, back-off, longest back-off (ms), strict order
-        self.policy = (0, 0, 0, 0, 1)
+        #: most attempts, back-off, longest back-off (ms), strict order, lanes a partition
+        self.policy: Sequence[int] = (0, 0, 0, 0, 1)
         self.ears = Ears(url)
 
     def close(self) -> None:

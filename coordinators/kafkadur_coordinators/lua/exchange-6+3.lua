@@ -240,13 +240,19 @@ if request[6] > me.exchange then
     end
     pass_turn(ctx, me, touched, positions)
   end
+  local freed = false
   for i, pt in ipairs(touched) do
     serve(ctx, pt, parts[i][3], request[10], offered)
+    if me.alone == -1 - pt.p and #me.tokens == 0 then -- what it was kept free for is gone
+      me.alone, freed = 0, true
+    end
+  end
+  for i, pt in ipairs(touched) do
+    if freed then -- what it did not get until now
+      serve(ctx, pt, parts[i][3], request[10], offered)
+    end
     if not lane and not keyed then
       settle_watch(ctx, pt.p, me)
-    end
-    if me.alone == -1 - pt.p and #me.tokens == 0 then -- what it was kept free for is gone
-      me.alone = 0
     end
     save_partition(pt)
   end

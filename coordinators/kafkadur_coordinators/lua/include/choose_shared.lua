@@ -15,7 +15,7 @@ local function choose_shared(ctx, pt, marks)
     if not m then
       redis.call('ZREM', KEYS[4], id)
     elseif m.alone == -1 - pt.p then
-      kept = m
+      kept = (id == ctx.caller or is_heard(ctx, id)) and m or kept -- who may be dead must not use the attempt up
     elseif m.alone == 0 and m.credit > 0 and #m.tokens < MAX_LEASES and (id == ctx.caller or is_heard(ctx, id)) then
       local rank = rank_of(ctx, id)
       if (last and #m.tokens > 0) or (suspects and m.suspect ~= 0) then

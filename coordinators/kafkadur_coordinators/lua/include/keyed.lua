@@ -107,6 +107,7 @@ local function serve_keyed(ctx, pt, position, span)
   if s then -- what comes first is not granted yet
     return
   end
+  pt.xd = -1 -- nobody need come for an exception
   if pt.lane == 0 then
     local l = grant(ctx, pt, to, pt.next, pt.next + span, 0, 'lane')
     pt.lane = l.token

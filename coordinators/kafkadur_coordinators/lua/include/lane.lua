@@ -86,7 +86,10 @@ end
 --- Is there something on this partition that could be handed out now, if its lane were free?
 local function deliverable(ctx, pt, position)
   local from = (pt.lane ~= 0 and position >= 0) and position or pt.next
-  return pt.avail > from or (pt.xd >= 0 and pt.xd <= ctx.now)
+  if ready_stretch(ctx, pt, 1) then
+    return true
+  end
+  return pt.avail > from and not (ctx.policy[4] == 1 and waits_for_due(pt))
 end
 
 --- The holder offers its lanes: nothing of them is in its application's hands, and nothing will be until it has the
@@ -109,7 +112,7 @@ local function pass_turn(ctx, me, touched, positions)
   for _, pt in ipairs(touched) do
     by_partition[pt.p] = pt
   end
-  me.tokens = {}
+  me.tokens, me.alone, me.suspect = {}, 0, 0
   for _, token in ipairs(tokens) do
     local l = load_lease(ctx, token)
     if l and by_partition[l.p] then

@@ -146,6 +146,9 @@ end
 --- are only marked (pt.seen).
 local function end_lease(ctx, pt, l, how)
   local delay = 0
+  if l.due > ctx.now then -- its holder still waited for it
+    how = 0
+  end
   if how == 2 or how == 4 then
     how = l.alone == 1 and 2 or how == 4 and 4 or 3
     -- what was in order comes again at once, unless it holds the rest back
@@ -160,7 +163,11 @@ local function end_lease(ctx, pt, l, how)
   end
   local s = l.s
   if how == 0 and l.kind ~= 'runs' then -- what is decided must not keep the rest from being as if never granted
-    s = next_undecided(pt, math.max(s, pt.base), known) or known
+    local from = next_undecided(pt, math.max(s, pt.base), known) or known
+    if run_count(pt) > 0 then -- before it may lie what was set aside under this token
+      run_change(pt, s, from, l.token, function(marks, due) return marks, due, 0 end)
+    end
+    s = from
   end
   give_back(ctx, pt, l, s, known, how, delay)
   if pt.lane == l.token then
@@ -217,7 +224,7 @@ end
 
 --- Keeps the bitmap short: what an old lease holds back is set aside under its token, so base can move on.
 local function bound_bitmap(ctx, pt)
-  if pt.next - pt.base <= CONVERT_BITS then
+  if math.min(pt.next, pt.avail) - pt.base <= CONVERT_BITS then -- what may not exist yet is no exception
     return
   end
   local lease_of = find_lease(ctx, pt.p)
