@@ -82,6 +82,8 @@ class SubscriptionInfo:
     partitions: tuple[PartitionInfo, ...]
     #: Milliseconds until leases are granted again after Redis lost or changed its server; 0: they are.
     grace_ms: int
+    #: Nothing is handed out until it goes on.
+    paused: bool
     #: Server time, ms since 1970.
     now: int
     #: Why the topic cannot be looked at; None: it can.
@@ -247,6 +249,23 @@ class Admin:
         seen = self._seen(key) if self._has_journal() else None
         return {} if seen is None else seen.views
 
+    def pause(self, key: SubscriptionKey, *, paused: bool = True) -> None:
+        """Pause a subscription, or let it go on (`paused` False): nothing is handed out meanwhile.
+
+        What is in applications' hands can be settled; members stay attached. A pause is kept in Redis: if
+        that loses its memory, the subscription goes on. Raises `InvalidDestination` if there is none.
+        """
+        deadline = time.monotonic() + _LOOK_S
+        while True:
+            seen = self._existing(key)
+            try:
+                self._coordinator.pause(self._lifecycle.address(key), seen.known.id, paused=paused)
+            except Refusal as refusal:
+                if time.monotonic() > deadline:
+                    raise state_lost(str(key), f"the coordinator answers {refusal.code}") from refusal
+            else:
+                return
+
     def alter(self, key: SubscriptionKey, **changes: Any) -> Definition:  # noqa: ANN401 - checked by Definition
         """Change the definition in place and keep what is settled and what waits; returns the new one.
 
@@ -399,6 +418,7 @@ class Admin:
             members=tuple(known.members),
             partitions=_partitions(seen, members, topic),
             grace_ms=known.grace_ms,
+            paused=known.paused,
             now=known.now,
             problem=topic.problem,
         )

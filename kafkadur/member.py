@@ -181,6 +181,8 @@ class Member:
         self.read_ahead = max(2 * window, 10_000)
         #: new messages of a lane wait for one that was rolled back; read without the lock, as `frozen`
         self.withheld = False
+        #: the subscription is paused
+        self.paused = False
         self.closing = False
         self.failed: KafkadurError | None = None
         #: acknowledgements without waiting that were refused, not told to anybody yet
@@ -545,7 +547,7 @@ class Member:
         if record is not None and not self.may_dispatch():
             self._blocked = True
             return None
-        if record is None or (self._alone and (not record.lease.alone or self._holds_any())):
+        if record is None or self.paused or (self._alone and (not record.lease.alone or self._holds_any())):
             self._idle()
             return None
         lease = record.lease
@@ -742,6 +744,9 @@ class Member:
     def _source(self) -> deque[Chunk] | None:
         """The queue whose first record comes next; None: nothing can be handed out now."""
         if self.closing or self.failed is not None:
+            return None
+        if self.paused:
+            self._idle()
             return None
         if not self._urgent and (not self._ready or (self.lane and self._held_back())):
             self._idle()
@@ -1344,6 +1349,7 @@ class Member:
             for token in refused:
                 self._refuse_lease(token)
             self._take_role(reply.role)
+            self.paused = reply.paused
             self._take_states(reply, sent_at)
             if self.lane:
                 moved = self._take_standing(reply)

@@ -190,6 +190,8 @@ class ExchangeReply:
     held: frozenset[int] | None
     #: lanes of keys that another member is to keep: they are to be drained
     asked: Sequence[int]
+    #: nothing is to be handed out until it goes on
+    paused: bool
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -237,6 +239,8 @@ class Known:
     members: Sequence[MemberInfo]
     partitions: int
     grace_ms: int
+    #: nothing is handed out until it goes on
+    paused: bool
     #: server time, ms since the epoch
     now: int
 

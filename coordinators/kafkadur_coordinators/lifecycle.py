@@ -849,5 +849,6 @@ def _nothing() -> Known:
         members=(),
         partitions=0,
         grace_ms=0,
+        paused=False,
         now=0,
     )

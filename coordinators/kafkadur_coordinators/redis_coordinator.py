@@ -367,6 +367,7 @@ class RedisCoordinator:
             ),
             partitions=reply[10],
             grace_ms=reply[11],
+            paused=bool(reply[12]),
             now=reply[3],
         )
 
@@ -411,6 +412,10 @@ class RedisCoordinator:
                 for v in reply[5]
             ),
         )
+
+    def pause(self, address: SubscriptionAddress, subscription_id: str, *, paused: bool) -> None:
+        """Pause a subscription, or let it go on; raises `Refusal` with the common codes."""
+        self.call("pause", address.fixed(), [*self.common(subscription_id=subscription_id), int(paused)])
 
     def heard(self, channels: Sequence[str]) -> dict[str, bool]:
         """Whether somebody listens on each of these channels of one subscription."""
@@ -524,6 +529,7 @@ class MemberSession:
             standing=Standing(reply[14]),
             held=frozenset(reply[15]) if offered else None,
             asked=reply[16],
+            paused=bool(reply[17]),
         )
 
     def detach(self, partitions: Sequence[int]) -> None:

@@ -366,7 +366,7 @@ def _one_by_one(chunk: Chunk, start: int, end: int) -> Iterator[Delivery]:
         except IndexError:  # the rest was taken back
             return
         # `frozen` is set by others before they look for what is marked; or they took the rest back just now
-        held = member.frozen or member.closing or (member.withheld and chunk.lease.lane)
+        held = member.frozen or member.closing or member.paused or (member.withheld and chunk.lease.lane)
         if held or index >= len(messages):
             with contextlib.suppress(IndexError):
                 verdicts[index] = FRESH

@@ -118,6 +118,8 @@ def _show_definition(call: Call, found: SubscriptionInfo) -> None:
         ("id", f"{found.id}, version {found.version}, incarnation {found.incarnation}"),
         ("Kafka group", found.key.group),
     ]
+    if found.paused:
+        facts.append(("paused", "nothing is handed out; `kafkadur sub resume` lets it go on"))
     if found.grace_ms > 0:
         facts.append(("grace", f"leases are granted again in {duration(found.grace_ms)}"))
     call.out.facts(facts)
@@ -204,6 +206,7 @@ def _summary(info: SubscriptionInfo) -> dict[str, Any]:
         "exceptions": info.exceptions,
         "lag": info.lag,
         "backlog": info.backlog,
+        "paused": info.paused,
         "problem": info.problem,
     }
 
@@ -307,6 +310,31 @@ def _explained(found: Explained) -> dict[str, Any]:
         "subscribed": found.log.subscribed,
         "notes": list(explanation.notes),
     }
+
+
+# --- pause, resume --------------------------------------------------------------------------------------
+
+
+@command
+def pause(call: Call, name: NameArgument) -> None:
+    """Hand out nothing more; what is in hands can be settled, members stay attached."""
+    _pause(call, name, paused=True)
+
+
+@command
+def resume(call: Call, name: NameArgument) -> None:
+    """Let a paused subscription go on."""
+    _pause(call, name, paused=False)
+
+
+def _pause(call: Call, name: str, *, paused: bool) -> None:
+    with _admin(call) as admin:
+        key = admin.key(name)
+        admin.pause(key, paused=paused)
+    if call.options.json:
+        call.out.json({"subscription": str(key), "paused": paused})
+    else:
+        call.out.say(f"Subscription {key} {'is paused' if paused else 'goes on'}.")
 
 
 # --- seek -----------------------------------------------------------------------------------------------

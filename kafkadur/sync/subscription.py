@@ -350,7 +350,7 @@ def _one_by_one(chunk: Chunk, start: int, end: int) -> Iterator[Delivery]:
             verdicts[index] = HANDED
         except IndexError:
             return
-        held = member.frozen or member.closing or (member.withheld and chunk.lease.lane)
+        held = member.frozen or member.closing or member.paused or (member.withheld and chunk.lease.lane)
         if held or index >= len(messages):
             with contextlib.suppress(IndexError):
                 verdicts[index] = FRESH

@@ -132,3 +132,25 @@ def test_another_type_in_place_keeps_what_is_settled(here: Path, topic: str) -> 
             admin.alter(key, type="key-ordered", key_lanes=4)
     rest = received(topic, kind="serial")
     assert sorted([n for n, _ in first] + [n for n, _ in rest]) == list(range(10))
+
+
+@pytest.mark.parametrize("kind", ["shared", "exclusive", "priority", "serial", "key-ordered"])
+def test_paused_subscription_hands_nothing_out(run: Run, topic: str, kind: str) -> None:
+    with (
+        kafkadur.sync.Connection(settings({"client_id": "c"})) as connection,
+        connection.subscribe(topic, durable="d", type=kind, start="earliest", window=2) as subscription,
+    ):
+        first = subscription.receive(timeout=LIMIT_S)
+        assert first is not None
+        assert run("sub", "pause", "c/d", "--json").data["paused"] is True
+        assert run("sub", "info", "c/d", "--json").data["paused"] is True
+        first.ack()  # the exchange brings the news, if nothing has before
+        assert subscription.receive(timeout=0.3) is None
+        assert run("sub", "resume", "c/d").code == 0
+        seen = [int(first.value or b"-1")]
+        for _ in range(9):
+            delivery = subscription.receive(timeout=LIMIT_S)
+            assert delivery is not None
+            seen.append(int(delivery.value or b"-1"))
+            delivery.ack()
+        assert sorted(seen) == list(range(10))

@@ -89,6 +89,7 @@ class Driver:
             standing=Standing.ACTIVE,
             held=None,
             asked=(),
+            paused=False,
             grace_ms=0,
         )
         self.member.apply(reply, 1.0)

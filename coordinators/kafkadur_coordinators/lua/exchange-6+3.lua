@@ -24,6 +24,7 @@
 --         15 lanes: 0 stands by, 1 holds them, 2 holds them and is asked to offer them,
 --         16 tokens held, if the lanes were offered or one was given up (else empty)
 --         17 touched lanes of keys that another member is to keep: to be drained
+--         18 1: the subscription is paused: nothing is to be handed out
 -- Codes    OK, STALE (an older exchange than the last applied), FENCED (the member is not attached any more),
 --          INVALID (a verdict outside its lease, a partition named twice or more than 16; nothing was changed),
 --          and those of context.lua
@@ -313,4 +314,5 @@ reply[14] = math.max(ctx.grace - ctx.now, 0)
 reply[15] = keyed and 1 or standing(ctx, me, lane)
 reply[16] = (offered or given_up) and me.tokens or {}
 reply[17] = asked
+reply[18] = ctx.row.paused == '1' and 1 or 0
 return reply

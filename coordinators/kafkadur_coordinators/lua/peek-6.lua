@@ -3,7 +3,7 @@
 -- ARGV[1]  only the common part
 -- Reply    head, 5 definition (JSON), 6 version, 7 id, 8 ms until the deadline of a change in progress (-1: none,
 --          0: past), 9 expected version of that change, 10 members { id, name, kind, heard, tokens held, attached at,
---          expiry, credit }, 11 partitions, 12 ms until leases are granted
+--          expiry, credit }, 11 partitions, 12 ms until leases are granted, 13 1: it is paused
 -- Codes    OK, and those of context.lua (with MISSING: 5-9 as far as they are known)
 --- @include "context"
 --- @include "members"
@@ -35,4 +35,5 @@ end
 reply[10] = members
 reply[11] = ctx.partitions
 reply[12] = math.max(ctx.grace - ctx.now, 0)
+reply[13] = ctx.row.paused == '1' and 1 or 0
 return reply

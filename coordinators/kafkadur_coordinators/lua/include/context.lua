@@ -38,7 +38,7 @@ end
 local FIELDS = {
   'id', 'version', 'incarnation', 'state_version', 'server', 'token', 'sequence', 'time', 'skew', 'type',
   'partitions', 'grace', 'next_expiry', 'attached', 'ranks', 'orphans', 'unwatched', 'quiet', 'served',
-  'changing', 'changing_until', 'awaited', 'session_ttl', 'holder', 'policy',
+  'changing', 'changing_until', 'awaited', 'session_ttl', 'holder', 'policy', 'paused',
 }
 
 --- The subscription as this script sees it, or nil and the code that says why not.

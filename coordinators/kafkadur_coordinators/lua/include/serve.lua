@@ -10,7 +10,7 @@ local MAX_GRANTS = 16 -- in one script call and partition
 --- @include "keyed"
 
 local function serve(ctx, pt, position, span, offered)
-  if ctx.now < ctx.grace then
+  if ctx.now < ctx.grace or ctx.row.paused == '1' then
     return
   end
   if is_keyed(ctx) then
