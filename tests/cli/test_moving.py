@@ -16,14 +16,16 @@ LIMIT_S = 20.0
 TYPES = ("shared", "serial", "key-ordered")
 
 
-def received(topic: str, *, kind: str = "shared", most: int = 100) -> list[tuple[int, bool]]:
+def received(
+    topic: str, *, kind: str = "shared", most: int = 100, silence: float = 0.8
+) -> list[tuple[int, bool]]:
     """Receive and acknowledge what there is: number and whether it was redelivered, sorted."""
     found: list[tuple[int, bool]] = []
     with (
         kafkadur.sync.Connection(settings({})) as connection,
         connection.subscribe(topic, durable="d", type=kind, start="earliest") as subscription,
     ):
-        while len(found) < most and (delivery := subscription.receive(timeout=2.0)) is not None:
+        while len(found) < most and (delivery := subscription.receive(timeout=silence)) is not None:
             found.append((int(delivery.value or b"-1"), delivery.redelivered))
             delivery.ack()
     return sorted(found)
@@ -93,7 +95,7 @@ def test_the_place_outlives_a_loss_of_redis(run: Run, topic: str, monkeypatch: p
     with Admin(chosen) as admin:
         for key in admin._coordinator.command("KEYS", f"kafkadur:{chosen.namespace}:*"):  # noqa: SLF001
             admin._coordinator.command("DEL", key)  # noqa: SLF001
-    assert {n for n, _ in received(topic, most=3)} >= {4, 6, 8}
+    assert {n for n, _ in received(topic, most=3, silence=LIMIT_S)} >= {4, 6, 8}
 
 
 def test_changed_in_place(here: Path, topic: str) -> None:
@@ -113,7 +115,7 @@ def test_changed_in_place(here: Path, topic: str) -> None:
             connection.subscribe(topic, durable="d", selector="n >= 8") as subscription,
         ):
             left: list[int] = []
-            while (delivery := subscription.receive(timeout=1.0)) is not None:
+            while (delivery := subscription.receive(timeout=0.8)) is not None:
                 left.append(int(delivery.value or b"-1"))
                 delivery.ack()
             with pytest.raises(SubscriptionActive):

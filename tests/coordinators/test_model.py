@@ -561,13 +561,13 @@ def run(valkey: Valkey, *, kind: str, examples: int) -> None:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_scripts_and_model_agree(valkey: Valkey, kind: str) -> None:
-    run(valkey, kind=kind, examples=90)
+    run(valkey, kind=kind, examples=75)
 
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.usefixtures("small_steps")
 def test_scripts_and_model_agree_when_the_bitmap_is_cut_often(valkey: Valkey, kind: str) -> None:
-    run(valkey, kind=kind, examples=90)
+    run(valkey, kind=kind, examples=75)
 
 
 @pytest.mark.long

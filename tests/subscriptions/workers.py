@@ -166,8 +166,8 @@ def _work(subscription: kafkadur.sync.Subscription) -> None:
 
 
 def _work_until(subscription: kafkadur.sync.Subscription, poison: int) -> None:
-    """Acknowledge what comes, and end at once when this number comes; or when it is quiet for two seconds."""
-    while (delivery := subscription.receive(timeout=2.0)) is not None:
+    """Acknowledge what comes, and end at once when this number comes; or when it is quiet for a second."""
+    while (delivery := subscription.receive(timeout=1.0)) is not None:
         if int(delivery.value or b"0") == poison:
             os._exit(1)
         delivery.ack_nowait()
