@@ -31,6 +31,8 @@ from kafkadur_sharing.selector import parse_selector
 
 #: Seconds to go on asking while a subscription is being changed or rebuilt.
 _LOOK_S = 30.0
+#: What stands before the name of a consumer group.
+_GROUP = "group:"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -284,9 +286,9 @@ class Admin:
     ) -> tuple[Move, ...]:
         """Move a subscription: everything at or after the new place is delivered (again), nothing before.
 
-        `to` is `earliest`, `latest`, a time (the first message at or after it), or offsets by partition;
-        others stay where they are. With `dry_run` it is only said what would be done. Attempts and delays are
-        forgotten.
+        `to` is `earliest`, `latest`, `group:NAME` (where that consumer group is), a time (the first message
+        at or after it), or offsets by partition; others stay where they are. With `dry_run` it is only said
+        what would be done. Attempts and delays are forgotten.
         Raises `InvalidDestination` if there is no such subscription or partition, `SubscriptionActive` while
         somebody is attached, `TopicChanged`.
         """
@@ -311,6 +313,17 @@ class Admin:
             self._lifecycle.amend(key, lambda before: before, lambda _: {**floors, **target})
         return moves
 
+    def export(self, key: SubscriptionKey, group: str) -> Mapping[int, int]:
+        """Set the offsets of a consumer group to where a subscription stands; returns them by partition.
+
+        They are the lowest unsettled offsets: what is settled above them the group will read again. Raises
+        `InvalidDestination` if there is no such subscription, `IllegalState` while the group has members.
+        """
+        found = self.info(key)
+        floors = {partition.partition: partition.floor for partition in found.partitions}
+        self._topics.commit(group, found.definition.topic, floors)
+        return floors
+
     def _target(
         self, key: SubscriptionKey, topic: TopicInfo, to: Mapping[int, int] | str | datetime
     ) -> dict[int, int]:
@@ -322,6 +335,14 @@ class Admin:
             return ends
         if isinstance(to, datetime):
             return self._topics.offsets_at(topic.name, topic.partitions, round(to.timestamp() * 1000))
+        if isinstance(to, str) and to.startswith(_GROUP):
+            committed = self._topics.committed(to.removeprefix(_GROUP), topic.name, topic.partitions)
+            if not committed:
+                raise InvalidDestination(
+                    f"Consumer group {to.removeprefix(_GROUP)} has no offsets in topic {topic.name}.",
+                    remedy="check the name of the group",
+                )
+            return {p: min(max(offset, starts[p]), ends[p]) for p, offset in committed.items()}
         if isinstance(to, str):
             raise IllegalState(f"A subscription cannot be moved to {to!r}.", remedy="use earliest or latest")
         wrong = [p for p, offset in to.items() if p not in ends or not starts[p] <= offset <= ends[p]]

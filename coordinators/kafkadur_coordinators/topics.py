@@ -24,7 +24,7 @@ from confluent_kafka import (
 from confluent_kafka.admin import AdminClient, OffsetSpec
 
 from kafkadur_coordinators.client_log import client_log
-from kafkadur_sharing.errors import InvalidDestination, StateLost
+from kafkadur_sharing.errors import IllegalState, InvalidDestination, StateLost
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -130,6 +130,43 @@ class Topics:
         except TimeoutError as error:
             raise _no_answer("time-out") from error
         return {tp.partition: tp.offset for tp in found if tp.offset >= 0 and tp.metadata == metadata}
+
+    def committed(self, group: str, topic: str, partitions: int) -> dict[int, int]:
+        """Offsets that a consumer group has committed; partitions without one are left out."""
+        wanted = [TopicPartition(topic, partition) for partition in range(partitions)]
+        request = ConsumerGroupTopicPartitions(group, wanted)
+        try:
+            future = self._admin.list_consumer_group_offsets([request], request_timeout=self._timeout)[group]
+            found = future.result(self._timeout).topic_partitions or []
+        except KafkaException as error:
+            raise _no_answer(error.args[0].str()) from error
+        except TimeoutError as error:
+            raise _no_answer("time-out") from error
+        return {tp.partition: tp.offset for tp in found if tp.offset >= 0}
+
+    def commit(self, group: str, topic: str, offsets: Mapping[int, int]) -> None:
+        """Set the offsets of a consumer group; raises `IllegalState` while it has members."""
+        places = [TopicPartition(topic, partition, offset) for partition, offset in offsets.items()]
+        request = ConsumerGroupTopicPartitions(group, places)
+        try:
+            future = self._admin.alter_consumer_group_offsets([request], request_timeout=self._timeout)[group]
+            found = future.result(self._timeout).topic_partitions or []
+        except KafkaException as error:
+            raise _group_in_use(group, error.args[0]) from error
+        except TimeoutError as error:
+            raise _no_answer("time-out") from error
+        for place in found:
+            if place.error is not None:
+                raise _group_in_use(group, place.error)
+
+
+def _group_in_use(group: str, error: KafkaError) -> IllegalState:
+    return IllegalState(
+        f"The offsets of consumer group {group} cannot be set.",
+        state=error.str(),
+        owner=f"consumer group {group}",
+        remedy="stop its consumers first",
+    )
 
 
 def _no_answer(state: str) -> StateLost:

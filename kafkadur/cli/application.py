@@ -10,7 +10,7 @@ from kafkadur.cli import dead as letters
 from kafkadur.cli.call import ClientIdOption, JsonOption, KafkaOption, NamespaceOption, Options, RedisOption
 from kafkadur.cli.messages import consume, publish
 from kafkadur.cli.stack import down, status, up
-from kafkadur.cli.subscriptions import explain, info, ls, pause, resume, seek, unsubscribe
+from kafkadur.cli.subscriptions import explain, export, info, ls, pause, resume, seek, unsubscribe
 
 _EPILOG = (
     "Exit status: 0 done, 1 failed (standard error says why), 2 wrong command line, 130 interrupted. "
@@ -69,6 +69,7 @@ sub.command()(explain)
 sub.command()(pause)
 sub.command()(resume)
 sub.command()(seek)
+sub.command()(export)
 sub.command()(unsubscribe)
 dead = typer.Typer(help="Look at dead letters, send them again, remove them.", no_args_is_help=True)
 sub.add_typer(dead, name="dead")

@@ -345,7 +345,10 @@ def seek(
     call: Call,
     name: NameArgument,
     to: Annotated[
-        str, typer.Argument(metavar="TO", help="earliest, latest, a time (ISO 8601), or PARTITION:OFFSET,...")
+        str,
+        typer.Argument(
+            metavar="TO", help="earliest, latest, group:GROUP, a time (ISO 8601), or P:OFFSET,..."
+        ),
     ],
     *,
     yes: Annotated[
@@ -372,9 +375,27 @@ def seek(
     call.out.say(f"Moved subscription {key}." if yes else "Nothing was moved. To do it, add --yes.")
 
 
+@command
+def export(
+    call: Call,
+    name: NameArgument,
+    group: Annotated[str, typer.Argument(metavar="GROUP", help="Consumer group; it must have no members.")],
+) -> None:
+    """Set a consumer group to where a subscription stands: its lowest unsettled offsets."""
+    with _admin(call) as admin:
+        key = admin.key(name)
+        floors = admin.export(key, group)
+    if call.options.json:
+        call.out.json({"subscription": str(key), "group": group, "offsets": floors})
+        return
+    columns = [Column(title="partition", number=True), Column(title="offset", number=True)]
+    call.out.table(columns, [[str(partition), str(floor)] for partition, floor in floors.items()])
+    call.out.say(f"Consumer group {group} goes on there.")
+
+
 def _place(text: str) -> Mapping[int, int] | str | datetime:
     """Read where to go. Raises `IllegalState`."""
-    if text in {"earliest", "latest"}:
+    if text in {"earliest", "latest"} or text.startswith("group:"):
         return text
     try:
         if ":" in text and "-" not in text:
@@ -384,7 +405,7 @@ def _place(text: str) -> Mapping[int, int] | str | datetime:
     except ValueError as error:
         raise IllegalState(
             f"{text!r} is no place to move to.",
-            remedy="give earliest, latest, a time such as 2026-01-31T12:00:00+00:00, or 0:17,1:4",
+            remedy="give earliest, latest, group:GROUP, a time (2026-01-31T12:00:00+00:00), or 0:17,1:4",
         ) from error
     return time if time.tzinfo is not None else time.astimezone()
 

@@ -3,6 +3,7 @@
 from datetime import UTC, datetime
 from pathlib import Path
 
+import confluent_kafka
 import pytest
 
 import kafkadur.sync
@@ -156,3 +157,22 @@ def test_paused_subscription_hands_nothing_out(run: Run, topic: str, kind: str) 
             seen.append(int(delivery.value or b"-1"))
             delivery.ack()
         assert sorted(seen) == list(range(10))
+
+
+def test_from_a_consumer_group_and_back(run: Run, topic: str) -> None:
+    chosen = settings({})
+    consumer = confluent_kafka.Consumer({**chosen.kafka, "group.id": f"{topic}-old"})
+    consumer.commit(
+        offsets=[confluent_kafka.TopicPartition(topic, p, o) for p, o in ((0, 2), (1, 4))], asynchronous=False
+    )
+    consumer.close()
+    received(topic, most=1)
+    assert run("sub", "seek", "d", f"group:{topic}-old", "--yes").code == 0
+    assert [n for n, _ in received(topic)] == [4, 6, 8, 9]
+    assert run("sub", "seek", "d", "group:nobody", "--yes").code == 1
+    assert run("sub", "seek", "d", "0:1", "--yes").code == 0
+    assert run("sub", "export", "d", f"{topic}-new", "--json").data["offsets"] == {"0": 1, "1": 5}
+    group = confluent_kafka.Consumer({**chosen.kafka, "group.id": f"{topic}-new"})
+    places = group.committed([confluent_kafka.TopicPartition(topic, p) for p in (0, 1)], timeout=LIMIT_S)
+    group.close()
+    assert [place.offset for place in places] == [1, 5]
