@@ -72,13 +72,13 @@ def headers_of(letter: Letter) -> list[tuple[str, bytes | None]]:
     own = {
         SUBSCRIPTION: letter.subscription,
         CAUSE: letter.cause.value,
-        REASON: letter.reason[:LONGEST_REASON],
+        REASON: str(letter.reason)[:LONGEST_REASON],
         ATTEMPTS: str(letter.attempts),
         ORIGIN: f"{message.topic()}[{message.partition()}]@{message.offset()}",
         TIMESTAMP: str(message.timestamp()[1]),
     }
     kept = [(name, value) for name, value in old if name not in own]
-    return [*kept, *((name, text.encode()) for name, text in own.items())]
+    return [*kept, *((name, text.encode(errors="replace")) for name, text in own.items())]
 
 
 class DeadLetters:
@@ -169,6 +169,8 @@ class DeadLetters:
             self._again(letter, "the producer's queue is full")
         except KafkaException as error:
             self._again(letter, str(error.args[0]))
+        except Exception as error:  # noqa: BLE001 - one letter must not end the thread that writes all of them
+            self._again(letter, repr(error))
 
     def _again(self, letter: Letter, state: str) -> None:
         if state != self._trouble:

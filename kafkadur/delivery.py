@@ -46,7 +46,10 @@ class Lease:
         "partition",
         "point",
         "redelivered",
+        "retired",
         "seen",
+        "sorted",
+        "spans",
         "start",
         "stretch",
         "token",
@@ -82,6 +85,12 @@ class Lease:
         self.seen = seen
         #: handed out only while nothing else is in the application's hands
         self.alone = alone
+        #: given up in order: nothing of it was in the application's hands
+        self.retired = False
+        #: what it holds as pairs; whether its records were given to their keys (key-ordered)
+        pairs = zip(stretch[::2], stretch[1::2], strict=True)
+        self.spans: tuple[tuple[int, int], ...] = tuple(pairs) if stretch else ((start, end),)
+        self.sorted = False
         #: its records may be handed out from then on (monotonic seconds)
         self.not_before = float("-inf")
         #: next offset to be filled with a record
@@ -264,6 +273,11 @@ class Delivery:
         """Whether it has its verdict."""
         return self._chunk.verdicts[self._index] not in (HANDED, LOST, OVERDUE)
 
+    @property
+    def lost(self) -> bool:
+        """Whether its lease went before it had a verdict: it is delivered again."""
+        return self._chunk.verdicts[self._index] == LOST
+
     def __repr__(self) -> str:
         """Where it lies and which attempt it is; never the payload."""
         return f"<Delivery {self.topic}[{self.partition}]@{self.offset} attempt {self.attempt}>"
@@ -294,7 +308,8 @@ class Delivery:
         chunk, index = self._chunk, self._index
         if chunk.verdicts[index] != HANDED:
             self._refuse()
-        chunk.member.roll_back(chunk, index, -1 if delay is None else round(delay * 1000))
+        if not chunk.member.roll_back(chunk, index, -1 if delay is None else round(delay * 1000)):
+            self._refuse()
 
     def reject_nowait(self, reason: str = "") -> None:
         """Give the message up locally: it is settled as soon as its dead letter is written.
@@ -307,7 +322,8 @@ class Delivery:
         chunk, index = self._chunk, self._index
         if chunk.verdicts[index] != HANDED:
             self._refuse()
-        chunk.member.reject(chunk, index, reason)
+        if not chunk.member.reject(chunk, index, reason):
+            self._refuse()
 
     def release_nowait(self) -> None:
         """Give the message back locally without counting an attempt.

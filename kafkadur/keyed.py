@@ -158,6 +158,12 @@ class Keys:
         for key, behind in self._behind.items():
             self._behind[key] = deque(record for record in behind if record.lease is not lease)
 
+    def give_up_expected(self, is_gone: Callable[[object, int], bool]) -> None:
+        """Records that were expected again and are not there any more: compaction has removed them."""
+        for key in [key for key, offset in self._expected.items() if is_gone(key, offset)]:
+            del self._expected[key]
+            self._next(key)
+
     def close_lane(self, is_of: Callable[[object], bool]) -> None:
         """Nothing is known any more of the keys of a lane that is gone."""
         for key in [key for key in self._behind if is_of(key)]:

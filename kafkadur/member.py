@@ -190,6 +190,8 @@ class Member:
         #: records whose lease went while they were in the application's hands, not told to anybody yet
         self._lost_hands = 0
         self.redelivered_seen = 0
+        #: how often leases were lost: what was taken for the application before may be stale
+        self.losses = 0
         self._follow_number = 0
         self._reset()
 
@@ -284,6 +286,7 @@ class Member:
                 lease.lost = True
             followed = list(self._feeds)
             was_active = self._standing is not Standing.STANDBY
+            self.losses += 1
             self._reset()
             if self.reading is not None:
                 for partition in followed:
@@ -414,7 +417,8 @@ class Member:
         """
         if any(self._starves(lease) for lease in list(self._leases.values())):
             return 0
-        return sum(feed.buffered for feed in list(self._feeds.values())) + self._queued
+        feeds = list(self._feeds.items())
+        return sum(feed.buffered for p, feed in feeds if p not in self._draining) + self._queued
 
     def _starves(self, lease: Lease) -> bool:
         if (lease.lane and not self.turns) or lease.point or lease.fill >= lease.end:
@@ -527,16 +531,25 @@ class Member:
 
     def _sort_in(self, lane: int) -> None:
         """Give what was read to the keys, in the order of offsets, when nothing before it is missing."""
-        arrived = self._arrived.get(lane)
-        if not arrived:
-            return
-        unread = (x for x in self._leases.values() if x.partition == lane and not x.lane and x.fill < x.end)
-        if any(True for _ in unread):
+        arrived = self._arrived.get(lane, [])
+        exceptions = [x for x in self._leases.values() if x.partition == lane and not x.lane]
+        fresh = [lease for lease in exceptions if not lease.sorted]
+        if not (arrived or fresh) or any(lease.fill < lease.end for lease in exceptions):
             return
         self._keys.look()
         for record in sorted(arrived, key=lambda record: record.offset):
             self._keys.add(record)
-        del self._arrived[lane]
+        self._arrived.pop(lane, None)
+        there = {record.offset for record in arrived}
+        for lease in fresh:
+            lease.sorted = True
+            self._keys.give_up_expected(
+                lambda key, offset, lease=lease: (
+                    self._is_of(key, lane)  # type: ignore[misc]  # a bound argument
+                    and offset not in there
+                    and any(start <= offset < end for start, end in lease.spans)
+                )
+            )
 
     def _next_keyed(self, limit: int) -> tuple[Chunk, int, int] | None:
         """As `next_block`: records of one lease whose keys are free."""
@@ -547,7 +560,8 @@ class Member:
         if record is not None and not self.may_dispatch():
             self._blocked = True
             return None
-        if record is None or self.paused or (self._alone and (not record.lease.alone or self._holds_any())):
+        beside = record is not None and self._may_be_beside(record.lease, again=not record.lease.lane)
+        if record is None or self.paused or (self._alone and not beside):
             self._idle()
             return None
         lease = record.lease
@@ -586,24 +600,26 @@ class Member:
             self._force = self._force or any(self._is_drained(lane) for lane in asked)
 
     def _is_drained(self, lane: int) -> bool:
-        chunks = (chunk for chunk in self._active if chunk.lease.partition == lane)
-        return lane in self._draining and not any(_held(chunk) for chunk in chunks)
+        if lane not in self._draining:
+            return False
+        chunks = [chunk for chunk in self._active if chunk.lease.partition == lane]
+        # in this order: a verdict may be given in between, and must not be left behind
+        return not any(map(_held, chunks)) and not any(map(self._has_verdicts, chunks))
 
     def _close_lane(self, lane: int) -> None:
         """A lane was given up, or lost: forget its keys."""
         self._draining.discard(lane)
         self._arrived.pop(lane, None)
+        self._keys.close_lane(lambda key: self._is_of(key, lane))
+
+    def _is_of(self, key: object, lane: int) -> bool:
+        """Whether a key (`Record.key`) belongs to a lane."""
+        if not isinstance(key, tuple):
+            return False
+        partition, what = key
+        offset, name = (what, None) if isinstance(what, int) else (0, what)
         lanes = self.definition.lanes
-        own, share = divmod(lane, lanes)
-
-        def is_of(key: object) -> bool:
-            if not isinstance(key, tuple):
-                return False
-            partition, what = key
-            offset, name = (what, None) if isinstance(what, int) else (0, what)
-            return bool(partition == own and key_slot(name, offset) * lanes // SLOTS == share)
-
-        self._keys.close_lane(is_of)
+        return bool((partition, key_slot(name, offset) * lanes // SLOTS) == divmod(lane, lanes))
 
     # -- selectors
 
@@ -685,10 +701,13 @@ class Member:
             )
         )
 
-    def reject(self, chunk: Chunk, index: int, reason: str) -> None:
-        """Give a record in the application's hands up."""
+    def reject(self, chunk: Chunk, index: int, reason: str) -> bool:
+        """Give a record in the application's hands up; whether it was still there."""
         with self.lock:
+            if chunk.verdicts[index] != HANDED:
+                return False
             self._give_up(chunk, index, Cause.REJECTED, reason, chunk.lease.attempts + 1)
+            return True
 
     def when_written(self, chunk: Chunk, index: int, confirmation: Confirmation) -> None:
         """Tell `confirmation` when the dead letter of a rejected record is written."""
@@ -721,15 +740,20 @@ class Member:
         if self.holding is None:
             return
         for chunk, index in self.holding.overdue():
+            verdicts = chunk.verdicts
             chunk.overdue.add(index)
-            if self._is_used_up(chunk.lease.attempts + 1):
+            # nothing is called in between: the application's thread gives verdicts without the lock
+            if verdicts[index] == HANDED:
+                verdicts[index] = OVERDUE
+            if verdicts[index] != OVERDUE:
+                chunk.overdue.discard(index)
+            elif self._is_used_up(chunk.lease.attempts + 1):
                 reason = "it was held too long"
                 self._give_up(chunk, index, Cause.ATTEMPTS, reason, chunk.lease.attempts + 1)
-                continue
-            chunk.delays[index] = -1
-            if self.lane and not self.keyed:
-                self._hold_back(chunk, index)
-            chunk.verdicts[index] = OVERDUE
+            else:
+                chunk.delays[index] = -1
+                if self.lane and not self.keyed:
+                    self._hold_back(chunk, index)
 
     def _hold_back(self, chunk: Chunk, index: int) -> None:
         self._hold.add((chunk.lease.partition, chunk.offset(index)))
@@ -755,10 +779,18 @@ class Member:
             self._blocked = True
             return None
         source = self._urgent or self._ready
-        if self.frozen or (self._alone and not (source[0].lease.alone and not self._holds_any())):
+        if self.frozen or (
+            self._alone and not self._may_be_beside(source[0].lease, again=source is self._urgent)
+        ):
             self._idle()
             return None
         return source
+
+    def _may_be_beside(self, lease: Lease, *, again: bool) -> bool:
+        """Whether a record may be handed out though there is one that has to be alone in the hands."""
+        if lease.alone:
+            return not self._holds_any()
+        return again and not any(_held(chunk) for chunk in self._active if chunk.lease.alone)
 
     def next_block(self, limit: int) -> tuple[Chunk, int, int] | None:
         """Take the next records for the application: chunk, first index, end index; None: nothing now.
@@ -880,6 +912,7 @@ class Member:
         if any(self._has_verdicts(chunk) for chunk in self._active):
             self._force = True
         self._force = self._force or (self._standing is Standing.ASKED and not self._holds_any())
+        self._force = self._force or bool(self._ended())
 
     def unblock(self) -> bool:
         """Whether handing out may go on: this process is seen again, or a record of a key has become due."""
@@ -922,22 +955,26 @@ class Member:
         if settled and self._pending is None:
             self._force = True
 
-    def roll_back(self, chunk: Chunk, index: int, delay: int) -> None:
+    def roll_back(self, chunk: Chunk, index: int, delay: int) -> bool:
         """Give a record back, to come again in `delay` ms (-1: as the policy says).
 
         A lane holds new messages back until it is known again. After the last attempt it is a dead letter.
+        Returns whether it was still in the application's hands: its time may have been over just now.
         """
         with self.lock:
+            if chunk.verdicts[index] != HANDED:
+                return False
             attempts = chunk.lease.attempts + 1
             if self._is_used_up(attempts):
                 self._give_up(chunk, index, Cause.ATTEMPTS, "it was rolled back", attempts)
-                return
+                return True
             if delay < 0 and not self._policy.backoff:
                 delay = 0
             chunk.delays[index] = delay
             if self.lane and not self.keyed and (delay == 0 or self.window == 1 or self.strict):
                 self._hold_back(chunk, index)
             chunk.verdicts[index] = ROLLED_BACK
+            return True
 
     def settle_handed(self, *, acknowledge: bool, but: Collection[tuple[Chunk, int]]) -> list[Chunk]:
         """Give what is in the application's hands its verdict (rules K1, K3); returns the chunks concerned.
@@ -976,7 +1013,13 @@ class Member:
             if not lost:
                 self._confirm.append((chunk, confirmation))
         if lost:
-            confirmation.resolve(self._fenced(f"fencing token {chunk.lease.token}"))
+            confirmation.resolve(self._verdict_of(chunk))
+
+    def _verdict_of(self, chunk: Chunk) -> KafkadurError | None:
+        """What becomes of who waits for verdicts in a chunk whose lease is gone."""
+        if chunk.lease.retired and not chunk.verdicts.count(LOST):
+            return None  # they were carried by the exchange that gave the lease up, or an earlier one
+        return self._fenced(f"fencing token {chunk.lease.token}")
 
     def poke(self) -> None:
         """Ask the pump for an exchange soon."""
@@ -1124,8 +1167,10 @@ class Member:
         if self.closing or not (asked or self._turn_is_over()):
             return False
         self.frozen = True  # before looking: see there
+        # in this order: a verdict may be given in between, and must not be left behind
+        free = not self._holds_any()
         sent = not any(self._has_verdicts(chunk) for chunk in self._active)
-        if sent and not self._holds_any() and not any(lease.gaps for lease in self._leases.values()):
+        if sent and free and not any(lease.gaps for lease in self._leases.values()):
             return True
         self.frozen = asked
         return False
@@ -1148,6 +1193,7 @@ class Member:
 
     def _retire(self, lease: Lease) -> None:
         """A lease ended in order: nothing of it was in the application's hands."""
+        lease.retired = True
         self._shrink(lease, lease.start)
         self._drop_lease(lease.token)
         if self.keyed:
@@ -1191,6 +1237,7 @@ class Member:
         if due or now >= self._renew_at:
             others |= set(range(self.partitions)) if self.lane else self._home | self._watches
         others |= {p for p, feed in self._feeds.items() if feed.position > feed.reported}
+        others |= self._ended()
         if self._takes_turns() and self._standing is Standing.ACTIVE:
             others |= {lease.partition for lease in self._leases.values() if lease.lane}
         if not self.lane:
@@ -1247,12 +1294,21 @@ class Member:
         if lease is None:
             return -1
         if self.keyed:  # what waits for its key does not keep the others from going on
-            full = self._keys.free >= self.window or self._keys.behind >= MOST_BEHIND
-            return lease.start if full else lease.fill
+            return lease.start if self._is_full() else lease.fill
         for chunk in self._ready:
             if chunk.lease is lease and chunk.handed < len(chunk.messages):
                 return chunk.offset(chunk.handed)
         return lease.fill
+
+    def _is_full(self) -> bool:
+        return self._keys.free >= self.window or self._keys.behind >= MOST_BEHIND
+
+    def _ended(self) -> set[int]:
+        """Lanes of keys whose records were read and wait for the horizon."""
+        if not self.keyed or self._is_full():
+            return set()
+        lanes = [lease.partition for lease in self._leases.values() if lease.lane and lease.fill >= lease.end]
+        return {p for p in lanes if p in self._feeds and self._feeds[p].buffered}
 
     def _credit(self, sending: int) -> int:
         if self.lane:
@@ -1361,10 +1417,14 @@ class Member:
             for partition in self._to_route(reply):
                 self._route(partition)
             self._recount()
+            gone = [item for item in self._confirm if item[0].lease.lost]
+            self._confirm = [item for item in self._confirm if not item[0].lease.lost]
             # what was read while this exchange was under way
             self._force = self._force or self._wants_avail() or self._only_filtered()
         if moved:
             self.on_standing(reply.standing is not Standing.STANDBY)
+        for chunk, confirmation in gone:
+            confirmation.resolve(self._verdict_of(chunk))
         for chunk, confirmation in waiting:
             failed = chunk.lease.token in refused
             confirmation.resolve(self._fenced(f"fencing token {chunk.lease.token}") if failed else None)
@@ -1430,6 +1490,7 @@ class Member:
             return
         self._alone.discard(token)
         lease.lost = True
+        self.losses += 1
         if self.keyed:
             self._arrived.pop(lease.partition, None)
             self._keys.drop_waiting(lease)
@@ -1476,6 +1537,13 @@ class Member:
         wanting.append(lease)
         wanting.sort(key=lambda item: item.start)
         feed = self._feeds.get(lease.partition)
+        if (
+            feed is not None and lease.lane and lease.start < feed.kept_from
+        ):  # it goes on for ever: read it anew
+            del self._feeds[lease.partition]
+            if self.reading is not None:
+                self.reading.unfollow(lease.partition)
+            feed = None
         if feed is not None:
             near = lease.start >= feed.kept_from
         else:  # the reader is about to start at the first lease, unless that lies far back

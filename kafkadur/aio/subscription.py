@@ -164,6 +164,8 @@ class Subscription:
         while True:
             delivery = None if self._stopping else next(self._block, None)
             if delivery is not None:
+                if delivery.lost:  # it was taken before its lease went
+                    continue
                 return delivery
             block = await self._next_deliveries(left)
             if block is None:
@@ -190,7 +192,10 @@ class Subscription:
         """Deliveries until `stop` or `close`."""
         breath = Breath()
         while True:
+            losses = self._member.losses
             for delivery in self._block:
+                if self._member.losses != losses and delivery.lost:  # it was taken before its lease went
+                    continue
                 yield delivery
                 if self._stopping:  # what is left of the block is given back when the subscription is closed
                     return

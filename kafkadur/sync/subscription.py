@@ -155,6 +155,8 @@ class Subscription:
         while True:
             delivery = None if self._stopping else next(self._block, None)
             if delivery is not None:
+                if delivery.lost:
+                    continue
                 return delivery
             block = self._next_deliveries(left)
             if block is None:
@@ -177,7 +179,10 @@ class Subscription:
         """Deliveries until `stop` or `close`."""
         breath = Breath()
         while True:
+            losses = self._member.losses
             for delivery in self._block:
+                if self._member.losses != losses and delivery.lost:
+                    continue
                 yield delivery
                 if self._stopping:
                     return
