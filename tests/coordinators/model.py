@@ -442,16 +442,19 @@ class Model:
         here = [x for x in mine if x.partition == p]
         lane = next((x for x in here if x.lane), None)
         exceptions = [mark for mark in self.places[p].ready.values() if mark != FRESH]
+        granted = sum(len(x.open) for x in here if x.token in grown and not x.lane)
+        full = (granted >= span and not self.keyed) or len(mine) >= MOST_LEASES
         if any(self.keyed or mark.due <= now for mark in exceptions):
-            granted = sum(len(x.open) for x in here if x.token in grown and not x.lane)
-            assert (
-                any(x.suspects for x in mine)
-                or (granted >= span and not self.keyed)
-                or len(mine) >= MOST_LEASES
-            ), "an exception was not granted"
+            assert full or any(x.suspects for x in mine), "an exception was not granted"
         elif self.kind != "serial" and not (self.policy.strict and exceptions and not self.keyed):
-            assert lane is not None, "the lane was not granted"
-            assert position < 0 or lane.end >= min(position, lane.end) + span or lane.token in grown
+            # what was set aside unread comes before the lane, too
+            assert full or lane is not None, "the lane was not granted"
+            assert (
+                lane is None
+                or position < 0
+                or lane.end >= min(position, lane.end) + span
+                or (full or lane.token in grown)
+            )
 
     def _extend(self, lease: Held, view: LeaseView, positions: dict[int, int], span: int) -> bool:
         """Take in a lease's horizon; returns whether it was extended."""
