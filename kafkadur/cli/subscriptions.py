@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import asdict
-from datetime import datetime
 from typing import Annotated, Any
 
 import typer
@@ -14,7 +12,7 @@ from kafkadur.cli.call import Call, command
 from kafkadur.cli.output import Column, clock, count, duration, iso
 from kafkadur.explain import OffsetState
 from kafkadur_coordinators.interface import MemberInfo
-from kafkadur_sharing.errors import IllegalState, SubscriptionActive
+from kafkadur_sharing.errors import SubscriptionActive
 
 NameArgument = Annotated[
     str, typer.Argument(metavar="NAME", help="Name of the subscription, or CLIENT_ID/NAME.")
@@ -310,104 +308,6 @@ def _explained(found: Explained) -> dict[str, Any]:
         "subscribed": found.log.subscribed,
         "notes": list(explanation.notes),
     }
-
-
-# --- pause, resume --------------------------------------------------------------------------------------
-
-
-@command
-def pause(call: Call, name: NameArgument) -> None:
-    """Hand out nothing more; what is in hands can be settled, members stay attached."""
-    _pause(call, name, paused=True)
-
-
-@command
-def resume(call: Call, name: NameArgument) -> None:
-    """Let a paused subscription go on."""
-    _pause(call, name, paused=False)
-
-
-def _pause(call: Call, name: str, *, paused: bool) -> None:
-    with _admin(call) as admin:
-        key = admin.key(name)
-        admin.pause(key, paused=paused)
-    if call.options.json:
-        call.out.json({"subscription": str(key), "paused": paused})
-    else:
-        call.out.say(f"Subscription {key} {'is paused' if paused else 'goes on'}.")
-
-
-# --- seek -----------------------------------------------------------------------------------------------
-
-
-@command
-def seek(
-    call: Call,
-    name: NameArgument,
-    to: Annotated[
-        str,
-        typer.Argument(
-            metavar="TO", help="earliest, latest, group:GROUP, a time (ISO 8601), or P:OFFSET,..."
-        ),
-    ],
-    *,
-    yes: Annotated[
-        bool, typer.Option("--yes", help="Do it; else it is only said what would be done.")
-    ] = False,
-) -> None:
-    """Move a subscription: what lies from there on is delivered again. Only looks, unless --yes is given."""
-    with _admin(call) as admin:
-        key = admin.key(name)
-        moves = admin.seek(key, _place(to), dry_run=not yes)
-    if call.options.json:
-        call.out.json(
-            {"subscription": str(key), "moved": yes, "partitions": [asdict(move) for move in moves]}
-        )
-        return
-    columns = [
-        Column(title="partition", number=True),
-        Column(title="floor", number=True),
-        Column(title="goes to", number=True),
-        Column(title="backlog", number=True),
-    ]
-    rows = [[str(m.partition), str(m.before), str(m.after), count(m.backlog)] for m in moves]
-    call.out.table(columns, rows)
-    call.out.say(f"Moved subscription {key}." if yes else "Nothing was moved. To do it, add --yes.")
-
-
-@command
-def export(
-    call: Call,
-    name: NameArgument,
-    group: Annotated[str, typer.Argument(metavar="GROUP", help="Consumer group; it must have no members.")],
-) -> None:
-    """Set a consumer group to where a subscription stands: its lowest unsettled offsets."""
-    with _admin(call) as admin:
-        key = admin.key(name)
-        floors = admin.export(key, group)
-    if call.options.json:
-        call.out.json({"subscription": str(key), "group": group, "offsets": floors})
-        return
-    columns = [Column(title="partition", number=True), Column(title="offset", number=True)]
-    call.out.table(columns, [[str(partition), str(floor)] for partition, floor in floors.items()])
-    call.out.say(f"Consumer group {group} goes on there.")
-
-
-def _place(text: str) -> Mapping[int, int] | str | datetime:
-    """Read where to go. Raises `IllegalState`."""
-    if text in {"earliest", "latest"} or text.startswith("group:"):
-        return text
-    try:
-        if ":" in text and "-" not in text:
-            pairs = (part.split(":") for part in text.split(","))
-            return {int(partition): int(offset) for partition, offset in pairs}
-        time = datetime.fromisoformat(text)
-    except ValueError as error:
-        raise IllegalState(
-            f"{text!r} is no place to move to.",
-            remedy="give earliest, latest, group:GROUP, a time (2026-01-31T12:00:00+00:00), or 0:17,1:4",
-        ) from error
-    return time if time.tzinfo is not None else time.astimezone()
 
 
 # --- unsubscribe ----------------------------------------------------------------------------------------

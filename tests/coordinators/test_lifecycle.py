@@ -16,9 +16,10 @@ from confluent_kafka.cimpl import NewPartitions
 
 from kafkadur.pytest_plugin import TopicFactory
 from kafkadur.stack import Stack, Valkey
+from kafkadur_coordinators.changes import CHANGE_MS
 from kafkadur_coordinators.interface import Exchange, ExchangeReply, Known, PartitionReport, Settled
 from kafkadur_coordinators.journal import Journal
-from kafkadur_coordinators.lifecycle import CHANGE_MS, Lifecycle, Membership
+from kafkadur_coordinators.lifecycle import Lifecycle, Membership
 from kafkadur_coordinators.records import Change, in_force
 from kafkadur_coordinators.redis_coordinator import RedisCoordinator
 from kafkadur_coordinators.topics import Topics, floor_metadata

@@ -214,7 +214,7 @@ class World:
 
     def session(self, member: str) -> MemberSession:
         return MemberSession(
-            self.coordinator, self.address, subscription_id=self.id, topic_id=TOPIC_ID, member=member
+            self.coordinator, self.address, subscription_id=self.id, state=TOPIC_ID, member=member
         )
 
     def attach(
