@@ -15,6 +15,7 @@ from typing import Any
 from kafkadur.looking import LOOK_S, Explained, Looking, PartitionInfo, SubscriptionInfo, topic_changed
 from kafkadur.retroactive import Skipped
 from kafkadur.snapshots import Snapshot, partition_snapshot
+from kafkadur_coordinators.changes import origins_of
 from kafkadur_coordinators.places import Place, join, moved_from, place_of, unsettle
 from kafkadur_coordinators.redis_coordinator import Refusal, state_lost
 from kafkadur_coordinators.topics import TopicInfo
@@ -103,7 +104,7 @@ class Admin(Looking):
             timeout=self._settings.kafka_timeout.total_seconds(),
             on_progress=on_progress,
         )
-        starts = {int(partition): offset for partition, offset in seen.content["origins"].items()}
+        starts = origins_of(seen.content)
         first = self._topics.offsets(seen.definition.topic, len(starts), "earliest")
         starts = {partition: max(offset, first.get(partition, 0)) for partition, offset in starts.items()}
 

@@ -17,7 +17,7 @@ from kafkadur.browse import records
 from kafkadur.explain import Explanation, Log, backlog, in_flight, lag
 from kafkadur.explain import explain as explain_offset
 from kafkadur.settings import Settings
-from kafkadur_coordinators.changes import state_in_force
+from kafkadur_coordinators.changes import origins_of, state_in_force
 from kafkadur_coordinators.interface import MAX_PARTITIONS, Known, LeaseView, MemberInfo, PartitionView
 from kafkadur_coordinators.journal import Journal
 from kafkadur_coordinators.lifecycle import Lifecycle
@@ -352,7 +352,7 @@ class Looking:
         return Log(
             start=self._topics.offsets(topic.name, topic.partitions, "earliest")[partition],
             end=self._topics.offsets(topic.name, topic.partitions, "latest")[partition],
-            subscribed=seen.content["origins"].get(str(partition), 0),
+            subscribed=origins_of(seen.content).get(partition, 0),
         )
 
 

@@ -235,7 +235,7 @@ class Changes:
         before = Definition.from_record(content["definition"])
         relaid = before.lanes != definition.lanes
         starts = {int(partition): offset for partition, offset in content["starts"].items()}
-        origins = {int(partition): offset for partition, offset in content["origins"].items()}
+        origins = origins_of(content)
         places: dict[int, Place] | None = None
         if relaid or move is not None:
             standing = self.places(key, known)
@@ -390,6 +390,11 @@ class Changes:
             before = Definition.from_record(json.loads(known.definition)["definition"])
             if before.lanes != Definition.from_record(record).lanes:
                 self._forget(known, self.address(key))
+
+
+def origins_of(content: Mapping[str, Any]) -> dict[int, int]:
+    """Where a subscription began, by partition, from the record in force."""
+    return {int(p): offset for p, offset in (content.get("origins") or content["starts"]).items()}
 
 
 def state_in_force(known: Known) -> str:
