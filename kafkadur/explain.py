@@ -64,6 +64,8 @@ class Explanation:
     reserved: bool = False
     #: The holder of the lease; None without a lease, or when the holder is attached no more.
     holder: MemberInfo | None = None
+    #: How it was settled, if that is known (`reasons.py`).
+    verdict: str | None = None
     #: What else is worth knowing, one sentence each.
     notes: tuple[str, ...] = ()
 
@@ -119,7 +121,7 @@ class _Where:
 
 
 def _beyond(where: _Where) -> Explanation:
-    notes = ["Nothing is written there yet, or it belongs to a transaction that is still open."]
+    notes: list[str] = []
     lease = _covering(where)
     holder = None if lease is None else _holder(where, lease)
     if lease is not None:

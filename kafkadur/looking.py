@@ -14,8 +14,11 @@ from types import TracebackType
 from typing import Any, Self
 
 from kafkadur.browse import records
-from kafkadur.explain import Explanation, Log, backlog, in_flight, lag
+from kafkadur.dead_letters import ORIGIN, SUBSCRIPTION
+from kafkadur.explain import Explanation, Log, OffsetState, backlog, in_flight, lag
 from kafkadur.explain import explain as explain_offset
+from kafkadur.filtering import taking
+from kafkadur.reasons import Around, Evidence, with_reasons
 from kafkadur.settings import Settings
 from kafkadur_coordinators.changes import origins_of, state_in_force
 from kafkadur_coordinators.interface import MAX_PARTITIONS, Known, LeaseView, MemberInfo, PartitionView
@@ -29,6 +32,8 @@ from kafkadur_sharing.keys import SLOTS, SubscriptionKey, key_slot
 
 #: Seconds to go on asking while a subscription is being changed or rebuilt.
 LOOK_S = 30.0
+#: Dead letters of a partition that are looked at for one message.
+_LETTERS = 10_000
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -227,6 +232,18 @@ class Looking:
             log=log,
             now=seen.known.now,
         )
+        known = seen.known
+        around = Around(
+            definition=seen.definition,
+            members=known.members,
+            paused=known.paused,
+            grace_ms=known.grace_ms,
+            view=view,
+            log=log,
+            high=self._topics.offsets(name, topic.partitions, "latest", stable=False)[partition],
+            evidence=self._evidence(key, seen, log, explanation),
+        )
+        explanation = with_reasons(explanation, around)
         return Explained(key=key, topic=name, explanation=explanation, view=view, log=log, now=seen.known.now)
 
     def views(self, key: SubscriptionKey) -> Mapping[int, PartitionView]:
@@ -347,6 +364,43 @@ class Looking:
             for message in records(self._settings.kafka, seen.definition.topic, where, timeout=timeout):
                 key = message.key()
         return partition * lanes + key_slot(key, offset) * lanes // SLOTS
+
+    def _evidence(
+        self, key: SubscriptionKey, seen: _Seen, log: Log, explanation: Explanation
+    ) -> Evidence | None:
+        """Read what may tell how an offset was settled: its record, and the newest dead letters."""
+        partition, offset = explanation.partition, explanation.offset
+        if explanation.state is not OffsetState.SETTLED or not log.start <= offset < log.end:
+            return None
+        definition, timeout = seen.definition, self._settings.kafka_timeout.total_seconds()
+        where = {partition: (offset, offset + 1)}
+        found = list(records(self._settings.kafka, definition.topic, where, timeout=timeout))
+        if not found:
+            return Evidence(exists=False)
+        takes = taking(replace(definition, no_local=False), client_id=None, connection_id="")
+        return Evidence(
+            exists=True,
+            taken=takes is None or takes(found[0]),
+            dead=self._dead_letter(key, definition, f"{definition.topic}[{partition}]@{offset}"),
+        )
+
+    def _dead_letter(self, key: SubscriptionKey, definition: Definition, origin: str) -> str | None:
+        """Where the newest dead letter of a message lies, if it is among the newest."""
+        try:
+            topic = self._topics.describe(definition.dead_letter_topic)
+        except InvalidDestination:
+            return None
+        starts = self._topics.offsets(topic.name, topic.partitions, "earliest")
+        ends = self._topics.offsets(topic.name, topic.partitions, "latest")
+        newest = {p: (max(starts[p], ends[p] - _LETTERS), ends[p]) for p in starts}
+        timeout = self._settings.kafka_timeout.total_seconds()
+        wanted = {(ORIGIN, origin.encode()), (SUBSCRIPTION, str(key).encode())}
+        found = None
+        for message in records(self._settings.kafka, topic.name, newest, timeout=timeout):
+            headers: Any = message.headers() or ()  # the stub allows texts as values, the wire does not
+            if wanted <= set(headers):
+                found = f"{topic.name}[{message.partition()}]@{message.offset()}"
+        return found
 
     def _log(self, topic: TopicInfo, seen: _Seen, partition: int) -> Log:
         return Log(

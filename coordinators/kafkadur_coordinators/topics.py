@@ -78,10 +78,11 @@ class Topics:
                 raise _no_answer(f"topic {topic} has partitions without a leader")
             time.sleep(0.02)  # polls for a condition, with a deadline
 
-    def offsets(self, topic: str, partitions: int, where: str) -> dict[int, int]:
-        """First (`where="earliest"`) or end offset ("latest".
+    def offsets(self, topic: str, partitions: int, where: str, *, stable: bool = True) -> dict[int, int]:
+        """First (`where="earliest"`) or end offset ("latest") of each partition.
 
-        Behind the last stable one) of each partition.
+        The end is behind the last stable offset; if not `stable`, behind all that is written, what open
+        transactions hold included.
         """
         spec = cast("OffsetSpec", OffsetSpec.earliest() if where == "earliest" else OffsetSpec.latest())
         request: dict[TopicPartition, OffsetSpec] = {
@@ -91,7 +92,11 @@ class Topics:
         while True:
             try:
                 futures = self._admin.list_offsets(
-                    request, isolation_level=IsolationLevel.READ_COMMITTED, request_timeout=self._timeout
+                    request,
+                    isolation_level=IsolationLevel.READ_COMMITTED
+                    if stable
+                    else IsolationLevel.READ_UNCOMMITTED,
+                    request_timeout=self._timeout,
                 )
                 return {tp.partition: future.result(self._timeout).offset for tp, future in futures.items()}
             except KafkaException as error:

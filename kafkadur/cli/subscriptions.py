@@ -247,6 +247,8 @@ def _verdict(found: Explained) -> str:
         return "reserved" if explanation.reserved else f"leased, attempt {explanation.attempt}"
     if explanation.state is OffsetState.READY and explanation.due is not None:
         return "ready, but delayed"
+    if explanation.verdict is not None:
+        return f"settled: {explanation.verdict}"
     return explanation.state.value
 
 
@@ -288,6 +290,7 @@ def _explained(found: Explained) -> dict[str, Any]:
         "redelivered": explanation.redelivered,
         "due": None if explanation.due is None else iso(explanation.due),
         "reserved": explanation.reserved,
+        "verdict": explanation.verdict,
         "lease": None
         if lease is None
         else {
