@@ -263,6 +263,11 @@ def backlog(view: PartitionView, log: Log) -> int:
     return waiting + fresh + aside
 
 
+def unsettled_before(view: PartitionView, log: Log, until: int) -> int:
+    """Count the offsets below `until` that Kafka holds and that are not settled."""
+    return backlog(view, Log(start=log.start, end=min(log.end, until)))
+
+
 def lag(view: PartitionView, log: Log) -> int:
     """Count the offsets from the floor to the end: what lag tools show for the mirrored floor."""
     return max(log.end - max(view.floor, log.start), 0)

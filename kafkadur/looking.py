@@ -9,16 +9,17 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from types import TracebackType
 from typing import Any, Self
 
 from kafkadur.browse import records
 from kafkadur.dead_letters import ORIGIN, SUBSCRIPTION
-from kafkadur.explain import Explanation, Log, OffsetState, backlog, in_flight, lag
+from kafkadur.explain import Explanation, Log, OffsetState, backlog, in_flight, lag, unsettled_before
 from kafkadur.explain import explain as explain_offset
 from kafkadur.filtering import taking
 from kafkadur.reasons import Around, Evidence, with_reasons
+from kafkadur.retention import expiring
 from kafkadur.settings import Settings
 from kafkadur_coordinators.changes import origins_of, state_in_force
 from kafkadur_coordinators.interface import MAX_PARTITIONS, Known, LeaseView, MemberInfo, PartitionView
@@ -48,6 +49,10 @@ class PartitionInfo:
     avail: int
     #: Unsettled offsets in the leases of attached members.
     in_flight: int
+    #: Offsets that Kafka removed before they were settled.
+    expired: int
+    #: Unsettled offsets that it is about to remove (`retention.py`); None when the topic is not there.
+    expiring: int | None
     #: Offsets that are set aside: rolled back, delayed, or left by a member that went.
     exceptions: int
     #: Unsettled offsets that Kafka holds, those in flight among them; None when the topic is not there.
@@ -84,6 +89,16 @@ class SubscriptionInfo:
     def in_flight(self) -> int:
         """Unsettled offsets in the leases of attached members."""
         return sum(partition.in_flight for partition in self.partitions)
+
+    @property
+    def expired(self) -> int:
+        """Offsets that Kafka removed before they were settled."""
+        return sum(partition.expired for partition in self.partitions)
+
+    @property
+    def expiring(self) -> int | None:
+        """Unsettled offsets that Kafka is about to remove; None when the topic is not there."""
+        return _total(partition.expiring for partition in self.partitions)
 
     @property
     def exceptions(self) -> int:
@@ -350,7 +365,8 @@ class Looking:
         starts = self._topics.offsets(name, topic.partitions, "earliest")
         ends = self._topics.offsets(name, topic.partitions, "latest")
         logs = {partition: Log(start=starts[partition], end=ends[partition]) for partition in starts}
-        return _Topic(id=topic.id, logs=logs, problem=None)
+        soon = expiring(self._topics, name, topic.partitions, round(time.time() * 1000))
+        return _Topic(id=topic.id, logs=logs, problem=None, expiring=soon)
 
     def _lane(self, seen: _Seen, log: Log, partition: int, offset: int) -> int:
         """The lane that an offset is in; where keys have lanes the record is read for it."""
@@ -418,6 +434,8 @@ class _Topic:
     id: str | None
     logs: Mapping[int, Log]
     problem: str | None
+    #: Offset before which messages expire soon.
+    expiring: Mapping[int, int] = field(default_factory=dict[int, int])
 
 
 def _partitions(seen: _Seen, members: Mapping[str, MemberInfo], topic: _Topic) -> tuple[PartitionInfo, ...]:
@@ -426,7 +444,9 @@ def _partitions(seen: _Seen, members: Mapping[str, MemberInfo], topic: _Topic) -
     found: dict[int, list[PartitionInfo]] = {}
     for number, view in sorted(seen.views.items()):
         partition = number // lanes
-        info = _partition(view, seen.leases, members, topic.logs.get(partition))
+        info = _partition(
+            view, seen.leases, members, topic.logs.get(partition), topic.expiring.get(partition, 0)
+        )
         found.setdefault(partition, []).append(info)
     return tuple(_joined(partition, infos) for partition, infos in found.items())
 
@@ -453,6 +473,8 @@ def _joined(partition: int, lanes: Sequence[PartitionInfo]) -> PartitionInfo:
         next=max(lane.next for lane in lanes),
         avail=max(lane.avail for lane in lanes),
         in_flight=max(lane.in_flight for lane in lanes),
+        expired=max(lane.expired for lane in lanes),
+        expiring=None if first.expiring is None else max(lane.expiring or 0 for lane in lanes),
         exceptions=sum(exceptions),
         backlog=together(backlogs) if len(backlogs) == len(lanes) > 1 else first.backlog,
         lag=max((lane.lag for lane in lanes if lane.lag is not None), default=None),
@@ -464,6 +486,7 @@ def _partition(
     leases: tuple[LeaseView, ...],
     members: Mapping[str, MemberInfo],
     log: Log | None,
+    soon: int,
 ) -> PartitionInfo:
     return PartitionInfo(
         partition=view.partition,
@@ -472,6 +495,8 @@ def _partition(
         next=view.next,
         avail=view.avail,
         in_flight=in_flight(view, leases, members),
+        expired=view.expired,
+        expiring=None if log is None else unsettled_before(view, log, soon),
         exceptions=sum(run.end - run.start for run in view.runs),
         backlog=None if log is None else backlog(view, log),
         lag=None if log is None else lag(view, log),

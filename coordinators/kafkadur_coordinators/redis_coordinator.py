@@ -395,6 +395,7 @@ class RedisCoordinator:
                     runs=parse_runs(p[6]),
                     seen=p[7],
                     bits=p[8],
+                    expired=p[9],
                 )
                 for p in reply[4]
                 if p[1] >= 0

@@ -118,6 +118,10 @@ def _show_definition(call: Call, found: SubscriptionInfo) -> None:
     ]
     if found.paused:
         facts.append(("paused", "nothing is handed out; `kafkadur sub resume` lets it go on"))
+    if found.expired:
+        facts.append(("expired", f"{count(found.expired)}: Kafka removed them before they were settled"))
+    if found.expiring:
+        facts.append(("expire soon", f"{count(found.expiring)} unsettled, by the topic's retention"))
     if found.grace_ms > 0:
         facts.append(("grace", f"leases are granted again in {duration(found.grace_ms)}"))
     call.out.facts(facts)

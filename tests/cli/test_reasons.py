@@ -1,6 +1,6 @@
 """`kafkadur sub explain` for every reason there is, each really brought about."""
 
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -29,8 +29,13 @@ def topic(here: Path, kafkadur_topic: TopicFactory) -> str:
 
 @contextmanager
 def subscribed(
-    topic: str, *, kind: str = "shared", window: int = 1_000, selector: str | None = None, strict: bool = False
-) -> Iterator[Subscription]:
+    topic: str,
+    *,
+    kind: str = "shared",
+    window: int = 1_000,
+    selector: str | None = None,
+    strict: bool = False,
+) -> Generator[Subscription]:
     """Provide a consumer of the subscription d that starts at the beginning."""
     with (
         kafkadur.sync.Connection(settings({})) as connection,

@@ -4,12 +4,13 @@
 --          7 free credit, records     8 highest token the member has seen     9 1: ask for presence of the others
 --         10 span of a lane: window + unconfirmed budget, records
 --         11 touched partitions, each { partition, avail (-1: nothing new), position of the lane (-1: none),
---              settled, returned, done, drained }
+--              settled, returned, done, drained, expired }
 --              settled:  { token, { start, end, start, end, ... }, blob start, blob }  blob '' if there is none
 --              returned: { token, start, end, how (0-2 of redelivery.lua), delay ms (-1: as the policy says) }
 --              done:     tokens whose offsets all have their verdict
 --              drained:  1: this lane of keys is given up: nothing of it is in the application's hands, nor will be
 --                        until the reply is there
+--              expired:  unsettled offsets of this report's that Kafka does not keep any more; they are counted
 --         12 1: the lanes are offered: nothing of them is in the application's hands, nor will be until the reply
 -- Reply    head, 5 highest token now, 6 ask for presence again in ms (-1: all are heard),
 --          7 { rank, members, id of the next member },
@@ -113,6 +114,7 @@ end
 
 local function apply(ctx, pt, part, leases)
   pt.avail = math.max(pt.avail, part[2])
+  pt.expired = pt.expired + part[8]
   for _, v in ipairs(part[4]) do
     local l = leases[v[1]]
     if l then
