@@ -18,6 +18,7 @@ from kafkadur.dead_letters import ORIGIN, SUBSCRIPTION
 from kafkadur.explain import Explanation, Log, OffsetState, backlog, in_flight, lag, unsettled_before
 from kafkadur.explain import explain as explain_offset
 from kafkadur.filtering import taking
+from kafkadur.parked import ParkedKey, parked, together, unsettled
 from kafkadur.reasons import Around, Evidence, with_reasons
 from kafkadur.retention import expiring
 from kafkadur.settings import Settings
@@ -27,8 +28,8 @@ from kafkadur_coordinators.journal import Journal
 from kafkadur_coordinators.lifecycle import Lifecycle
 from kafkadur_coordinators.redis_coordinator import RedisCoordinator, Refusal, state_lost
 from kafkadur_coordinators.topics import TopicInfo, Topics
-from kafkadur_sharing.definition import Definition
-from kafkadur_sharing.errors import InvalidDestination, KafkadurError, TopicChanged
+from kafkadur_sharing.definition import Definition, SubscriptionType
+from kafkadur_sharing.errors import IllegalState, InvalidDestination, KafkadurError, TopicChanged
 from kafkadur_sharing.keys import SLOTS, SubscriptionKey, key_slot
 
 #: Seconds to go on asking while a subscription is being changed or rebuilt.
@@ -260,6 +261,43 @@ class Looking:
         )
         explanation = with_reasons(explanation, around)
         return Explained(key=key, topic=name, explanation=explanation, view=view, log=log, now=seen.known.now)
+
+    def parked(self, key: SubscriptionKey) -> tuple[ParkedKey, ...]:
+        """Return the keys of a key-ordered subscription that are stuck at a message that was given back.
+
+        Reads what is not settled below where its members have come. Raises `InvalidDestination` if there is
+        none, `IllegalState` if it is not key-ordered, `TopicChanged`.
+        """
+        seen = self._existing(key)
+        definition = seen.definition
+        if definition.type is not SubscriptionType.KEY_ORDERED:
+            raise IllegalState(
+                "Only a key-ordered subscription parks keys.",
+                state=f"it is {definition.type.value}",
+                owner=f"subscription {key}",
+                remedy="look at it with `kafkadur sub info` and `explain`",
+            )
+        topic = self._topics.describe(definition.topic)
+        if topic.id != seen.content["topic_id"]:
+            raise topic_changed(key, topic.name)
+        lanes, stuck = definition.lanes, {n: v for n, v in seen.views.items() if v.runs}
+        ranges: dict[int, list[tuple[int, int]]] = {}
+        for number, view in stuck.items():
+            ranges.setdefault(number // lanes, []).extend(unsettled(view))
+        timeout = self._settings.kafka_timeout.total_seconds()
+        starts = self._topics.offsets(topic.name, topic.partitions, "earliest")
+        messages = (
+            message
+            for partition, offsets in ranges.items()
+            for start, end in together(offsets)
+            for message in records(
+                self._settings.kafka,
+                topic.name,
+                {partition: (max(start, starts[partition]), end)},
+                timeout=timeout,
+            )
+        )
+        return tuple(parked(messages, stuck, lanes, now=seen.known.now))
 
     def views(self, key: SubscriptionKey) -> Mapping[int, PartitionView]:
         """Return the whole state of each partition of a subscription; empty if there is none."""

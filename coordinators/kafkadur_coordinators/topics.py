@@ -79,7 +79,7 @@ class Topics:
             time.sleep(0.02)  # polls for a condition, with a deadline
 
     def retention(self, topic: str) -> int | None:
-        """How long Kafka keeps a message of a topic at least, ms; None: it removes none because of its age."""
+        """How long Kafka keeps a message of a topic at least, ms; None: it removes none for its age."""
         resource = ConfigResource(ResourceType.TOPIC, topic)
         try:
             futures = self._admin.describe_configs([resource], request_timeout=self._timeout)

@@ -11,7 +11,7 @@ from kafkadur.cli.call import ClientIdOption, JsonOption, KafkaOption, Namespace
 from kafkadur.cli.messages import consume, publish
 from kafkadur.cli.moving import alter, export, fork, pause, restore, resume, seek, snapshot
 from kafkadur.cli.stack import down, status, up
-from kafkadur.cli.subscriptions import explain, info, ls, unsubscribe
+from kafkadur.cli.subscriptions import explain, info, ls, parked, unsubscribe
 
 _EPILOG = (
     "Exit status: 0 done, 1 failed (standard error says why), 2 wrong command line, 130 interrupted. "
@@ -67,6 +67,7 @@ app.add_typer(sub, name="sub", rich_help_panel=DATA)
 sub.command()(ls)
 sub.command()(info)
 sub.command()(explain)
+sub.command()(parked)
 sub.command()(pause)
 sub.command()(resume)
 sub.command()(alter)

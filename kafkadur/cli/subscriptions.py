@@ -1,4 +1,4 @@
-"""`kafkadur sub ls | info | explain | unsubscribe`: tables and JSON of what `kafkadur.admin` answers."""
+"""`kafkadur sub ls | info | explain | parked | unsubscribe`: tables and JSON of what `admin.py` answers."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import typer
 
 from kafkadur.admin import Admin, Explained, SubscriptionInfo
 from kafkadur.cli.call import Call, command
-from kafkadur.cli.output import Column, clock, count, duration, iso
+from kafkadur.cli.output import Column, clock, count, duration, iso, readable
 from kafkadur.explain import OffsetState
 from kafkadur_coordinators.interface import MemberInfo
 from kafkadur_sharing.errors import SubscriptionActive
@@ -315,6 +315,53 @@ def _explained(found: Explained) -> dict[str, Any]:
         "subscribed": found.log.subscribed,
         "notes": list(explanation.notes),
     }
+
+
+# --- parked ---------------------------------------------------------------------------------------------
+
+
+@command
+def parked(call: Call, name: NameArgument) -> None:
+    """List the keys that are stuck: at which message, when it comes again, and how many wait behind it."""
+    with _admin(call) as admin:
+        key = admin.key(name)
+        now = admin.info(key).now
+        found = admin.parked(key)
+    if call.options.json:
+        call.out.json(
+            [
+                {
+                    **asdict(item),
+                    "key": readable(item.key),
+                    "due": None if item.due is None else iso(item.due),
+                }
+                for item in found
+            ]
+        )
+        return
+    if not found:
+        call.out.say(f"No key of subscription {key} is stuck.")
+        return
+    columns = [
+        Column(title="partition", number=True),
+        Column(title="key"),
+        Column(title="stuck at", number=True),
+        Column(title="attempts", number=True),
+        Column(title="comes again"),
+        Column(title="behind it", number=True),
+    ]
+    rows = [
+        [
+            str(item.partition),
+            readable(item.key) or "",
+            str(item.offset),
+            str(item.attempts),
+            "now, or it is in hands" if item.due is None else f"in {duration(max(item.due - now, 0))}",
+            count(item.behind),
+        ]
+        for item in found
+    ]
+    call.out.table(columns, rows)
 
 
 # --- unsubscribe ----------------------------------------------------------------------------------------
