@@ -54,7 +54,7 @@ class ReadBatch:
 class Feed:
     """The records of one partition that were read and not yet given to a lease."""
 
-    __slots__ = ("batches", "buffered", "kept_from", "number", "position", "reported", "start")
+    __slots__ = ("batches", "buffered", "end", "kept_from", "number", "position", "reported", "start", "stop")
 
     def __init__(self, start: int, number: int = 0) -> None:
         """Reading begins at offset `start`; `number` tells this feed from earlier ones of the partition."""
@@ -69,6 +69,20 @@ class Feed:
         self.position = start
         #: the position that the coordinator knows
         self.reported = -1
+        #: end of the log when Kafka last told; -1: not known yet
+        self.end = -1
+        #: offset at which there was nothing more to read, the last time that was so; -1: never
+        self.stop = -1
+
+    @property
+    def unread(self) -> int | None:
+        """Offsets up to the end of the log that were not read; None: not known yet.
+
+        What an open transaction keeps back cannot be read: it does not count once its begin was reached.
+        """
+        if self.stop >= self.position:
+            return 0
+        return None if self.end < 0 else max(self.end - self.position, 0)
 
     def add(self, batch: ReadBatch) -> None:
         """Take in records; those before the position are dropped (a reader that was moved repeats some)."""

@@ -106,6 +106,11 @@ class KeyRouter:
         for lane, its_number in self._reached(partition, offset, number).items():
             self._member.reach(lane, offset, its_number)
 
+    def end_at(self, partition: int, offset: int, number: int) -> None:
+        """The log of a partition ends at `offset` now."""
+        for lane, its_number in self._reached(partition, 0, number).items():
+            self._member.end_at(lane, offset, its_number)
+
     def _reached(self, partition: int, offset: int, number: int) -> Mapping[int, int]:
         """Note how far a partition was read; returns the lanes that want to know."""
         with self._lock:

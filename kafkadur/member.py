@@ -33,10 +33,12 @@ from kafkadur.delivery import (
     Chunk,
     Lease,
 )
+from kafkadur.events import Event, Teller
 from kafkadur.feed import Feed, Piece, ReadBatch
 from kafkadur.filtering import Takes
 from kafkadur.holding import Holding
 from kafkadur.keyed import Keys, Record
+from kafkadur.live import Behind, LiveEnd
 from kafkadur_coordinators.interface import (
     MAX_PARTITIONS,
     Attached,
@@ -71,6 +73,8 @@ MOST_BEHIND = 100_000
 MOST_SCANNED = 50_000
 #: Records over which the part that a selector takes is averaged.
 _LATELY = 100_000
+#: Seconds between two looks at how far a live member is behind.
+_JUDGE_EVERY = 0.05
 #: Up to so many members that take turns read on while others have theirs: each uses an eighth of it.
 _READ_ALONG = 8
 _ACKS = re.compile(b"[" + bytes((ACKED, DEAD)) + b"]+")
@@ -171,14 +175,16 @@ class Member:
         self._nudge = nudge
         #: called (any thread, lock not held) when a block can be taken or the state changed
         self.on_ready: Callable[[], None] = lambda: None
-        #: called (any thread, lock not held) with whether this member holds the lanes now
-        self.on_standing: Callable[[bool], None] = lambda _: None
+        #: what the application is told beside its messages
+        self.teller = Teller()
         #: nothing of a lane may be handed out: it is offered, or asked for. Read without the lock by
         #: `subscription._one_by_one`, which marks a record before it looks; `_compose` sets this before it
         #: looks at the marks.
         self.frozen = False
         #: records a reader may hold back before it pauses
         self.read_ahead = max(2 * window, 10_000)
+        self._live = LiveEnd(buffer=self.read_ahead)
+        self._judge_at = float("-inf")
         #: new messages of a lane wait for one that was rolled back; read without the lock, as `frozen`
         self.withheld = False
         #: the subscription is paused
@@ -288,11 +294,13 @@ class Member:
             was_active = self._standing is not Standing.STANDBY
             self.losses += 1
             self._reset()
+            self._note(self._live.leave())
+            if was_active:
+                self._note_standing(active=False)
             if self.reading is not None:
                 for partition in followed:
                     self.reading.unfollow(partition)
-        if was_active:
-            self.on_standing(False)
+        self.teller.tell()
         for confirmation in [*burials, *(confirmation for _, confirmation in waiting)]:
             confirmation.resolve(self._fenced(reason))
         for _, confirmation in unknown:
@@ -360,7 +368,18 @@ class Member:
             else:
                 feed.reach(offset)
                 news = self._route(partition)
+            if feed is not None and feed.number == number:
+                feed.stop = max(feed.stop, offset)
         self._after_reading(news)
+
+    def end_at(self, partition: int, offset: int, number: int) -> None:
+        """The log of a partition that is followed ends at `offset` now.
+
+        Called before what was read with it comes.
+        """
+        feed = self._feeds.get(partition)
+        if feed is not None and feed.number == number:
+            feed.end = offset  # one assignment: no lock is needed
 
     def add_range_records(self, token: int, messages: list[Message], reached: int) -> bool:
         """What the point reader read for a lease, up to offset `reached`. Returns whether it is to go on."""
@@ -905,8 +924,69 @@ class Member:
         # below some size the thread that waits anyway is faster than waking another one
         return span > _SMALL_SPAN and lease.lane and lease.end - chunk.offset(handed - 1) <= span // 2
 
+    # -- the live end
+
+    def _note(self, event: Event | None) -> None:
+        if event is not None:
+            self.teller.note(event)
+
+    def _note_standing(self, *, active: bool) -> None:
+        if not active and not self.turns:
+            self._note(self._live.leave())
+        if self.definition.type is SubscriptionType.PRIORITY:
+            self._note(Event.BECAME_ACTIVE if active else Event.BECAME_STANDBY)
+
+    def look_around(self, now: float) -> None:
+        """Find out whether this member has caught up or fallen behind, and tell what happened.
+
+        The pump's, lock not held; `now` is monotonic seconds.
+        """
+        if now >= self._judge_at:
+            with self.lock:
+                self._judge_at = now + _JUDGE_EVERY
+                self._judge()
+        self.teller.tell()
+
+    def _judge(self) -> None:
+        if self.closing or self.failed is not None:
+            return
+        if self.lane and not self.keyed and self._standing is Standing.STANDBY:
+            return  # between its turns a member stays what it was
+        self._note(self._live.judge(self._behind()))
+
+    def _behind(self) -> Behind:
+        """What waits for this member, and whether nothing does."""
+        feeds = {p: feed for p, feed in self._feeds.items() if p not in self._draining}
+        unread = [feed.unread for feed in feeds.values()]
+        lag = sum(filter(None, unread)) // self.definition.lanes  # a lane has its share of what is there
+        lag += sum(feed.buffered for feed in feeds.values())
+        lag += sum(len(chunk.messages) - chunk.handed for chunk in [*self._ready, *self._urgent])
+        if self.keyed:
+            lag += self._keys.free + self._keys.behind + sum(map(len, self._arrived.values()))
+        others = self._read_by_others(feeds)
+        lag += sum(max(state.avail - state.next, 0) for state in others if state is not None)
+        at_end = (
+            lag == 0
+            and not any(unread)
+            and None not in unread
+            and None not in others
+            and bool(feeds)
+            and not self._unserved
+            and not any(not lease.lane and lease.fill < lease.end for lease in self._leases.values())
+        )
+        return Behind(lag=lag, at_end=at_end)
+
+    def _read_by_others(self, feeds: Collection[int]) -> list[PartitionState | None]:
+        """What is known of partitions that matter to this member and that it does not follow."""
+        matter = range(self.partitions) if self.lane and not self.keyed else self._to_follow()
+        return [self._states.get(p) for p in matter if p not in feeds and p not in self._draining]
+
     def _idle(self) -> None:
         """The application waits: what it settled frees its window as soon as it is sent."""
+        if not self._live.live:
+            self._judge()
+            if self.teller.waits:
+                self._poke()
         if self._pending is not None:
             return
         if any(self._has_verdicts(chunk) for chunk in self._active):
@@ -1399,7 +1479,6 @@ class Member:
         refused = set(reply.refused)
         with self.lock:
             self._last_ok = sent_at
-            moved = False
             waiting, self._pending_confirm = self._pending_confirm, []
             self._close_pending()
             for token in refused:
@@ -1407,8 +1486,8 @@ class Member:
             self._take_role(reply.role)
             self.paused = reply.paused
             self._take_states(reply, sent_at)
-            if self.lane:
-                moved = self._take_standing(reply)
+            if self.lane and self._take_standing(reply):
+                self._note_standing(active=reply.standing is not Standing.STANDBY)
             if self.keyed:
                 self._drain(reply.asked)
             self._take_grants(reply)
@@ -1421,8 +1500,7 @@ class Member:
             self._confirm = [item for item in self._confirm if not item[0].lease.lost]
             # what was read while this exchange was under way
             self._force = self._force or self._wants_avail() or self._only_filtered()
-        if moved:
-            self.on_standing(reply.standing is not Standing.STANDBY)
+        self.teller.tell()
         for chunk, confirmation in gone:
             confirmation.resolve(self._verdict_of(chunk))
         for chunk, confirmation in waiting:
@@ -1674,7 +1752,11 @@ class Member:
             return {p: state.floor for p, state in self._states.items()}
 
     def statistics(self) -> dict[str, int]:
-        """Numbers for people: leases, records in hands, records read ahead, exchanges."""
+        """Numbers for people, of this moment.
+
+        `leases`; `in_hands` and `buffered` (read ahead), records; `exchanges` so far; `live`: 1 after it has
+        caught up and until it falls behind; `lag`: records that wait for this member, read or not.
+        """
         with self.lock:
             self._recount()
             return {
@@ -1682,6 +1764,8 @@ class Member:
                 "in_hands": self._in_hands,
                 "buffered": sum(feed.buffered for feed in self._feeds.values()),
                 "exchanges": self._number,
+                "live": int(self._live.live),
+                "lag": self._behind().lag,
             }
 
 

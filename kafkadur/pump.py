@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from kafkadur.member import Member
+from kafkadur.stages import Probe, Stage, no_probe
 from kafkadur_coordinators.interface import UNRANKED, Rank
 from kafkadur_coordinators.lifecycle import Lifecycle, Membership
 from kafkadur_coordinators.presence import Presence
@@ -71,12 +72,17 @@ class Pump:
         lifecycle: Lifecycle,
         presence: Presence,
         monotonic: Callable[[], float] = time.monotonic,
+        probe: Probe = no_probe,
     ) -> None:
-        """`start` begins; `coordinator` and `lifecycle` are this thread's alone from then on."""
+        """`start` begins; `coordinator` and `lifecycle` are this thread's alone from then on.
+
+        `probe` is for tests (`stages.py`).
+        """
         self._coordinator = coordinator
         self._lifecycle = lifecycle
         self._presence = presence
         self._monotonic = monotonic
+        self._probe = probe
         self._served: list[Served] = []
         #: held by the thread that talks to the coordinator
         self._turn = threading.Lock()
@@ -241,6 +247,7 @@ class Pump:
         earliest = now + _IDLE_SLEEP
         for served in list(self._served):
             member = served.member
+            member.look_around(now)
             if member.failed is not None:
                 continue
             if member.unblock():
@@ -259,7 +266,9 @@ class Pump:
             return
         sent_at = self._monotonic()
         try:
+            self._probe(Stage.SEND)
             reply = served.session.exchange(exchange)
+            self._probe(Stage.ANSWERED)
         except CoordinatorUnavailable as error:
             self._trouble(served, error)
             return

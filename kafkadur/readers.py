@@ -17,6 +17,7 @@ from typing import Any, Protocol
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
 
+from kafkadur.stages import Probe, Stage, no_probe
 from kafkadur_coordinators.client_log import client_log
 from kafkadur_coordinators.topics import mirror_floors
 from kafkadur_sharing.errors import KafkadurError, StateLost
@@ -97,6 +98,9 @@ class ReadingFor(Protocol):
 
     def reach(self, partition: int, offset: int, number: int) -> None:
         """The tail reader came to the end of the partition."""
+
+    def end_at(self, partition: int, offset: int, number: int) -> None:
+        """The log of a partition that is followed ends at `offset` now."""
 
     def add_range_records(self, token: int, messages: list[Message], reached: int) -> bool:
         """What the point reader read for a lease; whether it is to go on."""
@@ -222,13 +226,15 @@ class TailReader(_Reader):
         group: str,
         floor_metadata: str,
         monotonic: Callable[[], float] = time.monotonic,
+        probe: Probe = no_probe,
     ) -> None:
-        """Made with the member it reads for; `start` begins."""
+        """Made with the member it reads for; `start` begins. `probe` is for tests (`stages.py`)."""
         config = consumer_config(kafka, group)
         super().__init__(name=f"kafkadur-tail-{topic}", config=config, topic=topic, fail=member.fail)
         self._member = member
         self._metadata = floor_metadata
         self._monotonic = monotonic
+        self._probe = probe
         self._followed: dict[int, int] = {}
         self._mirrored: dict[int, int] = {}
         self._mirror_at = 0.0
@@ -237,6 +243,7 @@ class TailReader(_Reader):
         """Read `partition` from `offset` on."""
 
         def assign(consumer: Consumer) -> None:
+            self._probe(Stage.FOLLOW)
             if partition in self._followed:
                 consumer.incremental_unassign([TopicPartition(self._topic, partition)])
             self._followed[partition] = number
@@ -278,11 +285,23 @@ class TailReader(_Reader):
             self._heard()
             for partition, group in by_partition(messages):
                 if partition in self._followed:
+                    self._tell_end(consumer, partition)
                     self._give(partition, group)
         self.mirror_now(consumer)  # closing the Consumer waits for it
 
+    def _tell_end(self, consumer: Consumer, partition: int) -> None:
+        """Say where the log ended when Kafka last answered.
+
+        An event of its end does not do alone: while a record comes within every `fetch.wait.max.ms`, there
+        is none, however far the reader has come.
+        """
+        _, end = consumer.get_watermark_offsets(TopicPartition(self._topic, partition), cached=True)
+        if end >= 0:
+            self._member.end_at(partition, end, self._followed[partition])
+
     def _give(self, partition: int, messages: list[Message]) -> None:
         number = self._followed[partition]
+        self._probe(Stage.READ)
         if not any(map(Message.error, messages)):
             self._member.add_records(partition, messages, number)
             return
@@ -294,6 +313,7 @@ class TailReader(_Reader):
                 self._member.add_records(partition, messages[start:index], number)
             start = index + 1
             if error.code() == _EOF:
+                self._probe(Stage.END)
                 self._member.reach(partition, messages[index].offset() or 0, number)
             else:
                 self._complain(error, partition)

@@ -30,6 +30,7 @@ from kafkadur.producer import Producer
 from kafkadur.pump import Pump, Served
 from kafkadur.readers import PointReader, Readers, TailReader
 from kafkadur.settings import Settings, settings
+from kafkadur.stages import Probe, no_probe
 from kafkadur_coordinators import presence as presences
 from kafkadur_coordinators.interface import Known, Rank
 from kafkadur_coordinators.journal import Journal
@@ -72,13 +73,15 @@ def connect(
     namespace: str | None = None,
     session_timeout: timedelta | None = None,
     recorder: Recorder | None = None,
+    probe: Probe = no_probe,
     **more: Any,  # noqa: ANN401 - settings of any type, checked by Settings
 ) -> Connection:
     """A connection that opens when its context is entered.
 
     `kafka` is bootstrap servers or confluent-kafka configuration, `redis` a URL; further settings are those
     of `kafkadur.settings.Settings`, each also read from the environment as KAFKADUR_<NAME>. `recorder` sees
-    every call to the coordinator. Raises `IllegalState` for a wrong setting.
+    every call to the coordinator; `probe` is called at the stages of `kafkadur.stages`, for tests. Raises
+    `IllegalState` for a wrong setting.
     """
     given = {
         "kafka": dict(kafka) if isinstance(kafka, Mapping) else kafka,
@@ -89,7 +92,7 @@ def connect(
         "session_timeout": session_timeout,
         **more,
     }
-    return Connection(settings(given), recorder=recorder)
+    return Connection(settings(given), recorder=recorder, probe=probe)
 
 
 def _type(name: SubscriptionType | str) -> SubscriptionType:
@@ -106,11 +109,6 @@ def _type(name: SubscriptionType | str) -> SubscriptionType:
         ) from error
 
 
-def _telling(on_event: Callable[[Event], None]) -> Callable[[bool], None]:
-    """Say in events whether a member holds the lanes."""
-    return lambda active: on_event(Event.BECAME_ACTIVE if active else Event.BECAME_STANDBY)
-
-
 class Connection:
     """A connection to Kafka and the coordinator; a context manager.
 
@@ -118,12 +116,15 @@ class Connection:
     after a fork every call raises `ForkedConnection`.
     """
 
-    def __init__(self, settings: Settings, *, recorder: Recorder | None = None) -> None:
+    def __init__(
+        self, settings: Settings, *, recorder: Recorder | None = None, probe: Probe = no_probe
+    ) -> None:
         """Remember the settings; `open` connects."""
         self.settings = settings
         #: unique for every connection (rule V2)
         self.id = uuid.uuid4().hex
         self._recorder = recorder
+        self._probe = probe
         self._pump: Pump | None = None
         self._presence: Presence | None = None
         self._coordinator: RedisCoordinator | None = None
@@ -167,7 +168,9 @@ class Connection:
         )
         self._coordinator = coordinator
         self._presence = presences.acquire(chosen.redis, chosen.redis_timeout.total_seconds())
-        self._pump = Pump(coordinator=coordinator, lifecycle=self._lifecycle, presence=self._presence)
+        self._pump = Pump(
+            coordinator=coordinator, lifecycle=self._lifecycle, presence=self._presence, probe=self._probe
+        )
         self._pump.start()
         try:
             await outcome(self._pump.submit(coordinator.connect))
@@ -292,9 +295,10 @@ class Connection:
         subscription: how many members can share one partition). `name` is shown to people.
         Of a priority subscription the attached member with the highest `priority` holds the lane, the first
         attached among equals; it keeps it when a better one comes, unless that one has `preempt`: then the
-        holder hands out nothing more and gives the lane away when everything is settled. `on_event` is told
-        when this member becomes active or stands by; it is called in the coordinator's thread and must
-        return quickly.
+        holder hands out nothing more and gives the lane away when everything is settled.
+        `on_event` is told when a member of a priority subscription becomes active or stands by, and, on
+        every subscription, when this member has caught up with the live end and when it falls behind again
+        (`Event`). It is called in order, mostly in the coordinator's thread, and must return quickly.
         `selector` says which messages are taken, by their properties (Jakarta Messaging, section 3.8.1);
         the others are settled as filtered. `no_local` (unshared subscriptions only) leaves out messages of
         the same connection or client id. Both are part of what the subscription is: attaching with others
@@ -340,8 +344,7 @@ class Connection:
             )
             member = self._member(membership, window, window_bytes, unconfirmed, signal)
             wake.append(member)
-            if on_event is not None and definition.type is SubscriptionType.PRIORITY:
-                member.on_standing = _telling(on_event)
+            member.teller.on_event = on_event
             member.attached(membership.attached, sent_at)
             served = Served(
                 member=member, request=request, membership=membership, name=shown, whole=False, rank=rank
@@ -400,6 +403,7 @@ class Connection:
             topic=topic,
             group=group,
             floor_metadata=attachment.floor_metadata,
+            probe=self._probe,
         )
         point = PointReader(member=router or served.member, kafka=kafka, topic=topic, group=group)
         readers = Readers(tail, point)

@@ -142,7 +142,11 @@ class Subscription:
         return self._served.session.member
 
     def statistics(self) -> dict[str, int]:
-        """Leases held, records in hands, records read ahead, exchanges made."""
+        """Numbers of this member at this moment, by name.
+
+        `leases` held; `in_hands` and `buffered` (read ahead), records; `exchanges` made; `live`: 1 after it
+        has caught up and until it falls behind; `lag`: records that wait for this member, read or not.
+        """
         return self._member.statistics()
 
     def receive(self, timeout: timedelta | float | None = None) -> Delivery | None:

@@ -1,0 +1,347 @@
+"""From the backlog to live and back: the events, and the seven steps, each with a race injected exactly there.
+
+The steps and what they are in this product: docs/decisions/0011-to-the-live-end.md. Every test of a step
+checks which offsets came, in which order: no gap, no repetition.
+"""
+
+import asyncio
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator
+from datetime import timedelta
+from urllib.parse import urlsplit
+
+import confluent_kafka
+import pytest
+from confluent_kafka import TopicPartition
+from confluent_kafka.admin import AdminClient
+
+import kafkadur
+from kafkadur import CoordinatorUnavailable, Event, StateLost
+from kafkadur.stack import TcpProxy
+from kafkadur.stages import Stage
+from tests.subscriptions.helpers import LIMIT_S, Place, next_of, nothing, speaks, take, wait_until
+
+TYPES = ("shared", "exclusive", "priority", "serial", "key-ordered")
+every_type = pytest.mark.parametrize("kind", TYPES)
+#: Messages that wait when a member comes, and those that a race adds.
+BACKLOG = 300
+MORE = 50
+#: Records that a reader holds back at most with a small window: the buffer of a live member.
+BUFFER = 10_000
+
+
+class Told:
+    """Notes the events of a member."""
+
+    def __init__(self) -> None:
+        self.all: list[Event] = []
+
+    def __call__(self, event: Event) -> None:
+        self.all.append(event)
+
+    @property
+    def live(self) -> list[Event]:
+        """Without those that say who is active."""
+        return [event for event in self.all if event in (Event.CAUGHT_UP, Event.FELL_BEHIND)]
+
+    async def until(self, *events: Event) -> None:
+        """Wait until these, and nothing else, were told of the live end."""
+        await asyncio.to_thread(wait_until, lambda: len(self.live) >= len(events), f"{events}: {self.all}")
+        assert self.live == list(events)
+
+
+class Race:
+    """Does something once, at a stage, in the thread that is at work there; armed when it is made, or later."""
+
+    def __init__(self, stage: Stage, act: Callable[[], None], *, armed: bool = True) -> None:
+        self._stage = stage
+        self._act = act
+        self._armed = armed
+        self.done = threading.Event()
+        self.failed: Exception | None = None
+
+    def arm(self) -> None:
+        self._armed = True
+
+    def __call__(self, stage: Stage) -> None:
+        if stage is not self._stage or not self._armed:
+            return
+        self._armed = False
+        try:
+            self._act()
+        except AssertionError as error:  # it must fail the test, not the thread it runs in
+            self.failed = error
+        finally:
+            self.done.set()
+
+    async def over(self) -> None:
+        """Wait until it has happened."""
+        assert await asyncio.to_thread(self.done.wait, LIMIT_S), "the stage was not reached"
+        if self.failed is not None:
+            raise self.failed
+
+
+def publish(place: Place, topic: str, count: int, *, partition: int = 0) -> None:
+    """Publish so many messages of one key and wait until Kafka has them."""
+    for _ in range(count):
+        place.raw.produce(topic, b"x", key=b"k", partition=partition)
+    assert place.raw.flush(LIMIT_S) == 0
+
+
+def a_topic(place: Place, count: int = 0, *, partitions: int = 1) -> str:
+    topic = place.make_topic(partitions)
+    publish(place, topic, count)
+    return topic
+
+
+async def offsets(subscription: kafkadur.Subscription, count: int) -> list[int]:
+    """Offsets of the next messages, each acknowledged; and nothing comes after them."""
+    seen: list[int] = []
+    for _ in range(count):
+        delivery = await next_of(subscription)
+        seen.append(delivery.offset)
+        delivery.ack_nowait()
+    await nothing(subscription)
+    return seen
+
+
+def trim(admin: AdminClient, topic: str, offset: int) -> None:
+    """Remove the records of partition 0 before `offset`."""
+    place = TopicPartition(topic, 0, offset)
+    admin.delete_records([place])[place].result(LIMIT_S)
+
+
+@pytest.fixture
+def redis_proxy(place: Place) -> Iterator[TcpProxy]:
+    """Provide a proxy before Redis."""
+    address = urlsplit(place.stack.redis)
+    assert address.hostname is not None
+    assert address.port is not None
+    with TcpProxy((address.hostname, address.port)) as made:
+        yield made
+
+
+# -- the events
+
+
+@every_type
+async def test_caught_up_once_everything_is_handed_out(place: Place, kind: str) -> None:
+    topic, told = a_topic(place, BACKLOG), Told()
+    async with (
+        place.connect() as connection,
+        await connection.subscribe(
+            topic, durable="d", type=kind, start="earliest", window=100, on_event=told
+        ) as subscription,
+    ):
+        full = 1 if kind == "key-ordered" else 100  # all have one key
+        held = await take(subscription, full)
+        assert await subscription.receive(timeout=0.0) is None, "the window is full"
+        assert told.live == []
+        assert subscription.statistics()["live"] == 0
+        for delivery in held:
+            delivery.ack_nowait()
+        assert await offsets(subscription, BACKLOG - full) == list(range(full, BACKLOG))
+        await told.until(Event.CAUGHT_UP)
+        statistics = subscription.statistics()
+        assert (statistics["live"], statistics["lag"]) == (1, 0)
+
+
+@every_type
+async def test_caught_up_with_an_empty_topic(place: Place, kind: str) -> None:
+    topic, told = a_topic(place, partitions=3), Told()
+    async with (
+        place.connect() as connection,
+        await connection.subscribe(topic, durable="d", type=kind, on_event=told),
+    ):
+        await told.until(Event.CAUGHT_UP)
+
+
+async def test_a_message_in_the_hands_is_handed_out(place: Place) -> None:
+    """Caught up says nothing of verdicts."""
+    topic, told = a_topic(place, 3), Told()
+    async with (
+        place.connect() as connection,
+        await connection.subscribe(topic, durable="d", start="earliest", on_event=told) as subscription,
+    ):
+        held = await take(subscription, 3)
+        await told.until(Event.CAUGHT_UP)
+        assert subscription.statistics()["in_hands"] == 3
+        await held[0].rollback(delay=60)  # it waits for a time, not for the member
+        assert subscription.statistics()["live"] == 1
+
+
+@every_type
+async def test_falls_behind_when_a_whole_buffer_waits_and_not_before(place: Place, kind: str) -> None:
+    """The fall-back: the reader pauses, and the rest is pulled from Kafka when there is room again."""
+    topic, told = a_topic(place), Told()
+    async with (
+        place.connect() as connection,
+        await connection.subscribe(
+            topic, durable="d", type=kind, start="earliest", window=100, on_event=told
+        ) as subscription,
+    ):
+        await told.until(Event.CAUGHT_UP)
+        await asyncio.to_thread(publish, place, topic, BUFFER // 2)
+        await asyncio.to_thread(
+            wait_until, lambda: subscription.statistics()["lag"] >= BUFFER // 2 - 100, "the lag"
+        )
+        assert told.live == [Event.CAUGHT_UP], "half a buffer is no reason"
+        await asyncio.to_thread(publish, place, topic, BUFFER)
+        await told.until(Event.CAUGHT_UP, Event.FELL_BEHIND)
+        end = BUFFER // 2 + BUFFER
+        seen = []
+        while len(seen) < end:
+            batch = await subscription.receive_batch(500, timeout=LIMIT_S)
+            assert batch is not None, subscription.statistics()
+            for delivery in batch:
+                seen.append(delivery.offset)
+                delivery.ack_nowait()
+            if len(seen) == end - 500:
+                assert told.live == [Event.CAUGHT_UP, Event.FELL_BEHIND], "less than a buffer is not the end"
+        assert seen == list(range(end))
+        await nothing(subscription)
+        await told.until(Event.CAUGHT_UP, Event.FELL_BEHIND, Event.CAUGHT_UP)
+
+
+async def test_a_stream_without_a_pause_is_caught_up_with(place: Place) -> None:
+    """No fetch is ever answered without a record, so Kafka's event of the end never comes."""
+    topic, told = a_topic(place, BACKLOG), Told()
+    stop = threading.Event()
+
+    def stream() -> None:
+        while not stop.wait(0.01):
+            place.raw.produce(topic, b"x", partition=0)
+            assert place.raw.flush(LIMIT_S) == 0
+
+    writing = asyncio.create_task(asyncio.to_thread(stream))
+    try:
+        async with (
+            place.connect() as connection,
+            await connection.subscribe(
+                topic, durable="d", type="exclusive", start="earliest", on_event=told
+            ) as subscription,
+        ):
+            seen: list[int] = []
+            while not told.live:
+                delivery = await next_of(subscription)
+                seen.append(delivery.offset)
+                delivery.ack_nowait()
+                assert len(seen) < BACKLOG + 1_000, "the end was not noticed"
+            assert len(seen) >= BACKLOG
+            assert seen == list(range(len(seen)))
+    finally:
+        stop.set()
+        await writing
+
+
+async def test_an_open_transaction_does_not_keep_from_catching_up(place: Place) -> None:
+    """What cannot be read yet was not written yet, as far as readers of committed messages know."""
+    topic, told = a_topic(place, 5), Told()
+    producer = confluent_kafka.Producer(
+        {"bootstrap.servers": place.stack.kafka, "transactional.id": place.namespace, "linger.ms": 0}
+    )
+    producer.init_transactions(LIMIT_S)
+    producer.begin_transaction()
+    for _ in range(20):
+        producer.produce(topic, b"t", partition=0)
+    assert producer.flush(LIMIT_S) == 0
+    async with (
+        place.connect() as connection,
+        await connection.subscribe(topic, durable="d", start="earliest", on_event=told) as subscription,
+    ):
+        assert await offsets(subscription, 5) == list(range(5))
+        await told.until(Event.CAUGHT_UP)
+        await asyncio.to_thread(producer.commit_transaction, LIMIT_S)
+        assert await offsets(subscription, 20) == list(range(5, 25))
+        await told.until(Event.CAUGHT_UP)
+
+
+async def test_who_stands_by_says_nothing_and_who_is_displaced_falls_behind(place: Place) -> None:
+    topic, low_told, high_told = a_topic(place, 5), Told(), Told()
+    async with place.connect() as connection:
+        low = await connection.subscribe(
+            topic, durable="d", type="priority", start="earliest", on_event=low_told
+        )
+        assert await offsets(low, 5) == list(range(5))
+        await low_told.until(Event.CAUGHT_UP)
+        high = await connection.subscribe(
+            topic, durable="d", type="priority", priority=5, preempt=True, on_event=high_told
+        )
+        await high_told.until(Event.CAUGHT_UP)
+        assert high_told.all == [Event.BECAME_ACTIVE, Event.CAUGHT_UP]
+        assert low_told.all == [
+            Event.BECAME_ACTIVE,
+            Event.CAUGHT_UP,
+            Event.FELL_BEHIND,
+            Event.BECAME_STANDBY,
+        ]
+        await high.close()
+        await low_told.until(Event.CAUGHT_UP, Event.FELL_BEHIND, Event.CAUGHT_UP)
+
+
+async def test_turns_do_not_make_it_flap(place: Place) -> None:
+    """A member of a serial subscription stays what it was while others have their turns."""
+    topic, tolds = a_topic(place, 20), [Told(), Told()]
+    async with place.connect() as connection:
+        members = [
+            await connection.subscribe(
+                topic, durable="d", type="serial", window=1, start="earliest", on_event=told
+            )
+            for told in tolds
+        ]
+        seen: list[int] = []
+
+        async def work(member: kafkadur.Subscription) -> None:
+            while (delivery := await member.receive(timeout=LIMIT_S)) is not None:
+                seen.append(delivery.offset)
+                await delivery.ack()
+
+        tasks = [asyncio.create_task(work(member)) for member in members]
+        for n in range(1, 41):
+            await asyncio.to_thread(wait_until, lambda end=19 + n: len(seen) >= end, f"message {n}")  # type: ignore[misc]  # a bound argument
+            await asyncio.to_thread(publish, place, topic, 1)
+        await asyncio.to_thread(wait_until, lambda: len(seen) == 60, "all messages")
+        for told in tolds:
+            await told.until(Event.CAUGHT_UP)
+        for member in members:
+            member.stop()
+        await asyncio.gather(*tasks)
+    assert seen == list(range(60))
+
+
+async def test_members_of_a_shared_subscription_speak_for_what_they_read(place: Place) -> None:
+    """One has messages that wait on its partition; the other one has caught up with its own."""
+    topic, tolds = a_topic(place, partitions=2), [Told(), Told()]
+    async with place.connect() as connection:
+        first, second = [
+            await connection.subscribe(topic, durable="d", window=2, start="earliest", on_event=told)
+            for told in tolds
+        ]
+        for told in tolds:
+            await told.until(Event.CAUGHT_UP)
+        await asyncio.to_thread(publish, place, topic, BUFFER + 100, partition=1)
+        await tolds[1].until(Event.CAUGHT_UP, Event.FELL_BEHIND)
+        assert tolds[0].live == [Event.CAUGHT_UP]
+        assert [s.statistics()["live"] for s in (first, second)] == [1, 0]
+
+
+@every_type
+async def test_an_application_that_raises_in_on_event_goes_on(
+    place: Place, kind: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    topic = a_topic(place, 5)
+
+    def fail(event: Event) -> None:
+        raise ValueError(event)
+
+    async with (
+        place.connect() as connection,
+        await connection.subscribe(
+            topic, durable="d", type=kind, start="earliest", on_event=fail
+        ) as subscription,
+    ):
+        assert await offsets(subscription, 5) == list(range(5))
+        await asyncio.to_thread(wait_until, lambda: "on_event failed" in caplog.text, "a line in the log")
+        publish(place, topic, 1)
+        assert await offsets(subscription, 1) == [5]
