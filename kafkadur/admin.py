@@ -28,6 +28,8 @@ __all__ = ["Admin", "Explained", "Move", "PartitionInfo", "SubscriptionInfo"]
 
 #: What stands before the name of a consumer group.
 _GROUP = "group:"
+#: Seconds between two looks at a subscription that is drained.
+_DRAIN_EVERY = 0.1
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -67,6 +69,28 @@ class Admin(Looking):
                     raise state_lost(str(key), f"the coordinator answers {refusal.code}") from refusal
             else:
                 return
+
+    def drain(
+        self,
+        key: SubscriptionKey,
+        *,
+        timeout: float = 60.0,
+        on_progress: Callable[[SubscriptionInfo], None] = lambda _: None,
+    ) -> SubscriptionInfo:
+        """Pause a subscription and wait until nothing of it is in anybody's hands.
+
+        What members hold and have not handed out they give back. Returns how it stands then, or after
+        `timeout` seconds: `held` says who still holds messages. It stays paused. Raises `InvalidDestination`
+        if there is none.
+        """
+        self.pause(key)
+        deadline = time.monotonic() + timeout
+        while True:
+            found = self.info(key)
+            on_progress(found)
+            if not found.held or time.monotonic() > deadline:
+                return found
+            time.sleep(_DRAIN_EVERY)  # polls for a condition, with a deadline
 
     def alter(
         self,

@@ -87,6 +87,11 @@ class SubscriptionInfo:
     problem: str | None
 
     @property
+    def held(self) -> tuple[MemberInfo, ...]:
+        """The members that hold leases."""
+        return tuple(member for member in self.members if member.leases)
+
+    @property
     def in_flight(self) -> int:
         """Unsettled offsets in the leases of attached members."""
         return sum(partition.in_flight for partition in self.partitions)

@@ -13,6 +13,7 @@ import re
 import threading
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import dataclass, field
 from itertools import pairwise, repeat
 from typing import Protocol
 
@@ -111,6 +112,22 @@ class Confirmation(Protocol):
 
     def resolve(self, error: KafkadurError | None) -> None:
         """The verdict is confirmed, or failed with `error`."""
+
+
+@dataclass(slots=True)
+class _Carried:
+    """What an exchange carries beside what it says: to be done when it is answered."""
+
+    #: offsets that have a verdict, by lease
+    open: list[tuple[Lease, int]] = field(default_factory=list[tuple[Lease, int]])
+    #: leases that end
+    done: list[Lease] = field(default_factory=list[Lease])
+    #: leases that end because the subscription is paused
+    back: list[Lease] = field(default_factory=list[Lease])
+    #: who waits for its verdicts
+    confirm: list[tuple[Chunk, Confirmation]] = field(default_factory=list[tuple[Chunk, Confirmation]])
+    #: how far partitions were read
+    avail: list[tuple[Feed, int]] = field(default_factory=list[tuple[Feed, int]])
 
 
 class Member:
@@ -212,10 +229,7 @@ class Member:
             self.holding.clear()
         #: who waits until a dead letter is written, by chunk (id) and index
         self._burials: dict[tuple[int, int], Confirmation] = {}
-        self._pending_open: list[tuple[Lease, int]] = []
-        self._pending_done: list[Lease] = []
-        self._pending_confirm: list[tuple[Chunk, Confirmation]] = []
-        self._pending_avail: list[tuple[Feed, int]] = []
+        self._carried = _Carried()
         self._confirm: list[tuple[Chunk, Confirmation]] = []
         self._leases: dict[int, Lease] = {}
         #: leases whose record must be alone in the application's hands
@@ -281,7 +295,7 @@ class Member:
     def lose(self, reason: str) -> None:
         """Every lease is gone: forget all; what is in the application's hands can't be settled any more."""
         with self.lock:
-            unknown, waiting = self._pending_confirm, self._confirm
+            unknown, waiting = self._carried.confirm, self._confirm
             burials = list(self._burials.values())
             self._lost_hands += sum(c.verdicts.count(HANDED, c.low, c.handed) for c in self._active)
             for chunk in [*self._active, *self._ready, *self._urgent]:
@@ -1030,7 +1044,7 @@ class Member:
             settled += chunk.verdicts.count(ACKED, chunk.low, chunk.handed)
             settled += chunk.verdicts.count(DEAD, chunk.low, chunk.handed)
         self._in_hands, self._hands_bytes = hands, size
-        pending = sum(count for _, count in self._pending_open)
+        pending = sum(count for _, count in self._carried.open)
         self._unconfirmed = settled + pending
         if settled and self._pending is None:
             self._force = True
@@ -1182,9 +1196,11 @@ class Member:
         for token, lease in self._leases.items():
             if not lease.lane and lease.open - opened.get(token, 0) <= 0 and lease.partition in chosen:
                 done.setdefault(lease.partition, []).append(token)
-                self._pending_done.append(lease)
-        self._pending_open = [(self._leases[token], count) for token, count in opened.items()]
-        self._pending_confirm = [item for item in self._confirm if item[0].lease.partition in chosen]
+                self._carried.done.append(lease)
+        if self.paused and not (self.lane or self.keyed or self.closing):
+            self._give_back_unread(chosen, returned, done)
+        self._carried.open = [(self._leases[token], count) for token, count in opened.items()]
+        self._carried.confirm = [item for item in self._confirm if item[0].lease.partition in chosen]
         self._confirm = [item for item in self._confirm if item[0].lease.partition not in chosen]
         offer = self._may_offer()
         self._number += 1
@@ -1203,6 +1219,21 @@ class Member:
             parts=[self._report(p, settled, returned, done) for p in chosen],
             offer=offer,
         )
+
+    def _give_back_unread(
+        self, chosen: Collection[int], returned: dict[int, list[Returned]], done: dict[int, list[int]]
+    ) -> None:
+        """The subscription is paused: leases of which nothing is in hands end."""
+        held = {chunk.lease.token for chunk in self._active if chunk.low < chunk.handed}
+        for token, lease in self._leases.items():
+            if lease.partition not in chosen or token in held or token in done.get(lease.partition, ()):
+                continue
+            start = self._unread_from(lease)
+            if start < lease.end:
+                unread = Returned(token, start, lease.end, int(How.UNREAD))
+                returned.setdefault(lease.partition, []).append(unread)
+            done.setdefault(lease.partition, []).append(token)
+            self._carried.back.append(lease)
 
     def _span(self) -> int:
         if self.closing:
@@ -1348,7 +1379,7 @@ class Member:
         avail = -1
         if feed is not None and feed.position > feed.reported:
             avail = feed.position
-            self._pending_avail.append((feed, avail))
+            self._carried.avail.append((feed, avail))
         position = -1
         if self.lane and not self.closing:
             position = self._position(partition)
@@ -1479,12 +1510,16 @@ class Member:
         refused = set(reply.refused)
         with self.lock:
             self._last_ok = sent_at
-            waiting, self._pending_confirm = self._pending_confirm, []
+            waiting = self._carried.confirm
             self._close_pending()
             for token in refused:
                 self._refuse_lease(token)
             self._take_role(reply.role)
             self.paused = reply.paused
+            if self.paused:  # what is not in hands is given back, also what was taken in advance
+                self.losses += 1
+                self._touch |= {lease.partition for lease in self._leases.values()}
+                self._force = self._force or any(map(self._is_unread, self._leases.values()))
             self._take_states(reply, sent_at)
             if self.lane and self._take_standing(reply):
                 self._note_standing(active=reply.standing is not Standing.STANDBY)
@@ -1517,16 +1552,18 @@ class Member:
     def _close_pending(self) -> None:
         """What the answered exchange carried is known to the coordinator now."""
         self._pending = None
-        for lease, count in self._pending_open:
+        for lease, count in self._carried.open:
             lease.open -= count
-        for lease in self._pending_done:
+        for lease in self._carried.done:
             self._leases.pop(lease.token, None)
             self._alone.discard(lease.token)
-        for feed, avail in self._pending_avail:
+        for lease in self._carried.back:
+            self._retire(lease)
+        for feed, avail in self._carried.avail:
             feed.reported = max(feed.reported, avail)
             if avail > feed.start:
                 self._warm |= {partition for partition, followed in self._feeds.items() if followed is feed}
-        self._pending_open, self._pending_done, self._pending_avail = [], [], []
+        self._carried = _Carried()
 
     def _take_states(self, reply: ExchangeReply, sent_at: float) -> None:
         for state in reply.partitions:
@@ -1726,6 +1763,10 @@ class Member:
             self._pending = exchange
             return exchange
 
+    def _is_unread(self, lease: Lease) -> bool:
+        """Whether nothing of a lease is in the application's hands, or waits to be reported."""
+        return not any(chunk.lease is lease and chunk.low < chunk.handed for chunk in self._active)
+
     def _unread_from(self, lease: Lease) -> int:
         for queue in (self._urgent, self._ready):
             for chunk in queue:
@@ -1738,7 +1779,7 @@ class Member:
         with self.lock:
             waiting = sum(chunk.verdicts.count(ACKED) for chunk in self._active)
             if self._pending is not None:
-                waiting += sum(count for _, count in self._pending_open)
+                waiting += sum(count for _, count in self._carried.open)
             return self.fenced_acks + waiting
 
     def held_partitions(self) -> list[int]:

@@ -168,7 +168,7 @@ class Subscription:
         while True:
             delivery = None if self._stopping else next(self._block, None)
             if delivery is not None:
-                if delivery.lost:  # it was taken before its lease went
+                if delivery.lost or self._put_back(delivery):  # it was taken before its lease went
                     continue
                 return delivery
             block = await self._next_deliveries(left)
@@ -198,7 +198,8 @@ class Subscription:
         while True:
             losses = self._member.losses
             for delivery in self._block:
-                if self._member.losses != losses and delivery.lost:  # it was taken before its lease went
+                # it was taken before its lease went, or before the subscription was paused
+                if self._member.losses != losses and (delivery.lost or self._put_back(delivery)):
                     continue
                 yield delivery
                 if self._stopping:  # what is left of the block is given back when the subscription is closed
@@ -209,6 +210,15 @@ class Subscription:
             self._block = block
             if not self._rested:
                 await breath.take()
+
+    def _put_back(self, delivery: Delivery) -> bool:
+        """Give back what was taken in advance if the subscription is paused; returns whether it is."""
+        if not self._member.paused:
+            return False
+        for item in (delivery, *self._block):
+            if not item.lost:
+                item.release_nowait()
+        return True
 
     async def _next_deliveries(self, timeout: timedelta | float | None) -> Iterator[Delivery] | None:
         block = await self._next_block(self._block_size, timeout, one=True)

@@ -9,7 +9,7 @@ import typer
 from kafkadur.cli import dead as letters
 from kafkadur.cli.call import ClientIdOption, JsonOption, KafkaOption, NamespaceOption, Options, RedisOption
 from kafkadur.cli.messages import consume, publish
-from kafkadur.cli.moving import alter, export, fork, pause, restore, resume, seek, snapshot
+from kafkadur.cli.moving import alter, drain, export, fork, pause, restore, resume, seek, snapshot
 from kafkadur.cli.stack import down, status, up
 from kafkadur.cli.subscriptions import explain, info, ls, parked, unsubscribe
 
@@ -70,6 +70,7 @@ sub.command()(explain)
 sub.command()(parked)
 sub.command()(pause)
 sub.command()(resume)
+sub.command()(drain)
 sub.command()(alter)
 sub.command()(seek)
 sub.command()(snapshot)

@@ -1,4 +1,4 @@
-"""`kafkadur sub pause | resume | alter | seek | snapshot | restore | fork | export`: changes."""
+"""`kafkadur sub pause | resume | drain | alter | seek | snapshot | restore | fork | export`: changes."""
 
 from __future__ import annotations
 
@@ -40,6 +40,36 @@ def pause(call: Call, name: NameArgument) -> None:
 def resume(call: Call, name: NameArgument) -> None:
     """Let a paused subscription go on."""
     _pause(call, name, paused=False)
+
+
+@command
+def drain(
+    call: Call,
+    name: NameArgument,
+    *,
+    timeout: Annotated[float, typer.Option("--timeout", min=0, help="Longest wait, seconds.")] = 60.0,
+) -> None:
+    """Pause, and wait until nothing is in anybody's hands; ends with 1 if something still is."""
+    with _admin(call) as admin, Progress(console=call.out.talk, transient=True) as progress:
+        key = admin.key(name)
+        task = progress.add_task("waiting", total=None)
+        found = admin.drain(
+            key,
+            timeout=timeout,
+            on_progress=lambda info: progress.update(task, description=f"in hands: {info.in_flight:,}"),
+        )
+    holders = {member.name or member.id: member.leases for member in found.held}
+    if call.options.json:
+        call.out.json({"subscription": str(key), "drained": not holders, "in_flight": found.in_flight})
+    elif not holders:
+        call.out.say(f"Subscription {key} is paused, and nothing of it is in anybody's hands.")
+    else:
+        who = ", ".join(holders)
+        call.out.complain(
+            f"Subscription {key} is paused; {who} still has {count(found.in_flight)} messages in hands."
+        )
+    if holders:
+        raise typer.Exit(1)
 
 
 def _pause(call: Call, name: str, *, paused: bool) -> None:

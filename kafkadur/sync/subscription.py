@@ -159,7 +159,7 @@ class Subscription:
         while True:
             delivery = None if self._stopping else next(self._block, None)
             if delivery is not None:
-                if delivery.lost:
+                if delivery.lost or self._put_back(delivery):
                     continue
                 return delivery
             block = self._next_deliveries(left)
@@ -185,7 +185,7 @@ class Subscription:
         while True:
             losses = self._member.losses
             for delivery in self._block:
-                if self._member.losses != losses and delivery.lost:
+                if self._member.losses != losses and (delivery.lost or self._put_back(delivery)):
                     continue
                 yield delivery
                 if self._stopping:
@@ -196,6 +196,15 @@ class Subscription:
             self._block = block
             if not self._rested:
                 breath.take()
+
+    def _put_back(self, delivery: Delivery) -> bool:
+        """Give back what was taken in advance if the subscription is paused; returns whether it is."""
+        if not self._member.paused:
+            return False
+        for item in (delivery, *self._block):
+            if not item.lost:
+                item.release_nowait()
+        return True
 
     def _next_deliveries(self, timeout: timedelta | float | None) -> Iterator[Delivery] | None:
         block = self._next_block(self._block_size, timeout, one=True)

@@ -324,3 +324,33 @@ def test_from_a_consumer_group_and_back(run: Run, topic: str) -> None:
     places = group.committed([confluent_kafka.TopicPartition(topic, p) for p in (0, 1)], timeout=LIMIT_S)
     group.close()
     assert [place.offset for place in places] == [1, 5]
+
+
+@pytest.mark.usefixtures("client_id")
+@pytest.mark.parametrize("kind", ["shared", "exclusive", "priority", "serial", "key-ordered"])
+def test_drained_while_members_stay(run: Run, topic: str, kind: str) -> None:
+    """What is not in hands is given back uncounted, what is can be settled; then everything goes on."""
+    with (
+        kafkadur.sync.Connection(settings({})) as connection,
+        connection.subscribe(topic, durable="d", type=kind, start="earliest", name="Ada") as subscription,
+    ):
+        held = [subscription.receive(timeout=LIMIT_S) for _ in range(2)]
+        ended = run("sub", "drain", "d", "--timeout", "0.3")
+        assert ended.code == 1
+        assert "Ada" in ended.err
+        assert subscription.receive(timeout=0.2) is None
+        found: list[tuple[int, int]] = []
+        for delivery in held:
+            assert delivery is not None
+            found.append((int(delivery.value or b"-1"), delivery.attempt))
+            delivery.ack()
+        drained = run("sub", "drain", "d", "--json")
+        assert (drained.code, drained.data["drained"], drained.data["in_flight"]) == (0, True, 0)
+        assert subscription.receive(timeout=0.2) is None
+        assert run("sub", "resume", "d").code == 0
+        while len(found) < 10:
+            delivery = subscription.receive(timeout=LIMIT_S)
+            assert delivery is not None
+            found.append((int(delivery.value or b"-1"), delivery.attempt))
+            delivery.ack()
+    assert sorted(found) == [(n, 1) for n in range(10)]

@@ -6,9 +6,7 @@ checks which offsets came, in which order: no gap, no repetition.
 
 import asyncio
 import threading
-import time
-from collections.abc import Callable, Iterable, Iterator
-from datetime import timedelta
+from collections.abc import Callable, Iterator
 from urllib.parse import urlsplit
 
 import confluent_kafka
@@ -17,10 +15,10 @@ from confluent_kafka import TopicPartition
 from confluent_kafka.admin import AdminClient
 
 import kafkadur
-from kafkadur import CoordinatorUnavailable, Event, StateLost
+from kafkadur import Event
 from kafkadur.stack import TcpProxy
 from kafkadur.stages import Stage
-from tests.subscriptions.helpers import LIMIT_S, Place, next_of, nothing, speaks, take, wait_until
+from tests.subscriptions.helpers import LIMIT_S, Place, next_of, nothing, take, wait_until
 
 TYPES = ("shared", "exclusive", "priority", "serial", "key-ordered")
 every_type = pytest.mark.parametrize("kind", TYPES)

@@ -24,7 +24,7 @@
 --         14 ms until leases are granted again,
 --         15 lanes: 0 stands by, 1 holds them, 2 holds them and is asked to offer them,
 --         16 tokens held, if the lanes were offered or one was given up (else empty)
---         17 touched lanes of keys that another member is to keep: to be drained
+--         17 touched lanes of keys that another member is to keep, or nobody while it is paused: to be drained
 --         18 1: the subscription is paused: nothing is to be handed out
 -- Codes    OK, STALE (an older exchange than the last applied), FENCED (the member is not attached any more),
 --          INVALID (a verdict outside its lease, a partition named twice or more than 16; nothing was changed),
@@ -182,6 +182,9 @@ local function standing(ctx, me, lane)
   if not lane or ctx.holder ~= me.id then
     return 0
   end
+  if ctx.row.paused == '1' then -- what nobody has in hands goes back
+    return #me.tokens > 0 and 2 or 1
+  end
   return ctx.row.type == 'priority' and lane_successor(ctx, me) and 2 or 1
 end
 
@@ -272,7 +275,7 @@ end
 local by_partition, horizons, states, asked = {}, {}, {}, {}
 for i, pt in ipairs(touched) do
   by_partition[pt.p] = pt
-  if keyed and pt.keeper == me.id and keeper_to_be(ctx, pt) ~= me then
+  if keyed and pt.keeper == me.id and (ctx.row.paused == '1' or keeper_to_be(ctx, pt) ~= me) then
     asked[#asked + 1] = pt.p
   end
   if pt.lane ~= 0 then
