@@ -26,6 +26,8 @@ class Event(StrEnum):
     CAUGHT_UP = "caught-up"
     #: It is live no more: what waits for it is more than its buffer holds, or it lost its leases.
     FELL_BEHIND = "fell-behind"
+    #: Kafka removed messages that were not settled: they are lost; the log says which.
+    EXPIRED = "expired"
 
 
 class Teller:

@@ -9,6 +9,7 @@ readers' (`readers.py`).
 
 from __future__ import annotations
 
+import logging
 import re
 import threading
 from collections import deque
@@ -89,6 +90,9 @@ _RELEASE = bytes.maketrans(bytes((HANDED, REJECTED)), bytes((RELEASED, RELEASED)
 _ORDERED = (SubscriptionType.EXCLUSIVE, SubscriptionType.PRIORITY, SubscriptionType.SERIAL)
 #: Those whose lanes may pass to another member.
 _PASSING = (SubscriptionType.PRIORITY, SubscriptionType.SERIAL)
+
+
+_log = logging.getLogger("kafkadur")
 
 
 class Reading(Protocol):
@@ -268,6 +272,9 @@ class Member:
         self._unserved: set[int] = set()
         #: lanes whose avail was reported since they were claimed: only then does a death count all attempts
         self._warm: set[int] = set()
+        #: first offset that Kafka keeps, where it removed something; expired offsets that are not reported yet
+        self._kept: dict[int, int] = {}
+        self._expired: dict[int, int] = {}
         self._touch: set[int] = set(range(self.partitions))
         self._wake_at: float | None = None
         self._force = True
@@ -385,6 +392,14 @@ class Member:
             if feed is not None and feed.number == number:
                 feed.stop = max(feed.stop, offset)
         self._after_reading(news)
+
+    def expire(self, partition: int, offset: int) -> None:
+        """Kafka does not keep what lies before `offset` any more: unsettled messages there are lost.
+
+        They are counted (`_gap`), told of, and settled as expired.
+        """
+        with self.lock:
+            self._kept[partition] = max(offset, self._kept.get(partition, 0))
 
     def end_at(self, partition: int, offset: int, number: int) -> None:
         """The log of a partition that is followed ends at `offset` now.
@@ -688,6 +703,24 @@ class Member:
         if end > start:
             lease.gaps += (start, end)
             self._touch.add(lease.partition)
+            if start < self._kept.get(lease.partition, 0):
+                self._note_expired(lease.partition, start, min(end, self._kept[lease.partition]))
+
+    def _note_expired(self, partition: int, start: int, end: int) -> None:
+        """Unsettled offsets that Kafka does not keep any more: the only loss that this layer cannot prevent."""
+        self._expired[partition] = self._expired.get(partition, 0) + end - start
+        self.teller.note(Event.EXPIRED)
+        _log.error(
+            "Kafka removed unsettled messages. State: %d offsets, %d to %d of %s[%d]. Owner: subscription %s. "
+            "Remedy: keep messages longer than consumers are away or behind, or have them rescued "
+            "(Redelivery(rescue=True)).",
+            end - start,
+            start,
+            end - 1,
+            self.definition.topic,
+            partition // self.definition.lanes,
+            self.display,
+        )
 
     def _chunks(
         self, lease: Lease, messages: list[Message], first: int, offsets: list[int] | None, size: int
@@ -1391,6 +1424,7 @@ class Member:
             returned=returned.get(partition, ()),
             done=done.get(partition, ()),
             drained=int(self.keyed and self._is_drained(partition)),
+            expired=self._expired.pop(partition, 0),
         )
 
     def _lane_lease(self, partition: int) -> Lease | None:
