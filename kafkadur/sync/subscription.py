@@ -146,6 +146,8 @@ class Subscription:
 
         `leases` held; `in_hands` and `buffered` (read ahead), records; `exchanges` made; `live`: 1 after it
         has caught up and until it falls behind; `lag`: records that wait for this member, read or not.
+        How it reads: `followed` partitions; `ranges_read` by themselves so far; `records_read` so far, and
+        `records_used`: those of them that were this member's.
         """
         return self._member.statistics()
 
