@@ -178,6 +178,8 @@ class Member:
         self.on_ready: Callable[[], None] = lambda: None
         #: what the application is told beside its messages
         self.teller = Teller()
+        #: records that are handed out, and that the application has not received yet
+        self.unreceived: Callable[[], int] = lambda: 0
         #: nothing of a lane may be handed out: it is offered, or asked for. Read without the lock by
         #: `subscription._one_by_one`, which marks a record before it looks; `_compose` sets this before it
         #: looks at the marks.
@@ -977,6 +979,7 @@ class Member:
         lag += sum(max(state.avail - state.next, 0) for state in others if state is not None)
         at_end = (
             lag == 0
+            and self.unreceived() == 0
             and not any(unread)
             and None not in unread
             and None not in others

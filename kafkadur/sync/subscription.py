@@ -130,6 +130,7 @@ class Subscription:
         self._stopping = False
         self._closed = False
         self._pid = os.getpid()
+        member.unreceived = self._unreceived
 
     @property
     def definition(self) -> Attachment:
@@ -278,6 +279,11 @@ class Subscription:
         with Pool(concurrency) as pool:
             for delivery in self:
                 pool.start(handle, delivery)
+
+    def _unreceived(self) -> int:
+        """Records of a block made in advance that the application has not received. Any thread."""
+        waiting = self._waiting
+        return 0 if waiting is None else length_hint(waiting[2])
 
     def settle_received(self, *, acknowledge: bool) -> None:
         """Acknowledge or roll back everything received and unsettled, and wait for it (rules K1, K3).

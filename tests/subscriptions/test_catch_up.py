@@ -171,6 +171,21 @@ async def test_a_message_in_the_hands_is_handed_out(place: Place) -> None:
         assert subscription.statistics()["live"] == 1
 
 
+async def test_not_caught_up_before_the_last_message_is_received(place: Place) -> None:
+    """A block of them is taken for the application at once; it has not received them before it asks."""
+    topic, told = a_topic(place, BACKLOG), Told()
+    async with (
+        place.connect() as connection,
+        await connection.subscribe(topic, durable="d", start="earliest", on_event=told) as subscription,
+    ):
+        await take(subscription, BACKLOG - 1)
+        subscription._member.look_around(float("inf"))  # noqa: SLF001 - as that thread does
+        assert told.live == []
+        await take(subscription, 1)
+        subscription._member.look_around(float("inf"))  # noqa: SLF001 - as that thread does
+        await told.until(Event.CAUGHT_UP)
+
+
 @every_type
 async def test_falls_behind_when_a_whole_buffer_waits_and_not_before(place: Place, kind: str) -> None:
     """The fall-back: the reader pauses, and the rest is pulled from Kafka when there is room again."""
