@@ -64,6 +64,13 @@ class PartitionInfo:
     log_start: int | None
     log_end: int | None
 
+    @property
+    def behind(self) -> int | None:
+        """Offsets that were written and granted to nobody yet; None when the topic is not there."""
+        if self.log_start is None or self.log_end is None:
+            return None
+        return max(self.log_end - max(self.next, self.log_start), 0)
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SubscriptionInfo:
@@ -115,6 +122,11 @@ class SubscriptionInfo:
     def backlog(self) -> int | None:
         """Unsettled offsets that Kafka holds; None when the topic is not there."""
         return _total(partition.backlog for partition in self.partitions)
+
+    @property
+    def behind(self) -> int | None:
+        """Offsets that were written and granted to nobody yet; 0: live. None when the topic is not there."""
+        return _total(partition.behind for partition in self.partitions)
 
     @property
     def lag(self) -> int | None:

@@ -38,6 +38,7 @@ from kafkadur.delivery import (
 from kafkadur.events import Event, Teller
 from kafkadur.feed import Feed, Piece, ReadBatch
 from kafkadur.filtering import Takes
+from kafkadur.following import Following
 from kafkadur.holding import Holding
 from kafkadur.keyed import Keys, Record
 from kafkadur.live import Behind, LiveEnd
@@ -198,6 +199,8 @@ class Member:
         self.on_ready: Callable[[], None] = lambda: None
         #: what the application is told beside its messages
         self.teller = Teller()
+        #: records that are handed out, and that the application has not received yet
+        self.unreceived: Callable[[], int] = lambda: 0
         #: nothing of a lane may be handed out: it is offered, or asked for. Read without the lock by
         #: `subscription._one_by_one`, which marks a record before it looks; `_compose` sets this before it
         #: looks at the marks.
@@ -220,6 +223,12 @@ class Member:
         #: how often leases were lost: what was taken for the application before may be stale
         self.losses = 0
         self._follow_number = 0
+        #: which partitions are worth reading as a whole (shared)
+        self._worth = Following(window=window)
+        #: records that came from Kafka, those of them that leases took; ranges that were read by themselves
+        self._read_records = 0
+        self._used_records = 0
+        self._ranges_read = 0
         self._reset()
 
     def _reset(self) -> None:
@@ -377,6 +386,7 @@ class Member:
             if feed is None or feed.number != number:  # the reader has not obeyed yet
                 return
             feed.add(ReadBatch(messages))
+            self._read_records += len(messages)
             news = self._route(partition)
         self._after_reading(news)
 
@@ -419,6 +429,7 @@ class Member:
                 return False
             if messages:
                 feed.add(ReadBatch(messages))
+                self._read_records += len(messages)
             feed.reach(min(reached, lease.end))
             news = self._fill(lease, feed)
             more = lease.fill < lease.end
@@ -525,6 +536,7 @@ class Member:
         target = self._urgent if self.lane and not lease.lane else self._ready
         if self._is_used_up(lease.attempts):
             target = deque()
+        self._used_records += sum(len(piece[0]) for piece in pieces)
         if lease.point and self.keyed:
             pieces = list(self._of_lane(pieces, lease.partition))
         for messages, first, offsets in pieces if self._takes is None else self._filtered(pieces):
@@ -1014,10 +1026,11 @@ class Member:
         lag += sum(max(state.avail - state.next, 0) for state in others if state is not None)
         at_end = (
             lag == 0
+            and self.unreceived() == 0
             and not any(unread)
             and None not in unread
             and None not in others
-            and bool(feeds)
+            and bool(feeds or others)
             and not self._unserved
             and not any(not lease.lane and lease.fill < lease.end for lease in self._leases.values())
         )
@@ -1025,7 +1038,9 @@ class Member:
 
     def _read_by_others(self, feeds: Collection[int]) -> list[PartitionState | None]:
         """What is known of partitions that matter to this member and that it does not follow."""
-        matter = range(self.partitions) if self.lane and not self.keyed else self._to_follow()
+        matter: Collection[int] = self._home | self._watches
+        if self.lane:
+            matter = self._to_follow() if self.keyed else range(self.partitions)
         return [self._states.get(p) for p in matter if p not in feeds and p not in self._draining]
 
     def _idle(self) -> None:
@@ -1560,6 +1575,8 @@ class Member:
             if self.keyed:
                 self._drain(reply.asked)
             self._take_grants(reply)
+            if not self.lane:
+                self._judge_following(reply)
             self._force = self._force or bool(self._orphaned)
             self._follow()
             for partition in self._to_route(reply):
@@ -1707,8 +1724,17 @@ class Member:
         lease.point = True
         self._wanting[lease.partition].remove(lease)
         self._point_feeds[lease.token] = Feed(lease.fill)
+        self._ranges_read += 1
         if self.reading is not None:
             self.reading.read_range(lease.partition, lease.fill, lease.end, lease.token)
+
+    def _judge_following(self, reply: ExchangeReply) -> None:
+        for grant in reply.grants:
+            if grant.kind == "range":
+                self._worth.granted(grant.partition, grant.records)
+        for state in reply.partitions:
+            self._worth.advanced(state.partition, state.next)
+        self._worth.watch(self._watches)
 
     def _to_follow(self) -> set[int]:
         if self.lane:
@@ -1717,7 +1743,7 @@ class Member:
             return (
                 set(range(self.partitions)) if 1 < self._role.members <= _READ_ALONG and self.turns else held
             )
-        return self._home | self._watches
+        return (self._home - self._worth.by_range) | self._watches
 
     def _follow(self) -> None:
         """Tell the reader which partitions to follow from where.
@@ -1830,7 +1856,9 @@ class Member:
         """Numbers for people, of this moment.
 
         `leases`; `in_hands` and `buffered` (read ahead), records; `exchanges` so far; `live`: 1 after it has
-        caught up and until it falls behind; `lag`: records that wait for this member, read or not.
+        caught up and until it falls behind; `lag`: records that wait for this member, read or not;
+        `followed`: partitions; `ranges_read` by themselves so far; `records_read` from Kafka so far, and
+        `records_used`: those of them that leases took.
         """
         with self.lock:
             self._recount()
@@ -1841,6 +1869,10 @@ class Member:
                 "exchanges": self._number,
                 "live": int(self._live.live),
                 "lag": self._behind().lag,
+                "followed": len(self._feeds),
+                "ranges_read": self._ranges_read,
+                "records_read": self._read_records,
+                "records_used": self._used_records,
             }
 
 

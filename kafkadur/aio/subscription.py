@@ -132,6 +132,7 @@ class Subscription:
         self._stopping = False
         self._closed = False
         self._pid = os.getpid()
+        member.unreceived = self._unreceived
 
     # -- about it
 
@@ -150,6 +151,8 @@ class Subscription:
 
         `leases` held; `in_hands` and `buffered` (read ahead), records; `exchanges` made; `live`: 1 after it
         has caught up and until it falls behind; `lag`: records that wait for this member, read or not.
+        How it reads: `followed` partitions; `ranges_read` by themselves so far; `records_read` so far, and
+        `records_used`: those of them that were this member's.
         """
         return self._member.statistics()
 
@@ -299,6 +302,11 @@ class Subscription:
         async with Pool(concurrency) as pool:
             async for delivery in self:
                 await pool.start(handle, delivery)
+
+    def _unreceived(self) -> int:
+        """Records of a block made in advance that the application has not received. Any thread."""
+        waiting = self._waiting
+        return 0 if waiting is None else length_hint(waiting[2])
 
     async def settle_received(self, *, acknowledge: bool) -> None:
         """Acknowledge or roll back everything received and unsettled, and wait for it (rules K1, K3).

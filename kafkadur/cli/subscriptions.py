@@ -116,6 +116,9 @@ def _show_definition(call: Call, found: SubscriptionInfo) -> None:
         ("id", f"{found.id}, version {found.version}, incarnation {found.incarnation}"),
         ("Kafka group", found.key.group),
     ]
+    if found.behind is not None:
+        live = f"no, {count(found.behind)} offsets are granted to nobody yet" if found.behind else "yes"
+        facts.append(("live", live))
     if found.paused:
         facts.append(("paused", "nothing is handed out; `kafkadur sub resume` lets it go on"))
     if found.expired:
@@ -208,6 +211,7 @@ def _summary(info: SubscriptionInfo) -> dict[str, Any]:
         "exceptions": info.exceptions,
         "lag": info.lag,
         "backlog": info.backlog,
+        "behind": info.behind,
         "paused": info.paused,
         "problem": info.problem,
     }

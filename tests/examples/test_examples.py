@@ -90,3 +90,8 @@ def test_selector(folder: Path) -> None:
     assert lines[0] == "the listener heard 10"
     takes = [f"the buyer takes b'offer {n}': {{'region': 'EU', 'amount': {n * 10}}}" for n in (5, 7, 9)]
     assert lines[1:] == takes
+
+
+def test_live(folder: Path) -> None:
+    lines = run(ROOT / "examples" / "live.py", folder).splitlines()
+    assert lines == ["caught up: 30 prices, article 7 costs 277"]

@@ -1,4 +1,4 @@
-"""From the backlog to live and back: the events, and the seven steps, each with a race injected exactly there.
+"""From the backlog to live and back: the events, and the seven steps, each with a race injected just there.
 
 The steps and what they are in this product: docs/decisions/0011-to-the-live-end.md. Every test of a step
 checks which offsets came, in which order: no gap, no repetition.
@@ -6,7 +6,9 @@ checks which offsets came, in which order: no gap, no repetition.
 
 import asyncio
 import threading
+import time
 from collections.abc import Callable, Iterator
+from datetime import timedelta
 from urllib.parse import urlsplit
 
 import confluent_kafka
@@ -15,10 +17,10 @@ from confluent_kafka import TopicPartition
 from confluent_kafka.admin import AdminClient
 
 import kafkadur
-from kafkadur import Event
+from kafkadur import CoordinatorUnavailable, Event, StateLost
 from kafkadur.stack import TcpProxy
 from kafkadur.stages import Stage
-from tests.subscriptions.helpers import LIMIT_S, Place, next_of, nothing, take, wait_until
+from tests.subscriptions.helpers import LIMIT_S, Place, next_of, nothing, speaks, take, wait_until
 
 TYPES = ("shared", "exclusive", "priority", "serial", "key-ordered")
 every_type = pytest.mark.parametrize("kind", TYPES)
@@ -50,7 +52,7 @@ class Told:
 
 
 class Race:
-    """Does something once, at a stage, in the thread that is at work there; armed when it is made, or later."""
+    """Does something once, at a stage, in the thread that is at work there; armed at once, or later."""
 
     def __init__(self, stage: Stage, act: Callable[[], None], *, armed: bool = True) -> None:
         self._stage = stage
@@ -167,6 +169,21 @@ async def test_a_message_in_the_hands_is_handed_out(place: Place) -> None:
         assert subscription.statistics()["in_hands"] == 3
         await held[0].rollback(delay=60)  # it waits for a time, not for the member
         assert subscription.statistics()["live"] == 1
+
+
+async def test_not_caught_up_before_the_last_message_is_received(place: Place) -> None:
+    """A block of them is taken for the application at once; it has not received them before it asks."""
+    topic, told = a_topic(place, BACKLOG), Told()
+    async with (
+        place.connect() as connection,
+        await connection.subscribe(topic, durable="d", start="earliest", on_event=told) as subscription,
+    ):
+        await take(subscription, BACKLOG - 1)
+        subscription._member.look_around(float("inf"))  # noqa: SLF001 - as that thread does
+        assert told.live == []
+        await take(subscription, 1)
+        subscription._member.look_around(float("inf"))  # noqa: SLF001 - as that thread does
+        await told.until(Event.CAUGHT_UP)
 
 
 @every_type
@@ -343,3 +360,371 @@ async def test_an_application_that_raises_in_on_event_goes_on(
         await asyncio.to_thread(wait_until, lambda: "on_event failed" in caplog.text, "a line in the log")
         publish(place, topic, 1)
         assert await offsets(subscription, 1) == [5]
+
+
+# -- the seven steps
+
+
+@every_type
+async def test_step_1_written_before_the_first_pull(place: Place, kind: str) -> None:
+    """It is attached and knows where to begin; before its reader does, more is written."""
+    topic = a_topic(place, BACKLOG)
+    race = Race(Stage.FOLLOW, lambda: publish(place, topic, MORE))
+    async with (
+        place.connect(probe=race) as connection,
+        await connection.subscribe(topic, durable="d", type=kind, start="earliest") as subscription,
+    ):
+        await race.over()
+        assert await offsets(subscription, BACKLOG + MORE) == list(range(BACKLOG + MORE))
+
+
+@every_type
+async def test_step_1_trimmed_below_the_first_pull(
+    place: Place, kind: str, kafkadur_admin: AdminClient
+) -> None:
+    """What is removed lies before where it begins: nothing of it was to be delivered."""
+    topic = a_topic(place, BACKLOG)
+    async with (
+        place.connect() as connection,
+        await connection.subscribe(topic, durable="d", type=kind, start="earliest") as subscription,
+    ):
+        assert await offsets(subscription, BACKLOG) == list(range(BACKLOG))
+    publish(place, topic, MORE)
+    race = Race(Stage.FOLLOW, lambda: trim(kafkadur_admin, topic, BACKLOG))
+    async with (
+        place.connect(probe=race) as connection,
+        await connection.subscribe(topic, durable="d", type=kind) as subscription,
+    ):
+        assert await offsets(subscription, MORE) == list(range(BACKLOG, BACKLOG + MORE))
+        await race.over()
+
+
+@every_type
+async def test_step_1_trimmed_above_the_first_pull(
+    place: Place, kind: str, kafkadur_admin: AdminClient
+) -> None:
+    """What is removed was to be delivered: that is said, and not passed over as a gap."""
+    topic = a_topic(place, BACKLOG)
+    race = Race(Stage.FOLLOW, lambda: trim(kafkadur_admin, topic, 10))
+    async with (
+        place.connect(probe=race) as connection,
+        await connection.subscribe(topic, durable="d", type=kind, start="earliest") as subscription,
+    ):
+        with pytest.raises(StateLost) as raised:
+            await subscription.receive(timeout=LIMIT_S)
+        speaks(raised.value, f"{topic}[0]")
+        await race.over()
+
+
+@every_type
+async def test_step_2_written_after_the_end_was_read(place: Place, kind: str) -> None:
+    """The reader has met the end; before the member knows, it is not the end any more."""
+    topic, told = a_topic(place, BACKLOG), Told()
+    race = Race(Stage.END, lambda: publish(place, topic, MORE))
+    async with (
+        place.connect(probe=race) as connection,
+        await connection.subscribe(
+            topic, durable="d", type=kind, start="earliest", on_event=told
+        ) as subscription,
+    ):
+        assert await offsets(subscription, BACKLOG + MORE) == list(range(BACKLOG + MORE))
+        await race.over()
+        await told.until(Event.CAUGHT_UP)
+
+
+@every_type
+async def test_step_3_read_while_the_exchange_is_on_its_way(place: Place, kind: str) -> None:
+    """The exchange with which it waits says how far was read; meanwhile more is read, and kept back."""
+    topic, told = a_topic(place), Told()
+    subscriptions: list[kafkadur.Subscription] = []
+
+    def write_and_read() -> None:
+        publish(place, topic, MORE)
+        wait_until(lambda: subscriptions[0].statistics()["lag"] >= MORE, "the reader has them")
+
+    race = Race(Stage.SEND, write_and_read, armed=False)
+    async with (
+        place.connect(probe=race) as connection,
+        await connection.subscribe(
+            topic, durable="d", type=kind, start="earliest", on_event=told
+        ) as subscription,
+    ):
+        subscriptions.append(subscription)
+        await told.until(Event.CAUGHT_UP)
+        race.arm()
+        subscription._member.poke()  # noqa: SLF001 - an exchange now, with nothing to say
+        await race.over()
+        assert await offsets(subscription, MORE) == list(range(MORE))
+        assert told.live == [Event.CAUGHT_UP]
+
+
+async def test_step_3_woken_before_it_waits(place: Place) -> None:
+    """Another member reports what came and has this one woken, while its own exchange is composed."""
+    topic = a_topic(place, partitions=2)
+    told = Told()
+    others: list[kafkadur.Subscription] = []
+
+    def write_elsewhere() -> None:
+        before = others[0].statistics()["exchanges"]
+        publish(place, topic, MORE, partition=1)
+        wait_until(lambda: others[0].statistics()["exchanges"] > before, "the other one has reported them")
+
+    race = Race(Stage.SEND, write_elsewhere, armed=False)
+    async with place.connect(probe=race) as connection, place.connect() as beside:
+        first = await connection.subscribe(topic, durable="d", window=MORE, start="earliest", on_event=told)
+        other = await beside.subscribe(topic, durable="d", window=3, start="earliest")
+        others.append(other)
+        await ready_to_receive(first, other)
+        race.arm()
+        first._member.poke()  # noqa: SLF001 - an exchange now, with nothing to say
+        await race.over()
+        held = await take(other, 3)  # its window is full: all else is for the first
+        seen = [d.offset for d in held] + await offsets(first, MORE - 3)
+        assert sorted(seen) == list(range(MORE))
+        for delivery in held:
+            await delivery.ack()
+        await nothing(other)
+
+
+async def ready_to_receive(*subscriptions: kafkadur.Subscription) -> None:
+    """Wait until these have caught up."""
+    for subscription in subscriptions:
+        await asyncio.to_thread(
+            wait_until, lambda s=subscription: s.statistics()["live"] == 1, "all have caught up"
+        )  # type: ignore[misc]  # a bound argument
+
+
+@every_type
+async def test_step_4_read_after_the_last_exchange_was_answered(place: Place, kind: str) -> None:
+    """The answer says there is nothing more; before it is taken in, more was written and read."""
+    topic, told = a_topic(place), Told()
+    subscriptions: list[kafkadur.Subscription] = []
+
+    def write_and_read() -> None:
+        publish(place, topic, MORE)
+        wait_until(lambda: subscriptions[0].statistics()["lag"] >= MORE, "the reader has them")
+
+    race = Race(Stage.ANSWERED, write_and_read, armed=False)
+    async with (
+        place.connect(probe=race) as connection,
+        await connection.subscribe(
+            topic, durable="d", type=kind, start="earliest", on_event=told
+        ) as subscription,
+    ):
+        subscriptions.append(subscription)
+        await told.until(Event.CAUGHT_UP)
+        race.arm()
+        subscription._member.poke()  # noqa: SLF001 - an exchange now, with nothing to say
+        await race.over()
+        assert await offsets(subscription, MORE) == list(range(MORE))
+
+
+@every_type
+@pytest.mark.parametrize("stage", [Stage.SEND, Stage.ANSWERED])
+async def test_step_4_the_last_exchange_fails(place: Place, kind: str, stage: Stage) -> None:
+    """It did not arrive, or its answer did not: it is made again, and applied once."""
+    topic, told = a_topic(place), Told()
+
+    def write_and_fail() -> None:
+        publish(place, topic, MORE)
+        raise CoordinatorUnavailable(state="a test says so")
+
+    race = Race(stage, write_and_fail, armed=False)
+    async with (
+        place.connect(probe=race) as connection,
+        await connection.subscribe(
+            topic, durable="d", type=kind, start="earliest", on_event=told
+        ) as subscription,
+    ):
+        await told.until(Event.CAUGHT_UP)
+        race.arm()
+        subscription._member.poke()  # noqa: SLF001 - an exchange now, with nothing to say
+        await race.over()
+        assert await offsets(subscription, MORE) == list(range(MORE))
+        assert told.live == [Event.CAUGHT_UP]
+
+
+@every_type
+async def test_step_4_the_connection_breaks_under_the_last_exchange(
+    place: Place, kind: str, redis_proxy: TcpProxy
+) -> None:
+    topic, told = a_topic(place, BACKLOG), Told()
+    redis = urlsplit(place.stack.redis)._replace(netloc=redis_proxy.address).geturl()
+
+    def write_and_cut() -> None:
+        publish(place, topic, MORE)
+        redis_proxy.cut()
+
+    race = Race(Stage.SEND, write_and_cut, armed=False)
+    async with (
+        place.connect(probe=race, redis=redis) as connection,
+        await connection.subscribe(
+            topic, durable="d", type=kind, start="earliest", on_event=told
+        ) as subscription,
+    ):
+        assert await offsets(subscription, BACKLOG) == list(range(BACKLOG))
+        race.arm()
+        subscription._member.poke()  # noqa: SLF001 - an exchange now, with nothing to say
+        await race.over()
+        assert await offsets(subscription, MORE) == list(range(BACKLOG, BACKLOG + MORE))
+
+
+@pytest.mark.parametrize("kind", ["shared", "serial", "priority", "key-ordered"])
+@pytest.mark.parametrize("stage", [Stage.READ, Stage.ANSWERED])
+async def test_step_5_the_lease_changes_under_what_the_last_exchange_brought(
+    place: Place, kind: str, stage: Stage
+) -> None:
+    """What it read, or what was granted, is not handed out yet: another member comes and gets its part."""
+    topic, told = a_topic(place, BACKLOG), Told()
+    newcomers: list[kafkadur.sync.Subscription] = []
+    newcomer = place.connect_sync()
+    newcomer.open()
+
+    def come() -> None:
+        newcomers.append(
+            newcomer.subscribe(topic, durable="d", type=kind, window=10, priority=5, preempt=True)
+        )
+
+    race = Race(stage, come, armed=False)
+    seen: list[int] = []
+    try:
+        async with (
+            place.connect(probe=race) as connection,
+            await connection.subscribe(
+                topic, durable="d", type=kind, window=10, start="earliest", on_event=told
+            ) as subscription,
+        ):
+            lock = threading.Lock()
+
+            def work() -> None:
+                while (delivery := newcomers[0].receive(timeout=LIMIT_S)) is not None:
+                    with lock:
+                        seen.append(delivery.offset)
+                    delivery.ack()
+
+            async def work_too() -> None:
+                async for delivery in subscription:
+                    with lock:
+                        seen.append(delivery.offset)
+                    await delivery.ack()
+
+            for delivery in await take(subscription, 1 if kind == "key-ordered" else 10):
+                seen.append(delivery.offset)
+                delivery.ack_nowait()
+            race.arm()
+            publish(place, topic, MORE)
+            mine = asyncio.create_task(work_too())
+            await race.over()
+            theirs = asyncio.create_task(asyncio.to_thread(work))
+            await asyncio.to_thread(wait_until, lambda: len(seen) >= BACKLOG + MORE, "all messages")
+            newcomers[0].stop()
+            subscription.stop()
+            await asyncio.gather(mine, theirs)
+    finally:
+        newcomer.close()
+    assert sorted(seen) == list(range(BACKLOG + MORE))
+    if kind != "shared":
+        assert seen == sorted(seen), "in order, whoever got them"
+
+
+@every_type
+@pytest.mark.parametrize("stage", [Stage.READ, Stage.END, Stage.ANSWERED])
+async def test_step_6_the_reader_begins_anew(place: Place, kind: str, stage: Stage) -> None:
+    """What is kept back and what was handed out comes from Kafka again: it is known by its offsets."""
+    topic, told = a_topic(place, BACKLOG), Told()
+    read_anew: list[Callable[[], None]] = []
+
+    def restart() -> None:
+        publish(place, topic, MORE)
+        read_anew[0]()
+
+    race = Race(stage, restart, armed=False)
+    async with (
+        place.connect(probe=race) as connection,
+        await connection.subscribe(
+            topic, durable="d", type=kind, start="earliest", window=20, on_event=told
+        ) as subscription,
+    ):
+        tail = connection._readers[subscription.member_id]._tail  # noqa: SLF001 - as a broken connection does it
+        read_anew.append(lambda: tail.follow(0, 0, tail._followed[0]))  # noqa: SLF001 - as above
+        seen = []
+        for n in range(BACKLOG + MORE):
+            if n == BACKLOG // 2:
+                race.arm()
+                publish(place, topic, MORE)
+            delivery = await next_of(subscription)
+            seen.append(delivery.offset)
+            await delivery.ack()
+        await race.over()
+        assert seen + await offsets(subscription, MORE) == list(range(BACKLOG + 2 * MORE))
+        await told.until(Event.CAUGHT_UP)
+
+
+@every_type
+async def test_step_7_live_until_its_leases_are_lost(place: Place, kind: str, redis_proxy: TcpProxy) -> None:
+    """Cut off for longer than its session, it is taken for dead; what is written meanwhile comes once."""
+    topic, told = a_topic(place, BACKLOG), Told()
+    redis = urlsplit(place.stack.redis)._replace(netloc=redis_proxy.address).geturl()
+    short = timedelta(seconds=1)
+    async with place.connect(redis=redis, session_timeout=short) as connection:
+        cut_off = await connection.subscribe(topic, durable="d", type=kind, start="earliest", on_event=told)
+        assert await offsets(cut_off, BACKLOG) == list(range(BACKLOG))
+        await told.until(Event.CAUGHT_UP)
+        redis_proxy.cut(refuse=True)
+        async with place.connect(session_timeout=short) as beside:
+            other = await attach_when_free(beside, topic, kind)
+            await alone(beside)
+            publish(place, topic, MORE)
+            assert await offsets(other, MORE) == list(range(BACKLOG, BACKLOG + MORE))
+        publish(place, topic, MORE)
+        redis_proxy.resume()
+        after = BACKLOG + MORE
+        assert await offsets(cut_off, MORE) == list(range(after, after + MORE))
+        await told.until(Event.CAUGHT_UP, Event.FELL_BEHIND, Event.CAUGHT_UP)
+
+
+async def alone(connection: kafkadur.Connection) -> None:
+    """Wait until the other member is taken for dead."""
+    deadline = time.monotonic() + LIMIT_S
+    while (known := await connection.known("d")) is None or len(known.members) > 1:
+        assert time.monotonic() < deadline, known
+        await asyncio.sleep(0.02)
+
+
+async def attach_when_free(connection: kafkadur.Connection, topic: str, kind: str) -> kafkadur.Subscription:
+    """Attach as soon as nobody else is in the way."""
+    deadline = time.monotonic() + LIMIT_S
+    while True:
+        try:
+            return await connection.subscribe(topic, durable="d", type=kind)
+        except kafkadur.SubscriptionActive:
+            assert time.monotonic() < deadline
+            await asyncio.sleep(0.02)
+
+
+@every_type
+async def test_fall_back_written_and_read_anew_while_the_buffer_is_full(place: Place, kind: str) -> None:
+    """A reader that paused is sent back to the beginning, and more is written."""
+    topic, told = a_topic(place), Told()
+    async with (
+        place.connect() as connection,
+        await connection.subscribe(
+            topic, durable="d", type=kind, start="earliest", window=100, on_event=told
+        ) as subscription,
+    ):
+        await told.until(Event.CAUGHT_UP)
+        await asyncio.to_thread(publish, place, topic, 2 * BUFFER)
+        await told.until(Event.CAUGHT_UP, Event.FELL_BEHIND)
+        tail = connection._readers[subscription.member_id]._tail  # noqa: SLF001 - as a broken connection does it
+        tail.follow(0, 0, tail._followed[0])  # noqa: SLF001 - as above
+        await asyncio.to_thread(publish, place, topic, MORE)
+        seen = []
+        while len(seen) < 2 * BUFFER + MORE:
+            batch = await subscription.receive_batch(500, timeout=LIMIT_S)
+            assert batch is not None, (len(seen), subscription.statistics())
+            for delivery in batch:
+                seen.append(delivery.offset)
+                delivery.ack_nowait()
+        assert seen == list(range(2 * BUFFER + MORE))
+        await nothing(subscription)
+        await told.until(Event.CAUGHT_UP, Event.FELL_BEHIND, Event.CAUGHT_UP)
