@@ -116,6 +116,12 @@ class KeyRouter:
         for lane in self._of(partition):
             self._member.expire(lane, offset)
 
+    def expiring(self, until: Mapping[int, int]) -> None:
+        """Messages before these offsets of partitions expire soon."""
+        self._member.expiring(
+            {lane: offset for partition, offset in until.items() for lane in self._of(partition)}
+        )
+
     def _reached(self, partition: int, offset: int, number: int) -> Mapping[int, int]:
         """Note how far a partition was read; returns the lanes that want to know."""
         with self._lock:

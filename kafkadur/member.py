@@ -12,6 +12,7 @@ from __future__ import annotations
 import logging
 import re
 import threading
+from bisect import bisect_left
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
@@ -117,6 +118,18 @@ class Confirmation(Protocol):
 
     def resolve(self, error: KafkadurError | None) -> None:
         """The verdict is confirmed, or failed with `error`."""
+
+
+def _cut(pieces: Iterable[Piece], at: int) -> Iterable[Piece]:
+    """The same records, none of the pieces reaching over offset `at`."""
+    for messages, first, offsets in pieces:
+        index = at - first if offsets is None else bisect_left(offsets, at)
+        if 0 < index < len(messages):
+            yield messages[:index], first, None if offsets is None else offsets[:index]
+            second = at if offsets is None else offsets[index]
+            yield messages[index:], second, None if offsets is None else offsets[index:]
+        else:
+            yield messages, first, offsets
 
 
 @dataclass(slots=True)
@@ -281,9 +294,11 @@ class Member:
         self._unserved: set[int] = set()
         #: lanes whose avail was reported since they were claimed: only then does a death count all attempts
         self._warm: set[int] = set()
-        #: first offset that Kafka keeps, where it removed something; expired offsets that are not reported yet
+        #: first offset that Kafka keeps, where it removed something; expired offsets not reported yet
         self._kept: dict[int, int] = {}
         self._expired: dict[int, int] = {}
+        #: offsets before which messages expire soon, if they are to be rescued
+        self._rescue_before: dict[int, int] = {}
         self._touch: set[int] = set(range(self.partitions))
         self._wake_at: float | None = None
         self._force = True
@@ -411,6 +426,12 @@ class Member:
         with self.lock:
             self._kept[partition] = max(offset, self._kept.get(partition, 0))
 
+    def expiring(self, until: Mapping[int, int]) -> None:
+        """Messages before these offsets expire soon: they are rescued where that is wanted."""
+        if self.definition.redelivery.rescue:
+            with self.lock:
+                self._rescue_before = dict(until)
+
     def end_at(self, partition: int, offset: int, number: int) -> None:
         """The log of a partition that is followed ends at `offset` now.
 
@@ -534,21 +555,24 @@ class Member:
         pieces, reached = feed.take(start, end)
         lease.fill = start
         target = self._urgent if self.lane and not lease.lane else self._ready
-        if self._is_used_up(lease.attempts):
-            target = deque()
+        used_up, until = self._is_used_up(lease.attempts), self._rescue_before.get(lease.partition, 0)
+        buried: list[Chunk] = []
         self._used_records += sum(len(piece[0]) for piece in pieces)
         if lease.point and self.keyed:
             pieces = list(self._of_lane(pieces, lease.partition))
-        for messages, first, offsets in pieces if self._takes is None else self._filtered(pieces):
+        taken = pieces if self._takes is None else self._filtered(pieces)
+        for messages, first, offsets in taken if start >= until else _cut(taken, until):
+            given_up = used_up or first < until
             self._gap(lease, lease.fill, first)
             size = sum(map(len, messages))
             self._mean_size += (size / len(messages) - self._mean_size) * 0.1
-            if self.keyed and not self._is_used_up(lease.attempts):
+            if self.keyed and not given_up:
                 where = range(first, first + len(messages)) if offsets is None else offsets
                 arrived = self._arrived.setdefault(lease.partition, [])
                 arrived += map(Record, repeat(lease), where, messages)
             else:
-                target.extend(self._chunks(lease, messages, first, offsets, size))
+                chunks = self._chunks(lease, messages, first, offsets, size)
+                (buried if given_up else target).extend(chunks)
                 self._queued += len(messages)
             if offsets is None:
                 lease.fill = first + len(messages)
@@ -558,11 +582,12 @@ class Member:
                 lease.fill = offsets[-1] + 1
         self._gap(lease, lease.fill, reached)
         lease.fill = reached
-        if self._is_used_up(lease.attempts):
-            for chunk in target:
-                self._bury_all(chunk)
-            return False
-        return bool(pieces)
+        for chunk in buried:
+            if used_up:
+                self._bury_all(chunk, Cause.ATTEMPTS, "its holders died")
+            else:
+                self._bury_all(chunk, Cause.EXPIRING, "retention is about to remove it")
+        return bool(pieces) and not buried
 
     # -- lanes of keys
 
@@ -719,12 +744,12 @@ class Member:
                 self._note_expired(lease.partition, start, min(end, self._kept[lease.partition]))
 
     def _note_expired(self, partition: int, start: int, end: int) -> None:
-        """Unsettled offsets that Kafka does not keep any more: the only loss that this layer cannot prevent."""
+        """Unsettled offsets that Kafka does not keep any more: the loss that this layer cannot prevent."""
         self._expired[partition] = self._expired.get(partition, 0) + end - start
         self.teller.note(Event.EXPIRED)
         _log.error(
-            "Kafka removed unsettled messages. State: %d offsets, %d to %d of %s[%d]. Owner: subscription %s. "
-            "Remedy: keep messages longer than consumers are away or behind, or have them rescued "
+            "Kafka removed unsettled messages. State: %d offsets, %d to %d of %s[%d]. Owner: subscription "
+            "%s. Remedy: keep messages longer than consumers are away or behind, or have them rescued "
             "(Redelivery(rescue=True)).",
             end - start,
             start,
@@ -754,15 +779,15 @@ class Member:
         most = self._policy.max_attempts
         return most is not None and attempts >= most
 
-    def _bury_all(self, chunk: Chunk) -> None:
-        """Records whose attempts were used up by holders that died: nobody gets them any more."""
+    def _bury_all(self, chunk: Chunk, cause: Cause, reason: str) -> None:
+        """Records that nobody gets any more."""
         size = len(chunk.messages)
         self._count_out(chunk, size)
         chunk.handed = size
         chunk.verdicts[:] = bytes((REJECTED,)) * size
         self._active.append(chunk)
         for index in range(size):
-            self._give_up(chunk, index, Cause.ATTEMPTS, "its holders died", chunk.lease.attempts)
+            self._give_up(chunk, index, cause, reason, chunk.lease.attempts)
 
     def _give_up(self, chunk: Chunk, index: int, cause: Cause, reason: str, attempts: int) -> None:
         """Mark a record as rejected and have its dead letter written."""

@@ -31,6 +31,7 @@ from kafkadur.pump import Pump, Served
 from kafkadur.readers import PointReader, Readers, TailReader
 from kafkadur.settings import Settings, settings
 from kafkadur.stages import Probe, no_probe
+from kafkadur.watch import RetentionWatch, Watched
 from kafkadur_coordinators import presence as presences
 from kafkadur_coordinators.interface import Known, Rank
 from kafkadur_coordinators.journal import Journal
@@ -131,6 +132,11 @@ class Connection:
         self._journal: Journal | None = None
         self._lifecycle: Lifecycle | None = None
         self._dead_letters = DeadLetters(settings.kafka)
+        self._watched: dict[str, Watched] = {}
+        self._watch = RetentionWatch(
+            lambda: Topics(settings.kafka, timeout=settings.kafka_timeout.total_seconds()),
+            every=settings.retention_check.total_seconds(),
+        )
         self._readers: dict[str, Readers] = {}
         self._subscriptions: list[Subscription] = []
         self._producers: list[Producer] = []
@@ -189,6 +195,7 @@ class Connection:
                 await subscription.close()
             except KafkadurError as error:
                 failed = failed or error
+        self._watch.close()
         self._dead_letters.close()
         for producer in self._producers:
             producer.close()
@@ -412,6 +419,9 @@ class Connection:
         served.member.reading = router or readers
         self._readers[served.session.member] = readers
         readers.start()
+        if attachment.key.durable:
+            self._watched[served.session.member] = router or served.member
+            self._watch.add(router or served.member, topic, attachment.topic.partitions)
 
     def leave(self, served: Served) -> Future[int]:
         """Part of closing a subscription.
@@ -426,6 +436,9 @@ class Connection:
             self._dead_letters.flush(_LAST_LETTERS)
             unconfirmed = pump.leave(served)
             self._readers.pop(served.session.member).close()
+            watched = self._watched.pop(served.session.member, None)
+            if watched is not None:
+                self._watch.remove(watched)
             return unconfirmed
 
         self._subscriptions = [

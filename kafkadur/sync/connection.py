@@ -32,6 +32,7 @@ from kafkadur.stages import Probe, no_probe
 from kafkadur.sync.session import Session
 from kafkadur.sync.subscription import Subscription
 from kafkadur.sync.waiting import Signal, nudge, outcome
+from kafkadur.watch import RetentionWatch, Watched
 from kafkadur_coordinators import presence as presences
 from kafkadur_coordinators.interface import Known, Rank
 from kafkadur_coordinators.journal import Journal
@@ -126,6 +127,11 @@ class Connection:
         self._journal: Journal | None = None
         self._lifecycle: Lifecycle | None = None
         self._dead_letters = DeadLetters(settings.kafka)
+        self._watched: dict[str, Watched] = {}
+        self._watch = RetentionWatch(
+            lambda: Topics(settings.kafka, timeout=settings.kafka_timeout.total_seconds()),
+            every=settings.retention_check.total_seconds(),
+        )
         self._readers: dict[str, Readers] = {}
         self._subscriptions: list[Subscription] = []
         self._producers: list[Producer] = []
@@ -182,6 +188,7 @@ class Connection:
                 subscription.close()
             except KafkadurError as error:
                 failed = failed or error
+        self._watch.close()
         self._dead_letters.close()
         for producer in self._producers:
             producer.close()
@@ -403,6 +410,9 @@ class Connection:
         served.member.reading = router or readers
         self._readers[served.session.member] = readers
         readers.start()
+        if attachment.key.durable:
+            self._watched[served.session.member] = router or served.member
+            self._watch.add(router or served.member, topic, attachment.topic.partitions)
 
     def leave(self, served: Served) -> Future[int]:
         """Part of closing a subscription.
@@ -417,6 +427,9 @@ class Connection:
             self._dead_letters.flush(_LAST_LETTERS)
             unconfirmed = pump.leave(served)
             self._readers.pop(served.session.member).close()
+            watched = self._watched.pop(served.session.member, None)
+            if watched is not None:
+                self._watch.remove(watched)
             return unconfirmed
 
         self._subscriptions = [

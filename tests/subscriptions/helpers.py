@@ -147,3 +147,33 @@ def speaks(error: kafkadur.KafkadurError, *words: str) -> None:
 def duplicates(values: Sequence[int]) -> set[int]:
     """The values that are there more than once."""
     return {value for value, count in Counter(values).items() if count > 1}
+
+
+def dead_letters(place: Place, topic: str, count: int) -> list[confluent_kafka.Message]:
+    """The first dead letters of a topic; fails when there are not so many in time, or more."""
+    consumer = confluent_kafka.Consumer(
+        {
+            "bootstrap.servers": place.stack.kafka,
+            "group.id": f"{place.namespace}-dead",
+            "auto.offset.reset": "earliest",
+            "enable.auto.commit": False,
+            "enable.partition.eof": True,
+        }
+    )
+    try:
+        partition = confluent_kafka.TopicPartition(f"{topic}.dead", 0, 0)
+        consumer.assign([partition])
+        found: list[confluent_kafka.Message] = []
+        deadline = time.monotonic() + LIMIT_S
+        while time.monotonic() < deadline:
+            message = consumer.poll(0.1)
+            if message is None:
+                continue
+            if message.error() is None:
+                found.append(message)
+            elif len(found) >= count:
+                break
+        assert len(found) == count, [message.value() for message in found]
+        return found
+    finally:
+        consumer.close()
