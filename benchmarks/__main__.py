@@ -8,6 +8,7 @@ goals say.
 from __future__ import annotations
 
 import json
+import signal
 import sys
 from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Annotated
@@ -119,6 +120,7 @@ def _main(
             f"unknown or missing: {', '.join(sorted(unknown))}; there are: {', '.join(systems.available())}"
         )
         raise typer.BadParameter(message)
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # as Ctrl-C: members, topics and servers go
     report = Report(workload=workload, runs=runs, recorder_ns=recorder.cost_ns())
     try:
         with _servers(kafka, redis) as servers, Plan(servers) as plan:

@@ -121,18 +121,20 @@ class _Noting(Recorder):
         super().__init__(progress=[0], slot=0, target=0, idle_s=0.0)
         self._notes = notes
         self._pipe = pipe
+        self._order: object = None
 
     def more(self) -> bool:
-        """Go on: members end by what they are told."""
+        """Hear what is to be done with the next message; raises EOFError when the parent is gone."""
+        if self._pipe.poll():
+            self._order = self._pipe.recv()
         return True
 
     def handle(self, value: bytes) -> None:
         """Note a message, unless it is the one to close with."""
-        order = self._pipe.recv() if self._pipe.poll() else None
-        if order is Order.CLOSE:
+        if self._order is Order.CLOSE:
             raise _Closing
         self._notes.add(payload.sequence(value))
-        if order is Order.STAND:
+        if self._order is Order.STAND:
             self._stand()
 
     def _stand(self) -> NoReturn:
