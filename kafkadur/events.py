@@ -10,3 +10,9 @@ class Event(StrEnum):
     BECAME_ACTIVE = "became-active"
     #: somebody else holds it, or it is not known any more whether this member does
     BECAME_STANDBY = "became-standby"
+    #: its handler failed so often that nothing is handed out for a while
+    BREAKER_OPENED = "breaker-opened"
+    #: after that while one message is tried
+    BREAKER_HALF_OPENED = "breaker-half-opened"
+    #: that one succeeded, and messages come again
+    BREAKER_CLOSED = "breaker-closed"

@@ -37,6 +37,7 @@ from kafkadur.feed import Feed, Piece, ReadBatch
 from kafkadur.filtering import Takes
 from kafkadur.holding import Holding
 from kafkadur.keyed import Keys, Record
+from kafkadur.serialization import RAW
 from kafkadur_coordinators.interface import (
     MAX_PARTITIONS,
     Attached,
@@ -69,6 +70,8 @@ _SMALL_SPAN = 512
 MOST_BEHIND = 100_000
 #: Offsets that are read ahead at most for the sake of a selector.
 MOST_SCANNED = 50_000
+#: Records given back at once.
+_AT_ONCE = 1_000
 #: Records over which the part that a selector takes is averaged.
 _LATELY = 100_000
 #: Up to so many members that take turns read on while others have theirs: each uses an eighth of it.
@@ -173,6 +176,11 @@ class Member:
         self.on_ready: Callable[[], None] = lambda: None
         #: called (any thread, lock not held) with whether this member holds the lanes now
         self.on_standing: Callable[[bool], None] = lambda _: None
+        #: called (any thread, lock held: must not block) with partition, offset and delay (ms, -1: as the
+        #: policy says) of a record that is rolled back
+        self.on_rolled_back: Callable[[int, int, int], None] | None = None
+        #: deserializers
+        self.decoding = RAW
         #: nothing of a lane may be handed out: it is offered, or asked for. Read without the lock by
         #: `subscription._one_by_one`, which marks a record before it looks; `_compose` sets this before it
         #: looks at the marks.
@@ -183,6 +191,8 @@ class Member:
         self.withheld = False
         #: the subscription is paused
         self.paused = False
+        #: this member has no room for anything: its circuit breaker is open
+        self.resting = False
         self.closing = False
         self.failed: KafkadurError | None = None
         #: acknowledgements without waiting that were refused, not told to anybody yet
@@ -701,12 +711,12 @@ class Member:
             )
         )
 
-    def reject(self, chunk: Chunk, index: int, reason: str) -> bool:
+    def reject(self, chunk: Chunk, index: int, reason: str, cause: Cause = Cause.REJECTED) -> bool:
         """Give a record in the application's hands up; whether it was still there."""
         with self.lock:
             if chunk.verdicts[index] != HANDED:
                 return False
-            self._give_up(chunk, index, Cause.REJECTED, reason, chunk.lease.attempts + 1)
+            self._give_up(chunk, index, cause, reason, chunk.lease.attempts + 1)
             return True
 
     def when_written(self, chunk: Chunk, index: int, confirmation: Confirmation) -> None:
@@ -971,6 +981,8 @@ class Member:
             if delay < 0 and not self._policy.backoff:
                 delay = 0
             chunk.delays[index] = delay
+            if self.on_rolled_back is not None:
+                self.on_rolled_back(chunk.lease.partition, chunk.offset(index), delay)
             if self.lane and not self.keyed and (delay == 0 or self.window == 1 or self.strict):
                 self._hold_back(chunk, index)
             chunk.verdicts[index] = ROLLED_BACK
@@ -1313,6 +1325,8 @@ class Member:
     def _credit(self, sending: int) -> int:
         if self.lane:
             return 1
+        if self.resting:
+            return 0
         if self._takes is not None:
             return self._scan_credit()
         held = sum(lease.open for lease in self._leases.values()) - sending
@@ -1595,6 +1609,26 @@ class Member:
             self._follow_number += 1
             self._feeds[partition] = Feed(start, self._follow_number)
             self.reading.follow(partition, start, self._follow_number)
+
+    # -- resting
+
+    def rest(self) -> None:
+        """Ask for nothing until `wake_up`, and give back what is not in the application's hands.
+
+        What others can have goes to them: of a shared subscription everything. A lane stays where it is.
+        """
+        with self.lock:
+            self.resting = True
+        if not self.lane:
+            while (block := self.next_block(_AT_ONCE)) is not None:
+                chunk, start, end = block
+                chunk.verdicts[start:end] = bytes((RELEASED,)) * (end - start)
+        self.poke()
+
+    def wake_up(self) -> None:
+        """Ask for messages again."""
+        self.resting = False
+        self.poke()
 
     # -- leaving
 
