@@ -94,10 +94,6 @@ class Decoding:
         return _synchronous(result, deserializer, f"{field}_deserializer")
 
 
-#: Of a subscription without deserializers.
-RAW = Decoding()
-
-
 class Encoding:
     """The serializers of one producer."""
 
@@ -197,3 +193,7 @@ def _chain(error: BaseException) -> Iterator[BaseException]:
         seen.add(id(link))
         yield link
         link = link.__cause__ or (None if link.__suppress_context__ else link.__context__)
+
+
+#: Of a subscription without deserializers.
+RAW = Decoding()
