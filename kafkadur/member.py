@@ -70,8 +70,6 @@ _SMALL_SPAN = 512
 MOST_BEHIND = 100_000
 #: Offsets that are read ahead at most for the sake of a selector.
 MOST_SCANNED = 50_000
-#: Records given back at once.
-_AT_ONCE = 1_000
 #: Records over which the part that a selector takes is averaged.
 _LATELY = 100_000
 #: Up to so many members that take turns read on while others have theirs: each uses an eighth of it.
@@ -394,7 +392,7 @@ class Member:
     def _after_reading(self, news: bool) -> None:  # noqa: FBT001 - of this module
         if news:
             self.on_ready()
-        if self._wants_avail() or self._only_filtered():
+        if self._wants_avail() or self._only_filtered() or (news and self._keeps_nothing()):
             self.poke()
 
     def _wants_avail(self) -> bool:
@@ -1105,6 +1103,8 @@ class Member:
         return quiet + verdicts.count(RETURNED, low, handed) != handed - low
 
     def _compose(self, now: float) -> Exchange:
+        if self._keeps_nothing():
+            self._release_ready()
         chosen = self._choose_partitions(now)
         settled: dict[int, list[Settled]] = {}
         returned: dict[int, list[Returned]] = {}
@@ -1435,6 +1435,7 @@ class Member:
             self._confirm = [item for item in self._confirm if not item[0].lease.lost]
             # what was read while this exchange was under way
             self._force = self._force or self._wants_avail() or self._only_filtered()
+            self._force = self._force or (self._keeps_nothing() and bool(self._ready or self._urgent))
         if moved:
             self.on_standing(reply.standing is not Standing.STANDBY)
         for chunk, confirmation in gone:
@@ -1617,18 +1618,28 @@ class Member:
 
         What others can have goes to them: of a shared subscription everything. A lane stays where it is.
         """
-        with self.lock:
-            self.resting = True
-        if not self.lane:
-            while (block := self.next_block(_AT_ONCE)) is not None:
-                chunk, start, end = block
-                chunk.verdicts[start:end] = bytes((RELEASED,)) * (end - start)
+        self.resting = True
         self.poke()
 
     def wake_up(self) -> None:
         """Ask for messages again."""
         self.resting = False
         self.poke()
+
+    def _keeps_nothing(self) -> bool:
+        """Whether what was read for this member's leases goes back at once."""
+        return self.resting and not self.lane
+
+    def _release_ready(self) -> None:
+        for chunk in [*self._urgent, *self._ready]:
+            end = len(chunk.messages)
+            chunk.verdicts[chunk.handed :] = bytes((RELEASED,)) * (end - chunk.handed)
+            chunk.handed = end
+            self._count_out(chunk, end)
+            if chunk not in self._active:
+                self._active.append(chunk)
+        self._urgent.clear()
+        self._ready.clear()
 
     # -- leaving
 
