@@ -180,7 +180,7 @@ def may_heal(error: BaseException) -> bool:
 
 def _is_outage(error: BaseException) -> bool:
     status = getattr(error, "http_status_code", None)
-    if isinstance(status, int) and status > 0:
+    if isinstance(status, int):
         return status in _MAY_CHANGE or status >= 500  # noqa: PLR2004 - from there on the server is at fault
     return isinstance(error, OSError) or type(error).__module__.startswith(_TRANSPORTS)
 

@@ -186,6 +186,19 @@ def test_a_handover_ends_the_waiting() -> None:
     assert world.lines.enter(Given(2))
 
 
+def test_a_handover_ends_the_waiting_of_a_key_that_is_at_work_too() -> None:
+    world = World()
+    later, earlier = Given(5), Given(3)
+    world.lines.enter(later)
+    world.roll_back(later, 60_000)
+    assert world.lines.enter(earlier), "an earlier holder had rolled it back"
+    world.handovers += 1
+    assert not world.lines.enter(Given(6)), "it waits in line"
+    following = world.done(earlier)
+    assert following is not None
+    assert following.offset == 6
+
+
 def test_after_the_end_everything_goes_back() -> None:
     world = World()
     first, second, third = Given(1), Given(2), Given(3, b"b")
