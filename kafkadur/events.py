@@ -28,6 +28,12 @@ class Event(StrEnum):
     FELL_BEHIND = "fell-behind"
     #: Kafka removed messages that were not settled: they are lost; the log says which.
     EXPIRED = "expired"
+    #: its handler failed so often that nothing is handed out for a while
+    BREAKER_OPENED = "breaker-opened"
+    #: after that while one message is tried
+    BREAKER_HALF_OPENED = "breaker-half-opened"
+    #: that one succeeded, and messages come again
+    BREAKER_CLOSED = "breaker-closed"
 
 
 class Teller:

@@ -43,6 +43,7 @@ from kafkadur.following import Following
 from kafkadur.holding import Holding
 from kafkadur.keyed import Keys, Record
 from kafkadur.live import Behind, LiveEnd
+from kafkadur.serialization import RAW
 from kafkadur_coordinators.interface import (
     MAX_PARTITIONS,
     Attached,
@@ -214,6 +215,11 @@ class Member:
         self.teller = Teller()
         #: records that are handed out, and that the application has not received yet
         self.unreceived: Callable[[], int] = lambda: 0
+        #: called (any thread, lock held: must not block) with partition, offset and delay (ms, -1: as the
+        #: policy says) of a record that is rolled back
+        self.on_rolled_back: Callable[[int, int, int], None] | None = None
+        #: deserializers
+        self.decoding = RAW
         #: nothing of a lane may be handed out: it is offered, or asked for. Read without the lock by
         #: `subscription._one_by_one`, which marks a record before it looks; `_compose` sets this before it
         #: looks at the marks.
@@ -222,17 +228,16 @@ class Member:
         self.read_ahead = max(2 * window, 10_000)
         self._live = LiveEnd(buffer=self.read_ahead)
         self._judge_at = float("-inf")
-        #: new messages of a lane wait for one that was rolled back; read without the lock, as `frozen`
-        self.withheld = False
         #: the subscription is paused
         self.paused = False
+        #: this member has no room for anything: its circuit breaker is open
+        self.resting = False
         self.closing = False
         self.failed: KafkadurError | None = None
         #: acknowledgements without waiting that were refused, not told to anybody yet
         self.fenced_acks = 0
         #: records whose lease went while they were in the application's hands, not told to anybody yet
         self._lost_hands = 0
-        self.redelivered_seen = 0
         #: how often leases were lost: what was taken for the application before may be stale
         self.losses = 0
         self._follow_number = 0
@@ -250,6 +255,7 @@ class Member:
         self._pending: Exchange | None = None
         self._standing = Standing.STANDBY
         self.frozen = False
+        #: new messages of a lane wait for one that was rolled back; read without the lock, as `frozen`
         self.withheld = False
         if self.holding is not None:
             self.holding.clear()
@@ -464,7 +470,7 @@ class Member:
     def _after_reading(self, news: bool) -> None:  # noqa: FBT001 - of this module
         if news:
             self.on_ready()
-        if self._wants_avail() or self._only_filtered():
+        if self._wants_avail() or self._only_filtered() or (news and self._keeps_nothing()):
             self.poke()
 
     def _wants_avail(self) -> bool:
@@ -804,12 +810,12 @@ class Member:
             )
         )
 
-    def reject(self, chunk: Chunk, index: int, reason: str) -> bool:
+    def reject(self, chunk: Chunk, index: int, reason: str, cause: Cause = Cause.REJECTED) -> bool:
         """Give a record in the application's hands up; whether it was still there."""
         with self.lock:
             if chunk.verdicts[index] != HANDED:
                 return False
-            self._give_up(chunk, index, Cause.REJECTED, reason, chunk.lease.attempts + 1)
+            self._give_up(chunk, index, cause, reason, chunk.lease.attempts + 1)
             return True
 
     def when_written(self, chunk: Chunk, index: int, confirmation: Confirmation) -> None:
@@ -1138,6 +1144,8 @@ class Member:
             if delay < 0 and not self._policy.backoff:
                 delay = 0
             chunk.delays[index] = delay
+            if self.on_rolled_back is not None:
+                self.on_rolled_back(chunk.lease.partition, chunk.offset(index), delay)
             if self.lane and not self.keyed and (delay == 0 or self.window == 1 or self.strict):
                 self._hold_back(chunk, index)
             chunk.verdicts[index] = ROLLED_BACK
@@ -1260,6 +1268,8 @@ class Member:
         return quiet + verdicts.count(RETURNED, low, handed) != handed - low
 
     def _compose(self, now: float) -> Exchange:
+        if self._keeps_nothing():
+            self._release_ready()
         chosen = self._choose_partitions(now)
         settled: dict[int, list[Settled]] = {}
         returned: dict[int, list[Returned]] = {}
@@ -1498,6 +1508,8 @@ class Member:
     def _credit(self, sending: int) -> int:
         if self.lane:
             return 1
+        if self.resting:
+            return 0
         if self._takes is not None:
             return self._scan_credit()
         held = sum(lease.open for lease in self._leases.values()) - sending
@@ -1611,6 +1623,7 @@ class Member:
             self._confirm = [item for item in self._confirm if not item[0].lease.lost]
             # what was read while this exchange was under way
             self._force = self._force or self._wants_avail() or self._only_filtered()
+            self._force = self._force or (self._keeps_nothing() and bool(self._ready or self._urgent))
         self.teller.tell()
         for chunk, confirmation in gone:
             confirmation.resolve(self._verdict_of(chunk))
@@ -1720,7 +1733,6 @@ class Member:
         if lease.alone:
             self._alone.add(lease.token)
         if grant.kind == "runs":
-            self.redelivered_seen += lease.open if lease.redelivered else 0
             self._hold -= {
                 (p, o) for p, o in self._hold if p == lease.partition and lease.start <= o < lease.end
             }
@@ -1795,6 +1807,36 @@ class Member:
             self._follow_number += 1
             self._feeds[partition] = Feed(start, self._follow_number)
             self.reading.follow(partition, start, self._follow_number)
+
+    # -- resting
+
+    def rest(self) -> None:
+        """Ask for nothing until `wake_up`, and give back what is not in the application's hands.
+
+        What others can have goes to them: of a shared subscription everything. A lane stays where it is.
+        """
+        self.resting = True
+        self.poke()
+
+    def wake_up(self) -> None:
+        """Ask for messages again."""
+        self.resting = False
+        self.poke()
+
+    def _keeps_nothing(self) -> bool:
+        """Whether what was read for this member's leases goes back at once."""
+        return self.resting and not self.lane
+
+    def _release_ready(self) -> None:
+        for chunk in [*self._urgent, *self._ready]:
+            end = len(chunk.messages)
+            chunk.verdicts[chunk.handed :] = bytes((RELEASED,)) * (end - chunk.handed)
+            chunk.handed = end
+            self._count_out(chunk, end)
+            if chunk not in self._active:
+                self._active.append(chunk)
+        self._urgent.clear()
+        self._ready.clear()
 
     # -- leaving
 

@@ -8,7 +8,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import confluent_kafka
 import pytest
@@ -22,6 +22,9 @@ from kafkadur.stack import Stack
 LIMIT_S = 20.0
 #: Seconds of silence that show that nothing comes.
 SILENCE_S = 0.3
+
+V = TypeVar("V")
+K = TypeVar("K")
 
 TYPES = ("shared", "exclusive")
 both_types = pytest.mark.parametrize("kind", TYPES)
@@ -90,7 +93,7 @@ def numbers(deliveries: Iterable[kafkadur.Delivery | kafkadur.sync.Delivery]) ->
     return [number(delivery) for delivery in deliveries]
 
 
-async def next_of(subscription: kafkadur.Subscription) -> kafkadur.Delivery:
+async def next_of(subscription: kafkadur.Subscription[V, K]) -> kafkadur.Delivery[V, K]:
     """The next delivery; fails the test when none comes."""
     delivery = await subscription.receive(timeout=LIMIT_S)
     if delivery is None:
@@ -103,7 +106,7 @@ async def take(subscription: kafkadur.Subscription, count: int) -> list[kafkadur
     return [await next_of(subscription) for _ in range(count)]
 
 
-async def nothing(subscription: kafkadur.Subscription) -> None:
+async def nothing(subscription: kafkadur.Subscription[object, object]) -> None:
     """Fail the test when a delivery comes within `SILENCE_S`."""
     delivery = await subscription.receive(timeout=SILENCE_S)
     assert delivery is None, delivery

@@ -127,7 +127,13 @@ async def test_what_is_about_to_expire_is_rescued(
     async with (
         place.connect(retention_check=0.05) as connection,
         await connection.subscribe(
-            topic, durable="d", type=kind, start="earliest", window=2, redelivery=Redelivery(rescue=True)
+            topic,
+            durable="d",
+            type=kind,
+            start="earliest",
+            window=2,
+            unconfirmed=1,
+            redelivery=Redelivery(rescue=True),
         ) as subscription,
     ):
         held = await take(subscription, 1 if kind == "key-ordered" else 2)
@@ -145,6 +151,7 @@ async def test_what_is_about_to_expire_is_rescued(
     assert sorted([*found, *(int(letter.value() or b"-1") for letter in letters)]) == list(range(53))
     assert {50, 51, 52} <= set(found)
     assert len(letters) > 20, "what was not in hands or read already is rescued"
-    causes = {value for letter in letters for name, value in letter.headers() or () if name == CAUSE}
+    headers: list[Any] = [header for letter in letters for header in letter.headers() or ()]
+    causes = {value for name, value in headers if name == CAUSE}
     assert causes == {b"expiring"}
     assert info(place).backlog == 0
