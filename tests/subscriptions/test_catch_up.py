@@ -19,7 +19,7 @@ from confluent_kafka.admin import AdminClient
 import kafkadur
 from kafkadur import CoordinatorUnavailable, Event, StateLost
 from kafkadur.stack import TcpProxy
-from kafkadur.stages import Stage
+from kafkadur.stages import Probe, Stage
 from tests.subscriptions.helpers import LIMIT_S, Place, next_of, nothing, speaks, take, wait_until
 
 TYPES = ("shared", "exclusive", "priority", "serial", "key-ordered")
@@ -27,6 +27,8 @@ every_type = pytest.mark.parametrize("kind", TYPES)
 #: Messages that wait when a member comes, and those that a race adds.
 BACKLOG = 300
 MORE = 50
+#: Seconds that are less than half a session, and more than anything takes that does not wait for that.
+AT_ONCE_S = 4.0
 #: Records that a reader holds back at most with a small window: the buffer of a live member.
 BUFFER = 10_000
 
@@ -82,6 +84,35 @@ class Race:
             raise self.failed
 
 
+class Hold:
+    """Holds a thread at a stage from when it is armed until it is let go: then it cannot help."""
+
+    def __init__(self, stage: Stage) -> None:
+        self._stage = stage
+        self._go = threading.Event()
+        self._go.set()
+
+    def arm(self) -> None:
+        self._go.clear()
+
+    def let_go(self) -> None:
+        self._go.set()
+
+    def __call__(self, stage: Stage) -> None:
+        if stage is self._stage:
+            self._go.wait(LIMIT_S)
+
+
+def both(*probes: Probe) -> Probe:
+    """Several probes, one after the other."""
+
+    def probe(stage: Stage) -> None:
+        for each in probes:
+            each(stage)
+
+    return probe
+
+
 def publish(place: Place, topic: str, count: int, *, partition: int = 0) -> None:
     """Publish so many messages of one key and wait until Kafka has them."""
     for _ in range(count):
@@ -96,10 +127,14 @@ def a_topic(place: Place, count: int = 0, *, partitions: int = 1) -> str:
 
 
 async def offsets(subscription: kafkadur.Subscription, count: int) -> list[int]:
-    """Offsets of the next messages, each acknowledged; and nothing comes after them."""
+    """Offsets of the next messages, each acknowledged; and nothing comes after them.
+
+    None may wait for a renewal, which would come after half a session.
+    """
     seen: list[int] = []
     for _ in range(count):
-        delivery = await next_of(subscription)
+        delivery = await subscription.receive(timeout=AT_ONCE_S)
+        assert delivery is not None, (seen, subscription.statistics())
         seen.append(delivery.offset)
         delivery.ack_nowait()
     await nothing(subscription)
@@ -221,6 +256,7 @@ async def test_falls_behind_when_a_whole_buffer_waits_and_not_before(place: Plac
 
 async def test_a_stream_without_a_pause_is_caught_up_with(place: Place) -> None:
     """No fetch is ever answered without a record, so Kafka's event of the end never comes."""
+    kafka = {"bootstrap.servers": place.stack.kafka, "fetch.wait.max.ms": 10_000}
     topic, told = a_topic(place, BACKLOG), Told()
     stop = threading.Event()
 
@@ -232,7 +268,7 @@ async def test_a_stream_without_a_pause_is_caught_up_with(place: Place) -> None:
     writing = asyncio.create_task(asyncio.to_thread(stream))
     try:
         async with (
-            place.connect() as connection,
+            place.connect(kafka=kafka) as connection,
             await connection.subscribe(
                 topic, durable="d", type="exclusive", start="earliest", on_event=told
             ) as subscription,
@@ -439,12 +475,13 @@ async def test_step_3_read_while_the_exchange_is_on_its_way(place: Place, kind: 
     subscriptions: list[kafkadur.Subscription] = []
 
     def write_and_read() -> None:
+        hold.arm()  # the end of the partition must not be what brings the next exchange
         publish(place, topic, MORE)
         wait_until(lambda: subscriptions[0].statistics()["lag"] >= MORE, "the reader has them")
 
-    race = Race(Stage.SEND, write_and_read, armed=False)
+    hold, race = Hold(Stage.END), Race(Stage.SEND, write_and_read, armed=False)
     async with (
-        place.connect(probe=race) as connection,
+        place.connect(probe=both(race, hold)) as connection,
         await connection.subscribe(
             topic, durable="d", type=kind, start="earliest", on_event=told
         ) as subscription,
@@ -454,12 +491,16 @@ async def test_step_3_read_while_the_exchange_is_on_its_way(place: Place, kind: 
         race.arm()
         subscription._member.poke()  # noqa: SLF001 - an exchange now, with nothing to say
         await race.over()
-        assert await offsets(subscription, MORE) == list(range(MORE))
+        try:
+            assert await offsets(subscription, MORE) == list(range(MORE))
+        finally:
+            hold.let_go()
         assert told.live == [Event.CAUGHT_UP]
 
 
-async def test_step_3_woken_before_it_waits(place: Place) -> None:
-    """Another member reports what came and has this one woken, while its own exchange is composed."""
+@pytest.mark.parametrize("stage", [Stage.SEND, Stage.ANSWERED])
+async def test_step_3_woken_before_it_waits(place: Place, stage: Stage) -> None:
+    """Another member reports what came and has this one woken, while its own exchange is under way."""
     topic = a_topic(place, partitions=2)
     told = Told()
     others: list[kafkadur.Subscription] = []
@@ -469,7 +510,7 @@ async def test_step_3_woken_before_it_waits(place: Place) -> None:
         publish(place, topic, MORE, partition=1)
         wait_until(lambda: others[0].statistics()["exchanges"] > before, "the other one has reported them")
 
-    race = Race(Stage.SEND, write_elsewhere, armed=False)
+    race = Race(stage, write_elsewhere, armed=False)
     async with place.connect(probe=race) as connection, place.connect() as beside:
         first = await connection.subscribe(topic, durable="d", window=MORE, start="earliest", on_event=told)
         other = await beside.subscribe(topic, durable="d", window=3, start="earliest")
@@ -501,12 +542,13 @@ async def test_step_4_read_after_the_last_exchange_was_answered(place: Place, ki
     subscriptions: list[kafkadur.Subscription] = []
 
     def write_and_read() -> None:
+        hold.arm()  # the end of the partition must not be what brings the next exchange
         publish(place, topic, MORE)
         wait_until(lambda: subscriptions[0].statistics()["lag"] >= MORE, "the reader has them")
 
-    race = Race(Stage.ANSWERED, write_and_read, armed=False)
+    hold, race = Hold(Stage.END), Race(Stage.ANSWERED, write_and_read, armed=False)
     async with (
-        place.connect(probe=race) as connection,
+        place.connect(probe=both(race, hold)) as connection,
         await connection.subscribe(
             topic, durable="d", type=kind, start="earliest", on_event=told
         ) as subscription,
@@ -516,32 +558,60 @@ async def test_step_4_read_after_the_last_exchange_was_answered(place: Place, ki
         race.arm()
         subscription._member.poke()  # noqa: SLF001 - an exchange now, with nothing to say
         await race.over()
-        assert await offsets(subscription, MORE) == list(range(MORE))
+        try:
+            assert await offsets(subscription, MORE) == list(range(MORE))
+        finally:
+            hold.let_go()
 
 
 @every_type
 @pytest.mark.parametrize("stage", [Stage.SEND, Stage.ANSWERED])
 async def test_step_4_the_last_exchange_fails(place: Place, kind: str, stage: Stage) -> None:
-    """It did not arrive, or its answer did not: it is made again, and applied once."""
-    topic, told = a_topic(place), Told()
+    """It did not arrive, or its answer did not: it is made again, and applied once.
 
-    def write_and_fail() -> None:
+    It carries acknowledgements, and how far was read.
+    """
+    topic, told = a_topic(place, BACKLOG), Told()
+    subscriptions: list[kafkadur.Subscription] = []
+
+    def write_and_read() -> None:
+        hold.arm()
         publish(place, topic, MORE)
+        wait_until(lambda: subscriptions[0].statistics()["lag"] >= MORE, "the reader has them")
+        for delivery in held:
+            delivery.ack_nowait()
+        failure.arm()
+
+    def fail() -> None:
         raise CoordinatorUnavailable(state="a test says so")
 
-    race = Race(stage, write_and_fail, armed=False)
+    hold, failure = Hold(Stage.END), Race(stage, fail, armed=False)
+    # the exchange after the one under way: in this order, the failure is for the next one
+    race = Race(Stage.SEND, write_and_read, armed=False)
     async with (
-        place.connect(probe=race) as connection,
+        place.connect(probe=both(failure, race, hold)) as connection,
         await connection.subscribe(
             topic, durable="d", type=kind, start="earliest", on_event=told
         ) as subscription,
     ):
-        await told.until(Event.CAUGHT_UP)
+        subscriptions.append(subscription)
+        held = await take(subscription, 1)
+        if kind != "key-ordered":
+            held += await take(subscription, BACKLOG - 1)
         race.arm()
         subscription._member.poke()  # noqa: SLF001 - an exchange now, with nothing to say
         await race.over()
-        assert await offsets(subscription, MORE) == list(range(MORE))
-        assert told.live == [Event.CAUGHT_UP]
+        try:
+            await failure.over()
+            rest = BACKLOG + MORE - len(held)
+            assert await offsets(subscription, rest) == list(range(len(held), BACKLOG + MORE))
+        finally:
+            hold.let_go()
+    async with (
+        place.connect() as connection,
+        await connection.subscribe(topic, durable="d", type=kind) as subscription,
+    ):
+        await nothing(subscription)
 
 
 @every_type
