@@ -37,6 +37,7 @@ from kafkadur.delivery import (
     Lease,
 )
 from kafkadur.events import Event, Teller
+from kafkadur.expiry import Expiry
 from kafkadur.feed import Feed, Piece, ReadBatch
 from kafkadur.filtering import Takes
 from kafkadur.following import Following
@@ -44,6 +45,7 @@ from kafkadur.holding import Holding
 from kafkadur.keyed import Keys, Record
 from kafkadur.live import Behind, LiveEnd
 from kafkadur.serialization import RAW
+from kafkadur.turn import Turn
 from kafkadur_coordinators.interface import (
     MAX_PARTITIONS,
     Attached,
@@ -283,6 +285,7 @@ class Member:
         self._in_hands = 0
         self._hands_bytes = 0.0
         self._unconfirmed = 0
+        self._turn = Turn()
         self._look_at: float | None = None
         self._handed_since = 0
         self._said: dict[int, int] = {}
@@ -300,11 +303,7 @@ class Member:
         self._unserved: set[int] = set()
         #: lanes whose avail was reported since they were claimed: only then does a death count all attempts
         self._warm: set[int] = set()
-        #: first offset that Kafka keeps, where it removed something; expired offsets not reported yet
-        self._kept: dict[int, int] = {}
-        self._expired: dict[int, int] = {}
-        #: offsets before which messages expire soon, if they are to be rescued
-        self._rescue_before: dict[int, int] = {}
+        self._expiry = Expiry()
         self._touch: set[int] = set(range(self.partitions))
         self._wake_at: float | None = None
         self._force = True
@@ -430,13 +429,13 @@ class Member:
         They are counted (`_gap`), told of, and settled as expired.
         """
         with self.lock:
-            self._kept[partition] = max(offset, self._kept.get(partition, 0))
+            self._expiry.keeps_from(partition, offset)
 
     def expiring(self, until: Mapping[int, int]) -> None:
         """Messages before these offsets expire soon: they are rescued where that is wanted."""
         if self.definition.redelivery.rescue:
             with self.lock:
-                self._rescue_before = dict(until)
+                self._expiry.rescue(until)
 
     def end_at(self, partition: int, offset: int, number: int) -> None:
         """The log of a partition that is followed ends at `offset` now.
@@ -561,7 +560,7 @@ class Member:
         pieces, reached = feed.take(start, end)
         lease.fill = start
         target = self._urgent if self.lane and not lease.lane else self._ready
-        used_up, until = self._is_used_up(lease.attempts), self._rescue_before.get(lease.partition, 0)
+        used_up, until = self._is_used_up(lease.attempts), self._expiry.rescued_before(lease.partition)
         buried: list[Chunk] = []
         self._used_records += sum(len(piece[0]) for piece in pieces)
         if lease.point and self.keyed:
@@ -746,12 +745,12 @@ class Member:
         if end > start:
             lease.gaps += (start, end)
             self._touch.add(lease.partition)
-            if start < self._kept.get(lease.partition, 0):
-                self._note_expired(lease.partition, start, min(end, self._kept[lease.partition]))
+            lost = self._expiry.lose(lease.partition, start, end)
+            if lost > start:
+                self._note_expired(lease.partition, start, lost)
 
     def _note_expired(self, partition: int, start: int, end: int) -> None:
         """Unsettled offsets that Kafka does not keep any more: the loss that this layer cannot prevent."""
-        self._expired[partition] = self._expired.get(partition, 0) + end - start
         self.teller.note(Event.EXPIRED)
         _log.error(
             "Kafka removed unsettled messages. State: %d offsets, %d to %d of %s[%d]. Owner: subscription "
@@ -935,6 +934,7 @@ class Member:
             if self.lane:
                 self._touch.add(chunk.lease.partition)
             self._handed_since += end - start
+            self._turn.hand_out(end - start)
             poke = self._pending is None and self._soon(chunk, end)
         if poke:
             self.poke()
@@ -964,19 +964,38 @@ class Member:
         chunk = source[0]
         if self._is_cold(chunk.lease, chunk.offset(chunk.handed)):
             return None
-        room = self.budget + 1 - self._unconfirmed
+        room = self._room_of_run(chunk, limit)
         if room <= 0:
-            self._force = True
             return None
-        if self.window > 1:
-            room = min(limit, self._room(chunk.weight))
-            if room <= 0:
-                self._idle()
-                return None
         if chunk.handed == 0:
             self._active.append(chunk)
         self._touch.add(chunk.lease.partition)
+        self._turn.run(chunk)
         return chunk, chunk.handed, min(len(chunk.messages), chunk.handed + room)
+
+    def _room_of_run(self, chunk: Chunk, limit: int) -> int:
+        """Records that may be handed out one by one now; if none, what brings some is seen to."""
+        if self.budget < self._unconfirmed:
+            self._force = True
+            return 0
+        room = self.budget + 1 - self._unconfirmed
+        if self.window > 1:
+            room = min(limit, self._room(chunk.weight))
+        if room > 0 and self._takes_turns():
+            room = min(room, self._left_of_turn())
+            if room <= 0:
+                self.frozen = self._force = True  # until it was offered
+        if room <= 0:
+            self._idle()
+        return room
+
+    def _left_of_turn(self) -> int:
+        """Records that may be handed out in this turn: a window's worth, one more while others are in hands.
+
+        So a free seat is the holder's as long as it has something unprocessed (W5), and no longer.
+        """
+        left = self.window - self._turn.handed
+        return left if left > 0 else int(self._holds_any())
 
     def _count_out(self, chunk: Chunk, end: int) -> None:
         """Records of a chunk before index `end` do not wait any more."""
@@ -1339,6 +1358,8 @@ class Member:
         """
         if not self._takes_turns() or self._standing is not Standing.ACTIVE:
             return False
+        if self._turn.handed >= self.window:
+            return True
         lanes = [lease for lease in self._leases.values() if lease.lane]
         if any(lease.end - self._position(lease.partition) > self._scan(self.window) for lease in lanes):
             return True
@@ -1372,6 +1393,7 @@ class Member:
     def _take_standing(self, reply: ExchangeReply) -> bool:
         """Take in who holds the lanes now; returns whether that changed for this member."""
         if reply.held is not None:
+            self._turn = Turn()
             for token in [token for token in self._leases if token not in reply.held]:
                 self._retire(self._leases[token])
             for token, horizon in reply.horizons.items():
@@ -1474,7 +1496,7 @@ class Member:
             returned=returned.get(partition, ()),
             done=done.get(partition, ()),
             drained=int(self.keyed and self._is_drained(partition)),
-            expired=self._expired.pop(partition, 0),
+            expired=self._expiry.take_lost(partition),
         )
 
     def _lane_lease(self, partition: int) -> Lease | None:
