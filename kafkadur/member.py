@@ -72,6 +72,8 @@ CONFIRM_WITHIN = 0.05
 BYTES_STEP = 8
 #: The coordinator tells times in whole ms: waiting a little longer meets them.
 _ROUNDING = 0.002
+#: Between the looks of two members at a session that may have ended, ms.
+_APART_MS = 10
 #: Spans of a lane, in records, for which the horizon is not extended ahead of time.
 _SMALL_SPAN = 512
 #: Records that wait for another one of their key at most, before a member reads no further.
@@ -1689,7 +1691,9 @@ class Member:
         self._orphaned |= set(reply.orphaned)
         if reply.silent_ms is not None:  # a silent member is looked at again before it is given up
             self._ask_presence = True
-        waits = [wait for wait in (reply.silent_ms, reply.grace_ms or None) if wait is not None]
+        # one after the other: the first one who looks ends the session, and wakes who is next
+        ended = None if reply.expiry_ms is None else reply.expiry_ms + min(reply.role.rank, 20) * _APART_MS
+        waits = [wait for wait in (reply.silent_ms, reply.grace_ms or None, ended) if wait is not None]
         self._wake_at = sent_at + min(waits) / 1000 + _ROUNDING if waits else None
 
     def _take_grants(self, reply: ExchangeReply) -> None:

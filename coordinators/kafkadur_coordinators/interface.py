@@ -194,6 +194,8 @@ class ExchangeReply:
     asked: Sequence[int]
     #: nothing is to be handed out until it goes on
     paused: bool
+    #: ms until a session may have ended; None: there is no other member
+    expiry_ms: int | None = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -531,6 +531,7 @@ class MemberSession:
             held=frozenset(reply[15]) if offered else None,
             asked=reply[16],
             paused=bool(reply[17]),
+            expiry_ms=reply[18] if reply[18] >= 0 else None,
         )
 
     def detach(self, partitions: Sequence[int]) -> None:

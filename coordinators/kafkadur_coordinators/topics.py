@@ -26,6 +26,14 @@ from confluent_kafka.admin import AdminClient, ConfigResource, OffsetSpec, Resou
 from kafkadur_coordinators.client_log import client_log
 from kafkadur_sharing.errors import IllegalState, InvalidDestination, StateLost
 
+#: Errors that pass when a leader is elected; librdkafka calls only some of them retriable.
+_ELECTING = (
+    KafkaError.NOT_LEADER_FOR_PARTITION,
+    KafkaError.LEADER_NOT_AVAILABLE,
+    KafkaError.FENCED_LEADER_EPOCH,
+    KafkaError.UNKNOWN_LEADER_EPOCH,
+)
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TopicInfo:
@@ -116,7 +124,8 @@ class Topics:
                 return {tp.partition: future.result(self._timeout).offset for tp, future in futures.items()}
             except KafkaException as error:
                 # a leader is being elected: the answer comes when there is one
-                if not error.args[0].retriable() or time.monotonic() > deadline:
+                passes = error.args[0].retriable() or error.args[0].code() in _ELECTING
+                if not passes or time.monotonic() > deadline:
                     raise _no_answer(error.args[0].str()) from error
                 time.sleep(0.02)  # polls for a condition, with a deadline
             except TimeoutError as error:

@@ -26,6 +26,7 @@
 --         16 tokens held, if the lanes were offered or one was given up (else empty)
 --         17 touched lanes of keys that another member is to keep, or nobody while it is paused: to be drained
 --         18 1: the subscription is paused: nothing is to be handed out
+--         19 ms until a session may have ended: whoever looks then ends it (-1: there is no other member)
 -- Codes    OK, STALE (an older exchange than the last applied), FENCED (the member is not attached any more),
 --          INVALID (a verdict outside its lease, a partition named twice or more than 16; nothing was changed),
 --          and those of context.lua
@@ -320,4 +321,5 @@ reply[15] = keyed and 1 or standing(ctx, me, lane)
 reply[16] = (offered or given_up) and me.tokens or {}
 reply[17] = asked
 reply[18] = ctx.row.paused == '1' and 1 or 0
+reply[19] = #ctx.ranks > 1 and math.max(ctx.next_expiry - ctx.now, 0) or -1
 return reply
