@@ -193,6 +193,8 @@ class Member:
         #: the subscription is paused
         self.paused = False
         self.closing = False
+        #: who waits was told that nothing more comes
+        self._closing_told = False
         self.failed: KafkadurError | None = None
         #: acknowledgements without waiting that were refused, not told to anybody yet
         self.fenced_acks = 0
@@ -953,6 +955,9 @@ class Member:
 
         The pump's, lock not held; `now` is monotonic seconds.
         """
+        if self.closing and not self._closing_told:
+            self._closing_told = True
+            self.on_ready()
         if now >= self._judge_at:
             with self.lock:
                 self._judge_at = now + _JUDGE_EVERY
@@ -1703,10 +1708,13 @@ class Member:
     # -- leaving
 
     def begin_close(self) -> None:
-        """Hand out nothing more; what is in hands may still get its verdict."""
-        with self.lock:
-            self.closing = True
-        self.on_ready()
+        """Hand out nothing more; what is in hands may still get its verdict.
+
+        Takes no lock, and has the pump wake who waits: a signal handler may have interrupted the thread that
+        holds the lock, or that is about to wait.
+        """
+        self.closing = True
+        self._poke()
 
     @property
     def in_hands(self) -> int:

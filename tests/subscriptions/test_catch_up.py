@@ -17,6 +17,7 @@ from confluent_kafka import TopicPartition
 from confluent_kafka.admin import AdminClient
 
 import kafkadur
+import kafkadur.sync
 from kafkadur import CoordinatorUnavailable, Event, StateLost
 from kafkadur.stack import TcpProxy
 from kafkadur.stages import Probe, Stage
@@ -240,7 +241,7 @@ async def test_falls_behind_when_a_whole_buffer_waits_and_not_before(place: Plac
         await asyncio.to_thread(publish, place, topic, BUFFER)
         await told.until(Event.CAUGHT_UP, Event.FELL_BEHIND)
         end = BUFFER // 2 + BUFFER
-        seen = []
+        seen: list[int] = []
         while len(seen) < end:
             batch = await subscription.receive_batch(500, timeout=LIMIT_S)
             assert batch is not None, subscription.statistics()
@@ -529,10 +530,9 @@ async def test_step_3_woken_before_it_waits(place: Place, stage: Stage) -> None:
 
 async def ready_to_receive(*subscriptions: kafkadur.Subscription) -> None:
     """Wait until these have caught up."""
-    for subscription in subscriptions:
-        await asyncio.to_thread(
-            wait_until, lambda s=subscription: s.statistics()["live"] == 1, "all have caught up"
-        )  # type: ignore[misc]  # a bound argument
+    await asyncio.to_thread(
+        wait_until, lambda: all(s.statistics()["live"] for s in subscriptions), "all have caught up"
+    )
 
 
 @every_type
@@ -717,7 +717,7 @@ async def test_step_6_the_reader_begins_anew(place: Place, kind: str, stage: Sta
     ):
         tail = connection._readers[subscription.member_id]._tail  # noqa: SLF001 - as a broken connection does it
         read_anew.append(lambda: tail.follow(0, 0, tail._followed[0]))  # noqa: SLF001 - as above
-        seen = []
+        seen: list[int] = []
         for n in range(BACKLOG + MORE):
             if n == BACKLOG // 2:
                 race.arm()
@@ -788,7 +788,7 @@ async def test_fall_back_written_and_read_anew_while_the_buffer_is_full(place: P
         tail = connection._readers[subscription.member_id]._tail  # noqa: SLF001 - as a broken connection does it
         tail.follow(0, 0, tail._followed[0])  # noqa: SLF001 - as above
         await asyncio.to_thread(publish, place, topic, MORE)
-        seen = []
+        seen: list[int] = []
         while len(seen) < 2 * BUFFER + MORE:
             batch = await subscription.receive_batch(500, timeout=LIMIT_S)
             assert batch is not None, (len(seen), subscription.statistics())
