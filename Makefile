@@ -36,7 +36,8 @@ format: setup ## format the Python files and fix what can be fixed without think
 	@$(RUN) -m ruff check --fix .
 
 bench: setup ## all benchmarks
-	@for workload in drain window1 fanout latency; do $(RUN) -m benchmarks $$workload $(ARGS) || exit 1; done
+	@for workload in drain window1 turns fanout latency first failover amplification; do \
+		$(RUN) -m benchmarks $$workload $(ARGS) || exit 1; done
 
 lock: setup ## write the lock files from pyproject.toml (UPGRADE=1: with the newest versions)
 	@$(RUN) -m tools.lock $(if $(UPGRADE),--upgrade)

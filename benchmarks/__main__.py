@@ -1,4 +1,4 @@
-"""The command line of the benchmarks: ``python -m benchmarks drain|window1|fanout|latency``.
+"""The command line of the benchmarks: ``python -m benchmarks <workload>``.
 
 Servers come from ``--kafka`` and ``--redis`` or, without them, from the embedded stack. The report goes to
 stdout, progress to stderr. Exit status 0 when every run finished, 1 when one failed or was void, whatever the
@@ -8,6 +8,7 @@ goals say.
 from __future__ import annotations
 
 import json
+import signal
 import sys
 from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Annotated
@@ -19,8 +20,8 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from benchmarks import recorder, systems, workloads
+from benchmarks.children import BenchmarkError
 from benchmarks.report import Report
-from benchmarks.runner import BenchmarkError
 from benchmarks.systems.base import Workload
 from benchmarks.workloads import Plan, Servers
 
@@ -67,7 +68,7 @@ def _measure(report: Report, chosen: Sequence[str], messages: int | None, plan: 
     ) as progress:
         task = progress.add_task("writing the backlogs", total=len(subjects) * (report.runs + 1))
         for subject in subjects:
-            progress.update(task, description=f"backlog: {subject.case.label}, {subject.messages:,} messages")
+            progress.update(task, description=f"backlog: {subject.case.label}")
             plan.prepare(subject)
             progress.advance(task)
         progress.update(task, description="warming up")
@@ -86,7 +87,9 @@ def _measure(report: Report, chosen: Sequence[str], messages: int | None, plan: 
                 _talk.print(f"run {index}, {name}: {error}", markup=False)
             else:
                 row.add(run)
-                complete = complete and not run.void
+                if run.complaint is not None:
+                    complete = False
+                    _talk.print(f"run {index}, {name} is void: {run.complaint}", markup=False)
             progress.advance(task)
     return complete
 
@@ -97,6 +100,7 @@ def _main(
     as_json: Annotated[bool, typer.Option("--json", help="One JSON document instead of tables.")] = False,
     runs: Annotated[int, typer.Option(min=1, help="Runs of each system, interleaved.")] = 3,
     messages: Annotated[int | None, typer.Option(min=100, help="Messages of the largest case.")] = None,
+    rounds: Annotated[int | None, typer.Option(min=1, help="Rounds of a run of first and failover.")] = None,
     names: Annotated[
         str | None, typer.Option("--systems", help="Comma-separated; default: all there are.")
     ] = None,
@@ -106,16 +110,21 @@ def _main(
     ] = None,
 ) -> None:
     """Measure kafkadur and its peers on the same servers in the same minutes."""
+    counting = "--rounds" if workload in workloads.ROUNDS else "--messages"
+    if (messages if workload in workloads.ROUNDS else rounds) is not None:
+        message = f"the size of a run of {workload} is given by {counting}"
+        raise typer.BadParameter(message)
     chosen = names.split(",") if names else systems.available()
     if unknown := set(chosen) - set(systems.available()):
         message = (
             f"unknown or missing: {', '.join(sorted(unknown))}; there are: {', '.join(systems.available())}"
         )
         raise typer.BadParameter(message)
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # as Ctrl-C: members, topics and servers go
     report = Report(workload=workload, runs=runs, recorder_ns=recorder.cost_ns())
     try:
         with _servers(kafka, redis) as servers, Plan(servers) as plan:
-            complete = _measure(report, chosen, messages, plan)
+            complete = _measure(report, chosen, messages or rounds, plan)
     except (KafkaException, RedisError) as error:
         _talk.print(
             f"A server stopped answering: {error}. Look at its log, or at --kafka and --redis.", markup=False

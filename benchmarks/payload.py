@@ -27,6 +27,12 @@ def encode(sequence: int, *, stamp_ns: int = 0, work_us: int = 0) -> bytes:
     return _PADDED.pack(sequence, stamp_ns, work_us)
 
 
+def sequence(value: bytes) -> int:
+    """Return the sequence number of a payload."""
+    head: tuple[int, int, int] = _HEAD.unpack_from(value)
+    return head[0]
+
+
 def work_us(value: bytes) -> int:
     """Return the work time in microseconds asked for by a payload."""
     head: tuple[int, int, int] = _HEAD.unpack_from(value)

@@ -35,13 +35,16 @@ class Recording:
     #: Sequence numbers in the order of arrival, as the bytes of an array of unsigned 64-bit numbers.
     sequences: bytes
     #: Receive time minus stamp in ns, in the same order, signed 64 bit; empty unless `handle` was used.
+    #: With `arrived` the time it took instead.
     delays: bytes
+    #: Receive times in ns, in the same order, signed 64 bit; empty unless `handle` or `arrived` was used.
+    arrivals: bytes = b""
 
 
 class Recorder:
     """Counts messages of one worker and says when all workers together have enough.
 
-    A system's loop is ``while recorder.more(): ...`` and inside it one of `batch`, `one` or `handle`.
+    A system's loop is ``while recorder.more(): ...`` and in it one of `batch`, `one`, `handle`, `arrived`.
     """
 
     def __init__(self, *, progress: MutableSequence[int], slot: int, target: int, idle_s: float) -> None:
@@ -63,6 +66,7 @@ class Recorder:
         self._used = 0
         self._pending: list[bytes] = []
         self._stamps = array("q")
+        self._waits = array("q")
         self._count = self._progress[self._slot]
         self._turn = 1
         self._fresh = False
@@ -119,6 +123,11 @@ class Recorder:
         self._count += 1
         self._fresh = True
 
+    def arrived(self, value: bytes, *, since_ns: int) -> None:
+        """Note the one message that was waited for since ``since_ns`` (CLOCK_MONOTONIC)."""
+        self._waits.append(time.monotonic_ns() - since_ns)
+        self.handle(value)
+
     def more(self) -> bool:
         """Say whether messages are still wanted; for the head of the loop, after confirming the last ones."""
         if self._pending:
@@ -142,8 +151,8 @@ class Recorder:
         for sequence, stamp_ns in payload.decode_all(memoryview(self._store)[: self._used]):
             sequences.append(sequence)
             stamps.append(stamp_ns)
-        delays = array("q")
-        if self._stamps:
+        delays = array("q", self._waits)
+        if self._stamps and not self._waits:
             delays.extend(seen - sent for seen, sent in zip(self._stamps, stamps, strict=True))
         return Recording(
             first_ns=self._first_ns,
@@ -151,6 +160,7 @@ class Recorder:
             first_batch=self._first_batch,
             sequences=sequences.tobytes(),
             delays=delays.tobytes(),
+            arrivals=self._stamps.tobytes(),
         )
 
     def _keep(self, chunk: bytes) -> None:

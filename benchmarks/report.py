@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from rich.table import Table
 
+from benchmarks import payload
 from benchmarks.goals import GOALS, evaluate
 from benchmarks.systems.base import Workload
 
@@ -21,21 +22,43 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from benchmarks.goals import Verdict
-    from benchmarks.runner import Run
+    from benchmarks.runner import Pace, Run
     from benchmarks.workloads import Subject
 
 #: The peer each workload's ratios are named against, by preference: (system, variant).
 BASELINES: dict[Workload, tuple[tuple[str, str], ...]] = {
     Workload.DRAIN: (("raw", "tuned"), ("share", "explicit"), ("redis", "batch")),
     Workload.WINDOW1: (("raw", "sync-each"), ("redis", "one-trip")),
+    Workload.TURNS: (("redis", "one-trip"), ("raw", "sync-each")),
     Workload.FANOUT: (),
     Workload.LATENCY: (("raw", "poll"), ("redis", "each")),
+    Workload.FIRST: (("raw", "group"), ("raw", "assign")),
+    Workload.FAILOVER: (),
+    Workload.AMPLIFICATION: (("raw", "group"),),
 }
+
+#: What the ratios of a workload are about; the rate where nothing is said.
+_JUDGED: dict[Workload, str] = {
+    Workload.LATENCY: "p50_ms",
+    Workload.FIRST: "p50_ms",
+    Workload.FAILOVER: "p50_ms",
+    Workload.AMPLIFICATION: "amplification",
+}
+#: Workloads without ratios: they are judged by what is ideal, or promised.
+_ABSOLUTE = frozenset({Workload.FANOUT, Workload.FAILOVER})
 
 
 def percentile(ordered: Sequence[float], fraction: float) -> float:
     """Return a percentile of sorted samples (nearest rank, no interpolation); NaN without samples."""
     return ordered[max(0, math.ceil(len(ordered) * fraction) - 1)] if ordered else math.nan
+
+
+def _percentiles(ordered: Sequence[float], prefix: str = "") -> dict[str, float]:
+    """Return the percentiles that are shown of sorted samples; nothing without samples."""
+    shown = {"p50_ms": 0.5, "p99_ms": 0.99, "p999_ms": 0.999, "max_ms": 1.0}
+    if not ordered:
+        return {}
+    return {f"{prefix}{name}": percentile(ordered, fraction) for name, fraction in shown.items()}
 
 
 @dataclass(slots=True)
@@ -54,6 +77,7 @@ class Row:
     ideal: float | None = None
     lost: int = 0
     repeated: int = 0
+    disordered: int = 0
     void: int = 0
     #: Figure -> its value in each run that is not void.
     figures: dict[str, list[float]] = field(default_factory=dict[str, list[float]])
@@ -78,30 +102,40 @@ class Row:
         """Take in one run."""
         self.lost += run.lost
         self.repeated += run.repeated
+        self.disordered += run.disordered
         if run.void:
             self.void += 1
             return
-        found: dict[str, float] = {
-            "rate": run.rate,
-            "elapsed_s": run.elapsed_s,
-            "cpu_s_per_100k": run.cpu_s_per_100k,
-            "join_ms": run.join_ms,
-            "first_ms": run.first_ms,
-            "in_hand": run.in_hand,
-            **run.figures,
-        }
+        found: dict[str, float] = {"elapsed_s": run.elapsed_s, **run.figures}
+        if run.pace is not None:
+            found |= self._pace(run.pace)
         if "script_calls" in run.figures:
             found["script_calls_per_message"] = run.figures["script_calls"] / run.messages
-        if self.members > 1:
-            found["spread"] = run.spread
-        if self.ideal:
-            found["of_ideal"] = run.rate / self.ideal
-        if run.delays_ms:
-            for name, fraction in (("p50_ms", 0.5), ("p99_ms", 0.99), ("p999_ms", 0.999), ("max_ms", 1.0)):
-                found[name] = percentile(run.delays_ms, fraction)
+        if "fetched_bytes" in run.figures:
+            found["amplification"] = run.figures["fetched_bytes"] / (run.messages * payload.SIZE)
+        found |= _percentiles(run.delays_ms) | _percentiles(run.failovers_ms)
+        found |= _percentiles(run.handovers_ms, "handover_")
+        if self.workload is Workload.TURNS and self.members > 1:
+            found["messages_a_turn"] = run.messages / (len(run.handovers_ms) + 1)
+        if self.workload is Workload.LATENCY:
             found["producer_late_p99_ms"] = run.producer_late_ms
         for name, value in found.items():
             self.figures.setdefault(name, []).append(value)
+
+    def _pace(self, pace: Pace) -> dict[str, float]:
+        """Return the figures of members that one clock measured."""
+        found: dict[str, float] = {
+            "rate": pace.rate,
+            "cpu_s_per_100k": pace.cpu_s_per_100k,
+            "join_ms": pace.join_ms,
+            "first_ms": pace.first_ms,
+            "in_hand": pace.in_hand,
+        }
+        if self.members > 1:
+            found["spread"] = pace.spread
+        if self.ideal:
+            found["of_ideal"] = pace.rate / self.ideal
+        return found
 
     def median(self, figure: str) -> float | None:
         """Return the median of a figure over the runs that are not void; None without any."""
@@ -174,24 +208,28 @@ class Report:
             table.add_row(found.name, value, f"{goal.comparison} {goal.bound:g}", met)
         console.print(table)
         console.print(
-            f"Medians (lowest - highest) of {self.runs} runs; a run with one lost message is void. "
+            f"Medians (lowest - highest) of {self.runs} runs; a run with one lost message is void; so is one "
+            "with a repeated or disordered message where nothing excuses it. "
             f"The recorder costs every system {self.recorder_ns[0]:.0f} ns a message in batches, "
             f"{self.recorder_ns[1]:.0f} ns one by one."
         )
 
     def _show_case(self, console: Console, case: str) -> None:
         rows = [row for row in self.rows if row.case == case]
-        figure = "p50_ms" if self.workload is Workload.LATENCY else "rate"
-        baseline = _baseline(self.workload, rows)
+        figure = _JUDGED.get(self.workload, "rate")
+        # Peers of the turns have one member in the only case that has peers: they know no turns.
+        peers = self.rows if self.workload is Workload.TURNS else rows
+        baseline = _baseline(self.workload, peers)
         against = f"{figure} / {baseline.system} {baseline.variant}" if baseline else "of ideal"
         columns = [
             column for column in _COLUMNS[self.workload] if any(column[0] in row.figures for row in rows)
         ]
         table = Table(title=f"{self.workload.value}: {case}", title_justify="left")
+        ratios = [against] if baseline or self.workload is Workload.FANOUT else []
         for heading in (
             "system",
             "variant",
-            against,
+            *ratios,
             *(title for _, title, _ in columns),
             "lost",
             "repeated",
@@ -201,7 +239,10 @@ class Report:
             table.add_row(
                 row.system,
                 row.variant,
-                _ratio(row, baseline, figure) if baseline else _ranged(row.figures.get("of_ideal"), ".3f"),
+                *(
+                    _ratio(row, baseline, figure) if baseline else _ranged(row.figures.get("of_ideal"), ".3f")
+                    for _ in ratios
+                ),
                 *(_ranged(row.figures.get(name), style) for name, _, style in columns),
                 f"{row.lost} ({row.void} void)" if row.void else str(row.lost),
                 str(row.repeated),
@@ -209,7 +250,9 @@ class Report:
         console.print(table)
         for row in rows:
             console.print(
-                f"  {row.system} {row.variant}, {row.messages:,} messages: {row.confirmed}", style="dim"
+                f"  {row.system} {row.variant}, {row.messages:,} {_UNIT.get(self.workload, 'messages')}: "
+                f"{row.confirmed}",
+                style="dim",
             )
 
 
@@ -240,7 +283,31 @@ _COLUMNS: dict[Workload, tuple[tuple[str, str, str], ...]] = {
         ("producer_late_p99_ms", "producer late p99 ms", ".2f"),
         ("spread", "spread", ".3f"),
     ),
+    Workload.TURNS: (
+        ("rate", "messages/s", ",.0f"),
+        ("messages_a_turn", "messages a turn", ",.1f"),
+        ("handover_p50_ms", "hand-over p50 ms", ".2f"),
+        ("handover_p99_ms", "hand-over p99 ms", ".2f"),
+        ("script_calls_per_message", "script calls a message", ".4f"),
+        ("spread", "spread", ".3f"),
+    ),
+    Workload.FIRST: (
+        ("p50_ms", "p50 ms", ",.1f"),
+        ("max_ms", "longest ms", ",.1f"),
+    ),
+    Workload.FAILOVER: (
+        ("p50_ms", "p50 ms", ",.1f"),
+        ("max_ms", "longest ms", ",.1f"),
+    ),
+    Workload.AMPLIFICATION: (
+        ("amplification", "bytes read / delivered", ".2f"),
+        ("rate", "messages/s", ",.0f"),
+        ("spread", "spread", ".3f"),
+    ),
 }
+
+#: What a row counts, if not messages.
+_UNIT = {Workload.FIRST: "rounds", Workload.FAILOVER: "rounds"}
 
 
 def _baseline(workload: Workload, rows: Sequence[Row]) -> Row | None:
@@ -249,7 +316,7 @@ def _baseline(workload: Workload, rows: Sequence[Row]) -> Row | None:
     for name in BASELINES[workload]:
         if name in measured:
             return measured[name]
-    if workload is Workload.FANOUT:
+    if workload in _ABSOLUTE:
         return None
     return next(iter(measured.values()), None)
 

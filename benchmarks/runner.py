@@ -1,37 +1,27 @@
 """One run of one system: start the workers, synchronise them, stop the clock, verify every sequence number.
 
-What is run, and how often, is decided in ``workloads.py``.
+What is run, and how often, is decided in ``workloads.py``; runs whose workers die are in ``failover.py``.
 """
 
 from __future__ import annotations
 
 import math
-import multiprocessing
-import time
 from array import array
 from ctypes import c_uint64
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import TYPE_CHECKING, cast
 
-from benchmarks import source, worker
+from benchmarks import source, verification, worker
+from benchmarks.children import IDLE_S, SPAWN, Child, start
 from benchmarks.systems import load
 from benchmarks.systems.base import Env, Store, Workload
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, MutableSequence
-    from multiprocessing.connection import Connection
-    from multiprocessing.context import SpawnProcess
+    from collections.abc import Callable, MutableSequence, Sequence
 
-#: Seconds without any message after which a run is given up; longer than a share group's heartbeat (5 s).
-IDLE_S = 12.0
-#: Seconds a worker may take for one step before it counts as hung.
-STEP_S = 300.0
-
-_SPAWN = multiprocessing.get_context("spawn")
-
-
-class BenchmarkError(RuntimeError):
-    """A run could not be finished; the text says which worker and why."""
+#: Workloads that void a run with one repeated message: nothing happens in them that excuses it.
+_EXACT = frozenset({Workload.TURNS, Workload.FIRST, Workload.AMPLIFICATION})
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -40,6 +30,29 @@ class OpenLoop:
 
     #: Messages a second.
     rate: float
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Pace:
+    """How fast the members of a run were together."""
+
+    #: Messages a second, 0.0 when something was lost. A drain does not count what `in_hand` says.
+    rate: float
+    cpu_s_per_100k: float
+    #: Longest join of a member, ms: until the client says that it is attached.
+    join_ms: float
+    #: From the start of the first join to the first message in the application's hands, ms.
+    first_ms: float
+    #: Messages of a drain in hand when the clock started: the first batch, or what the joins held.
+    in_hand: int
+    #: Messages of each member.
+    shares: tuple[int, ...]
+
+    @property
+    def spread(self) -> float:
+        """(most - fewest) / mean messages of a member."""
+        mean = sum(self.shares) / len(self.shares)
+        return (max(self.shares) - min(self.shares)) / mean if mean else math.inf
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -52,81 +65,51 @@ class Run:
     repeated: int
     #: From the first message received to the last one confirmed, seconds.
     elapsed_s: float
-    #: Messages a second, 0.0 when something was lost. A drain does not count what `in_hand` says.
-    rate: float
-    cpu_s_per_100k: float
-    #: Longest join of a member, ms: until the client says that it is attached.
-    join_ms: float
-    #: From the start of the first join to the first message in the application's hands, ms.
-    first_ms: float
-    #: Messages of a drain in hand when the clock started: the first batch, or what the joins held.
-    in_hand: int
-    #: Messages of each member.
-    shares: tuple[int, ...]
-    #: Sorted delays in ms (latency only).
+    #: What one clock measures for all members; None where members come and go (failover).
+    pace: Pace | None = None
+    #: Sorted delays in ms (latency, first).
     delays_ms: tuple[float, ...] = ()
     #: 99th percentile of how late the open-loop producer was, ms (latency only).
     producer_late_ms: float = 0.0
+    #: Sorted times in ms from the last message of a member's turn to the first of the next one's (turns).
+    handovers_ms: tuple[float, ...] = ()
+    #: Sorted times in ms from a fault of the holder to the next holder's first message (failover).
+    failovers_ms: tuple[float, ...] = ()
+    #: Messages that came before one that they should have followed (where an order is promised).
+    disordered: int = 0
+    #: Repeats that the workload allows; None where nobody promises anything.
+    repeats_allowed: int | None = None
     figures: dict[str, float] = field(default_factory=dict[str, float])
 
     @property
-    def void(self) -> bool:
-        """A run with one lost message is void."""
-        return self.lost > 0
+    def complaint(self) -> str | None:
+        """Say why the run is void; None when it is not."""
+        if self.lost:
+            return f"{self.lost} messages lost"
+        if self.repeats_allowed is not None and self.repeated > self.repeats_allowed:
+            return f"{self.repeated} messages repeated, {self.repeats_allowed} allowed"
+        return f"{self.disordered} messages out of order" if self.disordered else None
 
     @property
-    def spread(self) -> float:
-        """(most - fewest) / mean messages of a member."""
-        mean = sum(self.shares) / len(self.shares)
-        return (max(self.shares) - min(self.shares)) / mean if mean else math.inf
+    def void(self) -> bool:
+        """A run with one lost message is void, so is one with repeats or a disorder that must not be."""
+        return self.complaint is not None
 
 
-@dataclass(slots=True)
-class _Member:
-    """The parent's end of one child process."""
-
-    name: str
-    process: SpawnProcess
-    pipe: Connection
-
-    def expect(self) -> object:
-        """Wait for the child's next answer."""
-        deadline = time.monotonic() + STEP_S
-        while not self.pipe.poll(0.2):
-            if not self.process.is_alive() and not self.pipe.poll(0):
-                message = f"{self.name} ended with status {self.process.exitcode} before it answered"
-                raise BenchmarkError(message)
-            if time.monotonic() > deadline:
-                message = f"{self.name} did not answer within {STEP_S:.0f} s"
-                raise BenchmarkError(message)
-        answer: object = self.pipe.recv()
-        if isinstance(answer, worker.Failure):
-            message = f"{self.name} failed:\n{answer.text}"
-            raise BenchmarkError(message)
-        return answer
-
-    def stop(self) -> None:
-        """End the child, politely first."""
-        self.process.join(15)
-        if self.process.is_alive():
-            self.process.terminate()
-            self.process.join(5)
-        if self.process.is_alive():
-            self.process.kill()
-            self.process.join()
-        self.pipe.close()
-
-
-def _start(name: str, target: Callable[..., None], *args: object) -> _Member:
-    ours, theirs = _SPAWN.Pipe()
-    process = _SPAWN.Process(target=target, args=(theirs, *args), name=name, daemon=True)
-    process.start()
-    theirs.close()
-    return _Member(name, process, ours)
-
-
-def run(system: str, variant: str, env: Env, *, messages: int, open_loop: OpenLoop | None = None) -> Run:
+def run(
+    system: str,
+    variant: str,
+    env: Env,
+    *,
+    messages: int,
+    open_loop: OpenLoop | None = None,
+    feed: Callable[[], None] | None = None,
+    same_order: Callable[[int], int] | None = None,
+) -> Run:
     """Run one system once and verify that it got every sequence number from 0 to ``messages`` - 1.
+
+    ``feed`` writes the messages after all members have joined. ``same_order`` names for a sequence number
+    what it must keep its order in (a partition, a key); None: no order is looked at.
 
     Raises:
         BenchmarkError: a worker failed, ended or hung.
@@ -135,46 +118,30 @@ def run(system: str, variant: str, env: Env, *, messages: int, open_loop: OpenLo
     kind.prepare(env, variant)
     warmup = round(open_loop.rate * kind.warmup_s) if open_loop else 0
     target = messages + warmup
-    progress = cast("MutableSequence[int]", _SPAWN.RawArray(c_uint64, env.members))
-    members: list[_Member] = []
-    producer: _Member | None = None
+    progress = cast("MutableSequence[int]", SPAWN.RawArray(c_uint64, env.members))
+    members: list[Child] = []
+    producer: Child | None = None
     try:
         for index in range(env.members):
             where = replace(env, member=index)
             name = f"{system}/{variant} member {index}"
-            members.append(_start(name, worker.main, system, variant, where, progress, target, IDLE_S))
-        _all(members, "ready")
+            members.append(start(name, worker.main, system, variant, where, progress, target, IDLE_S))
+        for member in members:
+            member.expect("ready")
         if open_loop:
-            at = env.redis if kind.store is Store.REDIS else env.kafka
-            producer = _start(
-                "producer",
-                source.produce_open_loop,
-                kind.store,
-                env.topic,
-                env.partitions,
-                at,
-                open_loop.rate,
-                target,
-            )
-            producer.expect()
+            producer = _producer(kind.store, env, open_loop.rate, target)
+            producer.expect("ready")
         _tell(members, ("join",))
         joins = [cast("worker.Joined", member.expect()) for member in members]
         _tell(members, ("go", 0))
         if producer:
             producer.pipe.send("go")
-        phases = [[cast("worker.Result", member.expect()) for member in members]]
-        # Repeats may have taken the place of messages that are still to come: let the members go on.
-        aim = target
-        while True:
-            lost, repeated = _count(phases, target)
-            if not lost or not repeated or not any(result.recording.sequences for result in phases[-1]):
-                break
-            # Members compare a target with all they received: distinct ones and repeats.
-            _tell(members, ("more", target + repeated - aim))
-            aim = target + repeated
-            phases.append([cast("worker.Result", member.expect()) for member in members])
+        if feed:
+            feed()
+        phases, lost, repeated = _phases(members, target, _counting(env, variant))
         late = cast("float", producer.expect()) if producer else 0.0
         _tell(members, ("close",))
+        left = [cast("worker.Left", member.expect()) for member in members]
     except BaseException:
         # Nothing is worth waiting for any more: not after an error, not after Ctrl-C.
         for member in [*members, *([producer] if producer else [])]:
@@ -186,48 +153,81 @@ def run(system: str, variant: str, env: Env, *, messages: int, open_loop: OpenLo
     return _verified(
         phases,
         joins,
+        left,
         lost=lost,
         repeated=repeated,
         messages=target,
         warmup=warmup,
         late_ms=late,
         workload=env.workload,
+        same_order=same_order,
     )
 
 
-def _all(members: list[_Member], expected: str) -> None:
-    for member in members:
-        if (answer := member.expect()) != expected:
-            message = f"{member.name} said {answer!r} instead of {expected!r}"
-            raise BenchmarkError(message)
+def _phases(
+    members: list[Child], target: int, count: Callable[[Sequence[int], int], tuple[int, int]]
+) -> tuple[list[list[worker.Result]], int, int]:
+    """Wait for the results; return them, and how many messages were lost and repeated.
+
+    Repeats may have taken the place of messages that are still to come: then the members go on.
+    """
+    phases = [[cast("worker.Result", member.expect()) for member in members]]
+    aim = target
+    while True:
+        lost, repeated = count(_sequences(phases), target)
+        if not lost or not repeated or not any(result.recording.sequences for result in phases[-1]):
+            return phases, lost, repeated
+        # Members compare a target with all they received: distinct ones and repeats.
+        _tell(members, ("more", target + repeated - aim))
+        aim = target + repeated
+        phases.append([cast("worker.Result", member.expect()) for member in members])
 
 
-def _tell(members: list[_Member], order: tuple[object, ...]) -> None:
+def _producer(store: Store, env: Env, rate: float, messages: int) -> Child:
+    """Start the open-loop producer."""
+    at = env.redis if store is Store.REDIS else env.kafka
+    target = source.produce_open_loop
+    return start("producer", target, store, env.topic, env.partitions, at, rate, messages)
+
+
+def _tell(members: list[Child], order: tuple[object, ...]) -> None:
     for member in members:
         member.pipe.send(order)
 
 
-def _count(phases: list[list[worker.Result]], expected: int) -> tuple[int, int]:
-    """Return (lost, repeated) over all workers and phases.
+def _counting(env: Env, variant: str) -> Callable[[Sequence[int], int], tuple[int, int]]:
+    """Return how the messages of a run are counted."""
+    if env.workload is not Workload.FIRST:
+        return verification.count
+    # Only what begins anew each round starts at the same message again.
+    anew = variant == "create"
+    return partial(verification.count_firsts, partitions=env.partitions, anew=anew)
 
-    Raises:
-        BenchmarkError: a sequence number that was never sent.
-    """
-    distinct: set[int] = set()
-    received = 0
+
+def _sequences(phases: list[list[worker.Result]]) -> array[int]:
+    """Return all sequence numbers over all workers and phases."""
+    found = array("Q")
     for result in (result for phase in phases for result in phase):
-        numbers = array("Q", result.recording.sequences)
-        received += len(numbers)
-        distinct.update(numbers)
-    if distinct and max(distinct) >= expected:
-        message = f"a message arrived that was never sent: number {max(distinct)} of {expected}"
-        raise BenchmarkError(message)
-    return expected - len(distinct), received - len(distinct)
+        found.frombytes(result.recording.sequences)
+    return found
+
+
+def _arrivals(phases: list[list[worker.Result]]) -> list[verification.Arrival]:
+    """Return (time in ns, member, sequence) of all messages of all workers and phases, by time."""
+    return sorted(
+        (at, member, sequence)
+        for phase in phases
+        for member, result in enumerate(phase)
+        for at, sequence in zip(
+            array("q", result.recording.arrivals), array("Q", result.recording.sequences), strict=True
+        )
+    )
 
 
 def _verified(
     phases: list[list[worker.Result]],
     joins: list[worker.Joined],
+    left: list[worker.Left],
     *,
     lost: int,
     repeated: int,
@@ -235,6 +235,7 @@ def _verified(
     warmup: int,
     late_ms: float,
     workload: Workload,
+    same_order: Callable[[int], int] | None,
 ) -> Run:
     """Put the phases of all workers together."""
     elapsed = sum(_elapsed_s(phase) for phase in phases)
@@ -246,12 +247,14 @@ def _verified(
     figures: dict[str, float] = {}
     for result in (result for phase in phases for result in phase):
         sequences, waits = array("Q", result.recording.sequences), array("q", result.recording.delays)
-        if workload is Workload.LATENCY:
+        if workload in {Workload.LATENCY, Workload.FIRST}:
             pairs = zip(sequences, waits, strict=True)
             delays.extend(wait / 1e6 for sequence, wait in pairs if sequence >= warmup)
-    for result in phases[-1]:
-        for name, value in result.figures.items():
+    for found in (*(result.figures for result in phases[-1]), *(one.figures for one in left)):
+        for name, value in found.items():
             figures[name] = figures.get(name, 0.0) + value
+    arrivals = _arrivals(phases) if same_order else []
+    handovers = verification.handovers_ms(arrivals) if workload is Workload.TURNS else []
     shares = [
         sum(len(phase[member].recording.sequences) // 8 for phase in phases) for member in range(len(joins))
     ]
@@ -262,14 +265,19 @@ def _verified(
         lost=lost,
         repeated=repeated,
         elapsed_s=elapsed,
-        rate=(messages - in_hand) / elapsed if elapsed and not lost else 0.0,
-        cpu_s_per_100k=cpu * 100_000 / messages,
-        join_ms=max(join.ended_ns - join.started_ns for join in joins) / 1e6,
-        first_ms=(first.first_ns - started) / 1e6 if first else math.inf,
-        in_hand=in_hand,
-        shares=tuple(shares),
+        pace=Pace(
+            rate=(messages - in_hand) / elapsed if elapsed and not lost else 0.0,
+            cpu_s_per_100k=cpu * 100_000 / messages,
+            join_ms=max(join.ended_ns - join.started_ns for join in joins) / 1e6,
+            first_ms=(first.first_ns - started) / 1e6 if first else math.inf,
+            in_hand=in_hand,
+            shares=tuple(shares),
+        ),
         delays_ms=tuple(sorted(delays)),
         producer_late_ms=late_ms,
+        handovers_ms=tuple(sorted(handovers)),
+        disordered=verification.disordered(arrivals, same_order) if same_order else 0,
+        repeats_allowed=0 if workload in _EXACT else None,
         figures=figures,
     )
 

@@ -1,4 +1,4 @@
-"""Where messages come from: backlogs in three batch shapes, and the open-loop producer of the latency.
+"""Where messages come from: backlogs in three batch shapes, and the open-loop producers.
 
 Topics and streams are made, filled and deleted here; nobody else writes to them.
 """
@@ -57,6 +57,12 @@ class Backlog:
     shape: Shape
     partitions: int
     messages: int
+    #: Different keys, a multiple of the partitions so that each is in one of them; 0: messages without keys.
+    keys: int = 0
+
+    def key(self, sequence: int) -> bytes | None:
+        """Return the key of a message."""
+        return b"key-%d" % (sequence % self.keys) if self.keys else None
 
 
 def _payloads(messages: int, work: Callable[[int], int] | None) -> Iterator[bytes]:
@@ -102,7 +108,7 @@ def fill(backlog: Backlog, *, kafka: str, redis_at: str, work: Callable[[int], i
         _fill_stream(backlog, redis_at, values)
     else:
         create(kafka, backlog.name, backlog.partitions)
-        _fill_topic(backlog, kafka, values)
+        append(backlog, kafka, values)
 
 
 def _fill_stream(backlog: Backlog, redis_at: str, values: Iterator[bytes]) -> None:
@@ -115,7 +121,12 @@ def _fill_stream(backlog: Backlog, redis_at: str, values: Iterator[bytes]) -> No
         pipe.execute()
 
 
-def _fill_topic(backlog: Backlog, kafka: str, values: Iterator[bytes]) -> None:
+def append(backlog: Backlog, kafka: str, values: Iterator[bytes] | None = None) -> None:
+    """Write the messages of a backlog into its topic, which is there.
+
+    Raises:
+        RuntimeError: the broker refused a message.
+    """
     failed: list[str] = []
 
     def delivered(error: KafkaError | None, _: object) -> None:
@@ -131,10 +142,16 @@ def _fill_topic(backlog: Backlog, kafka: str, values: Iterator[bytes]) -> None:
             **_PRODUCER[backlog.shape],
         }
     )
-    for sequence, value in enumerate(values):
+    for sequence, value in enumerate(values or _payloads(backlog.messages, None)):
         while len(producer) >= _QUEUE - 1:
             producer.poll(0.05)
-        producer.produce(backlog.name, value, partition=sequence % backlog.partitions, on_delivery=delivered)
+        producer.produce(
+            backlog.name,
+            value,
+            backlog.key(sequence),
+            partition=sequence % backlog.partitions,
+            on_delivery=delivered,
+        )
         if not sequence % 1_000:
             producer.poll(0)
     if producer.flush(120) or failed:
@@ -179,6 +196,25 @@ def produce_open_loop(  # noqa: PLR0917 - the entry point of a process
     finish()
     late.sort()
     pipe.send(late[int(len(late) * 0.99)])
+
+
+def produce_until_told(  # noqa: PLR0917 - the entry point of a process
+    pipe: Connection, name: str, partitions: int, at: str, rate: float, most: int
+) -> None:
+    """Send at ``rate`` a second until it is told to stop; entry point of a child process.
+
+    Sends "ready", waits for "go", then for anything else or ``most`` messages; answers how many it sent.
+    """
+    send, finish = _kafka_sender(name, partitions, at)
+    pipe.send("ready")
+    pipe.recv()
+    started = time.monotonic()
+    sent = 0
+    while sent < most and not pipe.poll(max(0.0, started + sent / rate - time.monotonic())):
+        send(sent, payload.encode(sent))
+        sent += 1
+    finish()
+    pipe.send(sent)
 
 
 def _redis_sender(name: str, at: str) -> tuple[Callable[[int, bytes], None], Callable[[], None]]:

@@ -1,7 +1,8 @@
 """One member in a process of its own: what it does between the parent's signals.
 
 Signals on the pipe: the worker says "ready" (imported, client made), gets "join", says `Joined`, gets "go",
-answers a `Result`, then gets "more" with a number (again) or "close".
+answers a `Result`, then gets "more" with a number (again) or "close", which is answered by `Left`.
+The members of the failover, which die on the way, are in ``failover.py``.
 """
 
 from __future__ import annotations
@@ -45,6 +46,13 @@ class Result:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class Left:
+    """A member has closed."""
+
+    figures: dict[str, float] = field(default_factory=dict[str, float])
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Failure:
     """A worker that could not go on: the text of its traceback."""
 
@@ -73,6 +81,7 @@ def main(  # noqa: PLR0917 - the entry point of a process
             recorder.target += order[1]
             pipe.send(_phase(member, recorder, env.workload))
         member.close()
+        pipe.send(Left(figures=dict(member.closing_figures())))
     except (EOFError, BrokenPipeError, KeyboardInterrupt):
         # The parent is gone or was interrupted: it says so itself.
         return
@@ -85,8 +94,11 @@ def _phase(member: System, recorder: Recorder, workload: Workload) -> Result:
     loop = {
         Workload.DRAIN: member.drain,
         Workload.WINDOW1: member.window1,
+        Workload.TURNS: member.window1,
         Workload.FANOUT: member.serve,
         Workload.LATENCY: member.serve,
+        Workload.FIRST: member.attach,
+        Workload.AMPLIFICATION: member.serve,
     }[workload]
     recorder.begin()
     cpu = time.process_time()

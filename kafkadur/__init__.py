@@ -10,6 +10,7 @@ from kafkadur.aio.subscription import Delivery, Subscription
 from kafkadur.delivery import Batch
 from kafkadur.events import Event
 from kafkadur.handlers import Reject
+from kafkadur.limits import CircuitBreaker, RateLimit
 from kafkadur.producer import Producer, Receipt
 from kafkadur.settings import Settings
 from kafkadur.stack import embedded
@@ -37,6 +38,8 @@ from kafkadur_sharing.errors import (
     SubscriptionActive,
     SubscriptionTypeMismatch,
     TopicChanged,
+    Undecodable,
+    Unencodable,
 )
 from kafkadur_sharing.keys import ClientIdPolicy
 from kafkadur_sharing.redelivery import Redelivery
@@ -45,6 +48,7 @@ from kafkadur_sharing.selector import Selector
 __all__ = [
     "AlreadySettled",
     "Batch",
+    "CircuitBreaker",
     "ClientIdPolicy",
     "Connection",
     "ConnectionClosed",
@@ -66,6 +70,7 @@ __all__ = [
     "LeaseLost",
     "NotConnected",
     "Producer",
+    "RateLimit",
     "Receipt",
     "Redelivery",
     "Reject",
@@ -79,6 +84,8 @@ __all__ = [
     "SubscriptionType",
     "SubscriptionTypeMismatch",
     "TopicChanged",
+    "Undecodable",
+    "Unencodable",
     "connect",
     "embedded",
 ]

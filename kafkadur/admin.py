@@ -1,68 +1,35 @@
-"""Looking at subscriptions from outside: list, inform, explain, unsubscribe. What the command line stands on.
+"""Changing subscriptions from outside: pause, alter, move, copy, unsubscribe.
 
-An `Admin` attaches nowhere, starts no thread and makes nothing: a namespace without a journal is one without
-subscriptions. How a subscription lives is the coordinators' `lifecycle.py`, what the state of an offset
-means is `explain.py`.
+How a subscription is looked at is `looking.py`; how a change is carried out is the coordinators'
+`lifecycle.py`.
 """
 
 from __future__ import annotations
 
-import json
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
-from kafkadur.browse import records
-from kafkadur.explain import Explanation, Log, backlog, in_flight, lag
-from kafkadur.explain import explain as explain_offset
-from kafkadur.settings import Settings
-from kafkadur_coordinators.interface import MAX_PARTITIONS, Known, LeaseView, MemberInfo, PartitionView
-from kafkadur_coordinators.journal import Journal
-from kafkadur_coordinators.lifecycle import Lifecycle
-from kafkadur_coordinators.redis_coordinator import RedisCoordinator, Refusal, state_lost
-from kafkadur_coordinators.topics import TopicInfo, Topics
-from kafkadur_sharing.definition import Definition
-from kafkadur_sharing.errors import IllegalState, InvalidDestination, KafkadurError, TopicChanged
-from kafkadur_sharing.keys import SLOTS, SubscriptionKey, key_slot
+from kafkadur.looking import LOOK_S, Explained, Looking, PartitionInfo, SubscriptionInfo, topic_changed
+from kafkadur.retroactive import Skipped
+from kafkadur.snapshots import Snapshot, partition_snapshot
+from kafkadur_coordinators.changes import origins_of
+from kafkadur_coordinators.places import Place, join, moved_from, place_of, unsettle
+from kafkadur_coordinators.redis_coordinator import Refusal, state_lost
+from kafkadur_coordinators.topics import TopicInfo
+from kafkadur_sharing.definition import Definition, SubscriptionType
+from kafkadur_sharing.errors import IllegalState, InvalidDestination, TopicChanged
+from kafkadur_sharing.keys import SubscriptionKey
 from kafkadur_sharing.selector import parse_selector
 
-#: Seconds to go on asking while a subscription is being changed or rebuilt.
-_LOOK_S = 30.0
+__all__ = ["Admin", "Explained", "Move", "PartitionInfo", "SubscriptionInfo"]
+
 #: What stands before the name of a consumer group.
 _GROUP = "group:"
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class PartitionInfo:
-    """One partition of a subscription, at one moment."""
-
-    partition: int
-    #: Lowest unsettled offset.
-    floor: int
-    base: int
-    next: int
-    avail: int
-    #: Unsettled offsets in the leases of attached members.
-    in_flight: int
-    #: Offsets that are set aside: rolled back, delayed, or left by a member that went.
-    exceptions: int
-    #: Unsettled offsets that Kafka holds, those in flight among them; None when the topic is not there.
-    backlog: int | None
-    #: Offsets from the floor to the end of the log; None when the topic is not there.
-    lag: int | None
-    #: First offset that Kafka keeps, and the first that cannot be read yet; None when the topic is not there.
-    log_start: int | None
-    log_end: int | None
-
-    @property
-    def behind(self) -> int | None:
-        """Offsets that were written and granted to nobody yet; None when the topic is not there."""
-        if self.log_start is None or self.log_end is None:
-            return None
-        return max(self.log_end - max(self.next, self.log_start), 0)
+#: Seconds between two looks at a subscription that is drained.
+_DRAIN_EVERY = 0.1
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -77,80 +44,8 @@ class Move:
     backlog: int | None
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class SubscriptionInfo:
-    """A subscription at one moment."""
-
-    key: SubscriptionKey
-    id: str
-    version: int
-    definition: Definition
-    topic_id: str
-    incarnation: int
-    members: tuple[MemberInfo, ...]
-    partitions: tuple[PartitionInfo, ...]
-    #: Milliseconds until leases are granted again after Redis lost or changed its server; 0: they are.
-    grace_ms: int
-    #: Nothing is handed out until it goes on.
-    paused: bool
-    #: Server time, ms since 1970.
-    now: int
-    #: Why the topic cannot be looked at; None: it can.
-    problem: str | None
-
-    @property
-    def in_flight(self) -> int:
-        """Unsettled offsets in the leases of attached members."""
-        return sum(partition.in_flight for partition in self.partitions)
-
-    @property
-    def exceptions(self) -> int:
-        """Offsets that are set aside."""
-        return sum(partition.exceptions for partition in self.partitions)
-
-    @property
-    def backlog(self) -> int | None:
-        """Unsettled offsets that Kafka holds; None when the topic is not there."""
-        return _total(partition.backlog for partition in self.partitions)
-
-    @property
-    def behind(self) -> int | None:
-        """Offsets that were written and granted to nobody yet; 0: live. None when the topic is not there."""
-        return _total(partition.behind for partition in self.partitions)
-
-    @property
-    def lag(self) -> int | None:
-        """Offsets from the floors to the ends of the logs; None when the topic is not there."""
-        return _total(partition.lag for partition in self.partitions)
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Explained:
-    """An explanation with what it stands on."""
-
-    key: SubscriptionKey
-    topic: str
-    explanation: Explanation
-    #: None: the subscription does not know the partition yet.
-    view: PartitionView | None
-    log: Log
-    #: Server time, ms since 1970.
-    now: int
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class _Seen:
-    """Everything the shared state says of a subscription, partitions of one moment by the 16."""
-
-    known: Known
-    content: Mapping[str, Any]
-    definition: Definition
-    views: Mapping[int, PartitionView]
-    leases: tuple[LeaseView, ...]
-
-
-class Admin:
-    """Questions about the subscriptions of one namespace, and their end; a context manager.
+class Admin(Looking):
+    """What can be done to the subscriptions of one namespace; a context manager.
 
     Used by one thread at a time.
 
@@ -158,118 +53,13 @@ class Admin:
     `StateLost` when Kafka does not answer or no consistent state is reached in time.
     """
 
-    def __init__(self, settings: Settings, *, on_warning: Callable[[str], None] | None = None) -> None:
-        """Connect at the first question; `on_warning` is told what is odd about the Redis server."""
-        timeout = settings.kafka_timeout.total_seconds()
-        self._settings = settings
-        self._coordinator = RedisCoordinator(
-            settings.redis, timeout=settings.redis_timeout.total_seconds(), on_warning=on_warning
-        )
-        self._topics = Topics(settings.kafka, timeout=timeout)
-        self._journal = Journal(
-            settings.kafka,
-            settings.namespace,
-            shards=settings.journal_partitions,
-            replication=settings.journal_replication,
-            timeout=timeout,
-        )
-        self._lifecycle = Lifecycle(
-            coordinator=self._coordinator,
-            journal=self._journal,
-            topics=self._topics,
-            prefix=settings.prefix,
-            session_ms=settings.session_ms,
-        )
-
-    def close(self) -> None:
-        """Close the connections."""
-        self._journal.close()
-        self._coordinator.close()
-
-    def __enter__(self) -> Self:
-        """Return the admin."""
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        """Close."""
-        self.close()
-
-    def key(self, name: str) -> SubscriptionKey:
-        """Return the key of a durable subscription.
-
-        `name` belongs to the client id of the settings, unless it is written as `client/name`.
-
-        Raises `InvalidName` (rule U10).
-        """
-        client_id, slash, rest = name.rpartition("/")
-        return SubscriptionKey(
-            namespace=self._settings.namespace,
-            client_id=client_id if slash else self._settings.client_id,
-            policy=self._settings.client_id_policy,
-            name=rest,
-        )
-
-    def list(self) -> tuple[SubscriptionInfo, ...]:
-        """Return all durable subscriptions of the namespace, by name."""
-        self._coordinator.connect()
-        if not self._has_journal():
-            return ()
-        topics: dict[str, _Topic] = {}
-        seen = ((key, self._seen(key)) for key in self._lifecycle.all_keys())
-        # None: unsubscribed since the journal was read.
-        return tuple(self._info(key, found, topics) for key, found in seen if found is not None)
-
-    def info(self, key: SubscriptionKey) -> SubscriptionInfo:
-        """Return one subscription. Raises `InvalidDestination` if there is none (rule X2)."""
-        return self._info(key, self._existing(key), {})
-
-    def explain(self, key: SubscriptionKey, partition: int, offset: int) -> Explained:
-        """Explain one offset.
-
-        Raises `InvalidDestination` if there is no such subscription, topic or partition, and `TopicChanged`
-        if the topic was deleted and created again.
-        """
-        seen = self._existing(key)
-        name = seen.definition.topic
-        topic = self._topics.describe(name)
-        if topic.id != seen.content["topic_id"]:
-            raise _topic_changed(key, name)
-        if not 0 <= partition < topic.partitions:
-            raise InvalidDestination(
-                f"Topic {name} has no partition {partition}.",
-                state=f"its partitions are 0 to {topic.partitions - 1}",
-                owner=f"subscription {key}",
-                remedy="name one of them",
-            )
-        log = self._log(topic, seen, partition)
-        lane = self._lane(seen, log, partition, offset)
-        view = seen.views.get(lane)
-        explanation = explain_offset(
-            offset,
-            partition=partition,
-            view=view,
-            leases=[lease._replace(partition=partition) for lease in seen.leases if lease.partition == lane],
-            members=seen.known.members,
-            log=log,
-            now=seen.known.now,
-        )
-        return Explained(key=key, topic=name, explanation=explanation, view=view, log=log, now=seen.known.now)
-
-    def views(self, key: SubscriptionKey) -> Mapping[int, PartitionView]:
-        """Return the whole state of each partition of a subscription; empty if there is none."""
-        self._coordinator.connect()
-        seen = self._seen(key) if self._has_journal() else None
-        return {} if seen is None else seen.views
-
     def pause(self, key: SubscriptionKey, *, paused: bool = True) -> None:
         """Pause a subscription, or let it go on (`paused` False): nothing is handed out meanwhile.
 
         What is in applications' hands can be settled; members stay attached. A pause is kept in Redis: if
         that loses its memory, the subscription goes on. Raises `InvalidDestination` if there is none.
         """
-        deadline = time.monotonic() + _LOOK_S
+        deadline = time.monotonic() + LOOK_S
         while True:
             seen = self._existing(key)
             try:
@@ -280,50 +70,153 @@ class Admin:
             else:
                 return
 
-    def alter(self, key: SubscriptionKey, **changes: Any) -> Definition:  # noqa: ANN401 - checked by Definition
+    def drain(
+        self,
+        key: SubscriptionKey,
+        *,
+        timeout: float = 60.0,
+        on_progress: Callable[[SubscriptionInfo], None] = lambda _: None,
+    ) -> SubscriptionInfo:
+        """Pause a subscription and wait until nothing of it is in anybody's hands.
+
+        What members hold and have not handed out they give back. Returns how it stands then, or after
+        `timeout` seconds: `held` says who still holds messages. It stays paused. Raises `InvalidDestination`
+        if there is none.
+        """
+        self.pause(key)
+        deadline = time.monotonic() + timeout
+        while True:
+            found = self.info(key)
+            on_progress(found)
+            if not found.held or time.monotonic() > deadline:
+                return found
+            time.sleep(_DRAIN_EVERY)  # polls for a condition, with a deadline
+
+    def alter(
+        self,
+        key: SubscriptionKey,
+        *,
+        retroactive: bool = False,
+        on_progress: Callable[[int], None] = lambda _: None,
+        **changes: Any,  # noqa: ANN401 - checked by Definition
+    ) -> Definition:
         """Change the definition in place and keep what is settled and what waits; returns the new one.
 
-        `changes` are fields of `Definition`: type (not from or to key-ordered), selector, no_local,
-        redelivery, strict_order, header_types. Raises `InvalidDestination` if there is none,
-        `SubscriptionActive` while somebody is attached, `InvalidSelector`, `IllegalState` for what cannot be
-        changed.
+        `changes` are fields of `Definition`: type, selector, no_local, redelivery, strict_order,
+        header_types, key_lanes. Where lanes of keys come or go (a key-ordered type, another number of them)
+        what is settled is what every lane had come past: a faster one's messages above that are delivered
+        again. With `retroactive` what the old selector skipped since the subscription was made, and
+        the new one takes, is delivered: the topic is read once more for it; `on_progress` is told how many
+        records were read. Raises `InvalidDestination` if there is none, `SubscriptionActive` while somebody
+        is attached, `InvalidSelector`, `IllegalState` for what cannot be changed.
         """
         parse_selector(changes.get("selector"))
-        self._existing(key)
-        self._lifecycle.amend(key, lambda before: replace(before, **changes))
+        seen = self._existing(key)
+        if "type" in changes:
+            changes = {"key_lanes": None, **changes, "type": SubscriptionType(changes["type"])}
+
+        def change(before: Definition) -> Definition:
+            return replace(before, **changes)
+
+        if not retroactive:
+            self._lifecycle.amend(key, change)
+            return self._existing(key).definition
+        skipped = Skipped(
+            self._settings.kafka,
+            seen.definition,
+            change(seen.definition),
+            timeout=self._settings.kafka_timeout.total_seconds(),
+            on_progress=on_progress,
+        )
+        starts = origins_of(seen.content)
+        first = self._topics.offsets(seen.definition.topic, len(starts), "earliest")
+        starts = {partition: max(offset, first.get(partition, 0)) for partition, offset in starts.items()}
+
+        def look(places: Mapping[int, Place]) -> None:
+            skipped.look({p: (start, places[p].next) for p, start in starts.items() if p in places})
+
+        def unsettled(places: Mapping[int, Place]) -> Mapping[int, Place]:
+            look(places)  # what was settled since, if somebody came by
+            found = {partition: skipped.found(partition, place.next) for partition, place in places.items()}
+            return {
+                partition: unsettle(places[partition], offsets)
+                for partition, offsets in found.items()
+                if offsets
+            }
+
+        look(self._lifecycle.places(key, seen.known))
+        self._lifecycle.amend(key, change, unsettled)
         return self._existing(key).definition
 
     def seek(
-        self, key: SubscriptionKey, to: Mapping[int, int] | str | datetime, *, dry_run: bool = False
+        self,
+        key: SubscriptionKey,
+        to: Mapping[int, int] | str | datetime | Snapshot,
+        *,
+        dry_run: bool = False,
     ) -> tuple[Move, ...]:
         """Move a subscription: everything at or after the new place is delivered (again), nothing before.
 
         `to` is `earliest`, `latest`, `group:NAME` (where that consumer group is), a time (the first message
-        at or after it), or offsets by partition; others stay where they are. With `dry_run` it is only said
-        what would be done. Attempts and delays are forgotten.
-        Raises `InvalidDestination` if there is no such subscription or partition, `SubscriptionActive` while
-        somebody is attached, `TopicChanged`.
+        at or after it), or offsets by partition; others stay where they are. A snapshot brings back exactly
+        what was settled and what waited when it was taken. With `dry_run` it is only said what would be done.
+        Attempts and delays are forgotten, but those of a snapshot. Raises `InvalidDestination` if there is no
+        such subscription or partition, `SubscriptionActive` while somebody is attached, `TopicChanged`.
         """
         seen = self._existing(key)
         definition = seen.definition
         topic = self._topics.describe(definition.topic)
         if topic.id != seen.content["topic_id"]:
-            raise _topic_changed(key, topic.name)
+            raise topic_changed(key, topic.name)
         found = self._info(key, seen, {})
-        floors = {info.partition: info.floor for info in found.partitions}
-        target = self._target(key, topic, to)
+        places = self._places(key, topic, to)
         moves = tuple(
             Move(
                 partition=info.partition,
                 before=info.floor,
-                after=target.get(info.partition, info.floor),
+                after=places[info.partition].floor if info.partition in places else info.floor,
                 backlog=info.backlog,
             )
             for info in found.partitions
         )
         if not dry_run:
-            self._lifecycle.amend(key, lambda before: before, lambda _: {**floors, **target})
+            self._lifecycle.amend(
+                key,
+                lambda before: before,
+                lambda standing: {p: moved_from(place, standing.get(p)) for p, place in places.items()},
+            )
         return moves
+
+    def snapshot(self, key: SubscriptionKey) -> Snapshot:
+        """Take the whole settled state of a subscription; its members may go on meanwhile.
+
+        What somebody held then is not settled in it. Raises `InvalidDestination` if there is none.
+        """
+        seen = self._existing(key)
+        lanes = seen.definition.lanes
+        places: dict[int, list[Place]] = {}
+        for number, view in sorted(seen.views.items()):
+            places.setdefault(number // lanes, []).append(place_of(view))
+        return Snapshot(
+            subscription=str(key),
+            topic=seen.definition.topic,
+            topic_id=seen.content["topic_id"],
+            taken=seen.known.now,
+            definition=seen.definition.to_record(),
+            partitions=tuple(partition_snapshot(partition, join(of)) for partition, of in places.items()),
+        )
+
+    def fork(self, key: SubscriptionKey, new: SubscriptionKey) -> None:
+        """Make a subscription of the same definition that stands where this one does; each goes on by itself.
+
+        Raises `InvalidDestination` if there is none, `IllegalState` if there is a `new` one already,
+        `TopicChanged`.
+        """
+        seen = self._existing(key)
+        topic = self._topics.describe(seen.definition.topic)
+        if topic.id != seen.content["topic_id"]:
+            raise topic_changed(key, topic.name)
+        self._lifecycle.create_at(new, seen.definition, self.snapshot(key).places)
 
     def export(self, key: SubscriptionKey, group: str) -> Mapping[int, int]:
         """Set the offsets of a consumer group to where a subscription stands; returns them by partition.
@@ -335,6 +228,29 @@ class Admin:
         floors = {partition.partition: partition.floor for partition in found.partitions}
         self._topics.commit(group, found.definition.topic, floors)
         return floors
+
+    def _places(
+        self, key: SubscriptionKey, topic: TopicInfo, to: Mapping[int, int] | str | datetime | Snapshot
+    ) -> Mapping[int, Place]:
+        if not isinstance(to, Snapshot):
+            return {p: Place(next=offset) for p, offset in self._target(key, topic, to).items()}
+        if to.topic_id != topic.id:
+            raise TopicChanged(
+                "The snapshot is of another topic.",
+                state=f"it was taken of {to.topic} with id {to.topic_id}",
+                owner=f"topic {topic.name}, subscription {key}",
+                remedy="restore a snapshot of this topic",
+            )
+        ends = self._topics.offsets(topic.name, topic.partitions, "latest")
+        beyond = [p for p, place in to.places.items() if place.next > ends.get(p, -1)]
+        if beyond:
+            raise InvalidDestination(
+                f"The snapshot names offsets that partition {beyond[0]} of topic {topic.name} does not have.",
+                state=f"it ends at {ends.get(beyond[0])}",
+                owner=f"subscription {key}",
+                remedy="restore a snapshot of this topic",
+            )
+        return to.places
 
     def _target(
         self, key: SubscriptionKey, topic: TopicInfo, to: Mapping[int, int] | str | datetime
@@ -375,209 +291,3 @@ class Admin:
         """
         self._existing(key)
         self._lifecycle.unsubscribe(key)
-
-    # -- the shared state
-
-    def _has_journal(self) -> bool:
-        """Say whether there is a journal; only who subscribes makes one."""
-        try:
-            self._topics.describe(self._journal.topic)
-        except InvalidDestination:
-            return False
-        return True
-
-    def _existing(self, key: SubscriptionKey) -> _Seen:
-        # Redis first: if it is not there, that is what to say, and it is said at once.
-        self._coordinator.connect()
-        seen = self._seen(key) if self._has_journal() else None
-        if seen is None:
-            raise InvalidDestination(
-                f"There is no durable subscription {key} in namespace {key.namespace}.",
-                state=self._alike(key),
-                remedy="check the name, the client id and its policy; `kafkadur sub ls` shows what exists",
-            )
-        return seen
-
-    def _alike(self, key: SubscriptionKey) -> str | None:
-        """Name the subscriptions that differ in nothing but the client id and its policy."""
-        others = self._lifecycle.all_keys() if self._has_journal() else []
-        names = [str(other) for other in others if other.name == key.name]
-        return f"of this name there is {', '.join(names)}" if names else None
-
-    def _seen(self, key: SubscriptionKey) -> _Seen | None:
-        """Look at a subscription; None if there is none. Repeats what a change in between has spoiled."""
-        deadline = time.monotonic() + _LOOK_S
-        while True:
-            known = self._lifecycle.known(key)
-            if known is None:
-                return None
-            try:
-                return self._inspect(key, known)
-            except Refusal as refusal:
-                if time.monotonic() > deadline:
-                    raise state_lost(str(key), f"the coordinator answers {refusal.code}") from refusal
-
-    def _inspect(self, key: SubscriptionKey, known: Known) -> _Seen:
-        content = json.loads(known.definition)
-        address = self._lifecycle.address(key)
-        views: dict[int, PartitionView] = {}
-        leases: list[LeaseView] = []
-        for first in range(0, known.partitions, MAX_PARTITIONS):
-            wanted = range(first, min(first + MAX_PARTITIONS, known.partitions))
-            found = self._coordinator.inspect(address, known.id, content["topic_id"], wanted)
-            views |= {view.partition: view for view in found.partitions}
-            leases += [lease for lease in found.leases if lease.partition in wanted]
-        return _Seen(
-            known=known,
-            content=content,
-            definition=Definition.from_record(content["definition"]),
-            views=views,
-            leases=tuple(leases),
-        )
-
-    # -- joined with what Kafka says
-
-    def _info(self, key: SubscriptionKey, seen: _Seen, topics: dict[str, _Topic]) -> SubscriptionInfo:
-        topic = self._topic(key, seen, topics)
-        known = seen.known
-        members = {member.id: member for member in known.members}
-        return SubscriptionInfo(
-            key=key,
-            id=known.id,
-            version=known.version,
-            definition=seen.definition,
-            topic_id=seen.content["topic_id"],
-            incarnation=known.incarnation,
-            members=tuple(known.members),
-            partitions=_partitions(seen, members, topic),
-            grace_ms=known.grace_ms,
-            paused=known.paused,
-            now=known.now,
-            problem=topic.problem,
-        )
-
-    def _topic(self, key: SubscriptionKey, seen: _Seen, topics: dict[str, _Topic]) -> _Topic:
-        name = seen.definition.topic
-        if name not in topics:
-            topics[name] = self._look_at(name)
-        found = topics[name]
-        if found.id is not None and found.id != seen.content["topic_id"]:
-            return _Topic(id=found.id, logs={}, problem=str(_topic_changed(key, name)))
-        return found
-
-    def _look_at(self, name: str) -> _Topic:
-        try:
-            topic = self._topics.describe(name)
-        except InvalidDestination as error:
-            return _Topic(id=None, logs={}, problem=str(error))
-        starts = self._topics.offsets(name, topic.partitions, "earliest")
-        ends = self._topics.offsets(name, topic.partitions, "latest")
-        logs = {partition: Log(start=starts[partition], end=ends[partition]) for partition in starts}
-        return _Topic(id=topic.id, logs=logs, problem=None)
-
-    def _lane(self, seen: _Seen, log: Log, partition: int, offset: int) -> int:
-        """The lane that an offset is in; where keys have lanes the record is read for it."""
-        lanes = seen.definition.lanes
-        if lanes == 1:
-            return partition
-        key = None
-        if log.start <= offset < log.end:
-            timeout = self._settings.kafka_timeout.total_seconds()
-            where = {partition: (offset, offset + 1)}
-            for message in records(self._settings.kafka, seen.definition.topic, where, timeout=timeout):
-                key = message.key()
-        return partition * lanes + key_slot(key, offset) * lanes // SLOTS
-
-    def _log(self, topic: TopicInfo, seen: _Seen, partition: int) -> Log:
-        return Log(
-            start=self._topics.offsets(topic.name, topic.partitions, "earliest")[partition],
-            end=self._topics.offsets(topic.name, topic.partitions, "latest")[partition],
-            subscribed=seen.content["starts"].get(str(partition), 0),
-        )
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class _Topic:
-    """What Kafka says of a topic; several subscriptions ask once."""
-
-    #: None: there is no such topic.
-    id: str | None
-    logs: Mapping[int, Log]
-    problem: str | None
-
-
-def _partitions(seen: _Seen, members: Mapping[str, MemberInfo], topic: _Topic) -> tuple[PartitionInfo, ...]:
-    """What is known of each partition; where it has lanes of keys, of all of them together."""
-    lanes = seen.definition.lanes
-    found: dict[int, list[PartitionInfo]] = {}
-    for number, view in sorted(seen.views.items()):
-        partition = number // lanes
-        info = _partition(view, seen.leases, members, topic.logs.get(partition))
-        found.setdefault(partition, []).append(info)
-    return tuple(_joined(partition, infos) for partition, infos in found.items())
-
-
-def _joined(partition: int, lanes: Sequence[PartitionInfo]) -> PartitionInfo:
-    """Join the lanes of a partition.
-
-    What was not looked at yet is unsettled in every lane, whosever key it has: so counts are those of the
-    lane with the most, plus the exceptions of the others.
-    """
-    first = lanes[0]
-    exceptions = [lane.exceptions for lane in lanes]
-
-    def together(counts: Sequence[int]) -> int:
-        beyond = [number - own for number, own in zip(counts, exceptions, strict=True)]
-        return max(0, *beyond) + sum(exceptions)
-
-    backlogs = [lane.backlog for lane in lanes if lane.backlog is not None]
-    return replace(
-        first,
-        partition=partition,
-        floor=min(lane.floor for lane in lanes),
-        base=min(lane.base for lane in lanes),
-        next=max(lane.next for lane in lanes),
-        avail=max(lane.avail for lane in lanes),
-        in_flight=max(lane.in_flight for lane in lanes),
-        exceptions=sum(exceptions),
-        backlog=together(backlogs) if len(backlogs) == len(lanes) > 1 else first.backlog,
-        lag=max((lane.lag for lane in lanes if lane.lag is not None), default=None),
-    )
-
-
-def _partition(
-    view: PartitionView,
-    leases: tuple[LeaseView, ...],
-    members: Mapping[str, MemberInfo],
-    log: Log | None,
-) -> PartitionInfo:
-    return PartitionInfo(
-        partition=view.partition,
-        floor=view.floor,
-        base=view.base,
-        next=view.next,
-        avail=view.avail,
-        in_flight=in_flight(view, leases, members),
-        exceptions=sum(run.end - run.start for run in view.runs),
-        backlog=None if log is None else backlog(view, log),
-        lag=None if log is None else lag(view, log),
-        log_start=None if log is None else log.start,
-        log_end=None if log is None else log.end,
-    )
-
-
-def _topic_changed(key: SubscriptionKey, topic: str) -> KafkadurError:
-    return TopicChanged(
-        owner=f"topic {topic}, subscription {key}",
-        remedy="unsubscribe, then subscribe again: offsets of the old topic mean nothing in the new one",
-    )
-
-
-def _total(counts: Iterable[int | None]) -> int | None:
-    """Add up; None if one is not known."""
-    total = 0
-    for count in counts:
-        if count is None:
-            return None
-        total += count
-    return total

@@ -44,6 +44,8 @@ class Cause(StrEnum):
 
     #: The application rejected it.
     REJECTED = "rejected"
+    #: Its key or value cannot be deserialized.
+    UNDECODABLE = "undecodable"
     #: Its attempts are used up.
     ATTEMPTS = "attempts"
     #: Retention is about to remove it.

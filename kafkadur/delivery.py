@@ -2,7 +2,8 @@
 
 A chunk is a stretch of records of one lease together with one byte a record: its verdict. Settling locally
 is writing that byte; the exchange carries whole stretches (`member.py`). Delivery objects are made when
-they are handed out, and have no cycles, so the garbage collector has nothing to find in them.
+they are handed out, and have no cycles, so the garbage collector has nothing to find in them. Those of a
+subscription with deserializers are of a class of their own, so that the others pay nothing for it.
 """
 
 from __future__ import annotations
@@ -10,19 +11,29 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections import deque
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Generic
 
 from confluent_kafka import Message
+from typing_extensions import TypeVar
 
+from kafkadur.dead_letters import Cause
 from kafkadur.headers import Decoded, JmsFields, Property, decode
 from kafkadur_sharing.errors import AlreadySettled, LeaseLost
 
 if TYPE_CHECKING:
     from kafkadur.member import Member
 
+#: Type of a delivery's value, and of its key: without a deserializer they are bytes.
+V_co = TypeVar("V_co", covariant=True, default=bytes | None)
+K_co = TypeVar("K_co", covariant=True, default=bytes | None)
+
 #: Verdict bytes. SENT (an acknowledgement) and RETURNED travel in an exchange or have been confirmed.
 #: REJECTED waits until its dead letter is written, then it is DEAD; OVERDUE was held too long.
 FRESH, HANDED, ACKED, ROLLED_BACK, RELEASED, SENT, LOST, RETURNED, REJECTED, DEAD, OVERDUE = range(11)
+
+
+#: It was given back, and is delivered again.
+_GIVEN_BACK = (ROLLED_BACK, RELEASED, RETURNED, OVERDUE)
 
 
 class Lease:
@@ -176,8 +187,8 @@ class Chunk:
         return taken, first
 
 
-class Delivery:
-    """One message in the application's hands.
+class Delivery(Generic[V_co, K_co]):
+    """One message in the application's hands: its value is a `V_co`, its key a `K_co`.
 
     It ends with one verdict: `ack`, `rollback`, `reject` or `release`. A second verdict raises
     `AlreadySettled`; a verdict after the lease went raises `LeaseLost`. Every method may be called from any
@@ -195,13 +206,26 @@ class Delivery:
     # -- the message
 
     @property
-    def value(self) -> bytes | None:
-        """Payload; None for a tombstone."""
+    def value(self) -> V_co:
+        """Payload, None for a tombstone; or what the deserializer makes of it.
+
+        It is deserialized when this is asked for first, in the thread that asks. Raises `Undecodable`.
+        """
+        return self._message.value()  # type: ignore[return-value]  # without a deserializer this is what it is
+
+    @property
+    def key(self) -> K_co:
+        """Key, None if the message has none; or what the deserializer makes of it, as of `value`."""
+        return self._message.key()  # type: ignore[return-value]  # as above
+
+    @property
+    def raw_value(self) -> bytes | None:
+        """Payload as it lies in Kafka; None for a tombstone."""
         return self._message.value()
 
     @property
-    def key(self) -> bytes | None:
-        """Key, if the message has one."""
+    def raw_key(self) -> bytes | None:
+        """Key as it lies in Kafka, if the message has one."""
         return self._message.key()
 
     @property
@@ -318,12 +342,16 @@ class Delivery:
         """
         self._reject(reason)
 
-    def _reject(self, reason: str) -> None:
+    def _reject(self, reason: str, cause: Cause = Cause.REJECTED) -> None:
         chunk, index = self._chunk, self._index
         if chunk.verdicts[index] != HANDED:
             self._refuse()
-        if not chunk.member.reject(chunk, index, reason):
+        if not chunk.member.reject(chunk, index, reason, cause):
             self._refuse()
+
+    def reject_as(self, cause: Cause, reason: str) -> None:
+        """Part of running handlers: as `reject_nowait`, with another cause in the dead letter."""
+        self._reject(reason, cause)
 
     def release_nowait(self) -> None:
         """Give the message back locally without counting an attempt.
@@ -338,6 +366,22 @@ class Delivery:
         if chunk.verdicts[index] != HANDED:
             self._refuse()
         chunk.verdicts[index] = RELEASED
+
+    def release_later(self, delay: float) -> None:
+        """Part of keeping keys in order: as `release_nowait`, and it comes again after `delay` seconds.
+
+        Does nothing when it has its verdict already.
+        """
+        chunk, index = self._chunk, self._index
+        if chunk.verdicts[index] == HANDED:
+            chunk.delays[index] = round(delay * 1000)  # before the verdict: that is what is looked for
+            chunk.verdicts[index] = RELEASED
+            chunk.member.poke()
+
+    @property
+    def comes_again(self) -> bool:
+        """Whether it was given back: rolled back, released, or held too long."""
+        return self._chunk.verdicts[self._index] in _GIVEN_BACK
 
     def _refuse(self) -> None:
         verdict = self._chunk.verdicts[self._index]
@@ -358,7 +402,44 @@ class Delivery:
         raise AlreadySettled(state=where, remedy="settle each delivery once")
 
 
-class Batch(Sequence[Delivery]):
+class _Unread:
+    """Stands for what was not deserialized yet."""
+
+
+_UNREAD = _Unread()
+
+
+class Decodes(Generic[V_co, K_co]):
+    """The part of a delivery that deserializes: when it is touched, once."""
+
+    # No slots: two bases of one class cannot both have some.
+    _chunk: Chunk
+    _message: Message
+    _value: V_co | _Unread = _UNREAD
+    _key: K_co | _Unread = _UNREAD
+
+    @property
+    def value(self) -> V_co:
+        """What the deserializer makes of the payload; raises `Undecodable`, and asks it again next time."""
+        if isinstance(self._value, _Unread):
+            self._value = self._chunk.member.decoding.value(self._message)
+        return self._value  # type: ignore[return-value]  # just set
+
+    @property
+    def key(self) -> K_co:
+        """What the deserializer makes of the key; raises as `value` does."""
+        if isinstance(self._key, _Unread):
+            self._key = self._chunk.member.decoding.key(self._message)
+        return self._key  # type: ignore[return-value]  # just set
+
+
+class DecodedDelivery(Decodes[V_co, K_co], Delivery[V_co, K_co]):
+    """A delivery of a subscription with deserializers."""
+
+    __slots__ = ()
+
+
+class Batch(Sequence[Delivery[V_co, K_co]]):
     """Deliveries that were received together; objects are made when they are touched."""
 
     __slots__ = ("_chunk", "_end", "_start")
@@ -377,15 +458,23 @@ class Batch(Sequence[Delivery]):
         """One delivery, or a list of them."""
         if isinstance(index, slice):
             return [self[i] for i in range(*index.indices(len(self)))]
-        at = range(self._start, self._end)[index]
-        return Delivery(self._chunk, at, self._chunk.messages[at])
+        at, chunk = range(self._start, self._end)[index], self._chunk
+        make = Delivery if chunk.member.decoding.is_raw else DecodedDelivery
+        return make(chunk, at, chunk.messages[at])
 
     def messages(self) -> list[Message]:
         """The records as confluent-kafka gave them."""
         return self._chunk.messages[self._start : self._end]
 
-    def values(self) -> list[bytes | None]:
-        """The payloads."""
+    def values(self) -> list[V_co]:
+        """The payloads, or what the deserializer makes of them; raises `Undecodable` where it cannot."""
+        decoding = self._chunk.member.decoding
+        if decoding.keeps_values:
+            return self.raw_values()  # type: ignore[return-value]  # without a deserializer they are what they are
+        return [decoding.value(message) for message in self.messages()]
+
+    def raw_values(self) -> list[bytes | None]:
+        """The payloads as they lie in Kafka."""
         return list(map(Message.value, self.messages()))
 
     def ack_nowait(self) -> None:

@@ -26,6 +26,14 @@ class Event(StrEnum):
     CAUGHT_UP = "caught-up"
     #: It is live no more: what waits for it is more than its buffer holds, or it lost its leases.
     FELL_BEHIND = "fell-behind"
+    #: Kafka removed messages that were not settled: they are lost; the log says which.
+    EXPIRED = "expired"
+    #: its handler failed so often that nothing is handed out for a while
+    BREAKER_OPENED = "breaker-opened"
+    #: after that while one message is tried
+    BREAKER_HALF_OPENED = "breaker-half-opened"
+    #: that one succeeded, and messages come again
+    BREAKER_CLOSED = "breaker-closed"
 
 
 class Teller:

@@ -64,6 +64,8 @@ class Explanation:
     reserved: bool = False
     #: The holder of the lease; None without a lease, or when the holder is attached no more.
     holder: MemberInfo | None = None
+    #: How it was settled, if that is known (`reasons.py`).
+    verdict: str | None = None
     #: What else is worth knowing, one sentence each.
     notes: tuple[str, ...] = ()
 
@@ -119,7 +121,7 @@ class _Where:
 
 
 def _beyond(where: _Where) -> Explanation:
-    notes = ["Nothing is written there yet, or it belongs to a transaction that is still open."]
+    notes: list[str] = []
     lease = _covering(where)
     holder = None if lease is None else _holder(where, lease)
     if lease is not None:
@@ -259,6 +261,11 @@ def backlog(view: PartitionView, log: Log) -> int:
     fresh = max(log.end - max(view.next, log.start), 0)
     aside = sum(max(min(run.end, log.end) - max(run.start, log.start), 0) for run in view.runs)
     return waiting + fresh + aside
+
+
+def unsettled_before(view: PartitionView, log: Log, until: int) -> int:
+    """Count the offsets below `until` that Kafka holds and that are not settled."""
+    return backlog(view, Log(start=log.start, end=min(log.end, until)))
 
 
 def lag(view: PartitionView, log: Log) -> int:

@@ -111,6 +111,17 @@ class KeyRouter:
         for lane, its_number in self._reached(partition, 0, number).items():
             self._member.end_at(lane, offset, its_number)
 
+    def expire(self, partition: int, offset: int) -> None:
+        """Kafka does not keep what lies before `offset` in a partition any more."""
+        for lane in self._of(partition):
+            self._member.expire(lane, offset)
+
+    def expiring(self, until: Mapping[int, int]) -> None:
+        """Messages before these offsets of partitions expire soon."""
+        self._member.expiring(
+            {lane: offset for partition, offset in until.items() for lane in self._of(partition)}
+        )
+
     def _reached(self, partition: int, offset: int, number: int) -> Mapping[int, int]:
         """Note how far a partition was read; returns the lanes that want to know."""
         with self._lock:

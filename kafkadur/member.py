@@ -9,10 +9,13 @@ readers' (`readers.py`).
 
 from __future__ import annotations
 
+import logging
 import re
 import threading
+from bisect import bisect_left
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import dataclass, field
 from itertools import pairwise, repeat
 from typing import Protocol
 
@@ -34,12 +37,15 @@ from kafkadur.delivery import (
     Lease,
 )
 from kafkadur.events import Event, Teller
+from kafkadur.expiry import Expiry
 from kafkadur.feed import Feed, Piece, ReadBatch
 from kafkadur.filtering import Takes
 from kafkadur.following import Following
 from kafkadur.holding import Holding
 from kafkadur.keyed import Keys, Record
 from kafkadur.live import Behind, LiveEnd
+from kafkadur.serialization import RAW
+from kafkadur.turn import Turn
 from kafkadur_coordinators.interface import (
     MAX_PARTITIONS,
     Attached,
@@ -91,6 +97,9 @@ _ORDERED = (SubscriptionType.EXCLUSIVE, SubscriptionType.PRIORITY, SubscriptionT
 _PASSING = (SubscriptionType.PRIORITY, SubscriptionType.SERIAL)
 
 
+_log = logging.getLogger("kafkadur")
+
+
 class Reading(Protocol):
     """What a member asks of its readers.
 
@@ -112,6 +121,34 @@ class Confirmation(Protocol):
 
     def resolve(self, error: KafkadurError | None) -> None:
         """The verdict is confirmed, or failed with `error`."""
+
+
+def _cut(pieces: Iterable[Piece], at: int) -> Iterable[Piece]:
+    """The same records, none of the pieces reaching over offset `at`."""
+    for messages, first, offsets in pieces:
+        index = at - first if offsets is None else bisect_left(offsets, at)
+        if 0 < index < len(messages):
+            yield messages[:index], first, None if offsets is None else offsets[:index]
+            second = at if offsets is None else offsets[index]
+            yield messages[index:], second, None if offsets is None else offsets[index:]
+        else:
+            yield messages, first, offsets
+
+
+@dataclass(slots=True)
+class _Carried:
+    """What an exchange carries beside what it says: to be done when it is answered."""
+
+    #: offsets that have a verdict, by lease
+    open: list[tuple[Lease, int]] = field(default_factory=list[tuple[Lease, int]])
+    #: leases that end
+    done: list[Lease] = field(default_factory=list[Lease])
+    #: leases that end because the subscription is paused
+    back: list[Lease] = field(default_factory=list[Lease])
+    #: who waits for its verdicts
+    confirm: list[tuple[Chunk, Confirmation]] = field(default_factory=list[tuple[Chunk, Confirmation]])
+    #: how far partitions were read
+    avail: list[tuple[Feed, int]] = field(default_factory=list[tuple[Feed, int]])
 
 
 class Member:
@@ -180,6 +217,11 @@ class Member:
         self.teller = Teller()
         #: records that are handed out, and that the application has not received yet
         self.unreceived: Callable[[], int] = lambda: 0
+        #: called (any thread, lock held: must not block) with partition, offset and delay (ms, -1: as the
+        #: policy says) of a record that is rolled back
+        self.on_rolled_back: Callable[[int, int, int], None] | None = None
+        #: deserializers
+        self.decoding = RAW
         #: nothing of a lane may be handed out: it is offered, or asked for. Read without the lock by
         #: `subscription._one_by_one`, which marks a record before it looks; `_compose` sets this before it
         #: looks at the marks.
@@ -188,10 +230,10 @@ class Member:
         self.read_ahead = max(2 * window, 10_000)
         self._live = LiveEnd(buffer=self.read_ahead)
         self._judge_at = float("-inf")
-        #: new messages of a lane wait for one that was rolled back; read without the lock, as `frozen`
-        self.withheld = False
         #: the subscription is paused
         self.paused = False
+        #: this member has no room for anything: its circuit breaker is open
+        self.resting = False
         self.closing = False
         #: who waits was told that nothing more comes
         self._closing_told = False
@@ -200,16 +242,13 @@ class Member:
         self.fenced_acks = 0
         #: records whose lease went while they were in the application's hands, not told to anybody yet
         self._lost_hands = 0
-        self.redelivered_seen = 0
         #: how often leases were lost: what was taken for the application before may be stale
         self.losses = 0
         self._follow_number = 0
         #: which partitions are worth reading as a whole (shared)
         self._worth = Following(window=window)
         #: records that came from Kafka, those of them that leases took; ranges that were read by themselves
-        self._read_records = 0
-        self._used_records = 0
-        self._ranges_read = 0
+        self._read_records = self._used_records = self._ranges_read = 0
         self._reset()
 
     def _reset(self) -> None:
@@ -218,15 +257,13 @@ class Member:
         self._pending: Exchange | None = None
         self._standing = Standing.STANDBY
         self.frozen = False
+        #: new messages of a lane wait for one that was rolled back; read without the lock, as `frozen`
         self.withheld = False
         if self.holding is not None:
             self.holding.clear()
         #: who waits until a dead letter is written, by chunk (id) and index
         self._burials: dict[tuple[int, int], Confirmation] = {}
-        self._pending_open: list[tuple[Lease, int]] = []
-        self._pending_done: list[Lease] = []
-        self._pending_confirm: list[tuple[Chunk, Confirmation]] = []
-        self._pending_avail: list[tuple[Feed, int]] = []
+        self._carried = _Carried()
         self._confirm: list[tuple[Chunk, Confirmation]] = []
         self._leases: dict[int, Lease] = {}
         #: leases whose record must be alone in the application's hands
@@ -248,6 +285,7 @@ class Member:
         self._in_hands = 0
         self._hands_bytes = 0.0
         self._unconfirmed = 0
+        self._turn = Turn()
         self._look_at: float | None = None
         self._handed_since = 0
         self._said: dict[int, int] = {}
@@ -265,6 +303,7 @@ class Member:
         self._unserved: set[int] = set()
         #: lanes whose avail was reported since they were claimed: only then does a death count all attempts
         self._warm: set[int] = set()
+        self._expiry = Expiry()
         self._touch: set[int] = set(range(self.partitions))
         self._wake_at: float | None = None
         self._force = True
@@ -292,7 +331,7 @@ class Member:
     def lose(self, reason: str) -> None:
         """Every lease is gone: forget all; what is in the application's hands can't be settled any more."""
         with self.lock:
-            unknown, waiting = self._pending_confirm, self._confirm
+            unknown, waiting = self._carried.confirm, self._confirm
             burials = list(self._burials.values())
             self._lost_hands += sum(c.verdicts.count(HANDED, c.low, c.handed) for c in self._active)
             for chunk in [*self._active, *self._ready, *self._urgent]:
@@ -384,6 +423,20 @@ class Member:
                 feed.stop = max(feed.stop, offset)
         self._after_reading(news)
 
+    def expire(self, partition: int, offset: int) -> None:
+        """Kafka does not keep what lies before `offset` any more: unsettled messages there are lost.
+
+        They are counted (`_gap`), told of, and settled as expired.
+        """
+        with self.lock:
+            self._expiry.keeps_from(partition, offset)
+
+    def expiring(self, until: Mapping[int, int]) -> None:
+        """Messages before these offsets expire soon: they are rescued where that is wanted."""
+        if self.definition.redelivery.rescue:
+            with self.lock:
+                self._expiry.rescue(until)
+
     def end_at(self, partition: int, offset: int, number: int) -> None:
         """The log of a partition that is followed ends at `offset` now.
 
@@ -416,7 +469,7 @@ class Member:
     def _after_reading(self, news: bool) -> None:  # noqa: FBT001 - of this module
         if news:
             self.on_ready()
-        if self._wants_avail() or self._only_filtered():
+        if self._wants_avail() or self._only_filtered() or (news and self._keeps_nothing()):
             self.poke()
 
     def _wants_avail(self) -> bool:
@@ -507,21 +560,24 @@ class Member:
         pieces, reached = feed.take(start, end)
         lease.fill = start
         target = self._urgent if self.lane and not lease.lane else self._ready
-        if self._is_used_up(lease.attempts):
-            target = deque()
+        used_up, until = self._is_used_up(lease.attempts), self._expiry.rescued_before(lease.partition)
+        buried: list[Chunk] = []
         self._used_records += sum(len(piece[0]) for piece in pieces)
         if lease.point and self.keyed:
             pieces = list(self._of_lane(pieces, lease.partition))
-        for messages, first, offsets in pieces if self._takes is None else self._filtered(pieces):
+        taken = pieces if self._takes is None else self._filtered(pieces)
+        for messages, first, offsets in taken if start >= until else _cut(taken, until):
+            given_up = used_up or first < until
             self._gap(lease, lease.fill, first)
             size = sum(map(len, messages))
             self._mean_size += (size / len(messages) - self._mean_size) * 0.1
-            if self.keyed and not self._is_used_up(lease.attempts):
+            if self.keyed and not given_up:
                 where = range(first, first + len(messages)) if offsets is None else offsets
                 arrived = self._arrived.setdefault(lease.partition, [])
                 arrived += map(Record, repeat(lease), where, messages)
             else:
-                target.extend(self._chunks(lease, messages, first, offsets, size))
+                chunks = self._chunks(lease, messages, first, offsets, size)
+                (buried if given_up else target).extend(chunks)
                 self._queued += len(messages)
             if offsets is None:
                 lease.fill = first + len(messages)
@@ -531,11 +587,12 @@ class Member:
                 lease.fill = offsets[-1] + 1
         self._gap(lease, lease.fill, reached)
         lease.fill = reached
-        if self._is_used_up(lease.attempts):
-            for chunk in target:
-                self._bury_all(chunk)
-            return False
-        return bool(pieces)
+        for chunk in buried:
+            if used_up:
+                self._bury_all(chunk, Cause.ATTEMPTS, "its holders died")
+            else:
+                self._bury_all(chunk, Cause.EXPIRING, "retention is about to remove it")
+        return bool(pieces) and not buried
 
     # -- lanes of keys
 
@@ -688,6 +745,24 @@ class Member:
         if end > start:
             lease.gaps += (start, end)
             self._touch.add(lease.partition)
+            lost = self._expiry.lose(lease.partition, start, end)
+            if lost > start:
+                self._note_expired(lease.partition, start, lost)
+
+    def _note_expired(self, partition: int, start: int, end: int) -> None:
+        """Unsettled offsets that Kafka does not keep any more: the loss that this layer cannot prevent."""
+        self.teller.note(Event.EXPIRED)
+        _log.error(
+            "Kafka removed unsettled messages. State: %d offsets, %d to %d of %s[%d]. Owner: subscription "
+            "%s. Remedy: keep messages longer than consumers are away or behind, or have them rescued "
+            "(Redelivery(rescue=True)).",
+            end - start,
+            start,
+            end - 1,
+            self.definition.topic,
+            partition // self.definition.lanes,
+            self.display,
+        )
 
     def _chunks(
         self, lease: Lease, messages: list[Message], first: int, offsets: list[int] | None, size: int
@@ -709,15 +784,15 @@ class Member:
         most = self._policy.max_attempts
         return most is not None and attempts >= most
 
-    def _bury_all(self, chunk: Chunk) -> None:
-        """Records whose attempts were used up by holders that died: nobody gets them any more."""
+    def _bury_all(self, chunk: Chunk, cause: Cause, reason: str) -> None:
+        """Records that nobody gets any more."""
         size = len(chunk.messages)
         self._count_out(chunk, size)
         chunk.handed = size
         chunk.verdicts[:] = bytes((REJECTED,)) * size
         self._active.append(chunk)
         for index in range(size):
-            self._give_up(chunk, index, Cause.ATTEMPTS, "its holders died", chunk.lease.attempts)
+            self._give_up(chunk, index, cause, reason, chunk.lease.attempts)
 
     def _give_up(self, chunk: Chunk, index: int, cause: Cause, reason: str, attempts: int) -> None:
         """Mark a record as rejected and have its dead letter written."""
@@ -734,12 +809,12 @@ class Member:
             )
         )
 
-    def reject(self, chunk: Chunk, index: int, reason: str) -> bool:
+    def reject(self, chunk: Chunk, index: int, reason: str, cause: Cause = Cause.REJECTED) -> bool:
         """Give a record in the application's hands up; whether it was still there."""
         with self.lock:
             if chunk.verdicts[index] != HANDED:
                 return False
-            self._give_up(chunk, index, Cause.REJECTED, reason, chunk.lease.attempts + 1)
+            self._give_up(chunk, index, cause, reason, chunk.lease.attempts + 1)
             return True
 
     def when_written(self, chunk: Chunk, index: int, confirmation: Confirmation) -> None:
@@ -859,6 +934,7 @@ class Member:
             if self.lane:
                 self._touch.add(chunk.lease.partition)
             self._handed_since += end - start
+            self._turn.hand_out(end - start)
             poke = self._pending is None and self._soon(chunk, end)
         if poke:
             self.poke()
@@ -888,19 +964,38 @@ class Member:
         chunk = source[0]
         if self._is_cold(chunk.lease, chunk.offset(chunk.handed)):
             return None
-        room = self.budget + 1 - self._unconfirmed
+        room = self._room_of_run(chunk, limit)
         if room <= 0:
-            self._force = True
             return None
-        if self.window > 1:
-            room = min(limit, self._room(chunk.weight))
-            if room <= 0:
-                self._idle()
-                return None
         if chunk.handed == 0:
             self._active.append(chunk)
         self._touch.add(chunk.lease.partition)
+        self._turn.run(chunk)
         return chunk, chunk.handed, min(len(chunk.messages), chunk.handed + room)
+
+    def _room_of_run(self, chunk: Chunk, limit: int) -> int:
+        """Records that may be handed out one by one now; if none, what brings some is seen to."""
+        if self.budget < self._unconfirmed:
+            self._force = True
+            return 0
+        room = self.budget + 1 - self._unconfirmed
+        if self.window > 1:
+            room = min(limit, self._room(chunk.weight))
+        if room > 0 and self._takes_turns():
+            room = min(room, self._left_of_turn())
+            if room <= 0:
+                self.frozen = self._force = True  # until it was offered
+        if room <= 0:
+            self._idle()
+        return room
+
+    def _left_of_turn(self) -> int:
+        """Records that may be handed out in this turn: a window's worth, one more while others are in hands.
+
+        So a free seat is the holder's as long as it has something unprocessed (W5), and no longer.
+        """
+        left = self.window - self._turn.handed
+        return left if left > 0 else int(self._holds_any())
 
     def _count_out(self, chunk: Chunk, end: int) -> None:
         """Records of a chunk before index `end` do not wait any more."""
@@ -1050,7 +1145,7 @@ class Member:
             settled += chunk.verdicts.count(ACKED, chunk.low, chunk.handed)
             settled += chunk.verdicts.count(DEAD, chunk.low, chunk.handed)
         self._in_hands, self._hands_bytes = hands, size
-        pending = sum(count for _, count in self._pending_open)
+        pending = sum(count for _, count in self._carried.open)
         self._unconfirmed = settled + pending
         if settled and self._pending is None:
             self._force = True
@@ -1071,6 +1166,8 @@ class Member:
             if delay < 0 and not self._policy.backoff:
                 delay = 0
             chunk.delays[index] = delay
+            if self.on_rolled_back is not None:
+                self.on_rolled_back(chunk.lease.partition, chunk.offset(index), delay)
             if self.lane and not self.keyed and (delay == 0 or self.window == 1 or self.strict):
                 self._hold_back(chunk, index)
             chunk.verdicts[index] = ROLLED_BACK
@@ -1193,6 +1290,8 @@ class Member:
         return quiet + verdicts.count(RETURNED, low, handed) != handed - low
 
     def _compose(self, now: float) -> Exchange:
+        if self._keeps_nothing():
+            self._release_ready()
         chosen = self._choose_partitions(now)
         settled: dict[int, list[Settled]] = {}
         returned: dict[int, list[Returned]] = {}
@@ -1202,9 +1301,11 @@ class Member:
         for token, lease in self._leases.items():
             if not lease.lane and lease.open - opened.get(token, 0) <= 0 and lease.partition in chosen:
                 done.setdefault(lease.partition, []).append(token)
-                self._pending_done.append(lease)
-        self._pending_open = [(self._leases[token], count) for token, count in opened.items()]
-        self._pending_confirm = [item for item in self._confirm if item[0].lease.partition in chosen]
+                self._carried.done.append(lease)
+        if self.paused and not (self.lane or self.keyed or self.closing):
+            self._give_back_unread(chosen, returned, done)
+        self._carried.open = [(self._leases[token], count) for token, count in opened.items()]
+        self._carried.confirm = [item for item in self._confirm if item[0].lease.partition in chosen]
         self._confirm = [item for item in self._confirm if item[0].lease.partition not in chosen]
         offer = self._may_offer()
         self._number += 1
@@ -1223,6 +1324,21 @@ class Member:
             parts=[self._report(p, settled, returned, done) for p in chosen],
             offer=offer,
         )
+
+    def _give_back_unread(
+        self, chosen: Collection[int], returned: dict[int, list[Returned]], done: dict[int, list[int]]
+    ) -> None:
+        """The subscription is paused: leases of which nothing is in hands end."""
+        held = {chunk.lease.token for chunk in self._active if chunk.low < chunk.handed}
+        for token, lease in self._leases.items():
+            if lease.partition not in chosen or token in held or token in done.get(lease.partition, ()):
+                continue
+            start = self._unread_from(lease)
+            if start < lease.end:
+                unread = Returned(token, start, lease.end, int(How.UNREAD))
+                returned.setdefault(lease.partition, []).append(unread)
+            done.setdefault(lease.partition, []).append(token)
+            self._carried.back.append(lease)
 
     def _span(self) -> int:
         if self.closing:
@@ -1245,6 +1361,8 @@ class Member:
         """
         if not self._takes_turns() or self._standing is not Standing.ACTIVE:
             return False
+        if self._turn.handed >= self.window:
+            return True
         lanes = [lease for lease in self._leases.values() if lease.lane]
         if any(lease.end - self._position(lease.partition) > self._scan(self.window) for lease in lanes):
             return True
@@ -1278,6 +1396,7 @@ class Member:
     def _take_standing(self, reply: ExchangeReply) -> bool:
         """Take in who holds the lanes now; returns whether that changed for this member."""
         if reply.held is not None:
+            self._turn = Turn()
             for token in [token for token in self._leases if token not in reply.held]:
                 self._retire(self._leases[token])
             for token, horizon in reply.horizons.items():
@@ -1368,7 +1487,7 @@ class Member:
         avail = -1
         if feed is not None and feed.position > feed.reported:
             avail = feed.position
-            self._pending_avail.append((feed, avail))
+            self._carried.avail.append((feed, avail))
         position = -1
         if self.lane and not self.closing:
             position = self._position(partition)
@@ -1380,6 +1499,7 @@ class Member:
             returned=returned.get(partition, ()),
             done=done.get(partition, ()),
             drained=int(self.keyed and self._is_drained(partition)),
+            expired=self._expiry.take_lost(partition),
         )
 
     def _lane_lease(self, partition: int) -> Lease | None:
@@ -1413,6 +1533,8 @@ class Member:
     def _credit(self, sending: int) -> int:
         if self.lane:
             return 1
+        if self.resting:
+            return 0
         if self._takes is not None:
             return self._scan_credit()
         held = sum(lease.open for lease in self._leases.values()) - sending
@@ -1499,12 +1621,16 @@ class Member:
         refused = set(reply.refused)
         with self.lock:
             self._last_ok = sent_at
-            waiting, self._pending_confirm = self._pending_confirm, []
+            waiting = self._carried.confirm
             self._close_pending()
             for token in refused:
                 self._refuse_lease(token)
             self._take_role(reply.role)
             self.paused = reply.paused
+            if self.paused:  # what is not in hands is given back, also what was taken in advance
+                self.losses += 1
+                self._touch |= {lease.partition for lease in self._leases.values()}
+                self._force = self._force or any(map(self._is_unread, self._leases.values()))
             self._take_states(reply, sent_at)
             if self.lane and self._take_standing(reply):
                 self._note_standing(active=reply.standing is not Standing.STANDBY)
@@ -1522,6 +1648,7 @@ class Member:
             self._confirm = [item for item in self._confirm if not item[0].lease.lost]
             # what was read while this exchange was under way
             self._force = self._force or self._wants_avail() or self._only_filtered()
+            self._force = self._force or (self._keeps_nothing() and bool(self._ready or self._urgent))
         self.teller.tell()
         for chunk, confirmation in gone:
             confirmation.resolve(self._verdict_of(chunk))
@@ -1539,16 +1666,18 @@ class Member:
     def _close_pending(self) -> None:
         """What the answered exchange carried is known to the coordinator now."""
         self._pending = None
-        for lease, count in self._pending_open:
+        for lease, count in self._carried.open:
             lease.open -= count
-        for lease in self._pending_done:
+        for lease in self._carried.done:
             self._leases.pop(lease.token, None)
             self._alone.discard(lease.token)
-        for feed, avail in self._pending_avail:
+        for lease in self._carried.back:
+            self._retire(lease)
+        for feed, avail in self._carried.avail:
             feed.reported = max(feed.reported, avail)
             if avail > feed.start:
                 self._warm |= {partition for partition, followed in self._feeds.items() if followed is feed}
-        self._pending_open, self._pending_done, self._pending_avail = [], [], []
+        self._carried = _Carried()
 
     def _take_states(self, reply: ExchangeReply, sent_at: float) -> None:
         for state in reply.partitions:
@@ -1629,7 +1758,6 @@ class Member:
         if lease.alone:
             self._alone.add(lease.token)
         if grant.kind == "runs":
-            self.redelivered_seen += lease.open if lease.redelivered else 0
             self._hold -= {
                 (p, o) for p, o in self._hold if p == lease.partition and lease.start <= o < lease.end
             }
@@ -1705,6 +1833,36 @@ class Member:
             self._feeds[partition] = Feed(start, self._follow_number)
             self.reading.follow(partition, start, self._follow_number)
 
+    # -- resting
+
+    def rest(self) -> None:
+        """Ask for nothing until `wake_up`, and give back what is not in the application's hands.
+
+        What others can have goes to them: of a shared subscription everything. A lane stays where it is.
+        """
+        self.resting = True
+        self.poke()
+
+    def wake_up(self) -> None:
+        """Ask for messages again."""
+        self.resting = False
+        self.poke()
+
+    def _keeps_nothing(self) -> bool:
+        """Whether what was read for this member's leases goes back at once."""
+        return self.resting and not self.lane
+
+    def _release_ready(self) -> None:
+        for chunk in [*self._urgent, *self._ready]:
+            end = len(chunk.messages)
+            chunk.verdicts[chunk.handed :] = bytes((RELEASED,)) * (end - chunk.handed)
+            chunk.handed = end
+            self._count_out(chunk, end)
+            if chunk not in self._active:
+                self._active.append(chunk)
+        self._urgent.clear()
+        self._ready.clear()
+
     # -- leaving
 
     def begin_close(self) -> None:
@@ -1760,6 +1918,10 @@ class Member:
             self._pending = exchange
             return exchange
 
+    def _is_unread(self, lease: Lease) -> bool:
+        """Whether nothing of a lease is in the application's hands, or waits to be reported."""
+        return not any(chunk.lease is lease and chunk.low < chunk.handed for chunk in self._active)
+
     def _unread_from(self, lease: Lease) -> int:
         for queue in (self._urgent, self._ready):
             for chunk in queue:
@@ -1772,7 +1934,7 @@ class Member:
         with self.lock:
             waiting = sum(chunk.verdicts.count(ACKED) for chunk in self._active)
             if self._pending is not None:
-                waiting += sum(count for _, count in self._pending_open)
+                waiting += sum(count for _, count in self._carried.open)
             return self.fenced_acks + waiting
 
     def held_partitions(self) -> list[int]:

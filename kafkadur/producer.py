@@ -21,9 +21,10 @@ from dataclasses import dataclass
 from enum import Enum, auto
 from functools import partial
 from types import TracebackType
-from typing import Any, Final, Self, cast
+from typing import Any, Final, Generic, Self, cast
 
 import confluent_kafka
+from typing_extensions import TypeVar
 
 from kafkadur.headers import (
     CLIENT_ID_HEADER,
@@ -36,6 +37,7 @@ from kafkadur.headers import (
     Property,
     encode,
 )
+from kafkadur.serialization import Encoding, Headers, Serializer
 from kafkadur_coordinators.client_log import client_log
 from kafkadur_sharing.errors import ConnectionClosed, DeliveryFailed, ForkedConnection, IllegalState
 
@@ -54,6 +56,11 @@ DEFAULTS: Final[Mapping[str, object]] = {
 #: Seconds a wait inside librdkafka lasts at most: so long a signal, or the end of the producer, may have to
 #: wait.
 _POLL_SECONDS: Final = 0.1
+
+
+#: Types of values and keys: without a serializer they are what Kafka takes.
+V_contra = TypeVar("V_contra", contravariant=True, default=str | bytes | None)
+K_contra = TypeVar("K_contra", contravariant=True, default=str | bytes | None)
 
 
 class _Auto(Enum):
@@ -128,16 +135,28 @@ class _Outbox:
                 future.set_exception(result)
 
 
-class Producer:
+class Producer(Generic[V_contra, K_contra]):
     """Sends messages to Kafka, from any thread and event loop; a sync and an async context manager.
 
     `config` is confluent-kafka's configuration and goes over `DEFAULTS` untouched; `client_id` and
-    `connection_id` are those of the connection and travel with every message (rule U7). Raises `IllegalState`
-    for a configuration that librdkafka refuses.
+    `connection_id` are those of the connection and travel with every message (rule U7). Serializers are
+    called in the thread that publishes, as confluent-kafka's SerializingProducer calls them: with the object
+    and a SerializationContext, whose list of headers is the one that is sent. None is a tombstone, or no key,
+    and is sent as it is. Raises `IllegalState` for a configuration that librdkafka refuses.
     """
 
-    def __init__(self, config: Mapping[str, object], client_id: str | None, connection_id: str) -> None:
+    def __init__(
+        self,
+        config: Mapping[str, object],
+        client_id: str | None,
+        connection_id: str,
+        *,
+        key_serializer: Serializer[K_contra] | None = None,
+        value_serializer: Serializer[V_contra] | None = None,
+    ) -> None:
         """Start the producer; it connects by itself when there is something to do."""
+        encoding = Encoding(key=key_serializer, value=value_serializer)
+        self._encoding = None if encoding.is_raw else encoding
         settings = _settings(config, connection_id)
         self._on_delivery = settings.pop("on_delivery", None) or settings.pop("dr_cb", None)
         try:
@@ -173,9 +192,9 @@ class Producer:
     def publish(
         self,
         topic: str,
-        value: str | bytes | None,
+        value: V_contra | None,
         *,
-        key: str | bytes | None = None,
+        key: K_contra | None = None,
         properties: Mapping[str, Property] | None = None,
         correlation_id: str | None = None,
         type: str | None = None,  # noqa: A002 - the JMS name of the field
@@ -192,14 +211,15 @@ class Producer:
 
         `value` None is a tombstone. `timestamp` is in milliseconds since 1970 (default: now), `partition`
         overrides the partitioner, `message_id` None sends none. Raises `InvalidProperty` for what cannot be a
-        header, `DeliveryFailed` if Kafka's client refuses the message at once (too large, for example),
-        `ConnectionClosed` and `ForkedConnection`.
+        header, `Unencodable` for what a serializer does not take, `DeliveryFailed` if Kafka's client refuses
+        the message at once (too large, for example), `ConnectionClosed` and `ForkedConnection`.
         """
         _, headers = self._headers(properties, correlation_id, type, priority, delivery_mode, message_id)
+        raw_value, raw_key = self._raw(topic, value, key, headers)
         outgoing = (
             topic,
-            value,
-            key,
+            raw_value,
+            raw_key,
             -1 if partition is None else partition,
             timestamp or 0,
             headers,
@@ -211,9 +231,9 @@ class Producer:
     def send(
         self,
         topic: str,
-        value: str | bytes | None,
+        value: V_contra | None,
         *,
-        key: str | bytes | None = None,
+        key: K_contra | None = None,
         properties: Mapping[str, Property] | None = None,
         correlation_id: str | None = None,
         type: str | None = None,  # noqa: A002 - the JMS name of the field
@@ -238,10 +258,11 @@ class Producer:
         sent_id, headers = self._headers(
             properties, correlation_id, type, priority, delivery_mode, message_id
         )
+        raw_value, raw_key = self._raw(topic, value, key, headers)
         outgoing = (
             topic,
-            value,
-            key,
+            raw_value,
+            raw_key,
             -1 if partition is None else partition,
             timestamp or 0,
             headers,
@@ -368,6 +389,13 @@ class Producer:
             connection_id=self._connection_id,
         )
         return message_id, encode(properties, fields)
+
+    def _raw(self, topic: str, value: Any, key: Any, headers: Headers) -> tuple[Any, Any]:  # noqa: ANN401
+        """Return value and key as they are sent; what cannot be sent any more is not serialized at all."""
+        if self._encoding is None:
+            return value, key
+        self._check_usable()
+        return self._encoding.encode(topic, value, key, headers)
 
     def _enqueue(  # noqa: PLR0917 - the parts of `_Outgoing`
         self,
@@ -513,7 +541,7 @@ class Producer:
 
 
 #: The producers of this process that are still in use.
-_producers: weakref.WeakSet[Producer] = weakref.WeakSet()
+_producers: weakref.WeakSet[Producer[Any, Any]] = weakref.WeakSet()
 
 
 def _mark_forked() -> None:

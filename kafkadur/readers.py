@@ -30,6 +30,8 @@ _AT_ONCE = 2_000
 _WAIT = 0.05
 #: Longest time to wait for a broker that knows the topic's leaders, seconds.
 _FIND_LEADERS = 1.0
+#: Longest wait for where a partition begins and ends, seconds.
+_WATERMARKS = 10.0
 #: Seconds between two mirrorings of the floor.
 _MIRROR_EVERY = 1.0
 _EOF = KafkaError._PARTITION_EOF  # noqa: SLF001 - the library's name for it
@@ -102,6 +104,9 @@ class ReadingFor(Protocol):
     def end_at(self, partition: int, offset: int, number: int) -> None:
         """The log of a partition that is followed ends at `offset` now."""
 
+    def expire(self, partition: int, offset: int) -> None:
+        """Kafka does not keep what lies before `offset` any more."""
+
     def add_range_records(self, token: int, messages: list[Message], reached: int) -> bool:
         """What the point reader read for a lease; whether it is to go on."""
         ...
@@ -171,6 +176,24 @@ class _Reader:
         if self._error_cb is not None:
             self._error_cb(error)
 
+    def _first_kept(self, consumer: Consumer, event: Message, member: ReadingFor) -> int:
+        """First offset that Kafka keeps of a partition, after it did not have the one that was to be read.
+
+        Raises `StateLost` if that one lies behind the end: then the log was cut off or made anew.
+        """
+        partition, wanted = event.partition() or 0, event.offset() or 0
+        error = event.error()
+        try:
+            first, end = consumer.get_watermark_offsets(
+                TopicPartition(self._topic, partition), timeout=_WATERMARKS
+            )
+        except KafkaException as failed:
+            raise _broken(str(failed.args[0]), self._topic) from failed
+        if wanted > end:
+            state = "unknown" if error is None else error.str()
+            raise _removed(self._topic, partition, f"{state}; it ends at {end}", member.display)
+        return max(first, wanted)
+
     def _heard(self) -> None:
         """Note that Kafka answers."""
         if self._silent:
@@ -207,10 +230,10 @@ def _broken(state: str, topic: str) -> StateLost:
 
 def _removed(topic: str, partition: int, state: str, display: str) -> StateLost:
     return StateLost(
-        "An unsettled offset of the subscription is not in the topic any more.",
+        "The topic ends before what the subscription has settled.",
         state=f"{topic}[{partition}]: {state}",
         owner=f"subscription {display}",
-        remedy="retention or a truncation removed it; unsubscribe and subscribe again to go on",
+        remedy="a truncation removed it; `kafkadur sub seek NAME latest --yes` goes on from its end",
     )
 
 
@@ -286,7 +309,7 @@ class TailReader(_Reader):
             for partition, group in by_partition(messages):
                 if partition in self._followed:
                     self._tell_end(consumer, partition)
-                    self._give(partition, group)
+                    self._give(consumer, partition, group)
         self.mirror_now(consumer)  # closing the Consumer waits for it
 
     def _tell_end(self, consumer: Consumer, partition: int) -> None:
@@ -299,7 +322,7 @@ class TailReader(_Reader):
         if end >= 0:
             self._member.end_at(partition, end, self._followed[partition])
 
-    def _give(self, partition: int, messages: list[Message]) -> None:
+    def _give(self, consumer: Consumer, partition: int, messages: list[Message]) -> None:
         number = self._followed[partition]
         self._probe(Stage.READ)
         if not any(map(Message.error, messages)):
@@ -315,18 +338,22 @@ class TailReader(_Reader):
             if error.code() == _EOF:
                 self._probe(Stage.END)
                 self._member.reach(partition, messages[index].offset() or 0, number)
+            elif error.code() == KafkaError._AUTO_OFFSET_RESET:  # noqa: SLF001 - the library's name for it
+                kept = self._first_kept(consumer, messages[index], self._member)
+                self._member.expire(partition, kept)
+                self._member.reach(partition, kept, number)
+                consumer.incremental_unassign([TopicPartition(self._topic, partition)])
+                consumer.incremental_assign([TopicPartition(self._topic, partition, kept)])
             else:
                 self._complain(error, partition)
         if start < len(messages):
             self._member.add_records(partition, messages[start:], number)
 
     def _complain(self, error: KafkaError, partition: int) -> None:
-        if error.code() == KafkaError._AUTO_OFFSET_RESET:  # noqa: SLF001 - the library's name for it
-            raise _removed(self._topic, partition, error.str(), self._member.display)
         if not error.retriable() and error.code() in (
             KafkaError.TOPIC_AUTHORIZATION_FAILED,
             KafkaError.GROUP_AUTHORIZATION_FAILED,
-            KafkaError._FATAL,  # noqa: SLF001 - as above
+            KafkaError._FATAL,  # noqa: SLF001 - the library's name for it
         ):
             raise _broken(error.str(), self._topic)
         _log.info("reading %s[%d]: %s", self._topic, partition, error.str())
@@ -391,15 +418,24 @@ class PointReader(_Reader):
                     messages = [] if message is None else [message]
                 if messages:
                     self._heard()
-                records, reached = self._sort_out(messages, reached)
+                records, reached, gone = self._sort_out(messages, reached)
+                if gone is not None:
+                    reached = self._first_kept(consumer, gone, self._member)
+                    self._member.expire(partition, reached)
+                    consumer.incremental_unassign([TopicPartition(self._topic, partition)])
+                    consumer.incremental_assign([TopicPartition(self._topic, partition, reached)])
                 if not self._member.add_range_records(token, records, reached):
                     return
         finally:
             consumer.incremental_unassign([TopicPartition(self._topic, partition)])
 
-    def _sort_out(self, messages: list[Message], reached: int) -> tuple[list[Message], int]:
-        """The records among messages and events, and the offset up to which they tell of the partition."""
+    def _sort_out(self, messages: list[Message], reached: int) -> tuple[list[Message], int, Message | None]:
+        """The records among messages and events, and the offset up to which they tell of the partition.
+
+        Third, the event that says that Kafka does not keep the offset that was to be read.
+        """
         records: list[Message] = []
+        gone: Message | None = None
         for message in messages:
             error = message.error()
             if error is None:
@@ -408,10 +444,10 @@ class PointReader(_Reader):
             elif error.code() == _EOF:
                 reached = max(reached, message.offset() or 0)
             elif error.code() == KafkaError._AUTO_OFFSET_RESET:  # noqa: SLF001 - the library's name for it
-                raise _removed(self._topic, message.partition() or 0, error.str(), self._member.display)
+                gone = message
             else:
                 _log.info("reading %s: %s", self._topic, error.str())
-        return records, reached
+        return records, reached, gone
 
 
 class Readers:

@@ -42,6 +42,8 @@ class Settings(BaseModel):
     redis_timeout: timedelta = timedelta(seconds=5)
     #: time-out of one request to Kafka outside reading and writing
     kafka_timeout: timedelta = timedelta(seconds=15)
+    #: how often it is looked whether retention is about to remove unsettled messages
+    retention_check: timedelta = timedelta(minutes=1)
     #: partitions of the journal topic when it is created
     journal_partitions: int = Field(default=64, ge=1, le=1024)
     #: replication factor of the journal topic when it is created; -1: the broker's default
@@ -93,7 +95,7 @@ def settings(given: Mapping[str, Any], environment: Mapping[str, str] | None = N
         name: environment[_PREFIX + name.upper()] for name in names if _PREFIX + name.upper() in environment
     }
     values |= {name: value for name, value in given.items() if value is not None}
-    for name in ("session_timeout", "redis_timeout", "kafka_timeout"):
+    for name in ("session_timeout", "redis_timeout", "kafka_timeout", "retention_check"):
         if isinstance(values.get(name), str):
             try:
                 values[name] = float(values[name])

@@ -17,8 +17,9 @@ from tools.places import ROOT
 
 _SOURCE = ROOT / "kafkadur" / "aio"
 _TARGET = ROOT / "kafkadur" / "sync"
-_FILES = ("__init__.py", "connection.py", "session.py", "subscription.py")
+_FILES = ("__init__.py", "connection.py", "running.py", "session.py", "subscription.py")
 _NAMES = {
+    "AsyncIterable": "Iterable",
     "AsyncIterator": "Iterator",
     "__aenter__": "__enter__",
     "__aexit__": "__exit__",

@@ -7,12 +7,13 @@ One object of a `System` is one consumer in one worker process; the harness call
     system.join()                     attach; returns when it could receive (all members at once)
       system.held                     messages that came on the way and wait for the loop
       -- all workers have joined; the clock is armed, it starts at the first message received --
-    system.drain(recorder) | .window1(recorder) | .serve(recorder)
+    system.drain(recorder) | .window1(recorder) | .serve(recorder) | .attach(recorder)
     system.settle()                   make all that was handled confirmed, inside the clock
     system.figures()                  what only the system knows, for example script calls
     system.close()                    after the clock
+    system.closing_figures()          what is known only then, for example bytes read
 
-The three loops may be called again with a raised target when repeats took the place of missing messages.
+The loops may be called again with a raised target when repeats took the place of missing messages.
 A loop has this shape (see `benchmarks.recorder.Recorder`)::
 
     while recorder.more():
@@ -42,13 +43,21 @@ if TYPE_CHECKING:
     from benchmarks.recorder import Recorder
 
 
+#: Session time-out of the members of the failover, seconds: so long a stopped holder is waited for.
+FAILOVER_SESSION_S = 2.0
+
+
 class Workload(StrEnum):
-    """The four workloads."""
+    """What can be measured."""
 
     DRAIN = "drain"
     WINDOW1 = "window1"
+    TURNS = "turns"
     FANOUT = "fanout"
     LATENCY = "latency"
+    FIRST = "first"
+    FAILOVER = "failover"
+    AMPLIFICATION = "amplification"
 
 
 class Store(StrEnum):
@@ -91,6 +100,8 @@ class Env:
     member: int
     #: The workload of this run.
     workload: Workload
+    #: Records that may be in a member's hands; only where the case says so (turns).
+    window: int = 1
 
 
 class System(abc.ABC):
@@ -130,7 +141,23 @@ class System(abc.ABC):
 
     @abc.abstractmethod
     def serve(self, recorder: Recorder) -> None:
-        """Pass each message to ``recorder.handle``, which may sleep, then settle it (fan-out, latency)."""
+        """Pass each message to ``recorder.handle``, which may sleep, then settle it.
+
+        The loop of the fan-out, the latency, the failover and the amplification.
+        """
+
+    def attach(self, recorder: Recorder) -> None:
+        """Round after round: attach, pass the first message to ``recorder.arrived``, settle it, leave.
+
+        The connection stays; a round goes on behind the one before it. Only for systems with variants of the
+        workload first.
+        """
+        raise NotImplementedError
+
+    def try_join(self) -> bool:
+        """Join as a stand-by; False when it was refused because somebody else is the holder (failover)."""
+        self.join()
+        return True
 
     @property
     def held(self) -> int:
@@ -147,3 +174,7 @@ class System(abc.ABC):
     @abc.abstractmethod
     def close(self) -> None:
         """Detach and free everything."""
+
+    def closing_figures(self) -> Mapping[str, float]:
+        """Return figures that are complete only after `close`, such as ``fetched_bytes``; summed likewise."""
+        return {}

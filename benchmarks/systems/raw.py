@@ -1,4 +1,4 @@
-"""Raw confluent-kafka in a consumer group, set up as well as we know how: the ceiling of a client."""
+"""Raw confluent-kafka, in a group or alone, set up as well as we know how: the ceiling of a client."""
 
 from __future__ import annotations
 
@@ -8,8 +8,11 @@ from typing import TYPE_CHECKING, ClassVar
 from confluent_kafka import Consumer, KafkaException, Message, TopicPartition
 
 from benchmarks.systems.base import Env, Store, System, Variant, Workload
+from benchmarks.systems.traffic import TOLD_S, Traffic
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from benchmarks.recorder import Recorder
 
 BATCH = 1_000
@@ -18,12 +21,22 @@ POLL_S = 0.01
 QUIET_S = 1.5
 #: Seconds a member may take to join.
 JOIN_S = 60.0
+#: Seconds to wait for the first message in the workload first.
+FIRST_S = 30.0
 
 _TUNED = Variant(name="tuned", confirmed="one synchronous commit at the end")
 _COMMIT_BATCH = Variant(name="commit-batch", confirmed=f"synchronous commit a batch of {BATCH}", fraction=0.5)
 _SYNC_EACH = Variant(
     name="sync-each", confirmed="synchronous commit each message", fraction=1 / 60, members=(1,)
 )
+_ALONE_EACH = Variant(
+    name="sync-each", confirmed="synchronous commit each message", fraction=0.04, members=(1,)
+)
+_ASSIGN = Variant(name="assign", confirmed="nothing; assign() behind the round before")
+_GROUP = Variant(
+    name="group", confirmed="synchronous commit after the clock; subscribe(), unsubscribe()", fraction=0.25
+)
+_READ = Variant(name="group", confirmed="position stored after the message, automatic commit each second")
 # One partition has one owner: the others get nothing, an eighth of the messages shows the rate as well.
 _ONE_OWNER = Variant(
     name="tuned", confirmed="position stored after the work, automatic commit", fraction=1 / 8
@@ -33,8 +46,12 @@ _POLL = Variant(name="poll", confirmed="position stored after the message, autom
 _VARIANTS = {
     Workload.DRAIN: (_TUNED, _COMMIT_BATCH),
     Workload.WINDOW1: (_TUNED, _SYNC_EACH),
+    Workload.TURNS: (_ALONE_EACH,),
     Workload.FANOUT: (_ONE_OWNER,),
     Workload.LATENCY: (_POLL,),
+    Workload.FIRST: (_ASSIGN, _GROUP),
+    Workload.FAILOVER: (),
+    Workload.AMPLIFICATION: (_READ,),
 }
 
 
@@ -46,7 +63,7 @@ def raise_error(message: Message) -> None:
 
 
 class Raw(System):
-    """A member of an ordinary consumer group."""
+    """A member of an ordinary consumer group, or a consumer without one."""
 
     name: ClassVar[str] = "raw"
     store: ClassVar[Store] = Store.KAFKA
@@ -64,7 +81,8 @@ class Raw(System):
         self._joining = True
         self._generations = 0
         self._changed = 0.0
-        self._serving = env.workload in {Workload.FANOUT, Workload.LATENCY}
+        self._serving = env.workload in {Workload.FANOUT, Workload.LATENCY, Workload.AMPLIFICATION}
+        self._traffic = Traffic(env.topic) if env.workload is Workload.AMPLIFICATION else None
         self._consumer = Consumer(
             {
                 "bootstrap.servers": env.kafka,
@@ -77,12 +95,16 @@ class Raw(System):
                 "fetch.wait.max.ms": 50,
                 "heartbeat.interval.ms": 300,
                 "log_level": 3,
+                **(self._traffic.settings if self._traffic else {}),
             }
         )
 
     def join(self) -> None:
         """Subscribe and wait for the final assignment, paused so that nothing arrives before the clock."""
         env = self._env
+        if env.workload is Workload.FIRST:
+            self._consumer.list_topics(env.topic, timeout=JOIN_S)
+            return
         self._consumer.subscribe([env.topic], on_assign=self._on_assign, on_revoke=self._on_revoke)
         wanted = env.partitions // env.members if env.members <= env.partitions else None
         deadline = time.monotonic() + JOIN_S
@@ -159,8 +181,34 @@ class Raw(System):
             recorder.handle(message.value() or b"")
             self._consumer.store_offsets(message=message)
 
+    def attach(self, recorder: Recorder) -> None:
+        """Assign or subscribe, poll for one message, let go; the Consumer and its connections stay."""
+        env, consumer = self._env, self._consumer
+        group = self._variant == _GROUP.name
+        following = dict.fromkeys(range(env.partitions), 0)
+        while recorder.more():
+            since = time.monotonic_ns()
+            if group:
+                consumer.subscribe([env.topic])
+            else:
+                consumer.assign([TopicPartition(env.topic, at, offset) for at, offset in following.items()])
+            message = consumer.poll(FIRST_S)
+            if message is None:
+                text = f"no message within {FIRST_S:.0f} s of subscribing"
+                raise TimeoutError(text)
+            raise_error(message)
+            recorder.arrived(message.value() or b"", since_ns=since)
+            following[message.partition() or 0] = (message.offset() or 0) + 1
+            if group:
+                consumer.commit(message=message, asynchronous=False)
+                consumer.unsubscribe()
+            else:
+                consumer.unassign()
+
     def settle(self) -> None:
         """Commit the position reached."""
+        if self._env.workload is Workload.FIRST:
+            return
         if not self._serving and self._variant != _SYNC_EACH.name:
             self._commit()
 
@@ -172,4 +220,10 @@ class Raw(System):
 
     def close(self) -> None:
         """Leave the group."""
+        if self._traffic is not None:
+            time.sleep(TOLD_S)  # librdkafka tells by its own clock, whoever asks
         self._consumer.close()
+
+    def closing_figures(self) -> Mapping[str, float]:
+        """Bytes that came from the brokers."""
+        return {} if self._traffic is None else {"fetched_bytes": float(self._traffic.received)}

@@ -26,13 +26,18 @@ _ONE_TRIP = Variant(
 _TWO_TRIPS = Variant(
     name="two-trips", confirmed=f"XACK, then XREADGROUP; {_FSYNC}", fraction=1 / 30, members=(1,)
 )
+_TURNS = Variant(name="one-trip", confirmed=_ONE_TRIP.confirmed, fraction=0.2, members=(1,))
 _SERVE = Variant(name="each", confirmed=f"XACK each; {_FSYNC}")
 
 _VARIANTS = {
     Workload.DRAIN: (_BATCH, _EACH),
     Workload.WINDOW1: (_ONE_TRIP, _TWO_TRIPS),
     Workload.FANOUT: (_SERVE,),
+    Workload.TURNS: (_TURNS,),
     Workload.LATENCY: (_SERVE,),
+    Workload.FIRST: (),
+    Workload.FAILOVER: (),
+    Workload.AMPLIFICATION: (),
 }
 
 #: Entries of one stream in a reply: (id, fields).

@@ -8,7 +8,7 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, ClassVar, cast
 
-from confluent_kafka import KafkaException, Message, ShareConsumer
+from confluent_kafka import AcknowledgeType, KafkaException, Message, ShareConsumer
 from confluent_kafka.admin import (
     AdminClient,
     AlterConfigOpType,  # pyright: ignore[reportPrivateImportUsage]
@@ -18,6 +18,7 @@ from confluent_kafka.admin import (
 )
 
 from benchmarks.systems.base import Env, Store, System, Variant, Workload
+from benchmarks.systems.traffic import TOLD_S, Traffic
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -28,6 +29,8 @@ if TYPE_CHECKING:
 POLL_S = 0.05
 #: Seconds a member waits for its first batch before it counts as joined; heartbeats come every 5 s.
 JOIN_S = 8.0
+#: Seconds to wait for the first message in the workload first.
+FIRST_S = 30.0
 #: Records a poll of the large variant; the default is 500, which small producer batches really meet.
 LARGE_POLL = 5_000
 #: Records a poll in the fan-out: with the default of 500 a few members take everything.
@@ -48,12 +51,21 @@ _FANOUT = Variant(
     confirmed=f"max.poll.records {FANOUT_POLL}; acknowledge after the work, sent with the next poll",
 )
 _LATENCY = Variant(name="explicit", confirmed="acknowledge each, asynchronous commit a poll")
+_FIRST = Variant(
+    name="explicit",
+    confirmed="max.poll.records 1, synchronous commit after the clock; subscribe(), unsubscribe()",
+    fraction=0.1,
+)
 
 _VARIANTS = {
     Workload.DRAIN: (_EXPLICIT, _LARGE),
     Workload.WINDOW1: (_EXPLICIT_EACH,),
     Workload.FANOUT: (_FANOUT,),
+    Workload.TURNS: (),
     Workload.LATENCY: (_LATENCY,),
+    Workload.FIRST: (_FIRST,),
+    Workload.FAILOVER: (),
+    Workload.AMPLIFICATION: (_LATENCY,),
 }
 
 
@@ -92,7 +104,10 @@ class Share(System):
             "share.acknowledgement.mode": "explicit",
             "log_level": 3,
         }
-        if variant == _EXPLICIT_EACH.name:
+        self._traffic = Traffic(env.topic) if env.workload is Workload.AMPLIFICATION else None
+        if self._traffic is not None:
+            settings |= self._traffic.settings
+        if variant == _EXPLICIT_EACH.name or env.workload is Workload.FIRST:
             settings["max.poll.records"] = 1
         elif variant == _LARGE.name:
             settings["max.poll.records"] = LARGE_POLL
@@ -102,8 +117,10 @@ class Share(System):
 
     def join(self) -> None:
         """Subscribe and wait for the first batch, kept for the loop: no other sign of a join exists."""
+        if self._env.workload is Workload.FIRST:
+            return
         self._consumer.subscribe([self._env.topic])
-        if self._env.workload is Workload.LATENCY:
+        if self._env.workload in {Workload.LATENCY, Workload.AMPLIFICATION}:  # nothing is there yet
             return
         deadline = time.monotonic() + JOIN_S
         while not self._held and time.monotonic() < deadline:
@@ -148,7 +165,7 @@ class Share(System):
 
     def serve(self, recorder: Recorder) -> None:
         """Handle and acknowledge message after message."""
-        prompt = self._env.workload is Workload.LATENCY
+        prompt = self._env.workload in {Workload.LATENCY, Workload.AMPLIFICATION}
         while recorder.more():
             messages = self._poll()
             for message in messages:
@@ -156,6 +173,26 @@ class Share(System):
                 self._consumer.acknowledge(message)
             if prompt and messages:
                 self._consumer.commit_async()
+
+    def attach(self, recorder: Recorder) -> None:
+        """Subscribe, poll for the first messages, give back all but one, let go."""
+        consumer = self._consumer
+        while recorder.more():
+            since = time.monotonic_ns()
+            consumer.subscribe([self._env.topic])
+            messages: list[Message] = []
+            deadline = time.monotonic() + FIRST_S
+            while not messages:
+                if time.monotonic() > deadline:
+                    text = f"no message within {FIRST_S:.0f} s of subscribing"
+                    raise TimeoutError(text)
+                messages = self._poll()
+            recorder.arrived(messages[0].value() or b"", since_ns=since)
+            consumer.acknowledge(messages[0])
+            for message in messages[1:]:
+                consumer.acknowledge(message, AcknowledgeType.RELEASE)
+            self._commit()
+            consumer.unsubscribe()
 
     def settle(self) -> None:
         """Commit the acknowledgements that no poll has carried yet."""
@@ -178,4 +215,10 @@ class Share(System):
         """Leave the group."""
         for message in self._held:
             self._consumer.acknowledge(message)
+        if self._traffic is not None:
+            time.sleep(TOLD_S)  # librdkafka tells by its own clock, whoever asks
         self._consumer.close()
+
+    def closing_figures(self) -> Mapping[str, float]:
+        """Bytes that came from the brokers."""
+        return {} if self._traffic is None else {"fetched_bytes": float(self._traffic.received)}

@@ -72,6 +72,8 @@ class PartitionReport(NamedTuple):
     done: Sequence[int] = ()
     #: 1: a lane of keys that is given up: nothing of it is in hands, nor will be until the reply is there
     drained: int = 0
+    #: unsettled offsets, settled with this report, that Kafka does not keep any more
+    expired: int = 0
 
 
 class Exchange(NamedTuple):
@@ -275,6 +277,8 @@ class PartitionView:
     runs: Sequence[Run]
     seen: int
     bits: bytes
+    #: offsets that Kafka removed before they were settled
+    expired: int = 0
 
     @property
     def floor(self) -> int:

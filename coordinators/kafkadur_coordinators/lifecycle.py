@@ -14,12 +14,13 @@ import random
 import time
 import uuid
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
-from typing import Any
+from dataclasses import dataclass
 
-from kafkadur_coordinators.interface import MAX_PARTITIONS, UNRANKED, Attached, Known, Rank
+from kafkadur_coordinators.changes import CHANGE_MS, Changes, deleted, key_record, state_in_force, with_lanes
+from kafkadur_coordinators.interface import UNRANKED, Attached, Known, PartitionView, Rank
 from kafkadur_coordinators.journal import Journal
-from kafkadur_coordinators.records import Change, InForce, in_force, last_incarnation
+from kafkadur_coordinators.places import Place
+from kafkadur_coordinators.records import in_force
 from kafkadur_coordinators.redis_coordinator import (
     MemberSession,
     RedisCoordinator,
@@ -43,8 +44,6 @@ from kafkadur_sharing.definition import Definition, SubscriptionType
 from kafkadur_sharing.errors import CoordinatorRefused, IllegalState, SubscriptionActive, TopicChanged
 from kafkadur_sharing.keys import SubscriptionKey
 
-#: How long a change or a rebuild may take before somebody else may finish it, ms.
-CHANGE_MS = 20_000
 #: How long to wait for a member that seems to be gone before refusing, seconds: its channel must be silent
 #: for 0.5 s.
 GONE_WAIT = 1.5
@@ -84,32 +83,8 @@ class Membership:
     attached: Attached
 
 
-def _key_record(key: SubscriptionKey) -> dict[str, Any]:
-    return {
-        "namespace": key.namespace,
-        "durable": key.durable,
-        "client_id": key.client_id,
-        "policy": key.policy.value,
-        "name": key.name,
-    }
-
-
 def _packed(key: SubscriptionKey) -> str:
-    return json.dumps(_key_record(key), sort_keys=True)
-
-
-def _content(found: InForce) -> str:
-    """The journal record in force, as it is kept in Redis."""
-    change = found.change
-    return json.dumps(
-        {
-            "key": dict(change.key),
-            "definition": change.definition,
-            "topic_id": change.topic_id,
-            "starts": {str(p): o for p, o in change.starts.items()},
-            "epoch": change.epoch,
-        }
-    )
+    return json.dumps(key_record(key), sort_keys=True)
 
 
 class Lifecycle:
@@ -135,6 +110,9 @@ class Lifecycle:
         self._journal = journal
         self._topics = topics
         self._prefix = prefix
+        self._changes = Changes(
+            coordinator=coordinator, journal=journal, topics=topics, prefix=prefix, session_ms=session_ms
+        )
         self._session_ms = session_ms
         self._monotonic = monotonic
         self._wait = wait
@@ -142,7 +120,7 @@ class Lifecycle:
 
     def address(self, key: SubscriptionKey) -> SubscriptionAddress:
         """Where the state of a subscription lies."""
-        return SubscriptionAddress(prefix=self._prefix, namespace=key.namespace, tag=key.tag)
+        return self._changes.address(key)
 
     # -- attaching
 
@@ -215,7 +193,7 @@ class Lifecycle:
 
         By the rules a non-durable one without a consumer is replaced: who creates one attaches to it.
         """
-        changed = self._change(key, known, definition)
+        changed = self._changes.change(key, known, definition)
         new = self._known(key) if changed and not key.durable else None
         return new if new is not None and new.version else None
 
@@ -294,7 +272,7 @@ class Lifecycle:
             self._coordinator,
             self.address(key),
             subscription_id=known.id,
-            topic_id=json.loads(known.definition)["topic_id"],
+            state=state_in_force(known),
             member=member,
         )
 
@@ -346,9 +324,10 @@ class Lifecycle:
     def _add_partitions(self, subscription: Subscription, known: Known) -> None:
         """Partitions added since the subscription was made start at 0."""
         lanes = subscription.definition.lanes
-        added = dict.fromkeys(range(known.partitions // lanes, subscription.topic.partitions), 0)
+        new = range(known.partitions // lanes, subscription.topic.partitions)
+        added = dict.fromkeys(new, Place(next=0))
         topic = subscription.topic
-        self._put_partitions(subscription.key, subscription.id, topic, added, token="", lanes=lanes)
+        self._changes.put_partitions(subscription.key, subscription.id, topic, added, token="", lanes=lanes)
 
     # -- what is known
 
@@ -374,7 +353,7 @@ class Lifecycle:
             if known.changing_ms > 0:
                 self._wait(min(known.changing_ms / 1000, self._rng.uniform(0.01, 0.05)))
             else:
-                self._resolve(key, known)
+                self._changes.resolve(key, known)
             return None
         return known
 
@@ -395,7 +374,7 @@ class Lifecycle:
             return None
         shard = self._journal.shard(key.tag)
         address = self.address(key)
-        if not kept and _deleted(in_force(self._journal.read(shard), key.tag, shard)):
+        if not kept and deleted(in_force(self._journal.read(shard), key.tag, shard)):
             return _nothing()
         token = uuid.uuid4().hex
         reply = self._coordinator.run(
@@ -408,15 +387,15 @@ class Lifecycle:
             return None
         incarnation = self._journal.append_incarnation(shard, token)
         found = in_force(self._journal.read(shard), key.tag, shard)
-        if found is None or _deleted(found):
+        if found is None or deleted(found):
             version = incarnation if found is None else found.version
-            self._install_deletion(address, version=version, incarnation=incarnation, token=token)
+            self._changes.install_deletion(address, version=version, incarnation=incarnation, token=token)
         elif reply[4] == 1:
             self._coordinator.run(
                 "reincarnate", address.fixed(), [*self._coordinator.common(), token, incarnation]
             )
         else:
-            self._install(key, found, token=token, incarnation=incarnation, floors=True)
+            self._changes.install(key, found, token=token, incarnation=incarnation, floors=True)
         return None
 
     def _rebuild_unwritten(self, key: SubscriptionKey) -> None:
@@ -431,187 +410,19 @@ class Lifecycle:
         else:
             self._wait(self._rng.uniform(0.01, 0.05))
 
-    def _install(
-        self, key: SubscriptionKey, found: InForce, *, token: str, incarnation: int, floors: bool
-    ) -> None:
-        """Put what is in force into Redis; `floors`: from the mirrored floors, after a loss."""
-        change = found.change
-        address = self.address(key)
-        if change.definition is None:
-            self._install_deletion(address, version=found.version, incarnation=incarnation, token=token)
-            return
-        definition = Definition.from_record(change.definition)
-        topic = self._topics.describe(definition.topic)
-        starts = dict(change.starts)
-        seen = 0
-        if floors and topic.id == change.topic_id:
-            metadata = floor_metadata(found.id, change.epoch, topic.id)
-            starts |= self._topics.floors(key.group, topic.name, topic.partitions, metadata)
-            seen = 1
-        for partition in range(topic.partitions):
-            starts.setdefault(partition, 0)
-        ends = self._topics.offsets(topic.name, topic.partitions, "latest") if seen else {}
-        self._put_partitions(
-            key,
-            found.id,
-            TopicInfo(name=topic.name, id=change.topic_id, partitions=len(starts)),
-            starts,
-            token=token,
-            lanes=definition.lanes,
-            seen=ends,
-        )
-        self._coordinator.run(
-            "install",
-            address.fixed(),
-            [
-                *self._coordinator.common(),
-                found.id,
-                found.version,
-                _content(found),
-                definition.type.value,
-                len(starts) * definition.lanes,
-                incarnation,
-                token,
-                self._session_ms if floors else 0,
-                definition.policy,
-            ],
-        )
-
-    def _install_deletion(
-        self, address: SubscriptionAddress, *, version: int, incarnation: int, token: str
-    ) -> None:
-        self._coordinator.run(
-            "install",
-            address.fixed(),
-            [*self._coordinator.common(), "", version, "", "", 0, incarnation, token, 0, ()],
-        )
-
-    def _put_partitions(
-        self,
-        key: SubscriptionKey,
-        subscription_id: str,
-        topic: TopicInfo,
-        starts: Mapping[int, int],
-        *,
-        token: str,
-        lanes: int = 1,
-        seen: Mapping[int, int] | None = None,
-    ) -> None:
-        """Give partitions their first state: each of their lanes the same."""
-        address = self.address(key)
-        starts, seen = _by_lane(starts, lanes), _by_lane(seen or {}, lanes)
-        wanted = sorted(starts)
-        for first in range(0, len(wanted), MAX_PARTITIONS):
-            group = wanted[first : first + MAX_PARTITIONS]
-            keys = address.fixed()
-            for partition in group:
-                keys += address.partition(subscription_id, topic.id, partition)
-            parts = [[partition, starts[partition], seen.get(partition, 0)] for partition in group]
-            self._coordinator.run(
-                "partitions",
-                keys,
-                [*self._coordinator.common(), parts, token, topic.partitions * lanes],
-            )
-
     # -- changing the definition
-
-    def _change(self, key: SubscriptionKey, known: Known, definition: Definition | None) -> bool:
-        """Create, replace (`definition`) or delete (None) what `known` says is in force.
-
-        Returns whether this change is in force now: somebody else may have been faster, and the caller
-        looks again. Raises `Refusal` when it can't begin.
-        """
-        address = self.address(key)
-        token = uuid.uuid4().hex
-        topic_id, starts = "", {}
-        if definition is not None:
-            topic = self._topics.describe(definition.topic)
-            topic_id = topic.id
-            definition = _with_lanes(definition, topic.partitions)
-            starts = self._topics.offsets(definition.topic, topic.partitions, definition.start)
-        self._coordinator.call(
-            "change", address.fixed(), [*self._coordinator.common(), known.version, token, CHANGE_MS]
-        )
-        if not key.durable:
-            change = Change(
-                tag=key.tag,
-                key=_key_record(key),
-                expected=known.version,
-                under=0,
-                definition=None if definition is None else definition.to_record(),
-                id=f"n.{token}",
-                topic_id=topic_id,
-                starts=starts,
-            )
-            return self._change_unwritten(key, known, change, token)
-        shard = self._journal.shard(key.tag)
-        entries = self._journal.read(shard)
-        change = Change(
-            tag=key.tag,
-            key=_key_record(key),
-            expected=_expected(known.version, in_force(entries, key.tag, shard)),
-            under=last_incarnation(entries),
-            definition=None if definition is None else definition.to_record(),
-            id=None,
-            topic_id=topic_id,
-            starts=starts,
-        )
-        version = self._journal.append_change(shard, change)
-        found = in_force(self._journal.read(shard), key.tag, shard)
-        if found is not None:
-            incarnation = max(version, known.incarnation + 1)
-            self._install(key, found, token=token, incarnation=incarnation, floors=False)
-            if found.id != known.id:  # else somebody gave this change up and works on with what there was
-                self._forget(known, address)
-        return found is not None and found.version == version
-
-    def _amend(
-        self,
-        key: SubscriptionKey,
-        known: Known,
-        definition: Definition,
-        starts: Mapping[int, int] | None,
-    ) -> bool:
-        """Change the definition and keep what is settled; with `starts` everything begins there instead.
-
-        Returns whether this change is in force now. Raises `Refusal` when it can't begin.
-        """
-        content = json.loads(known.definition)
-        address, token = self.address(key), uuid.uuid4().hex
-        self._coordinator.call(
-            "change", address.fixed(), [*self._coordinator.common(), known.version, token, CHANGE_MS]
-        )
-        shard = self._journal.shard(key.tag)
-        entries = self._journal.read(shard)
-        kept = {int(partition): offset for partition, offset in content["starts"].items()}
-        change = Change(
-            tag=key.tag,
-            key=_key_record(key),
-            expected=_expected(known.version, in_force(entries, key.tag, shard)),
-            under=last_incarnation(entries),
-            definition=definition.to_record(),
-            id=known.id,
-            topic_id=content["topic_id"],
-            starts=kept if starts is None else starts,
-            epoch=content.get("epoch", 0) + (starts is not None),
-        )
-        version = self._journal.append_change(shard, change)
-        found = in_force(self._journal.read(shard), key.tag, shard)
-        if found is not None:
-            self._coordinator.run("install", address.fixed(), self._resolution(key, found, known))
-        return found is not None and found.version == version
 
     def amend(
         self,
         key: SubscriptionKey,
         change: Callable[[Definition], Definition],
-        starts: Callable[[Definition], Mapping[int, int]] | None = None,
+        places: Callable[[Mapping[int, Place]], Mapping[int, Place]] | None = None,
     ) -> None:
-        """Change a durable subscription in place: its definition, or with `starts` where it stands.
+        """Change a durable subscription in place: its definition, or with `places` where it stands.
 
-        `change` makes the new definition of the one in force, `starts` says the first unsettled offset of
-        each partition. Raises `InvalidDestination` if there is none, `SubscriptionActive` while somebody is
-        attached.
+        `change` makes the new definition of the one in force; `places` says of where it stands where it is to
+        stand, by partition; those that are not named stay. Raises `InvalidDestination` if there is none,
+        `SubscriptionActive` while somebody is attached.
         """
         deadline = self._monotonic() + ATTACH_WAIT
         refused_at: float | None = None
@@ -627,26 +438,46 @@ class Lifecycle:
                     self._sweep_or_raise(key, known, decision, member, refused_at)
                     continue
                 before = Definition.from_record(json.loads(known.definition)["definition"])
-                definition = change(before)
-                if before.lanes != definition.lanes or before.topic != definition.topic:
+                definition = with_lanes(change(before), known.partitions // before.lanes)
+                if before.topic != definition.topic:
                     raise IllegalState(
-                        "This cannot be changed in place.",
-                        state=f"{before.type.value} on topic {before.topic}, {before.lanes} lanes of keys",
+                        "A subscription cannot be moved to another topic.",
+                        state=f"it is on topic {before.topic}",
                         owner=f"subscription {key}",
                         remedy="create another subscription for it",
                     )
-                if self._amend(key, known, definition, None if starts is None else starts(definition)):
+                if self._changes.amend(key, known, definition, places):
                     return
             except Refusal as refusal:
                 self._retry(key, refusal)
         raise state_lost(str(key), "no consistent state was reached in time")
 
-    def _change_unwritten(self, key: SubscriptionKey, known: Known, change: Change, token: str) -> bool:
-        """Install a change of a non-durable subscription, which the journal never hears of."""
-        found = InForce(version=known.version + 1, id=change.id or "", change=change)
-        self._install(key, found, token=token, incarnation=known.incarnation + 1, floors=False)
-        self._forget(known, self.address(key))
-        return True
+    def create_at(self, key: SubscriptionKey, definition: Definition, places: Mapping[int, Place]) -> None:
+        """Create a durable subscription that stands at `places`; raises `IllegalState` if there is one."""
+        deadline = self._monotonic() + ATTACH_WAIT
+        while self._monotonic() < deadline:
+            known = self._known(key)
+            if known is None:
+                continue
+            if known.version:
+                raise IllegalState(
+                    f"There is a subscription {key} already.",
+                    remedy="name another one, or unsubscribe it first",
+                )
+            try:
+                if self._changes.change(key, known, definition, places):
+                    return
+            except Refusal as refusal:
+                self._retry(key, refusal)
+        raise state_lost(str(key), "no consistent state was reached in time")
+
+    def places(self, key: SubscriptionKey, known: Known) -> dict[int, Place]:
+        """Where a subscription stands, by partition."""
+        return self._changes.places(key, known)
+
+    def views(self, key: SubscriptionKey, known: Known) -> dict[int, PartitionView]:
+        """The whole state of each partition, or of each lane of keys. Raises `Refusal`."""
+        return self._changes.views(key, known)
 
     def end(self, key: SubscriptionKey) -> None:
         """Delete a non-durable subscription if nobody is attached any more (rules N4, V3)."""
@@ -660,7 +491,7 @@ class Lifecycle:
             try:
                 if known.members:
                     self._sweep(key, known, f"end-{uuid.uuid4().hex[:8]}")
-                elif known.version == 0 or self._change(key, known, None):
+                elif known.version == 0 or self._changes.change(key, known, None):
                     self._coordinator.command("ZREM", self._index(key.namespace), _packed(key))
                     return
             except Refusal as refusal:
@@ -684,96 +515,6 @@ class Lifecycle:
         """Key of the non-durable subscriptions by when they were looked at: nothing else finds them."""
         return f"{self._prefix}:{namespace}:nondurable"
 
-    def _resolve(self, key: SubscriptionKey, known: Known) -> None:
-        """Finish a change whose owner let its deadline pass.
-
-        Append an abort, then install what the log says.
-        """
-        if not key.durable:  # it is not there for anybody yet, or not any more
-            token = self._changing_token(key)
-            incarnation = known.incarnation + 1
-            self._install_deletion(
-                self.address(key), version=known.version + 1, incarnation=incarnation, token=token
-            )
-            return
-        shard = self._journal.shard(key.tag)
-        entries = self._journal.read(shard)
-        before = in_force(entries, key.tag, shard)
-        content = before.change if before is not None and before.version == known.changing_from else None
-        abort = Change(
-            tag=key.tag,
-            key=_key_record(key),
-            expected=_expected(known.changing_from, before),
-            under=last_incarnation(entries),
-            definition=None if content is None else content.definition,
-            id=None if before is None or content is None else before.id,
-            topic_id="" if content is None else content.topic_id,
-            starts={} if content is None else content.starts,
-        )
-        self._journal.append_change(shard, abort)
-        found = in_force(self._journal.read(shard), key.tag, shard)
-        if found is not None:
-            self._coordinator.run(
-                "install",
-                self.address(key).fixed(),
-                self._resolution(key, found, known),
-            )
-
-    def _resolution(self, key: SubscriptionKey, found: InForce, known: Known) -> list[Any]:
-        token = self._changing_token(key)
-        change = found.change
-        deleted = change.definition is None
-        definition = None if change.definition is None else Definition.from_record(change.definition)
-        lanes = 1 if definition is None else definition.lanes
-        moved = found.id != known.id or change.epoch != json.loads(known.definition).get("epoch", 0)
-        if not deleted and moved:
-            topic = TopicInfo(name="", id=change.topic_id, partitions=len(change.starts))
-            starts: dict[int, int] = dict(change.starts)
-            seen: dict[int, int] = {}
-            if found.id == known.id:
-                floors, seen = self._places(key, known, lanes)
-                starts = {p: offset for p, offset in starts.items() if offset != floors.get(p)}
-            self._put_partitions(key, found.id, topic, starts, token=token, lanes=lanes, seen=seen)
-        return [
-            *self._coordinator.common(),
-            "" if deleted else found.id,
-            found.version,
-            "" if change.definition is None else _content(found),
-            "" if definition is None else definition.type.value,
-            len(change.starts) * lanes,
-            known.incarnation + 1,
-            token,
-            0,
-            () if definition is None else definition.policy,
-        ]
-
-    def _places(
-        self, key: SubscriptionKey, known: Known, lanes: int
-    ) -> tuple[dict[int, int], dict[int, int]]:
-        """Lowest unsettled offset, and offset below which messages may have been delivered, by partition."""
-        address, topic_id = self.address(key), json.loads(known.definition)["topic_id"]
-        floors: dict[int, int] = {}
-        seen: dict[int, int] = {}
-        for first in range(0, known.partitions, MAX_PARTITIONS):
-            wanted = range(first, min(first + MAX_PARTITIONS, known.partitions))
-            for view in self._coordinator.inspect(address, known.id, topic_id, wanted).partitions:
-                partition = view.partition // lanes
-                floors[partition] = min(floors.get(partition, view.floor), view.floor)
-                seen[partition] = max(seen.get(partition, 0), min(view.next, view.avail), view.seen)
-        return floors, seen
-
-    def _changing_token(self, key: SubscriptionKey) -> str:
-        token = self._coordinator.command("HGET", self.address(key).fixed()[0], "changing")
-        return token.decode() if isinstance(token, bytes) else ""
-
-    def _forget(self, known: Known, address: SubscriptionAddress) -> None:
-        """Remove the partitions' state of a subscription that was replaced or deleted."""
-        if not known.definition:
-            return
-        topic_id = json.loads(known.definition)["topic_id"]
-        for partition in range(known.partitions):
-            self._coordinator.command("UNLINK", *address.partition(known.id, topic_id, partition))
-
     def unsubscribe(self, key: SubscriptionKey) -> None:
         """Delete a subscription with all that waits in it (rules X1-X5); raises what the rules say."""
         deadline = self._monotonic() + ATTACH_WAIT
@@ -789,7 +530,7 @@ class Lifecycle:
                     member = f"unsubscribe-{uuid.uuid4().hex[:8]}"
                     self._sweep_or_raise(key, known, decision, member, refused_at)
                     continue
-                if self._change(key, known, None):
+                if self._changes.change(key, known, None):
                     return
             except Refusal as refusal:
                 self._retry(key, refusal)
@@ -805,37 +546,6 @@ class Lifecycle:
                 if found is not None and found.change.definition is not None:
                     keys[tag] = SubscriptionKey(**record)
         return sorted(keys.values(), key=lambda key: key.display)
-
-
-#: Lanes that a key-ordered subscription has altogether, about, and of one partition at most.
-_LANES, _LANES_OF_ONE = 64, 16
-
-
-def _with_lanes(definition: Definition, partitions: int) -> Definition:
-    """Choose how many lanes a partition of a new key-ordered subscription has, where it was not said."""
-    if definition.type is not SubscriptionType.KEY_ORDERED or definition.key_lanes is not None:
-        return definition
-    return replace(definition, key_lanes=max(1, min(_LANES_OF_ONE, _LANES // partitions)))
-
-
-def _by_lane(offsets: Mapping[int, int], lanes: int) -> dict[int, int]:
-    """Offsets by lane: each lane of a partition has those of the partition."""
-    return {
-        partition * lanes + lane: offset for partition, offset in offsets.items() for lane in range(lanes)
-    }
-
-
-def _expected(version: int, found: InForce | None) -> int:
-    """Version that a change of what Redis knows as `version` replaces in the journal.
-
-    After an unsubscribe Redis knows no version any more (0); the journal knows that of the deletion.
-    """
-    return found.version if version == 0 and found is not None and _deleted(found) else version
-
-
-def _deleted(found: InForce | None) -> bool:
-    """Tell whether the journal knows no subscription any more, or never did."""
-    return found is None or found.change.definition is None
 
 
 def _nothing() -> Known:

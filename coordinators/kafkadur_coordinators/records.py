@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import zlib
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 #: Version of the records written here.
@@ -39,6 +39,8 @@ class Change:
     starts: Mapping[int, int]
     #: rises when the subscription is moved (seek)
     epoch: int = 0
+    #: where it began, if it has been moved since; nothing before was ever for it
+    origins: Mapping[int, int] = field(default_factory=dict[int, int])
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -75,6 +77,7 @@ def encode_change(change: Change) -> bytes:
         "topic_id": change.topic_id,
         "starts": {str(partition): offset for partition, offset in change.starts.items()},
         "epoch": change.epoch,
+        "origins": {str(partition): offset for partition, offset in change.origins.items()},
     }
     return _sealed(body)
 
@@ -111,6 +114,7 @@ def decode(offset: int, value: bytes) -> Entry | None:
             topic_id=body["topic_id"],
             starts={int(partition): start for partition, start in body["starts"].items()},
             epoch=body.get("epoch", 0),
+            origins={int(partition): origin for partition, origin in body.get("origins", {}).items()},
         )
     except (ValueError, KeyError, TypeError, AttributeError):
         return None

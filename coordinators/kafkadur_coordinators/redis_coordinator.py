@@ -47,6 +47,7 @@ from kafkadur_coordinators.interface import (
     Run,
     Standing,
 )
+from kafkadur_coordinators.places import RUN_BYTES, SUSPECT
 from kafkadur_sharing.errors import CoordinatorRefused, CoordinatorUnavailable, KafkadurError, StateLost
 
 #: Version of the shared state that this client writes and understands.
@@ -86,9 +87,12 @@ class SubscriptionAddress:
         root = self.root
         return [root + name for name in ("def", "members", "leases", "hungry", "watchers", "scratch")]
 
-    def partition(self, subscription_id: str, topic_id: str, partition: int) -> list[str]:
-        """The three keys of a partition, in the order scripts take them."""
-        root = f"{self.root}{subscription_id}:{topic_id}:{partition}:"
+    def partition(self, subscription_id: str, state: str, partition: int) -> list[str]:
+        """The three keys of a partition or lane of keys, in the order scripts take them.
+
+        `state` names the state of all of them (`changes.py`): the topic's id, and how many lanes they have.
+        """
+        root = f"{self.root}{subscription_id}:{state}:{partition}:"
         return [root + "state", root + "bits", root + "runs"]
 
     def channel(self, member: str) -> str:
@@ -101,10 +105,6 @@ def pack(request: Sequence[object]) -> bytes:
     return cast("bytes", msgpack.packb(request, use_bin_type=False))
 
 
-#: Marks of offsets (lua/include/redelivery.lua): this, if it is a suspect, + 2 * attempts + redelivered.
-SUSPECT = 32_768
-
-
 def attempts_of(marks: int) -> int:
     """Attempts that were counted."""
     return marks % SUSPECT // 2
@@ -113,7 +113,7 @@ def attempts_of(marks: int) -> int:
 def parse_runs(text: bytes) -> tuple[Run, ...]:
     """Read the exceptions of a partition (24 bytes each, see lua/include/runs.lua)."""
     runs = []
-    for at in range(0, len(text), 24):
+    for at in range(0, len(text), RUN_BYTES):
         start = int.from_bytes(text[at : at + 6], "big")
         length = int.from_bytes(text[at + 6 : at + 10], "big")
         marks = int.from_bytes(text[at + 10 : at + 12], "big")
@@ -372,13 +372,13 @@ class RedisCoordinator:
         )
 
     def inspect(
-        self, address: SubscriptionAddress, subscription_id: str, topic_id: str, partitions: Iterable[int]
+        self, address: SubscriptionAddress, subscription_id: str, state: str, partitions: Iterable[int]
     ) -> Inspection:
         """State of partitions (at most 16 a call) and of all leases."""
         wanted = list(partitions)
         keys = address.fixed()
         for partition in wanted:
-            keys += address.partition(subscription_id, topic_id, partition)
+            keys += address.partition(subscription_id, state, partition)
         reply = self.call("inspect", keys, [*self.common(subscription_id=subscription_id), wanted])
         return Inspection(
             now=reply[3],
@@ -395,6 +395,7 @@ class RedisCoordinator:
                     runs=parse_runs(p[6]),
                     seen=p[7],
                     bits=p[8],
+                    expired=p[9],
                 )
                 for p in reply[4]
                 if p[1] >= 0
@@ -432,14 +433,14 @@ class MemberSession:
         address: SubscriptionAddress,
         *,
         subscription_id: str,
-        topic_id: str,
+        state: str,
         member: str,
     ) -> None:
         """Remember who the member is; `attach` comes next."""
         self._coordinator = coordinator
         self._address = address
         self._subscription_id = subscription_id
-        self._topic_id = topic_id
+        self._state = state
         self.member = member
         self.incarnation = 0
         self._fixed = address.fixed()
@@ -454,7 +455,7 @@ class MemberSession:
         keys = self._keys.get(partition)
         if keys is None:
             keys = self._keys[partition] = self._address.partition(
-                self._subscription_id, self._topic_id, partition
+                self._subscription_id, self._state, partition
             )
         return keys
 

@@ -21,7 +21,7 @@ from confluent_kafka import (
     TopicCollection,
     TopicPartition,
 )
-from confluent_kafka.admin import AdminClient, OffsetSpec
+from confluent_kafka.admin import AdminClient, ConfigResource, OffsetSpec, ResourceType
 
 from kafkadur_coordinators.client_log import client_log
 from kafkadur_sharing.errors import IllegalState, InvalidDestination, StateLost
@@ -78,10 +78,26 @@ class Topics:
                 raise _no_answer(f"topic {topic} has partitions without a leader")
             time.sleep(0.02)  # polls for a condition, with a deadline
 
-    def offsets(self, topic: str, partitions: int, where: str) -> dict[int, int]:
-        """First (`where="earliest"`) or end offset ("latest".
+    def retention(self, topic: str) -> int | None:
+        """How long Kafka keeps a message of a topic at least, ms; None: it removes none for its age."""
+        resource = ConfigResource(ResourceType.TOPIC, topic)
+        try:
+            futures = self._admin.describe_configs([resource], request_timeout=self._timeout)
+            found = futures[resource].result(self._timeout)
+        except KafkaException as error:
+            raise _no_answer(error.args[0].str()) from error
+        except TimeoutError as error:
+            raise _no_answer("time-out") from error
+        if "delete" not in str(found["cleanup.policy"].value):
+            return None
+        kept = int(found["retention.ms"].value or -1)
+        return None if kept < 0 else kept
 
-        Behind the last stable one) of each partition.
+    def offsets(self, topic: str, partitions: int, where: str, *, stable: bool = True) -> dict[int, int]:
+        """First (`where="earliest"`) or end offset ("latest") of each partition.
+
+        The end is behind the last stable offset; if not `stable`, behind all that is written, what open
+        transactions hold included.
         """
         spec = cast("OffsetSpec", OffsetSpec.earliest() if where == "earliest" else OffsetSpec.latest())
         request: dict[TopicPartition, OffsetSpec] = {
@@ -91,7 +107,11 @@ class Topics:
         while True:
             try:
                 futures = self._admin.list_offsets(
-                    request, isolation_level=IsolationLevel.READ_COMMITTED, request_timeout=self._timeout
+                    request,
+                    isolation_level=IsolationLevel.READ_COMMITTED
+                    if stable
+                    else IsolationLevel.READ_UNCOMMITTED,
+                    request_timeout=self._timeout,
                 )
                 return {tp.partition: future.result(self._timeout).offset for tp, future in futures.items()}
             except KafkaException as error:

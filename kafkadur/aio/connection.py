@@ -17,6 +17,8 @@ from datetime import timedelta
 from types import TracebackType
 from typing import Any, Self
 
+from typing_extensions import TypeVar
+
 from kafkadur.aio.session import Session
 from kafkadur.aio.subscription import Subscription
 from kafkadur.aio.waiting import Signal, nudge, outcome
@@ -25,12 +27,15 @@ from kafkadur.delivery import Delivery as PlainDelivery
 from kafkadur.events import Event
 from kafkadur.filtering import taking
 from kafkadur.key_router import KeyRouter
+from kafkadur.limits import BreakerState
 from kafkadur.member import Member
 from kafkadur.producer import Producer
 from kafkadur.pump import Pump, Served
 from kafkadur.readers import PointReader, Readers, TailReader
+from kafkadur.serialization import Decoding, Deserializer, Serializer
 from kafkadur.settings import Settings, settings
 from kafkadur.stages import Probe, no_probe
+from kafkadur.watch import RetentionWatch, Watched
 from kafkadur_coordinators import presence as presences
 from kafkadur_coordinators.interface import Known, Rank
 from kafkadur_coordinators.journal import Journal
@@ -52,6 +57,12 @@ from kafkadur_sharing.redelivery import Redelivery
 from kafkadur_sharing.selector import parse_selector
 
 _log = logging.getLogger("kafkadur")
+
+#: Types of a value and a key: without a deserializer, and without a serializer.
+V = TypeVar("V", default=bytes | None)
+K = TypeVar("K", default=bytes | None)
+PV = TypeVar("PV", default=str | bytes | None)
+PK = TypeVar("PK", default=str | bytes | None)
 
 #: What Universal Messaging called the shared type first.
 _SHARED_QUEUED = "shared-queued"
@@ -131,9 +142,14 @@ class Connection:
         self._journal: Journal | None = None
         self._lifecycle: Lifecycle | None = None
         self._dead_letters = DeadLetters(settings.kafka)
+        self._watched: dict[str, Watched] = {}
+        self._watch = RetentionWatch(
+            lambda: Topics(settings.kafka, timeout=settings.kafka_timeout.total_seconds()),
+            every=settings.retention_check.total_seconds(),
+        )
         self._readers: dict[str, Readers] = {}
-        self._subscriptions: list[Subscription] = []
-        self._producers: list[Producer] = []
+        self._subscriptions: list[Subscription[Any, Any]] = []
+        self._producers: list[Producer[Any, Any]] = []
         self._closed = False
         self._pid = os.getpid()
 
@@ -189,6 +205,7 @@ class Connection:
                 await subscription.close()
             except KafkadurError as error:
                 failed = failed or error
+        self._watch.close()
         self._dead_letters.close()
         for producer in self._producers:
             producer.close()
@@ -228,11 +245,27 @@ class Connection:
 
     # -- what is opened on it
 
-    def producer(self, config: Mapping[str, Any] | None = None) -> Producer:
-        """A producer; `config` is confluent-kafka configuration on top of the connection's."""
+    def producer(
+        self,
+        config: Mapping[str, Any] | None = None,
+        *,
+        key_serializer: Serializer[PK] | None = None,
+        value_serializer: Serializer[PV] | None = None,
+    ) -> Producer[PV, PK]:
+        """A producer; `config` is confluent-kafka configuration on top of the connection's.
+
+        Serializers are those of confluent-kafka, or any callable `(data, SerializationContext) -> bytes`:
+        then values and keys are what they take.
+        """
         self._use()
         merged = {**self.settings.kafka, **(config or {})}
-        producer = Producer(merged, client_id=self.settings.client_id, connection_id=self.id)
+        producer: Producer[PV, PK] = Producer(
+            merged,
+            client_id=self.settings.client_id,
+            connection_id=self.id,
+            key_serializer=key_serializer,
+            value_serializer=value_serializer,
+        )
         self._producers.append(producer)
         return producer
 
@@ -282,7 +315,9 @@ class Connection:
         priority: int = 0,
         preempt: bool = False,
         on_event: Callable[[Event], None] | None = None,
-    ) -> Subscription:
+        key_deserializer: Deserializer[K] | None = None,
+        value_deserializer: Deserializer[V] | None = None,
+    ) -> Subscription[V, K]:
         """Attach to the durable subscription `durable` on `topic`; create it if there is none (rules U, S).
 
         Without `durable` the subscription is not durable: it begins now and ends with its last consumer. All
@@ -296,13 +331,19 @@ class Connection:
         Of a priority subscription the attached member with the highest `priority` holds the lane, the first
         attached among equals; it keeps it when a better one comes, unless that one has `preempt`: then the
         holder hands out nothing more and gives the lane away when everything is settled.
-        `on_event` is told when a member of a priority subscription becomes active or stands by, and, on
-        every subscription, when this member has caught up with the live end and when it falls behind again
-        (`Event`). It is called in order, mostly in the coordinator's thread, and must return quickly.
+        `on_event` is told when a member of a priority subscription becomes active or stands by, when a member
+        has caught up with the live end or falls behind again, when Kafka removed unsettled messages, and when
+        the circuit breaker of its handlers changes (`Event`). It is called in order, mostly in the
+        coordinator's thread, and must return quickly.
         `selector` says which messages are taken, by their properties (Jakarta Messaging, section 3.8.1);
         the others are settled as filtered. `no_local` (unshared subscriptions only) leaves out messages of
         the same connection or client id. Both are part of what the subscription is: attaching with others
         replaces it.
+        Deserializers are those of confluent-kafka, or any callable `(data, SerializationContext) -> object`,
+        also called for None; they belong to this consumer, not to the subscription. `Delivery.value` and
+        `key` are what they make, when they are touched; what cannot be deserialized raises `Undecodable`
+        there.
+        A subscription has one topic: `InvalidDestination` for several, or a pattern.
         Raises `InvalidSelector` and what the rules say: `SubscriptionActive` (the holder is named),
         `InvalidSubscriptionSharing`, `SubscriptionTypeMismatch`, `IllegalState`, `InvalidDestination`.
         """
@@ -326,6 +367,7 @@ class Connection:
             key_lanes=key_lanes,
         )
         request = Request(key=self._key(durable, shared), definition=definition)
+        decoding = Decoding(key=key_deserializer, value=value_deserializer, display=str(request.key))
         rank = Rank(priority=priority, preempt=preempt)
         signal = Signal()
         wake: list[Member] = []
@@ -343,6 +385,7 @@ class Connection:
                 request, member_id=member_id, name=shown, whole=False, rank=rank, wake=woken
             )
             member = self._member(membership, window, window_bytes, unconfirmed, signal)
+            member.decoding = decoding
             wake.append(member)
             member.teller.on_event = on_event
             member.attached(membership.attached, sent_at)
@@ -354,7 +397,7 @@ class Connection:
             return served
 
         served = await outcome(pump.submit(attach))
-        subscription = Subscription(self, served, signal)
+        subscription: Subscription[V, K] = Subscription(self, served, signal)
         if session is not None:
             session.join(subscription)
         self._subscriptions.append(subscription)
@@ -412,6 +455,9 @@ class Connection:
         served.member.reading = router or readers
         self._readers[served.session.member] = readers
         readers.start()
+        if attachment.key.durable:
+            self._watched[served.session.member] = router or served.member
+            self._watch.add(router or served.member, topic, attachment.topic.partitions)
 
     def leave(self, served: Served) -> Future[int]:
         """Part of closing a subscription.
@@ -426,6 +472,9 @@ class Connection:
             self._dead_letters.flush(_LAST_LETTERS)
             unconfirmed = pump.leave(served)
             self._readers.pop(served.session.member).close()
+            watched = self._watched.pop(served.session.member, None)
+            if watched is not None:
+                self._watch.remove(watched)
             return unconfirmed
 
         self._subscriptions = [
@@ -458,9 +507,17 @@ class Connection:
 
     # -- told by subscriptions
 
-    def log_handler_error(self, delivery: PlainDelivery) -> None:
+    def log_handler_error(self, delivery: PlainDelivery[Any, Any]) -> None:
         """A handler raised: the message is rolled back."""
         _log.exception("handler failed for %r; it is rolled back", delivery)
+
+    def log_undecodable(self, error: Exception) -> None:
+        """A message cannot be deserialized: it becomes a dead letter."""
+        _log.warning("%s It becomes a dead letter.", error)
+
+    def log_breaker(self, display: str, state: BreakerState) -> None:
+        """The circuit breaker of a subscription's handlers changed."""
+        _log.warning("subscription %s: the circuit breaker of its handlers is %s", display, state)
 
     def log_lost(self, error: KafkadurError) -> None:
         """A handler ended after its lease was lost."""

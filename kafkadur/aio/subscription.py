@@ -14,13 +14,28 @@ from datetime import timedelta
 from itertools import repeat
 from operator import length_hint
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Generic, Self
 
-from kafkadur.aio.waiting import Breath, Confirmed, Pool, Signal, call, outcome
-from kafkadur.delivery import ACKED, FRESH, HANDED, LOST, REJECTED, SENT, Batch, Chunk
+from kafkadur.aio.running import OnUndecodable, Run
+from kafkadur.aio.waiting import Breath, Confirmed, Signal, outcome
+from kafkadur.delivery import (
+    ACKED,
+    FRESH,
+    HANDED,
+    LOST,
+    REJECTED,
+    RELEASED,
+    SENT,
+    Batch,
+    Chunk,
+    Decodes,
+    K_co,
+    V_co,
+)
 from kafkadur.delivery import Delivery as PlainDelivery
 from kafkadur.durations import seconds
-from kafkadur.handlers import Reject
+from kafkadur.events import Event
+from kafkadur.limits import BreakerState, CircuitBreaker, RateLimit
 from kafkadur.pump import Served
 from kafkadur_coordinators.lifecycle import Subscription as Attachment
 from kafkadur_sharing.errors import ConnectionClosed, ForkedConnection, IllegalState, LeaseLost
@@ -30,6 +45,12 @@ if TYPE_CHECKING:
 
 #: Records handed to an iterator at once: about half a millisecond of a fast loop.
 _LONGEST_BLOCK = 500
+#: What the application is told of a circuit breaker.
+_BREAKER_EVENTS = {
+    BreakerState.OPEN: Event.BREAKER_OPENED,
+    BreakerState.HALF_OPEN: Event.BREAKER_HALF_OPENED,
+    BreakerState.CLOSED: Event.BREAKER_CLOSED,
+}
 #: Acknowledgement levels that are available.
 _LEVELS = ("redis",)
 
@@ -50,8 +71,12 @@ async def _given_up(chunk: Chunk, index: int) -> None:
     await _confirm(chunk)
 
 
-class Delivery(PlainDelivery):
-    """One message in the application's hands, with verdicts that wait until they are confirmed."""
+class Delivery(PlainDelivery[V_co, K_co]):
+    """One message in the application's hands, with verdicts that wait until they are confirmed.
+
+    `Delivery` alone is one of bytes; `Delivery[Order]` has the value type `Order`, `Delivery[Order, str]`
+    also the key type `str`.
+    """
 
     __slots__ = ()
 
@@ -107,7 +132,13 @@ class Delivery(PlainDelivery):
         await _confirm(self._chunk)
 
 
-class Subscription:
+class DecodedDelivery(Decodes[V_co, K_co], Delivery[V_co, K_co]):
+    """A delivery of a subscription with deserializers."""
+
+    __slots__ = ()
+
+
+class Subscription(Generic[V_co, K_co]):
     """An open consumer of a durable subscription: a context manager, an asynchronous iterator of deliveries.
 
     Leaving the context gives back what is not settled, uncounted, and raises `LeaseLost` if
@@ -115,13 +146,22 @@ class Subscription:
     (tasks may share it).
     """
 
-    def __init__(self, connection: Connection, served: Served, signal: Signal) -> None:
+    def __init__(
+        self,
+        connection: Connection,
+        served: Served,
+        signal: Signal,
+    ) -> None:
         """Made by `Connection.subscribe`."""
         self._connection = connection
         self._served = served
         self._member = served.member
         self._signal = signal
-        self._block: Iterator[Delivery] = iter(())
+        #: rings when it is stopped, and for who runs handlers
+        self._bell = Signal()
+        make: Any = Delivery if served.member.decoding.is_raw else DecodedDelivery
+        self._make: type[Delivery[V_co, K_co]] = make
+        self._block: Iterator[Delivery[V_co, K_co]] = iter(())
         #: of a block made in advance: its chunk, its end, and the indices that were not received yet
         self._waiting: tuple[Chunk, int, Iterator[int]] | None = None
         self._block_size = max(min(served.member.window // 4, _LONGEST_BLOCK), 1)
@@ -161,7 +201,7 @@ class Subscription:
     async def receive(
         self,
         timeout: timedelta | float | None = None,
-    ) -> Delivery | None:
+    ) -> Delivery[V_co, K_co] | None:
         """The next message; None when `timeout` (seconds or a timedelta) passes, or after `stop`.
 
         Raises `ConnectionClosed`, and what made the subscription unusable.
@@ -171,7 +211,7 @@ class Subscription:
         while True:
             delivery = None if self._stopping else next(self._block, None)
             if delivery is not None:
-                if delivery.lost:  # it was taken before its lease went
+                if delivery.lost or self._put_back(delivery):  # it was taken before its lease went
                     continue
                 return delivery
             block = await self._next_deliveries(left)
@@ -184,7 +224,7 @@ class Subscription:
         self,
         most: int = 1_000,
         timeout: timedelta | float | None = None,
-    ) -> Batch | None:
+    ) -> Batch[V_co, K_co] | None:
         """The next messages, 1 to `most`, as soon as there are any; None as in `receive`.
 
         The batch makes Delivery objects only when they are touched.
@@ -195,13 +235,14 @@ class Subscription:
         block = await self._next_block(max(most, 1), timeout)
         return None if block is None else Batch(*block)
 
-    async def __aiter__(self) -> AsyncIterator[Delivery]:
+    async def __aiter__(self) -> AsyncIterator[Delivery[V_co, K_co]]:
         """Deliveries until `stop` or `close`."""
         breath = Breath()
         while True:
             losses = self._member.losses
             for delivery in self._block:
-                if self._member.losses != losses and delivery.lost:  # it was taken before its lease went
+                # it was taken before its lease went, or before the subscription was paused
+                if self._member.losses != losses and (delivery.lost or self._put_back(delivery)):
                     continue
                 yield delivery
                 if self._stopping:  # what is left of the block is given back when the subscription is closed
@@ -213,16 +254,46 @@ class Subscription:
             if not self._rested:
                 await breath.take()
 
-    async def _next_deliveries(self, timeout: timedelta | float | None) -> Iterator[Delivery] | None:
+    def _put_back(self, delivery: Delivery[V_co, K_co]) -> bool:
+        """Give back what was taken in advance if the subscription is paused; returns whether it is."""
+        if not self._member.paused:
+            return False
+        for item in (delivery, *self._block):
+            if not item.lost:
+                item.release_nowait()
+        return True
+
+    async def receive_one(self) -> Delivery[V_co, K_co] | None:
+        """Part of running handlers: as `receive`, and nothing else is taken for the application."""
+        size, self._block_size = self._block_size, 1
+        try:
+            return await self.receive()
+        finally:
+            self._block_size = size
+
+    def give_back_block(self) -> None:
+        """Part of running handlers: give back, uncounted, what was taken ahead and not received."""
+        if self._waiting is not None:
+            chunk, end, indices = self._waiting
+            for index in range(end - length_hint(indices), end):
+                if chunk.verdicts[index] == HANDED:
+                    chunk.verdicts[index] = RELEASED
+            self._waiting = None
+        self._block = iter(())
+        self._member.poke()
+
+    async def _next_deliveries(
+        self, timeout: timedelta | float | None
+    ) -> Iterator[Delivery[V_co, K_co]] | None:
         block = await self._next_block(self._block_size, timeout, one=True)
         if block is None:
             return None
         if self._one_by_one:
-            return _one_by_one(*block)
+            return _one_by_one(self._make, *block)
         chunk, start, end = block
         indices = iter(range(start, end))
         self._waiting = chunk, end, indices
-        return map(Delivery, repeat(chunk), indices, chunk.messages[start:end])
+        return map(self._make, repeat(chunk), indices, chunk.messages[start:end])
 
     async def _next_block(
         self, most: int, timeout: timedelta | float | None, *, one: bool = False
@@ -254,11 +325,15 @@ class Subscription:
 
     async def run(
         self,
-        handler: Callable[[Delivery], Any],
+        handler: Callable[[Delivery[V_co, K_co]], Any],
         *,
         concurrency: int = 1,
         retry_delay: timedelta | float | None = None,
         confirm: bool = True,
+        ordered_by_key: bool = False,
+        rate_limit: RateLimit | None = None,
+        breaker: CircuitBreaker | None = None,
+        on_undecodable: OnUndecodable = "rollback",
     ) -> None:
         """Call `handler` with every delivery, at most `concurrency` at once, until `stop`.
 
@@ -266,32 +341,54 @@ class Subscription:
         writes a dead letter, raising anything else rolls back: to come again after `retry_delay` (seconds or
         a timedelta), by default after the redelivery policy's back-off, or a second if it has none. A handler
         may settle by itself. Ends when all handlers have ended.
+
+        With `ordered_by_key` the handlers of one key (of a partition) run one after the other, in the order
+        of offsets; messages without a key have no order. On a type with an order, what is received of a key
+        while an earlier message of it waits to come again is released, uncounted, and comes after it; where
+        the lane can pass to another consumer (priority, serial) that holds until it does. On a shared
+        subscription other consumers have messages of the same key: there handlers of one key do not overlap
+        in this consumer, no more. A key-ordered subscription keeps keys in order by itself, over all
+        consumers.
+
+        `rate_limit` bounds how often the handler is called; `breaker` stops calling it for a while when it
+        keeps failing: what was not begun is released, uncounted, and the log and `on_event` of `subscribe`
+        tell.
+
+        A handler that touches a value that cannot be deserialized raises `Undecodable`, an exception like
+        any other; with `on_undecodable="reject"` such a message becomes a dead letter (cause `undecodable`)
+        at once, unless something else is at fault (`Undecodable.transient`), such as a schema registry that
+        does not answer. Raises `IllegalState` for a parameter out of its range.
         """
         backoff = bool(self.definition.definition.redelivery.backoff)
-        delay = (None if backoff else 1.0) if retry_delay is None else seconds(retry_delay)
+        await Run(
+            self,
+            handler,
+            member=self._member,
+            bell=self._bell,
+            concurrency=concurrency,
+            delay=(None if backoff else 1.0) if retry_delay is None else seconds(retry_delay),
+            confirm=confirm,
+            ordered_by_key=ordered_by_key,
+            rate_limit=rate_limit,
+            breaker=breaker,
+            on_undecodable=on_undecodable,
+            on_breaker=self._breaker_changed,
+        ).go()
 
-        async def handle(delivery: Delivery) -> None:
-            try:
-                await call(handler, delivery)
-            except Reject as rejection:
-                if not delivery.settled:
-                    delivery.reject_nowait(rejection.reason)
-                return
-            except Exception:  # noqa: BLE001 - whatever a handler raises means: not processed
-                if not delivery.settled:
-                    self._connection.log_handler_error(delivery)
-                    delivery.rollback_nowait(delay)
-                return
-            except BaseException:  # cancelled or interrupted: no attempt
-                if not delivery.settled:
-                    delivery.release_nowait()
-                raise
-            if not delivery.settled:
-                await self._settle(delivery, confirm=confirm)
+    # -- told by those who run handlers
 
-        async with Pool(concurrency) as pool:
-            async for delivery in self:
-                await pool.start(handle, delivery)
+    def _breaker_changed(self, state: BreakerState) -> None:
+        self._connection.log_breaker(self._member.display, state)
+        self._member.teller.note(_BREAKER_EVENTS[state])
+        self._member.teller.tell()
+
+    def log_handler_error(self, delivery: PlainDelivery[Any, Any]) -> None:
+        """A handler raised: the message is rolled back."""
+        self._connection.log_handler_error(delivery)
+
+    def log_undecodable(self, error: Exception) -> None:
+        """A message cannot be deserialized: it becomes a dead letter."""
+        self._connection.log_undecodable(error)
 
     def _unreceived(self) -> int:
         """Records of a block made in advance that the application has not received. Any thread."""
@@ -319,7 +416,8 @@ class Subscription:
                 remedy="do nothing: they are delivered again",
             )
 
-    async def _settle(self, delivery: Delivery, *, confirm: bool) -> None:
+    async def settle(self, delivery: Delivery[Any, Any], *, confirm: bool) -> None:
+        """Part of running handlers: acknowledge; a lost lease is logged, the message comes again."""
         try:
             if confirm:
                 await delivery.ack()
@@ -330,6 +428,11 @@ class Subscription:
 
     # -- the end
 
+    @property
+    def is_stopping(self) -> bool:
+        """Whether nothing more is handed out: `stop` or `close` was called."""
+        return self._stopping
+
     def stop(self) -> None:
         """Hand out nothing more.
 
@@ -337,6 +440,7 @@ class Subscription:
         """
         self._stopping = True
         self._member.begin_close()
+        self._bell.set()
 
     async def close(self) -> None:
         """Give back what is not settled (uncounted), confirm what is, and leave. Closing twice is fine.
@@ -370,7 +474,9 @@ class Subscription:
                 raise
 
 
-def _one_by_one(chunk: Chunk, start: int, end: int) -> Iterator[Delivery]:
+def _one_by_one(
+    make: type[Delivery[V_co, K_co]], chunk: Chunk, start: int, end: int
+) -> Iterator[Delivery[V_co, K_co]]:
     """Deliveries that count as handed out one by one, until the lane is asked for.
 
     With a window of one each only after the one before was acknowledged; else it ends early.
@@ -391,6 +497,6 @@ def _one_by_one(chunk: Chunk, start: int, end: int) -> Iterator[Delivery]:
         chunk.handed = index + 1
         if holding is not None:
             holding.hand_out(chunk, index, index + 1)
-        yield Delivery(chunk, index, messages[index])
+        yield make(chunk, index, messages[index])
         if single and verdicts[index] not in (ACKED, SENT):
             return

@@ -9,8 +9,9 @@ import typer
 from kafkadur.cli import dead as letters
 from kafkadur.cli.call import ClientIdOption, JsonOption, KafkaOption, NamespaceOption, Options, RedisOption
 from kafkadur.cli.messages import consume, publish
+from kafkadur.cli.moving import alter, drain, export, fork, pause, restore, resume, seek, snapshot
 from kafkadur.cli.stack import down, status, up
-from kafkadur.cli.subscriptions import explain, export, info, ls, pause, resume, seek, unsubscribe
+from kafkadur.cli.subscriptions import explain, info, ls, parked, unsubscribe
 
 _EPILOG = (
     "Exit status: 0 done, 1 failed (standard error says why), 2 wrong command line, 130 interrupted. "
@@ -26,7 +27,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-sub = typer.Typer(help="Look at subscriptions, and delete them.", no_args_is_help=True)
+sub = typer.Typer(help="Look at subscriptions, change and delete them.", no_args_is_help=True)
 
 LOCAL, DATA = "Kafka and Valkey on this machine", "Messages and subscriptions"
 
@@ -66,9 +67,15 @@ app.add_typer(sub, name="sub", rich_help_panel=DATA)
 sub.command()(ls)
 sub.command()(info)
 sub.command()(explain)
+sub.command()(parked)
 sub.command()(pause)
 sub.command()(resume)
+sub.command()(drain)
+sub.command()(alter)
 sub.command()(seek)
+sub.command()(snapshot)
+sub.command()(restore)
+sub.command()(fork)
 sub.command()(export)
 sub.command()(unsubscribe)
 dead = typer.Typer(help="Look at dead letters, send them again, remove them.", no_args_is_help=True)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 from itertools import islice
 from typing import Annotated, Any
 
@@ -11,7 +10,7 @@ from rich.progress import Progress
 
 from kafkadur.admin import Admin
 from kafkadur.cli.call import Call, command
-from kafkadur.cli.output import Column, clock, count, iso
+from kafkadur.cli.output import Column, clock, count, iso, readable
 from kafkadur.cli.subscriptions import NameArgument
 from kafkadur.dead_admin import DeadLetter, DeadLetterAdmin
 from kafkadur_sharing.errors import InvalidDestination
@@ -87,7 +86,7 @@ def show(
             remedy="`kafkadur sub dead ls` shows those there are",
         )
     if call.options.json:
-        body = {"value": _text(found.value), "key": _text(found.key)} if payload else {}
+        body = {"value": readable(found.value), "key": readable(found.key)} if payload else {}
         call.out.json(_summary(found) | {"properties": _plain(found.properties)} | body)
         return
     call.out.title(f"Dead letter {letter} on topic {found.topic}")
@@ -100,7 +99,7 @@ def show(
         *((f"property {name}", str(value)) for name, value in found.properties.items()),
     ]
     if payload:
-        facts += [("key", _text(found.key) or "-"), ("value", _text(found.value) or "-")]
+        facts += [("key", readable(found.key) or "-"), ("value", readable(found.value) or "-")]
     call.out.facts(facts)
 
 
@@ -164,13 +163,6 @@ def _summary(letter: DeadLetter) -> dict[str, Any]:
 
 
 def _plain(properties: Any) -> dict[str, Any]:  # noqa: ANN401 - a mapping of any property
-    return {name: _text(value) if isinstance(value, bytes) else value for name, value in properties.items()}
-
-
-def _text(raw: bytes | None) -> str | None:
-    if raw is None:
-        return None
-    try:
-        return raw.decode()
-    except UnicodeDecodeError:
-        return f"base64:{base64.b64encode(raw).decode()}"
+    return {
+        name: readable(value) if isinstance(value, bytes) else value for name, value in properties.items()
+    }

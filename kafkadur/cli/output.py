@@ -5,6 +5,7 @@ Which data, is the commands'.
 
 from __future__ import annotations
 
+import base64
 import json
 import os
 import sys
@@ -141,3 +142,13 @@ def clock(ms: int) -> str:
 def iso(ms: int) -> str:
     """Return a point in time given in ms since 1970, for machines."""
     return datetime.fromtimestamp(ms / 1_000, tz=UTC).isoformat(timespec="milliseconds")
+
+
+def readable(raw: bytes | None) -> str | None:
+    """Bytes as text; as `base64:...` where they are none."""
+    if raw is None:
+        return None
+    try:
+        return raw.decode()
+    except UnicodeDecodeError:
+        return f"base64:{base64.b64encode(raw).decode()}"

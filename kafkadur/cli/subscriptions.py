@@ -1,20 +1,18 @@
-"""`kafkadur sub ls | info | explain | unsubscribe`: tables and JSON of what `kafkadur.admin` answers."""
+"""`kafkadur sub ls | info | explain | parked | unsubscribe`: tables and JSON of what `admin.py` answers."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import asdict
-from datetime import datetime
 from typing import Annotated, Any
 
 import typer
 
 from kafkadur.admin import Admin, Explained, SubscriptionInfo
 from kafkadur.cli.call import Call, command
-from kafkadur.cli.output import Column, clock, count, duration, iso
+from kafkadur.cli.output import Column, clock, count, duration, iso, readable
 from kafkadur.explain import OffsetState
 from kafkadur_coordinators.interface import MemberInfo
-from kafkadur_sharing.errors import IllegalState, SubscriptionActive
+from kafkadur_sharing.errors import SubscriptionActive
 
 NameArgument = Annotated[
     str, typer.Argument(metavar="NAME", help="Name of the subscription, or CLIENT_ID/NAME.")
@@ -123,6 +121,10 @@ def _show_definition(call: Call, found: SubscriptionInfo) -> None:
         facts.append(("live", live))
     if found.paused:
         facts.append(("paused", "nothing is handed out; `kafkadur sub resume` lets it go on"))
+    if found.expired:
+        facts.append(("expired", f"{count(found.expired)}: Kafka removed them before they were settled"))
+    if found.expiring:
+        facts.append(("expire soon", f"{count(found.expiring)} unsettled, by the topic's retention"))
     if found.grace_ms > 0:
         facts.append(("grace", f"leases are granted again in {duration(found.grace_ms)}"))
     call.out.facts(facts)
@@ -253,6 +255,8 @@ def _verdict(found: Explained) -> str:
         return "reserved" if explanation.reserved else f"leased, attempt {explanation.attempt}"
     if explanation.state is OffsetState.READY and explanation.due is not None:
         return "ready, but delayed"
+    if explanation.verdict is not None:
+        return f"settled: {explanation.verdict}"
     return explanation.state.value
 
 
@@ -294,6 +298,7 @@ def _explained(found: Explained) -> dict[str, Any]:
         "redelivered": explanation.redelivered,
         "due": None if explanation.due is None else iso(explanation.due),
         "reserved": explanation.reserved,
+        "verdict": explanation.verdict,
         "lease": None
         if lease is None
         else {
@@ -316,102 +321,51 @@ def _explained(found: Explained) -> dict[str, Any]:
     }
 
 
-# --- pause, resume --------------------------------------------------------------------------------------
+# --- parked ---------------------------------------------------------------------------------------------
 
 
 @command
-def pause(call: Call, name: NameArgument) -> None:
-    """Hand out nothing more; what is in hands can be settled, members stay attached."""
-    _pause(call, name, paused=True)
-
-
-@command
-def resume(call: Call, name: NameArgument) -> None:
-    """Let a paused subscription go on."""
-    _pause(call, name, paused=False)
-
-
-def _pause(call: Call, name: str, *, paused: bool) -> None:
+def parked(call: Call, name: NameArgument) -> None:
+    """List the keys that are stuck: at which message, when it comes again, and how many wait behind it."""
     with _admin(call) as admin:
         key = admin.key(name)
-        admin.pause(key, paused=paused)
-    if call.options.json:
-        call.out.json({"subscription": str(key), "paused": paused})
-    else:
-        call.out.say(f"Subscription {key} {'is paused' if paused else 'goes on'}.")
-
-
-# --- seek -----------------------------------------------------------------------------------------------
-
-
-@command
-def seek(
-    call: Call,
-    name: NameArgument,
-    to: Annotated[
-        str,
-        typer.Argument(
-            metavar="TO", help="earliest, latest, group:GROUP, a time (ISO 8601), or P:OFFSET,..."
-        ),
-    ],
-    *,
-    yes: Annotated[
-        bool, typer.Option("--yes", help="Do it; else it is only said what would be done.")
-    ] = False,
-) -> None:
-    """Move a subscription: what lies from there on is delivered again. Only looks, unless --yes is given."""
-    with _admin(call) as admin:
-        key = admin.key(name)
-        moves = admin.seek(key, _place(to), dry_run=not yes)
+        now = admin.info(key).now
+        found = admin.parked(key)
     if call.options.json:
         call.out.json(
-            {"subscription": str(key), "moved": yes, "partitions": [asdict(move) for move in moves]}
+            [
+                {
+                    **asdict(item),
+                    "key": readable(item.key),
+                    "due": None if item.due is None else iso(item.due),
+                }
+                for item in found
+            ]
         )
+        return
+    if not found:
+        call.out.say(f"No key of subscription {key} is stuck.")
         return
     columns = [
         Column(title="partition", number=True),
-        Column(title="floor", number=True),
-        Column(title="goes to", number=True),
-        Column(title="backlog", number=True),
+        Column(title="key"),
+        Column(title="stuck at", number=True),
+        Column(title="attempts", number=True),
+        Column(title="comes again"),
+        Column(title="behind it", number=True),
     ]
-    rows = [[str(m.partition), str(m.before), str(m.after), count(m.backlog)] for m in moves]
+    rows = [
+        [
+            str(item.partition),
+            readable(item.key) or "",
+            str(item.offset),
+            str(item.attempts),
+            "now, or it is in hands" if item.due is None else f"in {duration(max(item.due - now, 0))}",
+            count(item.behind),
+        ]
+        for item in found
+    ]
     call.out.table(columns, rows)
-    call.out.say(f"Moved subscription {key}." if yes else "Nothing was moved. To do it, add --yes.")
-
-
-@command
-def export(
-    call: Call,
-    name: NameArgument,
-    group: Annotated[str, typer.Argument(metavar="GROUP", help="Consumer group; it must have no members.")],
-) -> None:
-    """Set a consumer group to where a subscription stands: its lowest unsettled offsets."""
-    with _admin(call) as admin:
-        key = admin.key(name)
-        floors = admin.export(key, group)
-    if call.options.json:
-        call.out.json({"subscription": str(key), "group": group, "offsets": floors})
-        return
-    columns = [Column(title="partition", number=True), Column(title="offset", number=True)]
-    call.out.table(columns, [[str(partition), str(floor)] for partition, floor in floors.items()])
-    call.out.say(f"Consumer group {group} goes on there.")
-
-
-def _place(text: str) -> Mapping[int, int] | str | datetime:
-    """Read where to go. Raises `IllegalState`."""
-    if text in {"earliest", "latest"} or text.startswith("group:"):
-        return text
-    try:
-        if ":" in text and "-" not in text:
-            pairs = (part.split(":") for part in text.split(","))
-            return {int(partition): int(offset) for partition, offset in pairs}
-        time = datetime.fromisoformat(text)
-    except ValueError as error:
-        raise IllegalState(
-            f"{text!r} is no place to move to.",
-            remedy="give earliest, latest, group:GROUP, a time (2026-01-31T12:00:00+00:00), or 0:17,1:4",
-        ) from error
-    return time if time.tzinfo is not None else time.astimezone()
 
 
 # --- unsubscribe ----------------------------------------------------------------------------------------

@@ -6,7 +6,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from kafkadur_sharing.errors import KafkadurError
 
@@ -19,9 +19,9 @@ class Session:
 
     def __init__(self) -> None:
         """No subscription belongs to it yet."""
-        self._subscriptions: list[Subscription] = []
+        self._subscriptions: list[Subscription[Any, Any]] = []
 
-    def join(self, subscription: Subscription) -> None:
+    def join(self, subscription: Subscription[Any, Any]) -> None:
         """A subscription was opened with this session."""
         self._subscriptions.append(subscription)
 

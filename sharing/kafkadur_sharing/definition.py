@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Final, Literal, cast, get_args
 
-from kafkadur_sharing.errors import IllegalState, InvalidDestination, InvalidProperty
-from kafkadur_sharing.names import validate_property_name
+from kafkadur_sharing.errors import IllegalState, InvalidProperty
+from kafkadur_sharing.names import validate_property_name, validate_topic
 from kafkadur_sharing.redelivery import Redelivery
 
 #: The type a header of a plain producer is read as.
@@ -68,8 +68,8 @@ class Details:
 class Definition:
     """The definition of a subscription, as the journal keeps it.
 
-    An empty selector is none. Raises `InvalidDestination` for an empty topic, `InvalidProperty` for a header
-    type that does not exist or a header that cannot be a property.
+    An empty selector is none. Raises `InvalidDestination` for what is not one topic, `InvalidProperty` for a
+    header type that does not exist or a header that cannot be a property.
     """
 
     #: The type; it changes only by an explicit conversion.
@@ -95,8 +95,7 @@ class Definition:
     def __post_init__(self) -> None:
         """Validate, and bring what can be written in several ways to one form."""
         object.__setattr__(self, "type", SubscriptionType(self.type))
-        if not self.topic:
-            raise InvalidDestination("The topic of a subscription is empty.", remedy="name a Kafka topic")
+        validate_topic(self.topic)
         if self.start not in get_args(Start):
             raise IllegalState(
                 f"A subscription cannot start at {self.start!r}.",

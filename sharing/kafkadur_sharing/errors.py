@@ -33,6 +33,8 @@ __all__ = [
     "SubscriptionActive",
     "SubscriptionTypeMismatch",
     "TopicChanged",
+    "Undecodable",
+    "Unencodable",
 ]
 
 
@@ -230,3 +232,68 @@ class DeliveryFailed(KafkadurError):
         self.failed = failed
         self.pending = pending
         self.reasons = dict(reasons or {})
+
+
+# --- serializers --------------------------------------------------------------------------------------------
+
+
+class Undecodable(KafkadurError):
+    """A key or value cannot be deserialized; what the deserializer raised is the cause."""
+
+    #: `key` or `value`.
+    field: str
+    #: Where the message lies; None when unknown.
+    topic: str | None
+    partition: int | None
+    offset: int | None
+    #: Whether something other than the message seems to be at fault, such as a registry that does not answer.
+    transient: bool
+
+    def __init__(
+        self,
+        message: str | None = None,
+        *,
+        field: str = "value",
+        topic: str | None = None,
+        partition: int | None = None,
+        offset: int | None = None,
+        transient: bool = False,
+        state: str | None = None,
+        owner: str | None = None,
+        remedy: str | None = None,
+    ) -> None:
+        """Build the error; topic, partition and offset say which message it is."""
+        super().__init__(message, state=state, owner=owner, remedy=remedy)
+        self.field = field
+        self.topic = topic
+        self.partition = partition
+        self.offset = offset
+        self.transient = transient
+
+
+class Unencodable(KafkadurError):
+    """A key or value cannot be serialized, and nothing was sent; what the serializer raised is the cause."""
+
+    #: `key` or `value`.
+    field: str
+    #: Where it was to be sent; None when unknown.
+    topic: str | None
+    #: Whether something other than the message seems to be at fault, such as a registry that does not answer.
+    transient: bool
+
+    def __init__(
+        self,
+        message: str | None = None,
+        *,
+        field: str = "value",
+        topic: str | None = None,
+        transient: bool = False,
+        state: str | None = None,
+        owner: str | None = None,
+        remedy: str | None = None,
+    ) -> None:
+        """Build the error."""
+        super().__init__(message, state=state, owner=owner, remedy=remedy)
+        self.field = field
+        self.topic = topic
+        self.transient = transient

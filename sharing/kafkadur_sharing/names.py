@@ -1,4 +1,4 @@
-"""Which names are allowed: subscriptions, client ids, namespaces (rule U10), and message properties.
+"""Which names are allowed: subscriptions, client ids, namespaces (rule U10), topics, and message properties.
 
 What does not live here: what the names stand for (`keys.py`), and the grammar of selectors, which shares the
 reserved words below.
@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 
-from kafkadur_sharing.errors import InvalidName, InvalidProperty
+from kafkadur_sharing.errors import InvalidDestination, InvalidName, InvalidProperty
 
 #: Longest name of a subscription, client id or namespace, in characters.
 MAX_NAME_LENGTH = 200
@@ -21,7 +21,12 @@ SELECTOR_WORDS = frozenset(
 #: Beginnings of header names that belong to JMS fields and to kafkadur itself.
 RESERVED_PREFIXES = ("JMS", "kafkadur-")
 
+#: Longest name of a Kafka topic, in characters.
+MAX_TOPIC_LENGTH = 249
+
 _NAME = re.compile(r"[A-Za-z0-9_.-]+")
+#: What librdkafka takes for a pattern, and other signs of more than one topic.
+_SEVERAL = re.compile(r"\^.*|.*[*,;|\s].*", re.DOTALL)
 
 
 def validate_subscription_name(name: str) -> str:
@@ -57,6 +62,40 @@ def _validate(what: str, name: str) -> str:
             remedy="use letters A-Z a-z, digits, '_', '.' and '-' only",
         )
     return name
+
+
+def validate_topic(topic: object) -> str:
+    """Return `topic` if it can be the name of one Kafka topic, else raise `InvalidDestination`.
+
+    Several topics and patterns get an answer of their own: a subscription has one topic, because floors,
+    order and definitions are kept for one.
+    """
+    if not isinstance(topic, str) or _SEVERAL.fullmatch(topic):
+        kind = (
+            "a pattern" if isinstance(topic, str) and topic.startswith("^") else "several topics, or no name"
+        )
+        raise InvalidDestination(
+            "A subscription has one topic.",
+            state=f"topic={topic!r} is {kind}",
+            owner="the caller",
+            remedy="make one subscription a topic, each with a name of its own: for topic in topics: "
+            "connection.subscribe(topic, durable=f'{name}-{topic}')",
+        )
+    if not topic:
+        raise InvalidDestination(
+            "The topic of a subscription is empty.",
+            state="topic=''",
+            owner="the caller",
+            remedy="name a Kafka topic",
+        )
+    if _NAME.fullmatch(topic) is None or len(topic) > MAX_TOPIC_LENGTH or topic in {".", ".."}:
+        raise InvalidDestination(
+            "No Kafka topic can be called so.",
+            state=f"topic={topic[:60]!r}",
+            owner="Kafka",
+            remedy=f"use 1 to {MAX_TOPIC_LENGTH} letters A-Z a-z, digits, '_', '.' and '-'",
+        )
+    return topic
 
 
 def validate_property_name(name: str) -> str:

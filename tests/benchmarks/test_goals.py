@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from benchmarks.goals import GOALS, Goal, Pick, evaluate
 from benchmarks.report import Row, percentile
+from benchmarks.runner import Run
 from benchmarks.systems.base import Workload
-from benchmarks.workloads import CASES, slow, subjects
+from benchmarks.workloads import slow, subjects
 
 _CASE = "big, 1 member"
 
@@ -55,15 +58,12 @@ def test_missing_or_void_rows_meet_nothing(rows: list[Row]) -> None:
 
 def test_every_goal_names_a_case_and_a_peer_that_are_measured() -> None:
     for goal in GOALS:
-        labels = {case.label for case in CASES[goal.workload]}
-        assert goal.numerator.case in labels
-        if goal.denominator:
-            peer = goal.denominator
-            measured = {
-                (found.system, found.variant.name, found.case.label)
-                for found in subjects(goal.workload, ["raw", "share", "redis"], None)
-            }
-            assert (peer.system, peer.variant, peer.case) in measured
+        measured = {
+            (found.system, found.variant.name, found.case.label)
+            for found in subjects(goal.workload, ["kafkadur", "raw", "share", "redis"], None)
+        }
+        for pick in filter(None, (goal.numerator, goal.denominator)):
+            assert (pick.system, pick.variant, pick.case) in measured
 
 
 def test_percentile_is_a_sample() -> None:
@@ -73,3 +73,12 @@ def test_percentile_is_a_sample() -> None:
 
 def test_one_message_in_twenty_is_slow() -> None:
     assert sum(map(slow, range(10_000))) == pytest.approx(500, abs=5)
+
+
+def test_a_repeat_voids_a_run_only_where_nothing_excuses_it() -> None:
+    run = Run(messages=10, lost=0, repeated=2, elapsed_s=1.0)
+    assert run.complaint is None
+    assert replace(run, repeats_allowed=2).complaint is None
+    assert "repeated" in (replace(run, repeats_allowed=1).complaint or "")
+    assert "lost" in (replace(run, lost=1).complaint or "")
+    assert "order" in (replace(run, disordered=1).complaint or "")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from array import array
 
 import pytest
@@ -62,3 +63,14 @@ def test_handle_measures_the_delay_and_an_error_text_is_refused() -> None:
     assert array("q", recorder.result().delays)[0] > 0
     with pytest.raises(ValueError, match="error event"):
         recorder.batch([b"Broker: no such topic"])
+
+
+def test_what_was_waited_for_is_noted_with_the_wait() -> None:
+    recorder = _recorder(2)
+    since = time.monotonic_ns()
+    recorder.arrived(payload.encode(4, stamp_ns=1), since_ns=since)
+    recorder.more()
+    recording = recorder.result()
+    waited, arrived = array("q", recording.delays)[0], array("q", recording.arrivals)[0]
+    assert 0 <= waited <= arrived - since
+    assert _sequences(recording) == [4]

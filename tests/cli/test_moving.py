@@ -125,16 +125,164 @@ def test_changed_in_place(here: Path, topic: str) -> None:
         assert admin.info(key).backlog == 0, "the rest is settled as filtered"
 
 
-def test_another_type_in_place_keeps_what_is_settled(here: Path, topic: str) -> None:
+@pytest.fixture
+def client_id(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have connections use a client id, which an exclusive durable subscription needs."""
+    monkeypatch.setenv("KAFKADUR_CLIENT_ID", "ada")
+
+
+CHANGES = [
+    ("shared", "serial"),
+    ("shared", "key-ordered"),
+    ("key-ordered", "exclusive"),
+    ("key-ordered", "shared"),
+    ("exclusive", "key-ordered"),
+]
+
+
+@pytest.mark.usefixtures("client_id")
+@pytest.mark.parametrize(("kind", "other"), CHANGES)
+def test_another_type_in_place_keeps_what_is_settled(here: Path, topic: str, kind: str, other: str) -> None:
     del here
-    first = received(topic, most=4)
+    with (
+        kafkadur.sync.Connection(settings({})) as connection,
+        connection.subscribe(topic, durable="d", type=kind, start="earliest") as subscription,
+    ):
+        for n in range(10):
+            delivery = subscription.receive(timeout=LIMIT_S)
+            assert delivery is not None
+            if n % 3:
+                delivery.ack()
+            elif n == 3:
+                delivery.rollback(delay=0)
     with Admin(settings({})) as admin:
         key = admin.key("d")
-        assert admin.alter(key, type="serial").type == "serial"
-        with pytest.raises(kafkadur.IllegalState, match="changed in place"):
-            admin.alter(key, type="key-ordered", key_lanes=4)
-    rest = received(topic, kind="serial")
-    assert sorted([n for n, _ in first] + [n for n, _ in rest]) == list(range(10))
+        before = admin.snapshot(key)
+        assert sum(place.unsettled for place in before.places.values()) == 4
+        assert admin.alter(key, type=other).type == other
+        after = admin.snapshot(key)
+        assert after.partitions == before.partitions
+        rest = received(topic, kind=other)
+        assert len(rest) == 4
+        assert all(again for _, again in rest)
+        assert admin.info(key).backlog == 0
+        address = f"{settings({}).prefix}:{settings({}).namespace}:*:{admin.info(key).id}:*"
+        for stale in admin._coordinator.command("KEYS", address):  # noqa: SLF001
+            assert (b"~" in stale) == (other == "key-ordered"), "the state of the old lanes is gone"
+
+
+@pytest.mark.usefixtures("client_id")
+def test_shared_then_key_ordered_then_exclusive(run: Run, topic: str) -> None:
+    first = received(topic, most=3)
+    assert run("sub", "alter", "d", "--type", "key-ordered").code == 0
+    second = received(topic, kind="key-ordered", most=3)
+    assert run("sub", "alter", "d", "--type", "exclusive", "--json").data["definition"]["type"] == "exclusive"
+    third = received(topic, kind="exclusive")
+    found = [n for n, _ in first + second + third]
+    assert set(found) == set(range(10))
+    assert len(found) <= 10 + 3, "only what one lane settled before another looked at it comes again"
+
+
+@pytest.mark.parametrize("kind", TYPES)
+def test_back_to_a_snapshot(run: Run, topic: str, tmp_path: Path, kind: str) -> None:
+    file = tmp_path / "d.json"
+    first = received(topic, kind=kind, most=4)
+    assert run("sub", "snapshot", "d", str(file)).code == 0
+    rest = [n for n, _ in received(topic, kind=kind)]
+    assert sorted([n for n, _ in first] + rest) == list(range(10))
+    looked = run("sub", "restore", "d", str(file), "--json").data
+    assert looked["moved"] is False
+    assert received(topic, kind=kind) == [], "looking moves nothing"
+    assert run("sub", "restore", "d", str(file), "--yes").code == 0
+    assert received(topic, kind=kind) == [(n, True) for n in rest]
+
+
+def test_a_snapshot_remembers_attempts(here: Path, topic: str) -> None:
+    del here
+    with (
+        kafkadur.sync.Connection(settings({})) as connection,
+        connection.subscribe(topic, durable="d", type="shared", start="earliest") as subscription,
+    ):
+        delivery = subscription.receive(timeout=LIMIT_S)
+        assert delivery is not None
+        where = (delivery.partition, delivery.offset)
+        delivery.rollback(delay=0)
+    with Admin(settings({})) as admin:
+        key = admin.key("d")
+        taken = admin.snapshot(key)
+        admin.seek(key, "latest")
+        admin.seek(key, taken)
+    with (
+        kafkadur.sync.Connection(settings({})) as connection,
+        connection.subscribe(topic, durable="d", type="shared") as subscription,
+    ):
+        attempts: dict[tuple[int, int], int] = {}
+        while (again := subscription.receive(timeout=0.8)) is not None:
+            attempts[again.partition, again.offset] = again.attempt
+            again.ack()
+    assert attempts.pop(where) == 2
+    assert set(attempts.values()) == {1}
+    assert len(attempts) == 9
+
+
+def test_files_that_are_no_snapshot_of_this(
+    run: Run, topic: str, tmp_path: Path, kafkadur_topic: TopicFactory
+) -> None:
+    received(topic, most=1)
+    file = tmp_path / "d.json"
+    for text in ("", "[]", '{"format": "kafkadur-snapshot-9"}'):
+        file.write_text(text)
+        ended = run("sub", "restore", "d", str(file), "--yes")
+        assert (ended.code, "no snapshot" in ended.err) == (1, True), text
+    assert "cannot be read" in run("sub", "restore", "d", str(tmp_path / "none"), "--yes").err
+    assert run("sub", "snapshot", "d", str(file)).code == 0
+    other = kafkadur_topic(2)
+    with kafkadur.sync.Connection(settings({})) as connection, connection.subscribe(other, durable="e"):
+        pass
+    ended = run("sub", "restore", "e", str(file), "--yes")
+    assert (ended.code, "another topic" in ended.err) == (1, True)
+
+
+def test_a_fork_goes_its_own_way(run: Run, topic: str) -> None:
+    first = [n for n, _ in received(topic, most=4)]
+    assert run("sub", "fork", "d", "e").code == 0
+    assert "already" in run("sub", "fork", "d", "e").err
+    rest = [n for n, _ in received(topic)]
+    with (
+        kafkadur.sync.Connection(settings({})) as connection,
+        connection.subscribe(topic, durable="e", type="shared") as subscription,
+    ):
+        found: list[int] = []
+        while (delivery := subscription.receive(timeout=0.8)) is not None:
+            found.append(int(delivery.value or b"-1"))
+            delivery.ack()
+    assert sorted(found) == rest
+    assert sorted(first + rest) == list(range(10))
+
+
+def test_a_retroactive_selector_brings_back_what_the_old_one_skipped(run: Run, topic: str) -> None:
+    def all_of(selector: str | None) -> list[int]:
+        with (
+            kafkadur.sync.Connection(settings({})) as connection,
+            connection.subscribe(
+                topic, durable="d", type="shared", start="earliest", selector=selector
+            ) as subscription,
+        ):
+            found: list[int] = []
+            while (delivery := subscription.receive(timeout=0.8)) is not None:
+                assert not delivery.redelivered, "it was never delivered"
+                found.append(int(delivery.value or b"-1"))
+                delivery.ack()
+        return sorted(found)
+
+    assert all_of("n < 4") == [0, 1, 2, 3]
+    assert run("sub", "alter", "d", "--selector", "n < 6").code == 0
+    assert all_of("n < 6") == [], "not asked for"
+    assert run("sub", "alter", "d", "--selector", "n BETWEEN 2 AND 7", "--retroactive").code == 0
+    assert all_of("n BETWEEN 2 AND 7") == [6, 7]
+    assert run("sub", "alter", "d", "--selector", "", "--retroactive").code == 0
+    assert all_of(None) == [0, 1, 8, 9], "skipped by the one before"
+    assert "nothing to change" in run("sub", "alter", "d").err
 
 
 @pytest.mark.parametrize("kind", ["shared", "exclusive", "priority", "serial", "key-ordered"])
@@ -176,3 +324,33 @@ def test_from_a_consumer_group_and_back(run: Run, topic: str) -> None:
     places = group.committed([confluent_kafka.TopicPartition(topic, p) for p in (0, 1)], timeout=LIMIT_S)
     group.close()
     assert [place.offset for place in places] == [1, 5]
+
+
+@pytest.mark.usefixtures("client_id")
+@pytest.mark.parametrize("kind", ["shared", "exclusive", "priority", "serial", "key-ordered"])
+def test_drained_while_members_stay(run: Run, topic: str, kind: str) -> None:
+    """What is not in hands is given back uncounted, what is can be settled; then everything goes on."""
+    with (
+        kafkadur.sync.Connection(settings({})) as connection,
+        connection.subscribe(topic, durable="d", type=kind, start="earliest", name="Ada") as subscription,
+    ):
+        held = [subscription.receive(timeout=LIMIT_S) for _ in range(2)]
+        ended = run("sub", "drain", "d", "--timeout", "0.3")
+        assert ended.code == 1
+        assert "Ada" in ended.err
+        assert subscription.receive(timeout=0.2) is None
+        found: list[tuple[int, int]] = []
+        for delivery in held:
+            assert delivery is not None
+            found.append((int(delivery.value or b"-1"), delivery.attempt))
+            delivery.ack()
+        drained = run("sub", "drain", "d", "--json")
+        assert (drained.code, drained.data["drained"], drained.data["in_flight"]) == (0, True, 0)
+        assert subscription.receive(timeout=0.2) is None
+        assert run("sub", "resume", "d").code == 0
+        while len(found) < 10:
+            delivery = subscription.receive(timeout=LIMIT_S)
+            assert delivery is not None
+            found.append((int(delivery.value or b"-1"), delivery.attempt))
+            delivery.ack()
+    assert sorted(found) == [(n, 1) for n in range(10)]

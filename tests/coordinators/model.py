@@ -18,7 +18,8 @@ from kafkadur_coordinators.interface import (
     PartitionReport,
     PartitionView,
 )
-from kafkadur_coordinators.redis_coordinator import SUSPECT, attempts_of
+from kafkadur_coordinators.places import SUSPECT
+from kafkadur_coordinators.redis_coordinator import attempts_of
 
 SILENCE_MS = 500
 #: A member holds at most so many leases, lanes apart.

@@ -461,7 +461,7 @@ class Deaf:
             world.url, clock=world.clock, timeout=LOST_S, recorder=lambda *_: self._answered()
         )
         session = MemberSession(
-            self.coordinator, world.address, subscription_id=world.id, topic_id=TOPIC_ID, member="spark"
+            self.coordinator, world.address, subscription_id=world.id, state=TOPIC_ID, member="spark"
         )
         session.attach(name="spark", session_ms=SESSION_MS, version=world.version, most=0, kind=kind)
         self.claims = Claims(session)

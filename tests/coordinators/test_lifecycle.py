@@ -16,9 +16,11 @@ from confluent_kafka.cimpl import NewPartitions
 
 from kafkadur.pytest_plugin import TopicFactory
 from kafkadur.stack import Stack, Valkey
+from kafkadur_coordinators.changes import CHANGE_MS
 from kafkadur_coordinators.interface import Exchange, ExchangeReply, Known, PartitionReport, Settled
 from kafkadur_coordinators.journal import Journal
-from kafkadur_coordinators.lifecycle import CHANGE_MS, Lifecycle, Membership
+from kafkadur_coordinators.lifecycle import Lifecycle, Membership
+from kafkadur_coordinators.places import Place
 from kafkadur_coordinators.records import Change, in_force
 from kafkadur_coordinators.redis_coordinator import RedisCoordinator
 from kafkadur_coordinators.topics import Topics, floor_metadata
@@ -460,7 +462,7 @@ def test_a_change_abandoned_before_its_record_is_given_up(alone: Party, kafkadur
     assert [(g.start, g.horizon, g.attempts) for g in reply.grants] == [(2, 6, 1)]
 
 
-def abandoned(alone: Party, definition: Definition | None) -> None:
+def abandoned(alone: Party, definition: Definition | None, **more: Any) -> None:
     """Write the record of a change that was begun, and stop there."""
     known = alone.known()
     assert known is not None
@@ -473,9 +475,61 @@ def abandoned(alone: Party, definition: Definition | None) -> None:
             before,
             expected=known.version,
             definition=None if definition is None else definition.to_record(),
-            starts=dict.fromkeys(before.starts, 0),
+            **{"starts": dict.fromkeys(before.starts, 0), **more},
         ),
     )
+
+
+def test_another_type_abandoned_after_its_record_keeps_what_is_settled(
+    alone: Party, kafkadur_topic: TopicFactory
+) -> None:
+    """From one lane to four and back: each time somebody else has to finish it."""
+    topic = kafkadur_topic(2)
+    first = alone.attach(topic)
+    say(first, 1, PartitionReport(partition=0, avail=6), PartitionReport(partition=1, avail=3))
+    say(first, 2, PartitionReport(partition=0, settled=[Settled(1, (0, 2, 4, 6))]), credit=0)
+    alone.leave(first)
+    known = alone.known()
+    assert known is not None
+    key, before = alone.key(), alone.lifecycle.places(alone.key(), known)
+    assert [(item.start, item.end) for item in before[0].waiting] == [(2, 4)]
+    kinds = ((SubscriptionType.KEY_ORDERED, 4), (SubscriptionType.SHARED, None))
+    for epoch, (kind, lanes) in enumerate(kinds, 1):
+        definition = replace(first.subscription.definition, type=kind, key_lanes=lanes)
+        starts = {partition: place.floor for partition, place in before.items()}
+        abandoned(alone, definition, id=known.id, starts=starts, epoch=epoch)
+        found = alone.known()
+        assert found is not None
+        assert (found.id, found.partitions) == (known.id, 2 * (lanes or 1))
+        assert found.incarnation > known.incarnation
+        assert alone.lifecycle.places(key, found) == before
+        states = {stored.split(":")[1] for stored in alone.stored() if stored.endswith(":state")}
+        assert len(states) == 1, "the state of the other lanes is gone"
+        known = found
+    again = alone.attach(topic)
+    reply = say(again, 1, PartitionReport(partition=0), PartitionReport(partition=1))
+    assert min((g.partition, g.start, g.horizon) for g in reply.grants) == (0, 2, 4)
+
+
+def test_giving_a_change_up_keeps_the_place_after_a_move(alone: Party, kafkadur_topic: TopicFactory) -> None:
+    topic = kafkadur_topic()
+    first = alone.attach(topic)
+    say(first, 1, PartitionReport(partition=0, avail=6))
+    say(first, 2, PartitionReport(partition=0, settled=[Settled(1, (0, 6))]), credit=0)
+    alone.leave(first)
+    alone.lifecycle.amend(alone.key(), lambda definition: definition, lambda _: {0: Place(next=2)})
+    second = alone.attach(topic)
+    reply = say(second, 1, PartitionReport(partition=0, avail=6))
+    token = reply.grants[0].token
+    say(second, 2, PartitionReport(partition=0, settled=[Settled(token, (2, 5))]), credit=0)
+    alone.leave(second)
+    known = alone.known()
+    assert known is not None
+    alone.begin_change(known.version)
+    found = alone.known()
+    assert found is not None
+    assert alone.lifecycle.places(alone.key(), found)[0].floor == 5
+    assert alone.in_force()[2].epoch == 1
 
 
 def test_a_change_abandoned_after_its_record_is_installed(alone: Party, kafkadur_topic: TopicFactory) -> None:

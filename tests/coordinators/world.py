@@ -184,7 +184,7 @@ class World:
         reply: list[Any] = []
         for first in range(0, self.partitions, 16):
             group = range(first, min(first + 16, self.partitions))
-            parts = [[p, starts[p] if starts else 0, seen] for p in group]
+            parts = [[p, starts[p] if starts else 0, seen, b"", -1] for p in group]
             reply = self.run("partitions", parts, token, self.partitions, partitions=group)
         return reply
 
@@ -200,6 +200,7 @@ class World:
             token,
             grace,
             self.policy,
+            0,
         )
 
     def create(self, *, starts: Sequence[int] = ()) -> "World":
@@ -214,7 +215,7 @@ class World:
 
     def session(self, member: str) -> MemberSession:
         return MemberSession(
-            self.coordinator, self.address, subscription_id=self.id, topic_id=TOPIC_ID, member=member
+            self.coordinator, self.address, subscription_id=self.id, state=TOPIC_ID, member=member
         )
 
     def attach(

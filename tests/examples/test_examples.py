@@ -95,3 +95,19 @@ def test_selector(folder: Path) -> None:
 def test_live(folder: Path) -> None:
     lines = run(ROOT / "examples" / "live.py", folder).splitlines()
     assert lines == ["caught up: 30 prices, article 7 costs 277"]
+
+
+def test_typed(folder: Path) -> None:
+    lines = run(ROOT / "examples" / "typed.py", folder).splitlines()
+    assert lines == ["Ada pays 9.5", "Bob pays 0.5", "b'undecodable': b'this is no order'"]
+
+
+def test_handlers(folder: Path) -> None:
+    lines = run(ROOT / "examples" / "handlers.py", folder).splitlines()
+    assert lines[0] == "breaker-opened, breaker-half-opened, breaker-closed"
+    assert lines[1:] == [f"account-{n}: [1, 2, 3, 4, 5]" for n in range(4)]
+
+
+def test_several_topics(folder: Path) -> None:
+    lines = run(ROOT / "examples" / "several_topics.py", folder).splitlines()
+    assert lines == ["A subscription has one topic.", "parcels-north", "parcels-south"]

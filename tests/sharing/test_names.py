@@ -6,13 +6,15 @@ from collections.abc import Callable
 
 import pytest
 
-from kafkadur_sharing.errors import InvalidName, InvalidProperty
+from kafkadur_sharing.errors import InvalidDestination, InvalidName, InvalidProperty
 from kafkadur_sharing.names import (
     MAX_NAME_LENGTH,
+    MAX_TOPIC_LENGTH,
     validate_client_id,
     validate_namespace,
     validate_property_name,
     validate_subscription_name,
+    validate_topic,
 )
 
 VALIDATORS = [validate_subscription_name, validate_client_id, validate_namespace]
@@ -77,3 +79,28 @@ def test_property_name_allowed(name: str) -> None:
 def test_property_name_refused(name: str) -> None:
     with pytest.raises(InvalidProperty):
         validate_property_name(name)
+
+
+@pytest.mark.parametrize("topic", ["orders", "a.b-c_D9", "x" * MAX_TOPIC_LENGTH, "..."])
+def test_topic(topic: str) -> None:
+    assert validate_topic(topic) == topic
+
+
+@pytest.mark.parametrize(
+    "several",
+    [["a", "b"], ["a"], ("a", "b"), {"a"}, "^orders.*", "^", "a,b", "orders.*", "a;b", "a b", None, 5, b"a"],
+)
+def test_several_topics_are_refused_in_words(several: object) -> None:
+    with pytest.raises(InvalidDestination) as caught:
+        validate_topic(several)
+    assert "A subscription has one topic." in str(caught.value)
+    assert repr(several) in (caught.value.state or "")
+    assert "one subscription a topic" in (caught.value.remedy or "")
+
+
+@pytest.mark.parametrize("topic", ["", ".", "..", "x" * (MAX_TOPIC_LENGTH + 1), "a/b", "\u00fc"])
+def test_no_topic_is_called_so(topic: str) -> None:
+    with pytest.raises(InvalidDestination) as caught:
+        validate_topic(topic)
+    assert "one topic." not in str(caught.value)
+    assert caught.value.remedy

@@ -8,7 +8,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import confluent_kafka
 import pytest
@@ -22,6 +22,9 @@ from kafkadur.stack import Stack
 LIMIT_S = 20.0
 #: Seconds of silence that show that nothing comes.
 SILENCE_S = 0.3
+
+V = TypeVar("V")
+K = TypeVar("K")
 
 TYPES = ("shared", "exclusive")
 both_types = pytest.mark.parametrize("kind", TYPES)
@@ -90,7 +93,7 @@ def numbers(deliveries: Iterable[kafkadur.Delivery | kafkadur.sync.Delivery]) ->
     return [number(delivery) for delivery in deliveries]
 
 
-async def next_of(subscription: kafkadur.Subscription) -> kafkadur.Delivery:
+async def next_of(subscription: kafkadur.Subscription[V, K]) -> kafkadur.Delivery[V, K]:
     """The next delivery; fails the test when none comes."""
     delivery = await subscription.receive(timeout=LIMIT_S)
     if delivery is None:
@@ -103,7 +106,7 @@ async def take(subscription: kafkadur.Subscription, count: int) -> list[kafkadur
     return [await next_of(subscription) for _ in range(count)]
 
 
-async def nothing(subscription: kafkadur.Subscription) -> None:
+async def nothing(subscription: kafkadur.Subscription[object, object]) -> None:
     """Fail the test when a delivery comes within `SILENCE_S`."""
     delivery = await subscription.receive(timeout=SILENCE_S)
     assert delivery is None, delivery
@@ -147,3 +150,33 @@ def speaks(error: kafkadur.KafkadurError, *words: str) -> None:
 def duplicates(values: Sequence[int]) -> set[int]:
     """The values that are there more than once."""
     return {value for value, count in Counter(values).items() if count > 1}
+
+
+def dead_letters(place: Place, topic: str, count: int) -> list[confluent_kafka.Message]:
+    """The first dead letters of a topic; fails when there are not so many in time, or more."""
+    consumer = confluent_kafka.Consumer(
+        {
+            "bootstrap.servers": place.stack.kafka,
+            "group.id": f"{place.namespace}-dead",
+            "auto.offset.reset": "earliest",
+            "enable.auto.commit": False,
+            "enable.partition.eof": True,
+        }
+    )
+    try:
+        partition = confluent_kafka.TopicPartition(f"{topic}.dead", 0, 0)
+        consumer.assign([partition])
+        found: list[confluent_kafka.Message] = []
+        deadline = time.monotonic() + LIMIT_S
+        while time.monotonic() < deadline:
+            message = consumer.poll(0.1)
+            if message is None:
+                continue
+            if message.error() is None:
+                found.append(message)
+            elif len(found) >= count:
+                break
+        assert len(found) == count, [message.value() for message in found]
+        return found
+    finally:
+        consumer.close()

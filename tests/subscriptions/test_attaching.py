@@ -4,6 +4,7 @@ The decisions themselves are tables in tests/sharing; here they are carried out 
 """
 
 import asyncio
+from typing import Any
 
 import pytest
 
@@ -124,6 +125,31 @@ async def test_u8_no_such_topic(place: Place) -> None:
             await connection.subscribe(f"{place.namespace}-none", durable="d", type="shared")
         speaks(caught.value)
         assert await connection.known("d") is None
+
+
+@pytest.mark.parametrize("how", ["list", "tuple", "pattern", "commas"])
+async def test_several_topics_are_refused_and_nothing_is_made(place: Place, how: str) -> None:
+    first, second = place.topic(), place.topic()
+    several: Any = {
+        "list": [first, second],
+        "tuple": (first,),
+        "pattern": f"^{first}.*",
+        "commas": f"{first},{second}",
+    }[how]
+    async with place.connect() as connection:
+        with pytest.raises(InvalidDestination, match="has one topic") as caught:
+            await connection.subscribe(several, durable="d")
+        speaks(caught.value, "one subscription a topic", "for topic in topics")
+        assert await connection.known("d") is None
+        for topic in (first, second):  # the remedy
+            async with await connection.subscribe(topic, durable=f"d-{topic}", start="earliest"):
+                assert await connection.known(f"d-{topic}") is not None
+
+
+def test_several_topics_are_refused_synchronously_too(place: Place) -> None:
+    several: Any = [place.topic()]
+    with place.connect_sync() as connection, pytest.raises(InvalidDestination, match="has one topic"):
+        connection.subscribe(several, durable="d")
 
 
 async def test_u10_long_names(place: Place) -> None:

@@ -17,6 +17,7 @@ from tests.subscriptions.helpers import (
     LIMIT_S,
     Place,
     ack_all,
+    dead_letters,
     next_of,
     nothing,
     number,
@@ -28,36 +29,6 @@ from tests.subscriptions.workers import Worker
 TYPES = ("shared", "exclusive", "priority", "serial")
 each_type = pytest.mark.parametrize("kind", TYPES)
 lanes = pytest.mark.parametrize("kind", TYPES[1:])
-
-
-def dead_letters(place: Place, topic: str, count: int) -> list[confluent_kafka.Message]:
-    """The first dead letters of a topic; fails when there are not so many in time, or more."""
-    consumer = confluent_kafka.Consumer(
-        {
-            "bootstrap.servers": place.stack.kafka,
-            "group.id": f"{place.namespace}-dead",
-            "auto.offset.reset": "earliest",
-            "enable.auto.commit": False,
-            "enable.partition.eof": True,
-        }
-    )
-    try:
-        partition = confluent_kafka.TopicPartition(f"{topic}.dead", 0, 0)
-        consumer.assign([partition])
-        found: list[confluent_kafka.Message] = []
-        deadline = time.monotonic() + LIMIT_S
-        while time.monotonic() < deadline:
-            message = consumer.poll(0.1)
-            if message is None:
-                continue
-            if message.error() is None:
-                found.append(message)
-            elif len(found) >= count:
-                break
-        assert len(found) == count, [message.value() for message in found]
-        return found
-    finally:
-        consumer.close()
 
 
 def headers(message: confluent_kafka.Message) -> dict[str, str]:

@@ -3,7 +3,7 @@
 import asyncio
 import time
 from collections.abc import Callable
-from itertools import pairwise
+from itertools import groupby, pairwise
 
 import pytest
 
@@ -122,6 +122,41 @@ async def test_w4_members_take_turns(place: Place, *, backlog: bool) -> None:
         assert [n for _, n in seen] == list(range(1, 9))
         turns = [who for who, _ in seen]
         assert all(a is not b for a, b in pairwise(turns)), "each turn is somebody else's"
+
+
+@pytest.mark.parametrize("confirmed", [True, False])
+@pytest.mark.parametrize("window", [1, 5])
+async def test_w4_a_turn_is_a_window_of_all_partitions_together(
+    place: Place, window: int, *, confirmed: bool
+) -> None:
+    topic = place.topic(partitions=4)
+    for partition in range(4):
+        place.publish(topic, range(partition * 25, partition * 25 + 25), partition=partition)
+    async with (
+        place.connect() as connection,
+        await connection.subscribe(
+            topic, durable="d", type="serial", window=window, start="earliest"
+        ) as first,
+        await connection.subscribe(topic, durable="d", type="serial", window=window) as second,
+    ):
+        await ready(connection, "d", 2)
+        seen: list[tuple[str, int]] = []
+
+        async def work(subscription: kafkadur.Subscription, name: str) -> None:
+            while len(seen) < 100:
+                delivery = await subscription.receive(timeout=0.05)
+                if delivery is None:
+                    continue
+                seen.append((name, number(delivery)))
+                if confirmed:
+                    await delivery.ack()
+                else:
+                    delivery.ack_nowait()
+
+        await asyncio.wait_for(asyncio.gather(work(first, "one"), work(second, "two")), LIMIT_S)
+    assert sorted(n for _, n in seen) == list(range(100))
+    turns = [len(list(turn)) for _, turn in groupby(who for who, _ in seen)]
+    assert max(turns[1:]) <= window, turns  # in the first one nobody else may have been ready
 
 
 async def test_w4b_what_was_rolled_back_comes_next_to_whom_it_may(place: Place) -> None:

@@ -4,12 +4,13 @@
 --          7 free credit, records     8 highest token the member has seen     9 1: ask for presence of the others
 --         10 span of a lane: window + unconfirmed budget, records
 --         11 touched partitions, each { partition, avail (-1: nothing new), position of the lane (-1: none),
---              settled, returned, done, drained }
+--              settled, returned, done, drained, expired }
 --              settled:  { token, { start, end, start, end, ... }, blob start, blob }  blob '' if there is none
 --              returned: { token, start, end, how (0-2 of redelivery.lua), delay ms (-1: as the policy says) }
 --              done:     tokens whose offsets all have their verdict
 --              drained:  1: this lane of keys is given up: nothing of it is in the application's hands, nor will be
 --                        until the reply is there
+--              expired:  unsettled offsets of this report's that Kafka does not keep any more; they are counted
 --         12 1: the lanes are offered: nothing of them is in the application's hands, nor will be until the reply
 -- Reply    head, 5 highest token now, 6 ask for presence again in ms (-1: all are heard),
 --          7 { rank, members, id of the next member },
@@ -23,7 +24,7 @@
 --         14 ms until leases are granted again,
 --         15 lanes: 0 stands by, 1 holds them, 2 holds them and is asked to offer them,
 --         16 tokens held, if the lanes were offered or one was given up (else empty)
---         17 touched lanes of keys that another member is to keep: to be drained
+--         17 touched lanes of keys that another member is to keep, or nobody while it is paused: to be drained
 --         18 1: the subscription is paused: nothing is to be handed out
 -- Codes    OK, STALE (an older exchange than the last applied), FENCED (the member is not attached any more),
 --          INVALID (a verdict outside its lease, a partition named twice or more than 16; nothing was changed),
@@ -113,6 +114,7 @@ end
 
 local function apply(ctx, pt, part, leases)
   pt.avail = math.max(pt.avail, part[2])
+  pt.expired = pt.expired + part[8]
   for _, v in ipairs(part[4]) do
     local l = leases[v[1]]
     if l then
@@ -179,6 +181,9 @@ end
 local function standing(ctx, me, lane)
   if not lane or ctx.holder ~= me.id then
     return 0
+  end
+  if ctx.row.paused == '1' then -- what nobody has in hands goes back
+    return #me.tokens > 0 and 2 or 1
   end
   return ctx.row.type == 'priority' and lane_successor(ctx, me) and 2 or 1
 end
@@ -270,7 +275,7 @@ end
 local by_partition, horizons, states, asked = {}, {}, {}, {}
 for i, pt in ipairs(touched) do
   by_partition[pt.p] = pt
-  if keyed and pt.keeper == me.id and keeper_to_be(ctx, pt) ~= me then
+  if keyed and pt.keeper == me.id and (ctx.row.paused == '1' or keeper_to_be(ctx, pt) ~= me) then
     asked[#asked + 1] = pt.p
   end
   if pt.lane ~= 0 then

@@ -3,6 +3,7 @@
 -- ARGV[1]  6 subscription id ('': unsubscribed)  7 version  8 definition (JSON)  9 type  10 partitions
 --          11 incarnation  12 token of the change or of the rebuild that ends with this  13 ms without fresh leases
 --          14 redelivery policy (redelivery.lua)
+--          15 1: the same subscription has other lanes of keys, and its partitions were laid anew
 -- Reply    head
 -- Codes    OK; CHANGED: something newer is installed, or a rebuild is not (any more) this caller's; VERSION
 --- @include "context"
@@ -26,7 +27,7 @@ if newer or not mine then
   end
   return head(ctx, newer and 'OK' or 'CHANGED')
 end
-if request[6] ~= '' and ctx.row.id == request[6] and code ~= 'MISSING' then
+if request[6] ~= '' and ctx.row.id == request[6] and code ~= 'MISSING' and request[15] == 0 then
   -- A change was given up: the subscription stays what it is, with what members who are gone still hold of it.
   if code ~= 'OK' then -- first of all the restart of the server must be dealt with (rebuild-6)
     return head(ctx, 'CHANGED')
@@ -38,13 +39,15 @@ if request[6] ~= '' and ctx.row.id == request[6] and code ~= 'MISSING' then
   return head(ctx, 'OK')
 end
 local sequence, time, skew = ctx.sequence + 1, ctx.now, ctx.skew
+local paused = ctx.row.id == request[6] and ctx.row.paused or '0'
 redis.call('DEL', KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6])
 if request[6] ~= '' then
   redis.call('HSET', KEYS[1], 'id', request[6], 'version', text(request[7]), 'definition', request[8], 'type', request[9],
     'partitions', text(request[10]), 'incarnation', text(math.max(request[11], ctx.incarnation + 1)),
     'state_version', text(STATE_VERSION), 'server', ctx.server, 'sequence', text(sequence), 'time', text(time),
     'skew', text(skew), 'grace', text(request[13] > 0 and time + request[13] or 0),
-    'quiet', text(request[13] > 0 and time + request[13] or 0), 'policy', cmsgpack.pack(request[14]))
+    'quiet', text(request[13] > 0 and time + request[13] or 0), 'policy', cmsgpack.pack(request[14]),
+    'paused', paused)
   ctx.incarnation = math.max(request[11], ctx.incarnation + 1)
 end
 ctx.sequence = sequence

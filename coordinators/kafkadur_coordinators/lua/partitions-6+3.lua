@@ -1,7 +1,8 @@
 --- Gives partitions their first state: before the definition is installed, when the topic has grown, or when the
---- subscription is moved. What members who are gone held of them is forgotten then.
+--- subscription is moved or laid anew. What members who are gone held of them is forgotten then.
 -- KEYS     see include/context.lua; three keys for each partition in ARGV[1][6], at most 16
--- ARGV[1]  6 partitions { partition, first offset, offsets below this may have been delivered before }
+-- ARGV[1]  6 partitions { partition, first offset, offsets below this may have been delivered before,
+--            exceptions before it (runs.lua; nobody holds them), when the first is due (ms, -1: there are none) }
 --          7 token of the change or rebuild that goes on ('': the topic has grown)  8 partitions the topic has now
 -- Reply    head
 -- Codes    OK; CHANGED: the change or rebuild is not (any more) this caller's; and those of context.lua
@@ -40,7 +41,10 @@ for i, part in ipairs(request[6]) do
   if redis.call('EXISTS', KEYS[at]) == 0 then
     local first = text(part[2])
     redis.call('HSET', KEYS[at], 'base', first, 'next', first, 'avail', first, 'origin', text(part[2] - part[2] % 8),
-      'due', '-1', 'seen', text(part[3]), 'lane', '0')
+      'due', text(part[5]), 'seen', text(part[3]), 'lane', '0')
+    if part[4] ~= '' then
+      redis.call('SET', KEYS[at + 2], part[4])
+    end
   end
 end
 if growing and request[8] > ctx.partitions then

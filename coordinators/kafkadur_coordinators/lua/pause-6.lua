@@ -1,5 +1,5 @@
 --- Pauses a subscription, or lets it go on: while it is paused nothing is granted, and members hand nothing out. What is
--- in applications' hands can be settled.
+-- in applications' hands can be settled; what is not is given back.
 -- KEYS     see include/context.lua
 -- ARGV[1]  6 1: pause, 0: go on
 -- Reply    head

@@ -93,15 +93,17 @@ local function deliverable(ctx, pt, position)
 end
 
 --- The holder offers its lanes: nothing of them is in its application's hands, and nothing will be until it has the
---- reply. They pass to who is next, if there is one - serial: and if there is something for it.
+--- reply. They pass to who is next, if there is one - serial: and if there is something for it. While the subscription is
+--- paused they end.
 -- Returns whether they did. What was granted and not handed out is as if it had not been granted.
 local function pass_turn(ctx, me, touched, positions)
   local holder = lane_holder(ctx)
-  local to = holder and holder.id == me.id and lane_successor(ctx, me)
+  local paused = ctx.row.paused == '1' -- then they go to nobody, and stay this member's to have
+  local to = holder and holder.id == me.id and (paused and holder or lane_successor(ctx, me))
   if not to then
     return false
   end
-  local some = ctx.row.type ~= 'serial'
+  local some = ctx.row.type ~= 'serial' or paused
   for i, pt in ipairs(touched) do
     some = some or deliverable(ctx, pt, positions[i])
   end
@@ -123,8 +125,10 @@ local function pass_turn(ctx, me, touched, positions)
     end
   end
   touch_member(ctx, me)
-  ctx.holder, ctx.holder_changed = to.id, true
-  ctx.lane_holder, ctx.lane_successor = to, nil
-  want_wake(ctx, to.id)
+  if to.id ~= me.id then
+    ctx.holder, ctx.holder_changed = to.id, true
+    ctx.lane_holder, ctx.lane_successor = to, nil
+    want_wake(ctx, to.id)
+  end
   return true
 end

@@ -1,0 +1,454 @@
+"""Changing what a subscription is: create, replace, delete, alter, move, copy.
+
+Each step so that a stop after it leaves nothing half made: a change is begun in Redis (CHANGING), written to
+the journal, decided there by log order, and installed. Whoever finds a change past its deadline finishes it.
+Which change is allowed, and who is attached, is `lifecycle.py`.
+"""
+
+from __future__ import annotations
+
+import json
+import uuid
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Any
+
+from kafkadur_coordinators.interface import MAX_PARTITIONS, Known, PartitionView
+from kafkadur_coordinators.journal import Journal
+from kafkadur_coordinators.places import Place, earliest, join, moved_from, packed, place_of
+from kafkadur_coordinators.records import Change, InForce, in_force, last_incarnation
+from kafkadur_coordinators.redis_coordinator import RedisCoordinator, SubscriptionAddress
+from kafkadur_coordinators.topics import TopicInfo, Topics, floor_metadata
+from kafkadur_sharing.definition import Definition, SubscriptionType
+from kafkadur_sharing.keys import SubscriptionKey
+
+#: How long a change or a rebuild may take before somebody else may finish it, ms.
+CHANGE_MS = 20_000
+#: Lanes that a key-ordered subscription has altogether, about, and of one partition at most.
+_LANES, _LANES_OF_ONE = 64, 16
+
+
+class Changes:
+    """Carries out changes. One thread at a time."""
+
+    def __init__(
+        self,
+        *,
+        coordinator: RedisCoordinator,
+        journal: Journal,
+        topics: Topics,
+        prefix: str,
+        session_ms: int,
+    ) -> None:
+        """`session_ms`: how long nothing is granted after a loss, ms."""
+        self._coordinator = coordinator
+        self._journal = journal
+        self._topics = topics
+        self._prefix = prefix
+        self._session_ms = session_ms
+
+    def address(self, key: SubscriptionKey) -> SubscriptionAddress:
+        """Where the state of a subscription lies."""
+        return SubscriptionAddress(prefix=self._prefix, namespace=key.namespace, tag=key.tag)
+
+    def install(
+        self,
+        key: SubscriptionKey,
+        found: InForce,
+        *,
+        token: str,
+        incarnation: int,
+        floors: bool,
+        places: Mapping[int, Place] | None = None,
+    ) -> None:
+        """Put what is in force into Redis; `floors`: from the mirrored floors, after a loss.
+
+        `places` say more of where it starts than the journal does; whoever finishes this does without them.
+        """
+        change = found.change
+        address = self.address(key)
+        if change.definition is None:
+            self.install_deletion(address, version=found.version, incarnation=incarnation, token=token)
+            return
+        definition = Definition.from_record(change.definition)
+        topic = self._topics.describe(definition.topic)
+        starts = dict(change.starts)
+        seen = 0
+        if floors and topic.id == change.topic_id:
+            metadata = floor_metadata(found.id, change.epoch, topic.id)
+            starts |= self._topics.floors(key.group, topic.name, topic.partitions, metadata)
+            seen = 1
+        for partition in range(topic.partitions):
+            starts.setdefault(partition, 0)
+        ends = self._topics.offsets(topic.name, topic.partitions, "latest") if seen else {}
+        self.put_partitions(
+            key,
+            found.id,
+            TopicInfo(name=topic.name, id=change.topic_id, partitions=len(starts)),
+            {p: Place(next=start, seen=ends.get(p, 0)) for p, start in starts.items()} | dict(places or {}),
+            token=token,
+            lanes=definition.lanes,
+        )
+        self._coordinator.run(
+            "install",
+            address.fixed(),
+            [
+                *self._coordinator.common(),
+                found.id,
+                found.version,
+                content_of(found),
+                definition.type.value,
+                len(starts) * definition.lanes,
+                incarnation,
+                token,
+                self._session_ms if floors else 0,
+                definition.policy,
+                0,
+            ],
+        )
+
+    def install_deletion(
+        self, address: SubscriptionAddress, *, version: int, incarnation: int, token: str
+    ) -> None:
+        """Put into Redis that there is no such subscription."""
+        self._coordinator.run(
+            "install",
+            address.fixed(),
+            [*self._coordinator.common(), "", version, "", "", 0, incarnation, token, 0, (), 0],
+        )
+
+    def put_partitions(
+        self,
+        key: SubscriptionKey,
+        subscription_id: str,
+        topic: TopicInfo,
+        places: Mapping[int, Place],
+        *,
+        token: str,
+        lanes: int = 1,
+    ) -> None:
+        """Give partitions their state: each of their lanes the same."""
+        address, state = self.address(key), state_of(topic.id, lanes)
+        by_lane = {p * lanes + lane: place for p, place in places.items() for lane in range(lanes)}
+        wanted = sorted(by_lane)
+        for first in range(0, len(wanted), MAX_PARTITIONS):
+            group = wanted[first : first + MAX_PARTITIONS]
+            keys = address.fixed()
+            for number in group:
+                keys += address.partition(subscription_id, state, number)
+            parts = [
+                [number, place.next, place.seen, packed(place), earliest(place)]
+                for number, place in ((number, by_lane[number]) for number in group)
+            ]
+            self._coordinator.run(
+                "partitions",
+                keys,
+                [*self._coordinator.common(), parts, token, topic.partitions * lanes],
+            )
+
+    def change(
+        self,
+        key: SubscriptionKey,
+        known: Known,
+        definition: Definition | None,
+        places: Mapping[int, Place] | None = None,
+    ) -> bool:
+        """Create, replace (`definition`) or delete (None) what `known` says is in force.
+
+        A new one begins where its definition says, or at `places`.
+        Returns whether this change is in force now: somebody else may have been faster, and the caller
+        looks again. Raises `Refusal` when it can't begin.
+        """
+        address = self.address(key)
+        token = uuid.uuid4().hex
+        topic_id, starts = "", {}
+        if definition is not None:
+            topic = self._topics.describe(definition.topic)
+            topic_id = topic.id
+            definition = with_lanes(definition, topic.partitions)
+            starts = self._topics.offsets(definition.topic, topic.partitions, definition.start)
+            starts |= {partition: place.floor for partition, place in (places or {}).items()}
+        self._coordinator.call(
+            "change", address.fixed(), [*self._coordinator.common(), known.version, token, CHANGE_MS]
+        )
+        if not key.durable:
+            change = Change(
+                tag=key.tag,
+                key=key_record(key),
+                expected=known.version,
+                under=0,
+                definition=None if definition is None else definition.to_record(),
+                id=f"n.{token}",
+                topic_id=topic_id,
+                starts=starts,
+            )
+            return self._change_unwritten(key, known, change, token)
+        shard = self._journal.shard(key.tag)
+        entries = self._journal.read(shard)
+        change = Change(
+            tag=key.tag,
+            key=key_record(key),
+            expected=_expected(known.version, in_force(entries, key.tag, shard)),
+            under=last_incarnation(entries),
+            definition=None if definition is None else definition.to_record(),
+            id=None,
+            topic_id=topic_id,
+            starts=starts,
+        )
+        version = self._journal.append_change(shard, change)
+        found = in_force(self._journal.read(shard), key.tag, shard)
+        if found is not None:
+            incarnation = max(version, known.incarnation + 1)
+            mine = found.version == version
+            self.install(
+                key,
+                found,
+                token=token,
+                incarnation=incarnation,
+                floors=False,
+                places=places if mine else None,
+            )
+            if found.id != known.id:  # else somebody gave this change up and works on with what there was
+                self._forget(known, address)
+        return found is not None and found.version == version
+
+    def amend(
+        self,
+        key: SubscriptionKey,
+        known: Known,
+        definition: Definition,
+        move: Callable[[Mapping[int, Place]], Mapping[int, Place]] | None,
+    ) -> bool:
+        """Change the definition and keep what is settled.
+
+        `move` says of where the subscription stands where it is to stand. It is asked when nobody can attach
+        any more; partitions that it does not name stay where they are. Returns whether this change is in
+        force now. Raises `Refusal` when it can't begin.
+        """
+        content = json.loads(known.definition)
+        address, token = self.address(key), uuid.uuid4().hex
+        self._coordinator.call(
+            "change", address.fixed(), [*self._coordinator.common(), known.version, token, CHANGE_MS]
+        )
+        shard = self._journal.shard(key.tag)
+        entries = self._journal.read(shard)
+        before = Definition.from_record(content["definition"])
+        relaid = before.lanes != definition.lanes
+        starts = {int(partition): offset for partition, offset in content["starts"].items()}
+        origins = origins_of(content)
+        places: dict[int, Place] | None = None
+        if relaid or move is not None:
+            standing = self.places(key, known)
+            given = {} if move is None else dict(move(standing))
+            places = {**standing, **given} if relaid else given
+            starts |= {p: place.floor for p, place in (standing | given).items()}
+        change = Change(
+            tag=key.tag,
+            key=key_record(key),
+            expected=_expected(known.version, in_force(entries, key.tag, shard)),
+            under=last_incarnation(entries),
+            definition=definition.to_record(),
+            id=known.id,
+            topic_id=content["topic_id"],
+            starts=starts,
+            epoch=content.get("epoch", 0) + (places is not None),
+            origins={p: min(start, origins.get(p, start)) for p, start in starts.items()},
+        )
+        version = self._journal.append_change(shard, change)
+        found = in_force(self._journal.read(shard), key.tag, shard)
+        if found is not None:
+            mine = found.version == version
+            resolution = self._resolution(key, found, known, places if mine else None)
+            self._coordinator.run("install", address.fixed(), resolution)
+            self._forget_lanes(key, found, known)
+        return found is not None and found.version == version
+
+    def _change_unwritten(self, key: SubscriptionKey, known: Known, change: Change, token: str) -> bool:
+        """Install a change of a non-durable subscription, which the journal never hears of."""
+        found = InForce(version=known.version + 1, id=change.id or "", change=change)
+        self.install(key, found, token=token, incarnation=known.incarnation + 1, floors=False)
+        self._forget(known, self.address(key))
+        return True
+
+    def resolve(self, key: SubscriptionKey, known: Known) -> None:
+        """Finish a change whose owner let its deadline pass.
+
+        Append an abort, then install what the log says.
+        """
+        if not key.durable:  # it is not there for anybody yet, or not any more
+            token = self._changing_token(key)
+            incarnation = known.incarnation + 1
+            self.install_deletion(
+                self.address(key), version=known.version + 1, incarnation=incarnation, token=token
+            )
+            return
+        shard = self._journal.shard(key.tag)
+        entries = self._journal.read(shard)
+        before = in_force(entries, key.tag, shard)
+        content = before.change if before is not None and before.version == known.changing_from else None
+        abort = Change(
+            tag=key.tag,
+            key=key_record(key),
+            expected=_expected(known.changing_from, before),
+            under=last_incarnation(entries),
+            definition=None if content is None else content.definition,
+            id=None if before is None or content is None else before.id,
+            topic_id="" if content is None else content.topic_id,
+            starts={} if content is None else content.starts,
+            epoch=0 if content is None else content.epoch,
+            origins={} if content is None else content.origins,
+        )
+        self._journal.append_change(shard, abort)
+        found = in_force(self._journal.read(shard), key.tag, shard)
+        if found is not None:
+            self._coordinator.run(
+                "install",
+                self.address(key).fixed(),
+                self._resolution(key, found, known),
+            )
+            self._forget_lanes(key, found, known)
+
+    def _resolution(
+        self,
+        key: SubscriptionKey,
+        found: InForce,
+        known: Known,
+        places: Mapping[int, Place] | None = None,
+    ) -> list[Any]:
+        """What to install; the partitions' state is laid before.
+
+        Where lanes of keys come or go it is laid beside what there is, so that this can be done again.
+        """
+        token = self._changing_token(key)
+        change = found.change
+        deleted = change.definition is None
+        definition = None if change.definition is None else Definition.from_record(change.definition)
+        lanes = 1 if definition is None else definition.lanes
+        content = json.loads(known.definition) if known.definition else {}
+        same = not deleted and found.id == known.id
+        relaid = same and Definition.from_record(content["definition"]).lanes != lanes
+        if not deleted and (relaid or not same or change.epoch != content.get("epoch", 0)):
+            topic = TopicInfo(name="", id=change.topic_id, partitions=len(change.starts))
+            laid = {p: Place(next=start) for p, start in change.starts.items()}
+            if same:
+                standing = self.places(key, known)
+                laid = {
+                    p: moved_from(place, standing.get(p))
+                    for p, place in laid.items()
+                    if p not in standing or standing[p].floor != place.next
+                }
+                laid = {**standing, **laid} if relaid else laid
+            self.put_partitions(key, found.id, topic, {**laid, **(places or {})}, token=token, lanes=lanes)
+        return [
+            *self._coordinator.common(),
+            "" if deleted else found.id,
+            found.version,
+            "" if change.definition is None else content_of(found),
+            "" if definition is None else definition.type.value,
+            len(change.starts) * lanes,
+            max(found.version, known.incarnation + 1),
+            token,
+            0,
+            () if definition is None else definition.policy,
+            int(relaid),
+        ]
+
+    def views(self, key: SubscriptionKey, known: Known) -> dict[int, PartitionView]:
+        """The state of each partition or lane of keys, of one moment by the 16."""
+        address, state = self.address(key), state_in_force(known)
+        found: dict[int, PartitionView] = {}
+        for first in range(0, known.partitions, MAX_PARTITIONS):
+            wanted = range(first, min(first + MAX_PARTITIONS, known.partitions))
+            views = self._coordinator.inspect(address, known.id, state, wanted).partitions
+            found |= {view.partition: view for view in views}
+        return found
+
+    def places(self, key: SubscriptionKey, known: Known) -> dict[int, Place]:
+        """Where a subscription stands, by partition."""
+        lanes = Definition.from_record(json.loads(known.definition)["definition"]).lanes
+        found: dict[int, list[Place]] = {}
+        for number, view in self.views(key, known).items():
+            found.setdefault(number // lanes, []).append(place_of(view))
+        return {partition: join(places) for partition, places in found.items()}
+
+    def _changing_token(self, key: SubscriptionKey) -> str:
+        token = self._coordinator.command("HGET", self.address(key).fixed()[0], "changing")
+        return token.decode() if isinstance(token, bytes) else ""
+
+    def _forget(self, known: Known, address: SubscriptionAddress) -> None:
+        """Remove the partitions' state of a subscription that was replaced, deleted or laid anew."""
+        if not known.definition:
+            return
+        state = state_in_force(known)
+        for partition in range(known.partitions):
+            self._coordinator.command("UNLINK", *address.partition(known.id, state, partition))
+
+    def _forget_lanes(self, key: SubscriptionKey, found: InForce, known: Known) -> None:
+        """Remove the state that was laid anew for another number of lanes."""
+        record = found.change.definition
+        if found.id == known.id and record is not None:
+            before = Definition.from_record(json.loads(known.definition)["definition"])
+            if before.lanes != Definition.from_record(record).lanes:
+                self._forget(known, self.address(key))
+
+
+def origins_of(content: Mapping[str, Any]) -> dict[int, int]:
+    """Where a subscription began, by partition, from the record in force."""
+    return {int(p): offset for p, offset in (content.get("origins") or content["starts"]).items()}
+
+
+def state_in_force(known: Known) -> str:
+    """What names the state of the partitions of what is in force."""
+    content = json.loads(known.definition)
+    return state_of(content["topic_id"], Definition.from_record(content["definition"]).lanes)
+
+
+def state_of(topic_id: str, lanes: int) -> str:
+    """What names the state of a topic's partitions: it lies elsewhere where they have lanes of keys."""
+    return topic_id if lanes == 1 else f"{topic_id}~{lanes}"
+
+
+def with_lanes(definition: Definition, partitions: int) -> Definition:
+    """Choose how many lanes a partition of a new key-ordered subscription has, where it was not said."""
+    if definition.type is not SubscriptionType.KEY_ORDERED or definition.key_lanes is not None:
+        return definition
+    return replace(definition, key_lanes=max(1, min(_LANES_OF_ONE, _LANES // partitions)))
+
+
+def _expected(version: int, found: InForce | None) -> int:
+    """Version that a change of what Redis knows as `version` replaces in the journal.
+
+    After an unsubscribe Redis knows no version any more (0); the journal knows that of the deletion.
+    """
+    return found.version if version == 0 and found is not None and deleted(found) else version
+
+
+def deleted(found: InForce | None) -> bool:
+    """Tell whether the journal knows no subscription any more, or never did."""
+    return found is None or found.change.definition is None
+
+
+def content_of(found: InForce) -> str:
+    """The journal record in force, as it is kept in Redis."""
+    change = found.change
+    return json.dumps(
+        {
+            "key": dict(change.key),
+            "definition": change.definition,
+            "topic_id": change.topic_id,
+            "starts": {str(p): o for p, o in change.starts.items()},
+            "epoch": change.epoch,
+            "origins": {str(p): o for p, o in (change.origins or change.starts).items()},
+        }
+    )
+
+
+def key_record(key: SubscriptionKey) -> dict[str, Any]:
+    """A key as it stands in the journal."""
+    return {
+        "namespace": key.namespace,
+        "durable": key.durable,
+        "client_id": key.client_id,
+        "policy": key.policy.value,
+        "name": key.name,
+    }

@@ -1,0 +1,164 @@
+"""Where a subscription stands in a partition, as a value: what is settled, and what of the rest was tried.
+
+It is read from the shared state, joined where a partition has several lanes of keys, and written back: for
+another type, another place, another subscription. Pure; who reads and writes is `changes.py`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import pairwise
+from typing import NamedTuple
+
+from kafkadur_coordinators.interface import PartitionView
+
+#: Marks of offsets (lua/include/redelivery.lua): this, if it is a suspect, + 2 * attempts + redelivered.
+SUSPECT = 32_768
+#: Bytes of one run in the shared state (lua/include/runs.lua).
+RUN_BYTES = 24
+#: Records that a run holds at most.
+_LONGEST_RUN = 2**32 - 1
+
+
+class Waiting(NamedTuple):
+    """Offsets below the place that are not settled."""
+
+    start: int
+    #: exclusive
+    end: int
+    #: counted attempts
+    attempts: int = 0
+    #: whether they may have been delivered before
+    redelivered: bool = False
+    #: ms since the epoch until which they wait; 0: they do not
+    due: int = 0
+    #: their last holder ended uncleanly
+    suspect: bool = False
+
+
+class Place(NamedTuple):
+    """Where a subscription stands in a partition."""
+
+    #: everything before it is settled, but what waits; from here on nothing is
+    next: int
+    #: offsets below this one may have been delivered before
+    seen: int = 0
+    #: sorted, without overlap, all before `next`
+    waiting: Sequence[Waiting] = ()
+
+    @property
+    def floor(self) -> int:
+        """Lowest unsettled offset."""
+        return min(self.next, self.waiting[0].start) if self.waiting else self.next
+
+    @property
+    def unsettled(self) -> int:
+        """How many offsets wait."""
+        return sum(item.end - item.start for item in self.waiting)
+
+
+def place_of(view: PartitionView) -> Place:
+    """Read the place from the state of a partition, or of one lane of it.
+
+    What somebody holds may be delivered: it waits, and is redelivered. What was granted ahead of what is
+    written is not said to wait.
+    """
+    end = max(view.base, min(view.next, view.avail))
+    waiting = [
+        Waiting(
+            run.start,
+            min(run.end, end),
+            run.attempts,
+            run.redelivered or run.token != 0,
+            run.due,
+            run.suspect,
+        )
+        for run in view.runs
+        if run.start < end
+    ]
+    waiting += [Waiting(start, stop, redelivered=True) for start, stop in _undecided(view, end)]
+    return Place(next=end, seen=view.seen, waiting=tuple(sorted(waiting)))
+
+
+def _undecided(view: PartitionView, end: int) -> Iterator[tuple[int, int]]:
+    """Ranges from base to `end` that are neither settled nor listed as exceptions."""
+    start: int | None = None
+    for offset in range(view.base, end):
+        if view.is_decided(offset):
+            if start is not None:
+                yield start, offset
+            start = None
+        elif start is None:
+            start = offset
+    if start is not None:
+        yield start, end
+
+
+def join(places: Sequence[Place]) -> Place:
+    """Join the places of the lanes of a partition: settled is what is settled in each.
+
+    Each lane settles the offsets of the keys of all others, as far as it has come: so what a slower lane has
+    not looked at waits, and what a faster one settled of it is delivered again.
+    """
+    end = max(place.next for place in places)
+    waiting = [item for place in places for item in place.waiting]
+    waiting += [Waiting(place.next, end, redelivered=True) for place in places if place.next < end]
+    return Place(next=end, seen=max(place.seen for place in places), waiting=tuple(_merged(waiting)))
+
+
+def _merged(items: Iterable[Waiting]) -> Iterator[Waiting]:
+    """Sort what may overlap; where it does, what was tried most often stands."""
+    items = sorted(items)
+    cuts = sorted({cut for item in items for cut in (item.start, item.end)})
+    current: list[Waiting] = []
+    at = 0
+    last: Waiting | None = None
+    for start, end in pairwise(cuts):
+        while at < len(items) and items[at].start <= start:
+            current.append(items[at])
+            at += 1
+        current = [item for item in current if item.end > start]
+        if not current:
+            continue
+        best = max(current, key=lambda item: (item.attempts, item.suspect, item.redelivered, item.due))
+        piece = best._replace(start=start, end=end)
+        if (
+            last is not None
+            and last.end == start
+            and piece._replace(start=last.start) == last._replace(end=end)
+        ):
+            last = last._replace(end=end)
+            continue
+        if last is not None:
+            yield last
+        last = piece
+    if last is not None:
+        yield last
+
+
+def unsettle(place: Place, offsets: Iterable[int]) -> Place:
+    """Let settled offsets before `next` wait again, as if they had never been handed out."""
+    more = [Waiting(offset, offset + 1) for offset in offsets]
+    return place._replace(waiting=tuple(_merged([*place.waiting, *more])))
+
+
+def moved_from(place: Place, before: Place | None) -> Place:
+    """The place, knowing what may have been delivered before the move to it."""
+    return place if before is None else place._replace(seen=max(place.seen, before.next, before.seen))
+
+
+def packed(place: Place) -> bytes:
+    """What waits, as runs of the shared state that nobody holds."""
+    runs = bytearray()
+    for item in place.waiting:
+        marks = SUSPECT * item.suspect + 2 * item.attempts + item.redelivered
+        for start in range(item.start, item.end, _LONGEST_RUN):
+            length = min(item.end - start, _LONGEST_RUN)
+            runs += start.to_bytes(6, "big") + length.to_bytes(4, "big") + marks.to_bytes(2, "big")
+            runs += item.due.to_bytes(6, "big") + bytes(6)
+    return bytes(runs)
+
+
+def earliest(place: Place) -> int:
+    """When the first of what waits is due, ms since the epoch; -1: nothing waits."""
+    return min((item.due for item in place.waiting), default=-1)

@@ -1,0 +1,235 @@
+"""One `run` of a subscription: handlers in parallel, by key in order, not too fast, and not while all fails.
+
+What may begin when is decided in `kafkadur/limits.py` and `kafkadur/key_lines.py`; here is who waits for it.
+`kafkadur/sync/running.py` is generated from this file.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterable, AsyncIterator, Callable
+from typing import TYPE_CHECKING, Any, Generic, Literal
+
+from kafkadur.aio.waiting import Pool, Signal, call
+from kafkadur.dead_letters import Cause
+from kafkadur.delivery import K_co, V_co
+from kafkadur.handlers import Reject
+from kafkadur.key_lines import KeyLines
+from kafkadur.limits import Breaker, BreakerState, CircuitBreaker, RateLimit, TokenBucket
+from kafkadur.member import Member
+from kafkadur_sharing.errors import IllegalState, LeaseLost, Undecodable
+
+if TYPE_CHECKING:
+    from kafkadur.aio.subscription import Delivery, Subscription
+
+#: What becomes of a message that cannot be deserialized.
+OnUndecodable = Literal["rollback", "reject"]
+
+
+class Run(Generic[V_co, K_co]):
+    """Calls a handler with the deliveries of a subscription."""
+
+    def __init__(
+        self,
+        subscription: Subscription[V_co, K_co],
+        handler: Callable[[Delivery[V_co, K_co]], Any],
+        *,
+        member: Member,
+        bell: Signal,
+        concurrency: int,
+        delay: float | None,
+        confirm: bool,
+        ordered_by_key: bool,
+        rate_limit: RateLimit | None,
+        breaker: CircuitBreaker | None,
+        on_undecodable: OnUndecodable,
+        on_breaker: Callable[[BreakerState], None],
+    ) -> None:
+        """See `Subscription.run`.
+
+        `delay` (seconds) of what a handler could not process; None: as the policy says. `bell` rings when the
+        subscription is stopped.
+        """
+        if concurrency < 1:
+            raise IllegalState(
+                "At least one handler must run.",
+                state=f"concurrency={concurrency}",
+                owner=f"subscription {member.display}",
+                remedy="give 1 or more; `Admin.pause` stops a subscription",
+            )
+        if on_undecodable not in ("rollback", "reject"):
+            raise IllegalState(
+                f"on_undecodable cannot be {on_undecodable!r}.",
+                state=f"on_undecodable={on_undecodable!r}",
+                owner=f"subscription {member.display}",
+                remedy="use 'rollback' or 'reject'",
+            )
+        self._subscription = subscription
+        self._handler = handler
+        self._member = member
+        self._bell = bell
+        self._concurrency = concurrency
+        self._delay = delay
+        self._confirm = confirm
+        self._rejects_undecodable = on_undecodable == "reject"
+        self._bucket = None if rate_limit is None else TokenBucket(rate_limit, member.now)
+        self._plan = breaker
+        self._on_breaker = on_breaker
+        self._breaker = None if breaker is None else Breaker(breaker, member.now, self._breaker_changed)
+        # of a key-ordered subscription one message of a key at a time is received at all
+        self._lines = self._key_lines() if ordered_by_key and not member.keyed else None
+
+    def _key_lines(self) -> KeyLines[Delivery[V_co, K_co]]:
+        member = self._member
+        policy = member.definition.redelivery
+        first, longest = policy.backoff.total_seconds(), policy.max_backoff.total_seconds()
+        return KeyLines(
+            ordered=member.lane,
+            monotonic=member.now,
+            back_off=lambda attempt: min(first * 2.0 ** min(attempt - 1, 40), longest),
+            patience=member.session,
+            handovers=lambda: member.losses if member.passes else 0,
+        )
+
+    async def go(self) -> None:
+        """Work until the subscription is stopped and all handlers have ended."""
+        lines = self._lines
+        governed = self._bucket is not None or self._breaker is not None
+        deliveries: AsyncIterable[Delivery[V_co, K_co]] = self._governed() if governed else self._subscription
+        if lines is not None and self._member.lane:
+            self._member.on_rolled_back = lines.rolled_back
+        try:
+            async with Pool(self._concurrency) as pool:
+                try:
+                    async for delivery in deliveries:
+                        if lines is None or lines.enter(delivery):
+                            await pool.start(self._work, delivery)
+                finally:
+                    if lines is not None:
+                        lines.close()
+        finally:
+            self._member.on_rolled_back = None
+            if self._member.resting:
+                self._member.wake_up()
+
+    # -- what comes
+
+    async def _governed(self) -> AsyncIterator[Delivery[V_co, K_co]]:
+        """Deliveries when rate limit and breaker let them through."""
+        subscription, breaker, bucket = self._subscription, self._breaker, self._bucket
+        while True:
+            self._bell.clear()  # before looking: what changes from now on ends the wait
+            if subscription.is_stopping:
+                return
+            if self._must_wait():
+                await self._bell.wait(self._wait())
+                continue
+            trial = breaker is not None and breaker.state is BreakerState.HALF_OPEN
+            delivery = await (subscription.receive_one() if trial else subscription.receive())
+            if delivery is None:
+                return
+            if bucket is not None:
+                bucket.take()
+            yield delivery
+
+    def _must_wait(self) -> bool:
+        if self._breaker is not None and self._breaker.state is BreakerState.OPEN:
+            self._rest()
+        wait = self._wait()
+        return wait is None or wait > 0
+
+    def _wait(self) -> float | None:
+        """Seconds until a message may be received; None: until the bell rings."""
+        wait = 0.0
+        if self._breaker is not None:
+            wait = self._breaker.wait()
+            if wait <= 0 and self._member.resting:
+                self._member.wake_up()
+            if self._breaker.trying:
+                return None
+        return wait if self._bucket is None else max(wait, self._bucket.wait())
+
+    def _rest(self) -> None:
+        """Give back what was not begun; others may have it."""
+        if self._member.resting:
+            return
+        if self._lines is not None:
+            self._lines.give_back_waiting()
+        self._subscription.give_back_block()
+        self._member.rest()
+
+    def _breaker_changed(self, state: BreakerState) -> None:
+        self._on_breaker(state)
+        self._bell.set()
+
+    # -- what is done with it
+
+    async def _work(self, delivery: Delivery[V_co, K_co]) -> None:
+        """Handle a delivery, and then those of its key that were waiting behind it."""
+        if self._lines is None:
+            await self._guarded(delivery)
+            return
+        following: Delivery[V_co, K_co] | None = delivery
+        while following is not None:
+            await self._guarded(following)
+            following = self._lines.leave(following)
+
+    async def _guarded(self, delivery: Delivery[V_co, K_co]) -> None:
+        """Handle a delivery, unless the breaker was opened while it waited for its turn."""
+        breaker = self._breaker
+        if breaker is None:
+            await self._handle(delivery, None, 0)
+            return
+        ticket = breaker.admit()
+        if ticket is None:
+            delivery.release_later(0)
+            return
+        try:
+            await self._handle(delivery, breaker, ticket)
+        finally:  # a second report says nothing
+            breaker.report(ticket, failed=None)
+            self._bell.set()
+
+    async def _handle(self, delivery: Delivery[V_co, K_co], breaker: Breaker | None, ticket: int) -> None:
+        try:
+            await call(self._handler, delivery)
+        except Reject as rejection:
+            if not delivery.settled:
+                delivery.reject_nowait(rejection.reason)
+            return
+        except Exception as error:  # noqa: BLE001 - whatever a handler raises means: not processed
+            if not delivery.settled:
+                self._give_up(delivery, error)
+            if breaker is not None and self._is_failure(error):
+                breaker.report(ticket, failed=True)
+            return
+        except BaseException:  # cancelled or interrupted: no attempt
+            if not delivery.settled:
+                delivery.release_nowait()
+            raise
+        if breaker is not None:
+            breaker.report(ticket, failed=False)
+        if not delivery.settled:
+            await self._subscription.settle(delivery, confirm=self._confirm)
+
+    def _give_up(self, delivery: Delivery[V_co, K_co], error: Exception) -> None:
+        if self._rejects_undecodable and _is_undecodable(error, delivery):
+            self._subscription.log_undecodable(error)
+            cause = error.__cause__
+            reason = f"{error.args[0].partition('.')[0]}: {type(cause).__name__}: {cause}"
+            delivery.reject_as(Cause.UNDECODABLE, reason)
+            return
+        self._subscription.log_handler_error(delivery)
+        delivery.rollback_nowait(self._delay)
+
+    def _is_failure(self, error: Exception) -> bool:
+        """Whether an exception says that what the handler depends on does not work."""
+        own = isinstance(error, LeaseLost) or (isinstance(error, Undecodable) and not error.transient)
+        return not own and not (self._plan is not None and isinstance(error, self._plan.ignore))
+
+
+def _is_undecodable(error: Exception, delivery: Delivery[Any, Any]) -> bool:
+    """Whether a handler failed because its own message, and nothing else, is at fault."""
+    if not isinstance(error, Undecodable) or error.transient:
+        return False
+    place = (error.topic, error.partition, error.offset)
+    return place == (delivery.topic, delivery.partition, delivery.offset)

@@ -1,0 +1,256 @@
+"""`kafkadur sub pause | resume | drain | alter | seek | snapshot | restore | fork | export`: changes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from datetime import datetime
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.progress import Progress
+
+from kafkadur.admin import Admin, Move
+from kafkadur.cli.call import Call, command
+from kafkadur.cli.output import Column, count
+from kafkadur.cli.subscriptions import NameArgument
+from kafkadur.snapshots import Snapshot
+from kafkadur_sharing.definition import SubscriptionType
+from kafkadur_sharing.errors import IllegalState
+
+FileArgument = Annotated[Path, typer.Argument(metavar="FILE", help="File of the snapshot (JSON).")]
+YesOption = Annotated[bool, typer.Option("--yes", help="Do it; else it is only said what would be done.")]
+
+
+def _admin(call: Call) -> Admin:
+    return Admin(call.settings(), on_warning=call.out.say)
+
+
+# --- pause, resume --------------------------------------------------------------------------------------
+
+
+@command
+def pause(call: Call, name: NameArgument) -> None:
+    """Hand out nothing more; what is in hands can be settled, members stay attached."""
+    _pause(call, name, paused=True)
+
+
+@command
+def resume(call: Call, name: NameArgument) -> None:
+    """Let a paused subscription go on."""
+    _pause(call, name, paused=False)
+
+
+@command
+def drain(
+    call: Call,
+    name: NameArgument,
+    *,
+    timeout: Annotated[float, typer.Option("--timeout", min=0, help="Longest wait, seconds.")] = 60.0,
+) -> None:
+    """Pause, and wait until nothing is in anybody's hands; ends with 1 if something still is."""
+    with _admin(call) as admin, Progress(console=call.out.talk, transient=True) as progress:
+        key = admin.key(name)
+        task = progress.add_task("waiting", total=None)
+        found = admin.drain(
+            key,
+            timeout=timeout,
+            on_progress=lambda info: progress.update(task, description=f"in hands: {info.in_flight:,}"),
+        )
+    holders = {member.name or member.id: member.leases for member in found.held}
+    if call.options.json:
+        call.out.json({"subscription": str(key), "drained": not holders, "in_flight": found.in_flight})
+    elif not holders:
+        call.out.say(f"Subscription {key} is paused, and nothing of it is in anybody's hands.")
+    else:
+        who = ", ".join(holders)
+        call.out.complain(
+            f"Subscription {key} is paused; {who} still has {count(found.in_flight)} messages in hands."
+        )
+    if holders:
+        raise typer.Exit(1)
+
+
+def _pause(call: Call, name: str, *, paused: bool) -> None:
+    with _admin(call) as admin:
+        key = admin.key(name)
+        admin.pause(key, paused=paused)
+    if call.options.json:
+        call.out.json({"subscription": str(key), "paused": paused})
+    else:
+        call.out.say(f"Subscription {key} {'is paused' if paused else 'goes on'}.")
+
+
+# --- seek -----------------------------------------------------------------------------------------------
+
+
+@command
+def seek(
+    call: Call,
+    name: NameArgument,
+    to: Annotated[
+        str,
+        typer.Argument(
+            metavar="TO", help="earliest, latest, group:GROUP, a time (ISO 8601), or P:OFFSET,..."
+        ),
+    ],
+    *,
+    yes: YesOption = False,
+) -> None:
+    """Move a subscription: what lies from there on is delivered again. Only looks, unless --yes is given."""
+    with _admin(call) as admin:
+        key = admin.key(name)
+        moves = admin.seek(key, _place(to), dry_run=not yes)
+    _show(call, str(key), moves, moved=yes)
+
+
+def _show(call: Call, key: str, moves: Sequence[Move], *, moved: bool) -> None:
+    """Show what was moved, or would be."""
+    if call.options.json:
+        call.out.json({"subscription": key, "moved": moved, "partitions": [asdict(move) for move in moves]})
+        return
+    columns = [
+        Column(title="partition", number=True),
+        Column(title="floor", number=True),
+        Column(title="goes to", number=True),
+        Column(title="backlog", number=True),
+    ]
+    rows = [[str(m.partition), str(m.before), str(m.after), count(m.backlog)] for m in moves]
+    call.out.table(columns, rows)
+    call.out.say(f"Moved subscription {key}." if moved else "Nothing was moved. To do it, add --yes.")
+
+
+# --- snapshot, restore, fork ----------------------------------------------------------------------------
+
+
+@command
+def snapshot(call: Call, name: NameArgument, file: FileArgument) -> None:
+    """Write what is settled, what waits and how often it was tried to a file; members may go on."""
+    with _admin(call) as admin:
+        key = admin.key(name)
+        taken = admin.snapshot(key)
+    taken.save(file)
+    waiting = sum(place.unsettled for place in taken.places.values())
+    if call.options.json:
+        call.out.json({"subscription": str(key), "file": str(file), "taken": taken.taken, "waiting": waiting})
+        return
+    columns = [
+        Column(title="partition", number=True),
+        Column(title="floor", number=True),
+        Column(title="next", number=True),
+        Column(title="waiting", number=True),
+    ]
+    rows = [
+        [str(partition), str(place.floor), str(place.next), count(place.unsettled)]
+        for partition, place in taken.places.items()
+    ]
+    call.out.table(columns, rows)
+    call.out.say(f"Wrote a snapshot of subscription {key} to {file}.")
+
+
+@command
+def restore(call: Call, name: NameArgument, file: FileArgument, *, yes: YesOption = False) -> None:
+    """Bring a subscription to where it stood in a snapshot. Only looks, unless --yes is given."""
+    taken = Snapshot.load(file)
+    with _admin(call) as admin:
+        key = admin.key(name)
+        moves = admin.seek(key, taken, dry_run=not yes)
+    _show(call, str(key), moves, moved=yes)
+
+
+@command
+def fork(
+    call: Call,
+    name: NameArgument,
+    new: Annotated[str, typer.Argument(metavar="NEW", help="Name of the new one, or CLIENT_ID/NAME.")],
+) -> None:
+    """Make a second subscription that stands where this one does; each goes on by itself."""
+    with _admin(call) as admin:
+        key, other = admin.key(name), admin.key(new)
+        admin.fork(key, other)
+    if call.options.json:
+        call.out.json({"subscription": str(key), "fork": str(other)})
+    else:
+        call.out.say(f"Subscription {other} stands where {key} does.")
+
+
+# --- alter ----------------------------------------------------------------------------------------------
+
+
+@command
+def alter(
+    call: Call,
+    name: NameArgument,
+    *,
+    kind: Annotated[
+        SubscriptionType | None, typer.Option("--type", help="Another type; what is settled stays settled.")
+    ] = None,
+    selector: Annotated[
+        str | None, typer.Option("--selector", help="Another selector; an empty one takes everything.")
+    ] = None,
+    retroactive: Annotated[
+        bool,
+        typer.Option("--retroactive", help="Deliver what the old selector skipped and the new one takes."),
+    ] = False,
+) -> None:
+    """Change type or selector in place: what is settled and what waits is kept. Nobody may be attached."""
+    changes: dict[str, Any] = {}
+    if kind is not None:
+        changes["type"] = kind
+    if selector is not None:
+        changes["selector"] = selector or None
+    if not changes or (retroactive and selector is None):
+        raise IllegalState("There is nothing to change.", remedy="give --type or --selector")
+    with _admin(call) as admin, Progress(console=call.out.talk, transient=True) as progress:
+        key = admin.key(name)
+        task = progress.add_task("reading the topic once more", total=None, visible=retroactive)
+        after = admin.alter(
+            key,
+            retroactive=retroactive,
+            on_progress=lambda read: progress.update(task, description=f"{read:,} records read once more"),
+            **changes,
+        )
+    if call.options.json:
+        call.out.json({"subscription": str(key), "definition": after.to_record()})
+    else:
+        what = "takes everything" if after.selector is None else f"takes what matches {after.selector!r}"
+        call.out.say(f"Subscription {key} is of type {after.type.value} and {what}.")
+
+
+# --- export ---------------------------------------------------------------------------------------------
+
+
+@command
+def export(
+    call: Call,
+    name: NameArgument,
+    group: Annotated[str, typer.Argument(metavar="GROUP", help="Consumer group; it must have no members.")],
+) -> None:
+    """Set a consumer group to where a subscription stands: its lowest unsettled offsets."""
+    with _admin(call) as admin:
+        key = admin.key(name)
+        floors = admin.export(key, group)
+    if call.options.json:
+        call.out.json({"subscription": str(key), "group": group, "offsets": floors})
+        return
+    columns = [Column(title="partition", number=True), Column(title="offset", number=True)]
+    call.out.table(columns, [[str(partition), str(floor)] for partition, floor in floors.items()])
+    call.out.say(f"Consumer group {group} goes on there.")
+
+
+def _place(text: str) -> Mapping[int, int] | str | datetime:
+    """Read where to go. Raises `IllegalState`."""
+    if text in {"earliest", "latest"} or text.startswith("group:"):
+        return text
+    try:
+        if ":" in text and "-" not in text:
+            pairs = (part.split(":") for part in text.split(","))
+            return {int(partition): int(offset) for partition, offset in pairs}
+        time = datetime.fromisoformat(text)
+    except ValueError as error:
+        raise IllegalState(
+            f"{text!r} is no place to move to.",
+            remedy="give earliest, latest, group:GROUP, a time (2026-01-31T12:00:00+00:00), or 0:17,1:4",
+        ) from error
+    return time if time.tzinfo is not None else time.astimezone()
