@@ -237,6 +237,8 @@ class Member:
         #: this member has no room for anything: its circuit breaker is open
         self.resting = False
         self.closing = False
+        #: who waits was told that nothing more comes
+        self._closing_told = False
         self.failed: KafkadurError | None = None
         #: acknowledgements without waiting that were refused, not told to anybody yet
         self.fenced_acks = 0
@@ -248,9 +250,7 @@ class Member:
         #: which partitions are worth reading as a whole (shared)
         self._worth = Following(window=window)
         #: records that came from Kafka, those of them that leases took; ranges that were read by themselves
-        self._read_records = 0
-        self._used_records = 0
-        self._ranges_read = 0
+        self._read_records = self._used_records = self._ranges_read = 0
         self._reset()
 
     def _reset(self) -> None:
@@ -1052,6 +1052,9 @@ class Member:
 
         The pump's, lock not held; `now` is monotonic seconds.
         """
+        if self.closing and not self._closing_told:
+            self._closing_told = True
+            self.on_ready()
         if now >= self._judge_at:
             with self.lock:
                 self._judge_at = now + _JUDGE_EVERY
@@ -1867,10 +1870,13 @@ class Member:
     # -- leaving
 
     def begin_close(self) -> None:
-        """Hand out nothing more; what is in hands may still get its verdict."""
-        with self.lock:
-            self.closing = True
-        self.on_ready()
+        """Hand out nothing more; what is in hands may still get its verdict.
+
+        Takes no lock, and has the pump wake who waits: a signal handler may have interrupted the thread that
+        holds the lock, or that is about to wait.
+        """
+        self.closing = True
+        self._poke()
 
     @property
     def in_hands(self) -> int:

@@ -200,3 +200,16 @@ def test_a_repeated_exchange_is_the_same() -> None:
     first = driver.member.build(1.0)
     assert first is not None
     assert driver.member.build(2.0) is first
+
+
+def test_stopping_in_a_signal_handler_does_not_wait_for_the_thread_it_interrupts() -> None:
+    """That thread may hold the lock."""
+    driver = Driver(partitions=1)
+    driver.attach(0, 1)
+    woken: list[bool] = []
+    driver.member.on_ready = lambda: woken.append(True)
+    with driver.member.lock:
+        driver.member.begin_close()
+    driver.member.look_around(1.0)  # the pump's thread
+    assert woken == [True]
+    assert driver.member.next_block(1) is None
