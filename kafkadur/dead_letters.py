@@ -17,7 +17,7 @@ from enum import StrEnum
 from typing import Any
 
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
-from confluent_kafka.admin import AdminClient, NewTopic
+from confluent_kafka.admin import AdminClient, ConfigResource, NewTopic, ResourceType
 
 from kafkadur_coordinators.client_log import client_log
 
@@ -37,6 +37,8 @@ LONGEST_REASON = 1_000
 #: Seconds until a dead letter that could not be written is tried again.
 _RETRY = 1.0
 _WAIT = 0.05
+#: Largest message that the client lets pass, bytes: the topic decides; and room for a letter's headers.
+_LARGEST, _HEADERS_BYTES = 1_000_000_000, 65_536
 
 
 class Cause(StrEnum):
@@ -93,6 +95,7 @@ class DeadLetters:
             "acks": "all",
             "enable.idempotence": True,
             "linger.ms": 2,
+            "message.max.bytes": _LARGEST,
         }
         self._monotonic = monotonic
         self._letters: queue.SimpleQueue[Letter | None] = queue.SimpleQueue()
@@ -179,7 +182,8 @@ class DeadLetters:
             self._trouble = state
             _log.warning(
                 "Dead letters can't be written; their messages stay unsettled. State: %s. Owner: topic %s, "
-                "subscription %s. Remedy: check that the topic can be written; it is tried every second.",
+                "subscription %s. Remedy: check that the topic can be written, and takes as large messages "
+                "(max.message.bytes); it is tried every second.",
                 state,
                 letter.topic,
                 letter.subscription,
@@ -187,7 +191,10 @@ class DeadLetters:
         self._retry.append((self._monotonic() + _RETRY, letter))
 
     def _ensure(self, letter: Letter) -> None:
-        """Create the topic of dead letters with as many partitions as the message's own topic has."""
+        """Create the topic of dead letters.
+
+        It has as many partitions as the message's own topic, and takes as large messages and their headers.
+        """
         if letter.topic in self._known:
             return
         config = {name: value for name, value in self._config.items() if name not in _PRODUCER_ONLY}
@@ -196,7 +203,11 @@ class DeadLetters:
         if letter.topic not in topics:
             origin = topics.get(letter.message.topic() or "")
             partitions = len(origin.partitions) if origin is not None and origin.partitions else 1
-            future = admin.create_topics([NewTopic(letter.topic, num_partitions=partitions)])[letter.topic]
+            largest = {
+                "max.message.bytes": str(_largest(admin, letter.message.topic() or "") + _HEADERS_BYTES)
+            }
+            new = NewTopic(letter.topic, num_partitions=partitions, config=largest)
+            future = admin.create_topics([new])[letter.topic]
             try:
                 future.result(10.0)
             except KafkaException as error:
@@ -205,4 +216,11 @@ class DeadLetters:
         self._known.add(letter.topic)
 
 
-_PRODUCER_ONLY = ("acks", "enable.idempotence", "linger.ms")
+def _largest(admin: AdminClient, topic: str) -> int:
+    """Bytes of the largest batch that a topic takes."""
+    resource = ConfigResource(ResourceType.TOPIC, topic)
+    found = admin.describe_configs([resource], request_timeout=10.0)[resource].result(10.0)
+    return int(found["max.message.bytes"].value or 0)
+
+
+_PRODUCER_ONLY = ("acks", "enable.idempotence", "linger.ms", "message.max.bytes")

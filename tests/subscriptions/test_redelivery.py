@@ -256,3 +256,22 @@ async def test_strict_order_holds_for_the_next_holder(place: Place, kind: str) -
     ):
         assert numbers(await take(subscription, 1)) == [1]
         await nothing(subscription)
+
+
+async def test_a_dead_letter_may_be_as_large_as_its_message(place: Place) -> None:
+    """The topic of the dead letters takes what the message's own topic takes, and the headers of a letter."""
+    config: dict[str, Any] = {"max.message.bytes": 3_000_000}
+    topic = place.topic(**config)
+    value = b"x" * 2_990_000
+    producer = confluent_kafka.Producer(
+        {"bootstrap.servers": place.stack.kafka, "message.max.bytes": 4_000_000, "compression.type": "none"}
+    )
+    producer.produce(topic, value)
+    assert producer.flush(LIMIT_S) == 0
+    async with (
+        place.connect() as connection,
+        await connection.subscribe(topic, durable="d", type="shared", start="earliest") as subscription,
+    ):
+        await (await next_of(subscription)).reject("too large for us")
+    (letter,) = dead_letters(place, topic, 1)
+    assert letter.value() == value
