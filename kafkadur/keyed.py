@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import heapq
 from collections import deque
-from collections.abc import Callable, Iterable
-from itertools import count
-from typing import NamedTuple
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import count, islice, takewhile
+from typing import NamedTuple, cast
 
 from confluent_kafka import Message
 
@@ -32,6 +32,12 @@ _DONE = (ACKED, SENT, DEAD, LOST)
 _COMES_AGAIN = (ROLLED_BACK, RELEASED, OVERDUE, RETURNED)
 
 
+#: Messages that are kept in memory behind one of their key; the rest is parked: only offsets are kept.
+LOADED = 100
+#: Offsets between which what is parked is read again at once.
+_READ_SPAN = 5_000
+
+
 class Record(NamedTuple):
     """A record that was granted and read."""
 
@@ -47,6 +53,13 @@ class Record(NamedTuple):
         return (partition, self.offset) if key is None else (partition, key)
 
 
+class Parked(NamedTuple):
+    """A record that was granted, read, and forgotten: too many of its key wait."""
+
+    lease: Lease
+    offset: int
+
+
 class Keys:
     """The keys of one member, and the records that wait for their turn."""
 
@@ -56,7 +69,10 @@ class Keys:
         #: may be handed out, at most one of a key
         self._free: deque[Record] = deque()
         #: wait for the record of their key that is before them
-        self._behind: dict[object, deque[Record]] = {}
+        self._behind: dict[object, deque[Record | Parked]] = {}
+        #: keys whose next record is parked and has to be read again, and those not asked for yet
+        self._stalled: dict[object, Parked] = {}
+        self._wanted: list[object] = []
         #: in the application's hands, by key
         self._handed: dict[object, tuple[Chunk, int]] = {}
         #: rolled back and expected again: offset by key
@@ -73,12 +89,16 @@ class Keys:
                 del self._expected[key]
                 self._let_go(record)
             else:
-                self._behind.setdefault(key, deque()).append(record)
+                self._wait(key, record)
         elif key in self._behind:
-            self._behind[key].append(record)
+            self._wait(key, record)
         else:
             self._behind[key] = deque()
             self._let_go(record)
+
+    def _wait(self, key: object, record: Record) -> None:
+        behind = self._behind.setdefault(key, deque())
+        behind.append(record if len(behind) < LOADED else Parked(record.lease, record.offset))
 
     def _let_go(self, record: Record) -> None:
         """The record is the first of its key."""
@@ -103,10 +123,38 @@ class Keys:
 
     def _next(self, key: object) -> None:
         behind = self._behind.get(key)
-        if behind:
-            self._let_go(behind.popleft())
+        first = behind[0] if behind else None
+        if isinstance(first, Parked):
+            self._stalled[key] = first
+            self._wanted.append(key)
+        elif behind:
+            self._let_go(cast("Record", behind.popleft()))
         elif behind is not None:
             del self._behind[key]
+
+    def take_wanted(self) -> list[tuple[object, list[Parked]]]:
+        """Keys whose next records have to be read again, and which, in the order of offsets."""
+        wanted, self._wanted = self._wanted, []
+        found: list[tuple[object, list[Parked]]] = []
+        for key in wanted:
+            behind = self._behind.get(key, ())
+            parked = list(takewhile(lambda item: isinstance(item, Parked), islice(behind, LOADED)))
+            first = parked[0].offset if parked else 0
+            found.append((key, [Parked(*item[:2]) for item in parked if item.offset < first + _READ_SPAN]))
+        return [(key, parked) for key, parked in found if parked]
+
+    def supply(self, key: object, parked: Sequence[Parked], messages: Mapping[int, Message]) -> None:
+        """What was parked was read again; what is not among `messages` is not there any more."""
+        behind = self._behind.get(key)
+        if behind is None or not parked or self._stalled.get(key) != parked[0]:
+            return  # the lane went to another member meanwhile
+        del self._stalled[key]
+        again = {item.offset for item in parked}
+        rest = deque(item for item in behind if item.offset not in again)
+        back = [item for item in behind if item.offset in again and item.offset in messages]
+        rest.extendleft(Record(item.lease, item.offset, messages[item.offset]) for item in reversed(back))
+        self._behind[key] = rest
+        self._next(key)
 
     @property
     def next_at(self) -> float | None:
@@ -117,6 +165,11 @@ class Keys:
     def free(self) -> int:
         """Records that may be handed out now."""
         return len(self._free)
+
+    @property
+    def parked(self) -> int:
+        """Of those, how many only their offsets are kept of."""
+        return sum(isinstance(item, Parked) for behind in self._behind.values() for item in behind)
 
     @property
     def behind(self) -> int:
@@ -157,6 +210,9 @@ class Keys:
         heapq.heapify(self._timed)
         for key, behind in self._behind.items():
             self._behind[key] = deque(record for record in behind if record.lease is not lease)
+        for key in [key for key, first in self._stalled.items() if first.lease is lease]:
+            del self._stalled[key]
+            self._next(key)
 
     def give_up_expected(self, is_gone: Callable[[object, int], bool]) -> None:
         """Records that were expected again and are not there any more: compaction has removed them."""
@@ -170,3 +226,4 @@ class Keys:
             del self._behind[key]
             self._expected.pop(key, None)
             self._handed.pop(key, None)
+            self._stalled.pop(key, None)

@@ -42,7 +42,7 @@ from kafkadur.feed import Feed, Piece, ReadBatch
 from kafkadur.filtering import Takes
 from kafkadur.following import Following
 from kafkadur.holding import Holding
-from kafkadur.keyed import Keys, Record
+from kafkadur.keyed import Keys, Parked, Record
 from kafkadur.live import Behind, LiveEnd
 from kafkadur.serialization import RAW
 from kafkadur.turn import Turn
@@ -247,6 +247,7 @@ class Member:
         #: how often leases were lost: what was taken for the application before may be stale
         self.losses = 0
         self._follow_number = 0
+        self._parked_token = 0
         #: which partitions are worth reading as a whole (shared)
         self._worth = Following(window=window)
         #: records that came from Kafka, those of them that leases took; ranges that were read by themselves
@@ -274,6 +275,8 @@ class Member:
         self._keys = Keys(self._monotonic)
         #: records that were read for a lane and not yet sorted in
         self._arrived: dict[int, list[Record]] = {}
+        #: what was parked and is being read again: key, offsets, what was read, by a (negative) token
+        self._parked: dict[int, tuple[object, list[Parked], dict[int, Message]]] = {}
         #: lanes of keys that go to another member: nothing more of them is handed out
         self._draining: set[int] = set()
         self._wanting: dict[int, list[Lease]] = {}
@@ -450,6 +453,8 @@ class Member:
 
     def add_range_records(self, token: int, messages: list[Message], reached: int) -> bool:
         """What the point reader read for a lease, up to offset `reached`. Returns whether it is to go on."""
+        if token < 0:
+            return self._add_parked(token, messages, reached)
         with self.lock:
             lease = self._leases.get(token)
             feed = self._point_feeds.get(token)
@@ -643,11 +648,43 @@ class Member:
                 )
             )
 
+    def _read_parked(self) -> None:
+        """Have what was parked, and comes next of its key, read again."""
+        for key, parked in self._keys.take_wanted():
+            self._parked_token -= 1
+            self._parked[self._parked_token] = (key, parked, {})
+            lane, end = parked[0].lease.partition, parked[-1].offset + 1
+            if self.reading is not None:
+                self.reading.read_range(lane, parked[0].offset, end, self._parked_token)
+
+    def _add_parked(self, token: int, messages: list[Message], reached: int) -> bool:
+        """As `add_range_records`, for what was parked."""
+        with self.lock:
+            found = self._parked.get(token)
+            if found is None:
+                return False
+            key, parked, read = found
+            wanted = {item.offset for item in parked}
+            read |= {m.offset() or 0: m for m in messages if m.offset() in wanted}
+            more = reached <= parked[-1].offset
+            if not more:
+                del self._parked[token]
+                for item in parked:
+                    if item.offset not in read and not item.lease.lost:
+                        self._gap(item.lease, item.offset, item.offset + 1)
+                self._keys.supply(key, parked, read)
+                self._read_parked()
+        if not more:
+            self.on_ready()
+        self.poke()
+        return more
+
     def _next_keyed(self, limit: int) -> tuple[Chunk, int, int] | None:
         """As `next_block`: records of one lease whose keys are free."""
         if self.closing or self.failed is not None:
             return None
         self._keys.look()
+        self._read_parked()
         record = self._keys.first(alone=bool(self._alone))
         if record is not None and not self.may_dispatch():
             self._blocked = True
@@ -1957,7 +1994,8 @@ class Member:
         `leases`; `in_hands` and `buffered` (read ahead), records; `exchanges` so far; `live`: 1 after it has
         caught up and until it falls behind; `lag`: records that wait for this member, read or not;
         `followed`: partitions; `ranges_read` by themselves so far; `records_read` from Kafka so far, and
-        `records_used`: those of them that leases took.
+        `records_used`: those of them that leases took; `parked`: messages behind stuck keys of which only the
+        offsets are kept.
         """
         with self.lock:
             self._recount()
@@ -1972,6 +2010,7 @@ class Member:
                 "ranges_read": self._ranges_read,
                 "records_read": self._read_records,
                 "records_used": self._used_records,
+                "parked": self._keys.parked,
             }
 
 

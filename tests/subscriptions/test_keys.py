@@ -11,7 +11,8 @@ import pytest
 
 import kafkadur
 from kafkadur import Redelivery
-from tests.subscriptions.helpers import LIMIT_S, Place, next_of, nothing, take
+from kafkadur.keyed import LOADED
+from tests.subscriptions.helpers import LIMIT_S, Place, next_of, nothing, take, wait_until
 from tests.subscriptions.workers import Worker
 
 KEYS = [f"key-{n}" for n in range(40)]
@@ -241,6 +242,56 @@ async def test_a_stuck_key_stops_nobody_else(place: Place) -> None:
             rest.append(of(delivery)[1])
             delivery.ack_nowait()
         assert rest == [n for n in range(1, count) if n % 2], "in order"
+
+
+async def test_what_waits_behind_a_stuck_key_is_parked_and_resumed_in_order(place: Place) -> None:
+    """Of a thousand messages behind it a few stay in memory; the others are read again when it goes on."""
+    topic = place.topic()
+    publish(place, topic, [("stuck", n) for n in range(1_000)])
+    publish(place, topic, [("free", n) for n in range(10)])
+    async with (
+        place.connect() as connection,
+        await connection.subscribe(
+            topic, durable="d", type="key-ordered", start="earliest", key_lanes=1
+        ) as subscription,
+    ):
+        first = await next_of(subscription)
+        assert of(first) == ("stuck", 0)
+        for n in range(10):
+            delivery = await next_of(subscription)
+            assert of(delivery) == ("free", n)
+            await delivery.ack()
+        assert subscription.statistics()["parked"] == 999 - LOADED
+        await first.ack()
+        for n in range(1, 1_000):
+            delivery = await next_of(subscription)
+            assert (of(delivery), delivery.attempt, delivery.redelivered) == (("stuck", n), 1, False)
+            delivery.ack_nowait()
+        await nothing(subscription)
+        assert subscription.statistics()["parked"] == 0
+    async with place.connect() as connection:
+        known = await connection.known("d")
+        assert known is not None
+        async with await connection.subscribe(topic, durable="d", type="key-ordered") as again:
+            await nothing(again)
+
+
+async def test_parked_messages_go_to_another_member_with_their_lane(place: Place) -> None:
+    topic = place.topic()
+    publish(place, topic, [("stuck", n) for n in range(500)])
+    async with place.connect() as connection:
+        async with await connection.subscribe(
+            topic, durable="d", type="key-ordered", start="earliest", key_lanes=1
+        ) as first:
+            held = await next_of(first)
+            wait_until(lambda: first.statistics()["parked"] > 0, "some are parked")
+            await held.rollback(delay=0)
+        async with await connection.subscribe(topic, durable="d", type="key-ordered") as second:
+            for n in range(500):
+                delivery = await next_of(second)
+                assert of(delivery) == ("stuck", n)
+                await delivery.ack()
+            await nothing(second)
 
 
 def test_killed_member_hands_its_keys_over_in_order(
