@@ -52,7 +52,7 @@ async def main() -> None:
         )
         await transfers.close()
 
-    print(", ".join(events))
+    print(", ".join(event for event in events if event.startswith("breaker")))
     for account in ACCOUNTS:
         print(f"{account}: {booked[account]}")
 

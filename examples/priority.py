@@ -9,6 +9,12 @@ import kafkadur.sync
 from kafkadur.stack import up
 
 
+def tell(event: kafkadur.Event) -> None:
+    """Say whether the spare site is at work; there are other events, too."""
+    if event in (kafkadur.Event.BECAME_ACTIVE, kafkadur.Event.BECAME_STANDBY):
+        print(f"spare site: {event}")
+
+
 def main() -> None:
     """Two consumers of different priority; the better one leaves in the middle of its work."""
     stack = up()  # what `kafkadur up` started here
@@ -26,7 +32,7 @@ def main() -> None:
             type="priority",
             priority=1,
             window=1,
-            on_event=lambda event: print(f"spare site: {event}"),
+            on_event=tell,
         )
         with connection.producer() as producer:
             for number in range(4):
