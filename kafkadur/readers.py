@@ -176,23 +176,29 @@ class _Reader:
         if self._error_cb is not None:
             self._error_cb(error)
 
-    def _first_kept(self, consumer: Consumer, event: Message, member: ReadingFor) -> int:
-        """First offset that Kafka keeps of a partition, after it did not have the one that was to be read.
+    def _begin_anew(self, consumer: Consumer, event: Message, member: ReadingFor) -> int:
+        """Go on where Kafka keeps a partition, after it did not have the offset that was to be read.
 
-        Raises `StateLost` if that one lies behind the end: then the log was cut off or made anew.
+        Returns where that is: what lies before is not there. Raises `StateLost` if the offset lies behind the
+        end: then the log was cut off or made anew.
         """
-        partition, wanted = event.partition() or 0, event.offset() or 0
-        error = event.error()
+        partition, wanted, error = event.partition() or 0, event.offset() or 0, event.error()
         try:
             first, end = consumer.get_watermark_offsets(
                 TopicPartition(self._topic, partition), timeout=_WATERMARKS
             )
-        except KafkaException as failed:
-            raise _broken(str(failed.args[0]), self._topic) from failed
+        except KafkaException as failed:  # it is tried once more: the same event comes again
+            _log.info("looking where %s[%d] begins: %s", self._topic, partition, failed)
+            first, end = 0, wanted
         if wanted > end:
             state = "unknown" if error is None else error.str()
             raise _removed(self._topic, partition, f"{state}; it ends at {end}", member.display)
-        return max(first, wanted)
+        if first > wanted:
+            member.expire(partition, first)
+        start = max(first, wanted)
+        consumer.incremental_unassign([TopicPartition(self._topic, partition)])
+        consumer.incremental_assign([TopicPartition(self._topic, partition, start)])
+        return start
 
     def _heard(self) -> None:
         """Note that Kafka answers."""
@@ -339,11 +345,8 @@ class TailReader(_Reader):
                 self._probe(Stage.END)
                 self._member.reach(partition, messages[index].offset() or 0, number)
             elif error.code() == KafkaError._AUTO_OFFSET_RESET:  # noqa: SLF001 - the library's name for it
-                kept = self._first_kept(consumer, messages[index], self._member)
-                self._member.expire(partition, kept)
+                kept = self._begin_anew(consumer, messages[index], self._member)
                 self._member.reach(partition, kept, number)
-                consumer.incremental_unassign([TopicPartition(self._topic, partition)])
-                consumer.incremental_assign([TopicPartition(self._topic, partition, kept)])
             else:
                 self._complain(error, partition)
         if start < len(messages):
@@ -420,10 +423,7 @@ class PointReader(_Reader):
                     self._heard()
                 records, reached, gone = self._sort_out(messages, reached)
                 if gone is not None:
-                    reached = self._first_kept(consumer, gone, self._member)
-                    self._member.expire(partition, reached)
-                    consumer.incremental_unassign([TopicPartition(self._topic, partition)])
-                    consumer.incremental_assign([TopicPartition(self._topic, partition, reached)])
+                    reached = self._begin_anew(consumer, gone, self._member)
                 if not self._member.add_range_records(token, records, reached):
                     return
         finally:

@@ -21,6 +21,8 @@ _log = logging.getLogger("kafkadur")
 
 #: How often the same subscription is warned about, seconds.
 _WARN_EVERY = 600.0
+#: Before the first look, seconds.
+_FIRST_LOOK = 5.0
 
 
 class Watched(Protocol):
@@ -58,7 +60,7 @@ class RetentionWatch:
         clock: Callable[[], float] = time.time,
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`topics` is called in the watch's thread; it looks at once, then `every` so many seconds."""
+        """`topics` is called in the watch's thread, which looks `every` so many seconds."""
         self._topics = topics
         self._every = every
         self._clock = clock
@@ -67,13 +69,13 @@ class RetentionWatch:
         #: how often it has looked at all of them
         self.looks = 0
         self._wake = threading.Event()
-        self._closing = False
+        self._closed = threading.Event()
         self._thread = threading.Thread(target=self._main, name="kafkadur-retention", daemon=True)
 
     def add(self, member: Watched, topic: str, partitions: int) -> None:
         """Look at a member's topic from now on."""
         self._entries.append(_Entry(member, topic, partitions))
-        if not self._thread.is_alive() and not self._closing:
+        if not self._thread.is_alive() and not self._closed.is_set():
             self._thread.start()
         self._wake.set()
 
@@ -83,14 +85,15 @@ class RetentionWatch:
 
     def close(self) -> None:
         """End the thread."""
-        self._closing = True
+        self._closed.set()
         self._wake.set()
         if self._thread.is_alive():
             self._thread.join()
 
     def _main(self) -> None:
+        self._closed.wait(min(self._every, _FIRST_LOOK))  # who has just subscribed has other things to do
         topics = self._topics()
-        while not self._closing:
+        while not self._closed.is_set():
             self._wake.clear()
             for entry in list(self._entries):
                 self._look(topics, entry)

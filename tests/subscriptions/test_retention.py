@@ -133,6 +133,7 @@ async def test_what_is_about_to_expire_is_rescued(
             start="earliest",
             window=2,
             unconfirmed=1,
+            key_lanes=1 if kind == "key-ordered" else None,
             redelivery=Redelivery(rescue=True),
         ) as subscription,
     ):
