@@ -103,7 +103,7 @@ class Admin(Looking):
         """Change the definition in place and keep what is settled and what waits; returns the new one.
 
         `changes` are fields of `Definition`: type, selector, no_local, redelivery, strict_order,
-        header_types, key_lanes. Where lanes of keys come or go (a key-ordered type, another number of them)
+        header_types, key_lanes, scope. Where lanes of keys come or go (a key-ordered type, another number)
         what is settled is what every lane had come past: a faster one's messages above that are delivered
         again. With `retroactive` what the old selector skipped since the subscription was made, and
         the new one takes, is delivered: the topic is read once more for it; `on_progress` is told how many
@@ -113,7 +113,8 @@ class Admin(Looking):
         parse_selector(changes.get("selector"))
         seen = self._existing(key)
         if "type" in changes:
-            changes = {"key_lanes": None, **changes, "type": SubscriptionType(changes["type"])}
+            kind = SubscriptionType(changes["type"])
+            changes = {"key_lanes": None, "scope": "subscription", **changes, "type": kind}
 
         def change(before: Definition) -> Definition:
             return replace(before, **changes)

@@ -22,6 +22,7 @@ from kafkadur_sharing.errors import AlreadySettled, LeaseLost
 
 if TYPE_CHECKING:
     from kafkadur.member import Member
+    from kafkadur.turn import LaneGroup
 
 #: Type of a delivery's value, and of its key: without a deserializer they are bytes.
 V_co = TypeVar("V_co", covariant=True, default=bytes | None)
@@ -49,6 +50,7 @@ class Lease:
         "end",
         "fill",
         "gaps",
+        "group",
         "incarnation",
         "lane",
         "lost",
@@ -77,6 +79,7 @@ class Lease:
         attempts: int,
         redelivered: bool,
         lane: bool,
+        group: LaneGroup,
         seen: int,
         stretch: Sequence[int] = (),
         alone: bool = False,
@@ -93,6 +96,8 @@ class Lease:
         self.attempts = attempts
         self.redelivered = redelivered
         self.lane = lane
+        #: what it passes on with, if it is of a lane
+        self.group = group
         self.seen = seen
         #: handed out only while nothing else is in the application's hands
         self.alone = alone

@@ -45,7 +45,7 @@ from kafkadur.holding import Holding
 from kafkadur.keyed import Keys, Parked, Record
 from kafkadur.live import Behind, LiveEnd
 from kafkadur.serialization import RAW
-from kafkadur.turn import Turn
+from kafkadur.turn import LaneGroup, Turn
 from kafkadur_coordinators.interface import (
     MAX_PARTITIONS,
     Attached,
@@ -190,6 +190,8 @@ class Member:
         self.passes = definition.type in _PASSING
         #: it does so by itself
         self.turns = definition.type is SubscriptionType.SERIAL
+        #: each partition by itself
+        self.own_turns = self.turns and definition.scope == "partition"
         #: what comes later waits for a message that was rolled back, until it is settled
         self.strict = self.lane and definition.strict_order and not self.keyed
         self._policy = definition.redelivery
@@ -224,10 +226,6 @@ class Member:
         self.on_rolled_back: Callable[[int, int, int], None] | None = None
         #: deserializers
         self.decoding = RAW
-        #: nothing of a lane may be handed out: it is offered, or asked for. Read without the lock by
-        #: `subscription._one_by_one`, which marks a record before it looks; `_compose` sets this before it
-        #: looks at the marks.
-        self.frozen = False
         #: records a reader may hold back before it pauses
         self.read_ahead = max(2 * window, 10_000)
         self._live = LiveEnd(buffer=self.read_ahead)
@@ -259,9 +257,10 @@ class Member:
         self._have = 0
         self._pending: Exchange | None = None
         self._standing = Standing.STANDBY
-        self.frozen = False
-        #: new messages of a lane wait for one that was rolled back; read without the lock, as `frozen`
-        self.withheld = False
+        #: lanes that pass together, by partition if each has a turn of its own
+        self._groups: dict[int, LaneGroup] = {}
+        #: partitions whose lanes the unanswered exchange offers
+        self._offering: Collection[int] = ()
         if self.holding is not None:
             self.holding.clear()
         #: who waits until a dead letter is written, by chunk (id) and index
@@ -290,7 +289,6 @@ class Member:
         self._in_hands = 0
         self._hands_bytes = 0.0
         self._unconfirmed = 0
-        self._turn = Turn()
         self._look_at: float | None = None
         self._handed_since = 0
         self._said: dict[int, int] = {}
@@ -485,8 +483,10 @@ class Member:
             return False
         if self.lane:
             if self._takes_turns():  # what has come may be for the next one
-                active = self._standing is not Standing.STANDBY
-                return active and any(feed.position > feed.reported for feed in self._feeds.values())
+                return any(
+                    feed.position > feed.reported and self._group(p).standing is not Standing.STANDBY
+                    for p, feed in self._feeds.items()
+                )
             return any(p not in self._warm and f.position > f.reported for p, f in self._feeds.items())
         for partition, feed in self._feeds.items():
             if feed.position > feed.reported and self._free_credit > 0:
@@ -525,7 +525,9 @@ class Member:
         news = False
         if partition in self._draining:
             return False
-        if self._offered():  # what a lane holds must not grow until the answer says whether it goes on
+        if (
+            partition in self._offering
+        ):  # what a lane holds must not grow until the answer says whether it goes on
             return False
         for lease in list(wanting):
             if lease.point:
@@ -904,7 +906,7 @@ class Member:
 
     def _hold_back(self, chunk: Chunk, index: int) -> None:
         self._hold.add((chunk.lease.partition, chunk.offset(index)))
-        self.withheld = True
+        chunk.lease.group.withheld = True
 
     # -- blocks go out
 
@@ -912,26 +914,32 @@ class Member:
         """Whether this process is still sure to hold its leases."""
         return self._alive() and self._monotonic() - self._last_ok < self.session * 0.9
 
-    def _source(self) -> deque[Chunk] | None:
-        """The queue whose first record comes next; None: nothing can be handed out now."""
+    def _next_chunk(self) -> Chunk | None:
+        """The chunk whose next record comes next; None: nothing can be handed out now."""
         if self.closing or self.failed is not None:
             return None
-        if self.paused:
-            self._idle()
-            return None
-        if not self._urgent and (not self._ready or (self.lane and self._held_back())):
+        chunk = None if self.paused else self._first_free()
+        if chunk is None:
             self._idle()
             return None
         if not self.may_dispatch():
             self._blocked = True
             return None
-        source = self._urgent or self._ready
-        if self.frozen or (
-            self._alone and not self._may_be_beside(source[0].lease, again=source is self._urgent)
-        ):
-            self._idle()
-            return None
-        return source
+        return chunk
+
+    def _first_free(self) -> Chunk | None:
+        """The first chunk whose lane may go on; what was set aside comes first."""
+        blocked: list[LaneGroup] = []
+        for queue in (self._urgent, self._ready):
+            for chunk in queue:
+                group, again = chunk.lease.group, queue is self._urgent
+                if group in blocked:
+                    continue
+                if not group.frozen and (again or not self.lane or not self._held_back(chunk.lease)):
+                    beside = not self._alone or self._may_be_beside(chunk.lease, again=again)
+                    return chunk if beside else None
+                blocked.append(group)
+        return None
 
     def _may_be_beside(self, lease: Lease, *, again: bool) -> bool:
         """Whether a record may be handed out though there is one that has to be alone in the hands."""
@@ -947,10 +955,9 @@ class Member:
         with self.lock:
             if self.keyed:
                 return self._next_keyed(limit)
-            source = self._source()
-            if source is None:
+            chunk = self._next_chunk()
+            if chunk is None:
                 return None
-            chunk = source[0]
             if self._is_cold(chunk.lease, chunk.offset(chunk.handed)):
                 return None
             room = min(limit, self._room(chunk.weight))
@@ -967,13 +974,13 @@ class Member:
             if start == 0:
                 self._active.append(chunk)
             if end == len(chunk.messages):
-                source.popleft()
+                (self._urgent if chunk in self._urgent else self._ready).remove(chunk)
             if self.holding is not None:
                 self.holding.hand_out(chunk, start, end)
             if self.lane:
                 self._touch.add(chunk.lease.partition)
             self._handed_since += end - start
-            self._turn.hand_out(end - start)
+            chunk.lease.group.turn.hand_out(end - start)
             poke = self._pending is None and self._soon(chunk, end)
         if poke:
             self.poke()
@@ -990,27 +997,34 @@ class Member:
             return self._next_keyed(limit) if self.keyed else self._next_run(limit)
 
     def _next_run(self, limit: int) -> tuple[Chunk, int, int] | None:
-        for queue in (self._urgent, self._ready):
-            while queue and queue[0].handed == len(queue[0].messages):
-                self._count_out(queue[0], len(queue.popleft().messages))
+        self._drop_handed()
         self._recount()
         if self._in_hands and self.window == 1:
             self._idle()
             return None
-        source = self._source()
-        if source is None:
-            return None
-        chunk = source[0]
-        if self._is_cold(chunk.lease, chunk.offset(chunk.handed)):
-            return None
-        room = self._room_of_run(chunk, limit)
-        if room <= 0:
-            return None
-        if chunk.handed == 0:
-            self._active.append(chunk)
-        self._touch.add(chunk.lease.partition)
-        self._turn.run(chunk)
-        return chunk, chunk.handed, min(len(chunk.messages), chunk.handed + room)
+        while True:
+            chunk = self._next_chunk()
+            if chunk is None or self._is_cold(chunk.lease, chunk.offset(chunk.handed)):
+                return None
+            room = self._room_of_run(chunk, limit)
+            if room > 0:
+                if chunk.handed == 0:
+                    self._active.append(chunk)
+                self._touch.add(chunk.lease.partition)
+                chunk.lease.group.turn.run(chunk)
+                return chunk, chunk.handed, min(len(chunk.messages), chunk.handed + room)
+            if not chunk.lease.group.frozen:
+                return None
+
+    def _drop_handed(self) -> None:
+        """Chunks of which all was handed out one by one."""
+        for queue in (self._urgent, self._ready):
+            while queue and queue[0].handed == len(queue[0].messages):
+                self._count_out(queue[0], len(queue.popleft().messages))
+            if self.own_turns:  # then another lane may have been handed out before the first
+                for chunk in [chunk for chunk in queue if chunk.handed == len(chunk.messages)]:
+                    self._count_out(chunk, len(chunk.messages))
+                    queue.remove(chunk)
 
     def _room_of_run(self, chunk: Chunk, limit: int) -> int:
         """Records that may be handed out one by one now; if none, what brings some is seen to."""
@@ -1021,20 +1035,20 @@ class Member:
         if self.window > 1:
             room = min(limit, self._room(chunk.weight))
         if room > 0 and self._takes_turns():
-            room = min(room, self._left_of_turn())
+            room = min(room, self._left_of_turn(chunk.lease.group))
             if room <= 0:
-                self.frozen = self._force = True  # until it was offered
+                chunk.lease.group.frozen = self._force = True  # until it was offered
         if room <= 0:
             self._idle()
         return room
 
-    def _left_of_turn(self) -> int:
+    def _left_of_turn(self, group: LaneGroup) -> int:
         """Records that may be handed out in this turn: a window's worth, one more while others are in hands.
 
         So a free seat is the holder's as long as it has something unprocessed (W5), and no longer.
         """
-        left = self.window - self._turn.handed
-        return left if left > 0 else int(self._holds_any())
+        left = self.window - group.turn.handed
+        return left if left > 0 else int(self._holds_any(group))
 
     def _count_out(self, chunk: Chunk, end: int) -> None:
         """Records of a chunk before index `end` do not wait any more."""
@@ -1056,13 +1070,12 @@ class Member:
         self._force = True
         return True
 
-    def _held_back(self) -> bool:
+    def _held_back(self, lane: Lease) -> bool:
         """Whether new messages of a lane wait for one that was rolled back."""
-        if self.strict:
-            held = bool(self._hold) or any(not x.lane and x.open > 0 for x in self._leases.values())
-        else:
-            held = bool(self._hold) or any(not x.lane and x.fill < x.end for x in self._leases.values())
-        self.withheld = held
+        held = any(not self.own_turns or p == lane.partition for p, _ in self._hold)
+        group = [x for x in self._leases.values() if x.group is lane.group and not x.lane]
+        held = held or any(x.open > 0 if self.strict else x.fill < x.end for x in group)
+        lane.group.withheld = held
         return held
 
     def _soon(self, chunk: Chunk, handed: int) -> bool:
@@ -1145,8 +1158,7 @@ class Member:
             return
         if any(self._has_verdicts(chunk) for chunk in self._active):
             self._force = True
-        self._force = self._force or (self._standing is Standing.ASKED and not self._holds_any())
-        self._force = self._force or bool(self._ended())
+        self._force = self._force or bool(self._asked_for()) or bool(self._ended())
 
     def unblock(self) -> bool:
         """Whether handing out may go on: this process is seen again, or a record of a key has become due."""
@@ -1346,7 +1358,7 @@ class Member:
         self._carried.open = [(self._leases[token], count) for token, count in opened.items()]
         self._carried.confirm = [item for item in self._confirm if item[0].lease.partition in chosen]
         self._confirm = [item for item in self._confirm if item[0].lease.partition not in chosen]
-        offer = self._may_offer()
+        self._offering = self._offered(chosen)
         self._number += 1
         for partition in chosen:
             self._said[partition] = self._number
@@ -1361,7 +1373,7 @@ class Member:
             ask_presence=ask,
             span=self._span(),
             parts=[self._report(p, settled, returned, done) for p in chosen],
-            offer=offer,
+            offer=bool(self._offering) and not self.own_turns,
         )
 
     def _give_back_unread(
@@ -1390,63 +1402,100 @@ class Member:
     def _takes_turns(self) -> bool:
         return self.turns and self._role.members > 1
 
-    def _offered(self) -> bool:
-        return self._pending is not None and self._pending.offer
+    def _group(self, partition: int) -> LaneGroup:
+        """The lanes that pass together with that of a partition."""
+        return self._groups.setdefault(partition if self.own_turns else 0, LaneGroup())
 
-    def _turn_is_over(self) -> bool:
+    def _turn_is_over(self, group: LaneGroup) -> bool:
         """Whether nothing is left that was granted for this turn, a window's worth: handed out or not yet.
 
         What was granted while nobody else was there is more than that, and for the others, too.
         """
-        if not self._takes_turns() or self._standing is not Standing.ACTIVE:
+        if not self._takes_turns() or group.standing is not Standing.ACTIVE:
             return False
-        if self._turn.handed >= self.window:
+        if group.turn.handed >= self.window or self._is_crowded(group):
             return True
-        lanes = [lease for lease in self._leases.values() if lease.lane]
-        if any(lease.end - self._position(lease.partition) > self._scan(self.window) for lease in lanes):
+        leases = [lease for lease in self._leases.values() if lease.group is group]
+        span = self._scan(self.window)
+        if any(lease.lane and lease.end - self._position(lease.partition) > span for lease in leases):
             return True
-        waiting = any(chunk.handed < len(chunk.messages) for chunk in [*self._urgent, *self._ready])
-        return not waiting and not any(self._starves(lease) for lease in self._leases.values())
+        waiting = [chunk for chunk in [*self._urgent, *self._ready] if chunk.handed < len(chunk.messages)]
+        return not any(c.lease.group is group for c in waiting) and not any(map(self._starves, leases))
 
-    def _holds_any(self) -> bool:
-        """Whether a record is in the application's hands, or about to be (`_one_by_one`)."""
+    def _is_crowded(self, group: LaneGroup) -> bool:
+        """Whether the window is full, and nothing of these lanes takes part in that: others can have them."""
+        return self.own_turns and self._room(self._mean_size) <= 0 and not self._holds_any(group)
+
+    def filled(self) -> None:
+        """The application may have a whole window in its hands (`_one_by_one`).
+
+        Lanes that each have a turn of their own, and for which there is no room then, are offered.
+        """
+        if (
+            self._takes_turns()
+            and sum(g.standing is Standing.ACTIVE for g in list(self._groups.values())) > 1
+        ):
+            self.poke()
+
+    def _holds_any(self, group: LaneGroup | None = None) -> bool:
+        """Whether a record (of a group) is in the application's hands, or about to be (`_one_by_one`)."""
         return any(
             chunk.verdicts.count(HANDED, chunk.low) or chunk.verdicts.count(REJECTED, chunk.low)
             for chunk in [*self._active, *self._ready]
+            if group is None or chunk.lease.group is group
         )
 
-    def _may_offer(self) -> bool:
-        """Whether the exchange that is being composed offers the lanes.
+    def _asked_for(self) -> set[int]:
+        """Groups (their numbers) that this member is asked to give up, and of which nothing is in hands."""
+        asked = [number for number, group in self._groups.items() if group.standing is Standing.ASKED]
+        return {number for number in asked if not self._holds_any(self._groups[number])}
+
+    def _offered(self, chosen: Collection[int]) -> Collection[int]:
+        """Partitions whose lanes the exchange that is being composed offers."""
+        if not self.lane or self.keyed:
+            return ()
+        if self.own_turns:
+            return {partition for partition in chosen if self._may_offer(self._group(partition))}
+        return range(self.partitions) if self._may_offer(self._group(0)) else ()
+
+    def _may_offer(self, group: LaneGroup) -> bool:
+        """Whether the exchange that is being composed offers these lanes.
 
         Everything that was handed out has its verdict, and this exchange or an earlier one carries it.
         """
-        asked = self._standing is Standing.ASKED
-        if self.closing or not (asked or self._turn_is_over()):
+        asked = group.standing is Standing.ASKED
+        if self.closing or not (asked or self._turn_is_over(group)):
             return False
-        self.frozen = True  # before looking: see there
+        group.frozen = True  # before looking: see there
         # in this order: a verdict may be given in between, and must not be left behind
-        free = not self._holds_any()
-        sent = not any(self._has_verdicts(chunk) for chunk in self._active)
-        if sent and free and not any(lease.gaps for lease in self._leases.values()):
+        free = not self._holds_any(group)
+        sent = not any(self._has_verdicts(chunk) for chunk in self._active if chunk.lease.group is group)
+        if sent and free and not any(x.gaps for x in self._leases.values() if x.group is group):
             return True
-        self.frozen = asked
+        group.frozen = asked
         return False
 
     def _take_standing(self, reply: ExchangeReply) -> bool:
         """Take in who holds the lanes now; returns whether that changed for this member."""
         if reply.held is not None:
-            self._turn = Turn()
+            for partition in self._offering:
+                self._group(partition).turn = Turn()
             for token in [token for token in self._leases if token not in reply.held]:
                 self._retire(self._leases[token])
             for token, horizon in reply.horizons.items():
                 lease = self._leases.get(token)
                 if lease is not None and horizon < lease.end:
                     self._shrink(lease, horizon)
+        self._offering = ()
         changed = (self._standing is Standing.STANDBY) != (reply.standing is Standing.STANDBY)
         self._standing = reply.standing
-        self.frozen = reply.standing is Standing.ASKED
-        if reply.standing is Standing.ASKED and not self._holds_any():
-            self._force = True
+        standings = {0: reply.standing}
+        if self.own_turns:
+            standings = {state.partition: state.standing for state in reply.partitions}
+        for number, standing in standings.items():
+            group = self._group(number)
+            group.standing, group.frozen = standing, standing is Standing.ASKED
+        self._force = self._force or bool(self._asked_for())
         return changed
 
     def _retire(self, lease: Lease) -> None:
@@ -1496,7 +1545,11 @@ class Member:
             others |= set(range(self.partitions)) if self.lane else self._home | self._watches
         others |= {p for p, feed in self._feeds.items() if feed.position > feed.reported}
         others |= self._ended()
-        if self._takes_turns() and self._standing is Standing.ACTIVE:
+        if self.own_turns:
+            others |= {
+                p for p, group in self._groups.items() if self._turn_is_over(group)
+            } | self._asked_for()
+        elif self._takes_turns() and self._standing is Standing.ACTIVE:
             others |= {lease.partition for lease in self._leases.values() if lease.lane}
         if not self.lane:
             others |= {p for p in self._home | self._watches if self._has_backlog(p)}
@@ -1537,9 +1590,12 @@ class Member:
             settled=settled.get(partition, ()),
             returned=returned.get(partition, ()),
             done=done.get(partition, ()),
-            drained=int(self.keyed and self._is_drained(partition)),
+            drained=int(self._gives_up(partition)),
             expired=self._expiry.take_lost(partition),
         )
+
+    def _gives_up(self, partition: int) -> bool:
+        return self._is_drained(partition) if self.keyed else self.own_turns and partition in self._offering
 
     def _lane_lease(self, partition: int) -> Lease | None:
         for lease in self._leases.values():
@@ -1571,7 +1627,7 @@ class Member:
 
     def _credit(self, sending: int) -> int:
         if self.lane:
-            return 1
+            return int(not self.own_turns or self._room(self._mean_size) > 0)
         if self.resting:
             return 0
         if self._takes is not None:
@@ -1789,6 +1845,7 @@ class Member:
             attempts=grant.attempts,
             redelivered=grant.redelivered,
             lane=grant.kind == "lane",
+            group=self._group(grant.partition),
             seen=grant.seen,
             stretch=grant.stretch,
             alone=grant.alone,

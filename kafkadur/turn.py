@@ -1,11 +1,16 @@
-"""The turn of a member on serial lanes: how many records it was handed, all partitions together.
+"""Lanes that pass from member to member together, and the turn that a member has on them.
 
 When a turn is over and to whom it goes is `member.py` and the coordinator's `lane.lua`.
 """
 
 from __future__ import annotations
 
-from kafkadur.delivery import Chunk
+from typing import TYPE_CHECKING
+
+from kafkadur_coordinators.interface import Standing
+
+if TYPE_CHECKING:
+    from kafkadur.delivery import Chunk
 
 
 class Turn:
@@ -31,3 +36,20 @@ class Turn:
     def run(self, chunk: Chunk) -> None:
         """From here on the records of `chunk` are handed out one by one."""
         self._before, self._run = self.handed, (chunk, chunk.handed)
+
+
+class LaneGroup:
+    """Lanes that pass as one: all of a subscription, or of one partition (serial, scope `partition`)."""
+
+    __slots__ = ("frozen", "standing", "turn", "withheld")
+
+    def __init__(self, standing: Standing = Standing.STANDBY) -> None:
+        """Nothing was handed out."""
+        self.standing = standing
+        #: nothing of it may be handed out: it is offered, or asked for. Read without the member's lock by
+        #: `subscription._one_by_one`, which marks a record before it looks; the member sets this before it
+        #: looks at the marks.
+        self.frozen = False
+        #: new messages wait for one that was rolled back; read without the lock, as `frozen`
+        self.withheld = False
+        self.turn = Turn()

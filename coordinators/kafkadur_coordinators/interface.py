@@ -70,7 +70,8 @@ class PartitionReport(NamedTuple):
     returned: Sequence[Returned] = ()
     #: tokens of leases that are finished
     done: Sequence[int] = ()
-    #: 1: a lane of keys that is given up: nothing of it is in hands, nor will be until the reply is there
+    #: 1: a lane that has a keeper of its own is given up (key-ordered) or offered (serial): nothing of it is
+    #: in hands, nor will be until the reply is there
     drained: int = 0
     #: unsettled offsets, settled with this report, that Kafka does not keep any more
     expired: int = 0
@@ -138,6 +139,8 @@ class PartitionState(NamedTuple):
     floor: int
     #: ms until the next exception is due that nobody holds (0: now); -1: there is none
     due_ms: int
+    #: of a lane that has a keeper of its own: whether this member is it
+    standing: Standing = Standing.STANDBY
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -190,12 +193,15 @@ class ExchangeReply:
     standing: Standing
     #: tokens held, as the answer to an offer; None: nothing was offered
     held: frozenset[int] | None
-    #: lanes of keys that another member is to keep: they are to be drained
-    asked: Sequence[int]
     #: nothing is to be handed out until it goes on
     paused: bool
     #: ms until a session may have ended; None: there is no other member
     expiry_ms: int | None = None
+
+    @property
+    def asked(self) -> list[int]:
+        """Lanes with a keeper of their own that this member is to drain."""
+        return [state.partition for state in self.partitions if state.standing is Standing.ASKED]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

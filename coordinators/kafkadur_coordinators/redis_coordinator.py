@@ -523,15 +523,14 @@ class MemberSession:
             ],
             horizons=dict(reply[8]),
             refused=reply[9],
-            partitions=[PartitionState(*state) for state in reply[10]],
+            partitions=[PartitionState._make([*state[:6], Standing(state[6])]) for state in reply[10]],
             watches=reply[11],
             orphaned=reply[12],
             grace_ms=reply[13],
             standing=Standing(reply[14]),
             held=frozenset(reply[15]) if offered else None,
-            asked=reply[16],
-            paused=bool(reply[17]),
-            expiry_ms=reply[18] if reply[18] >= 0 else None,
+            paused=bool(reply[16]),
+            expiry_ms=reply[17] if reply[17] >= 0 else None,
         )
 
     def detach(self, partitions: Sequence[int]) -> None:

@@ -44,7 +44,7 @@ from kafkadur_coordinators.presence import Presence
 from kafkadur_coordinators.redis_coordinator import Recorder, RedisCoordinator
 from kafkadur_coordinators.topics import Topics
 from kafkadur_sharing.decisions import Request
-from kafkadur_sharing.definition import Definition, HeaderType, Start, SubscriptionType
+from kafkadur_sharing.definition import Definition, HeaderType, Scope, Start, SubscriptionType
 from kafkadur_sharing.errors import (
     ConnectionClosed,
     ForkedConnection,
@@ -310,6 +310,7 @@ class Connection:
         redelivery: Redelivery | None = None,
         strict_order: bool = False,
         key_lanes: int | None = None,
+        scope: Scope = "subscription",
         name: str | None = None,
         session: Session | None = None,
         priority: int = 0,
@@ -327,7 +328,9 @@ class Connection:
         shared subscription. `start`, `header_types`, `redelivery` (attempts, back-off, dead letters) and
         `strict_order` (of a type with an order: what comes later waits for a message that was rolled back,
         until it is settled) count when the subscription is created, as does `key_lanes` (of a key-ordered
-        subscription: how many members can share one partition). `name` is shown to people.
+        subscription: how many members can share one partition) and `scope` (of a serial subscription:
+        members take turns on all partitions together, or with "partition" on each by itself: then several
+        work in parallel). `name` is shown to people.
         Of a priority subscription the attached member with the highest `priority` holds the lane, the first
         attached among equals; it keeps it when a better one comes, unless that one has `preempt`: then the
         holder hands out nothing more and gives the lane away when everything is settled.
@@ -365,6 +368,7 @@ class Connection:
             redelivery=redelivery or Redelivery(),
             strict_order=strict_order,
             key_lanes=key_lanes,
+            scope=scope,
         )
         request = Request(key=self._key(durable, shared), definition=definition)
         decoding = Decoding(key=key_deserializer, value=value_deserializer, display=str(request.key))

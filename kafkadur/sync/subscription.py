@@ -457,13 +457,15 @@ def _one_by_one(
     With a window of one each only after the one before was acknowledged; else it ends early.
     """
     member, verdicts, messages = (chunk.member, chunk.verdicts, chunk.messages)
+    group, lane = (chunk.lease.group, chunk.lease.lane)
     single, holding = (member.window == 1, member.holding)
+    filling = range(start if single else end - 1, end if member.own_turns else 0)
     for index in range(start, end):
         try:
             verdicts[index] = HANDED
         except IndexError:
             return
-        held = member.frozen or member.closing or member.paused or (member.withheld and chunk.lease.lane)
+        held = group.frozen or member.closing or member.paused or (group.withheld and lane)
         if held or index >= len(messages):
             with contextlib.suppress(IndexError):
                 verdicts[index] = FRESH
@@ -471,6 +473,8 @@ def _one_by_one(
         chunk.handed = index + 1
         if holding is not None:
             holding.hand_out(chunk, index, index + 1)
+        if index in filling:
+            member.filled()
         yield make(chunk, index, messages[index])
         if single and verdicts[index] not in (ACKED, SENT):
             return

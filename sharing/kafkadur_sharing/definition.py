@@ -20,6 +20,9 @@ HeaderType = Literal["str", "int", "float", "bool", "bytes"]
 #: Where a new subscription starts: behind what the topic holds, or before it.
 Start = Literal["latest", "earliest"]
 
+#: What passes from member to member when a turn is over: all partitions, or each by itself.
+Scope = Literal["subscription", "partition"]
+
 #: Most lanes of keys a partition can have.
 MOST_LANES: Final = 64
 
@@ -88,6 +91,8 @@ class Definition:
     redelivery: Redelivery = field(default_factory=Redelivery)
     #: Whether what comes later waits for a message that was rolled back (types with an order).
     strict_order: bool = False
+    #: Of a serial subscription: whether members take turns on all partitions together, or on each by itself.
+    scope: Scope = "subscription"
     #: Of a key-ordered subscription: how many members can share a partition, each with its share of the keys.
     #: None: it is chosen when the subscription is created. It never changes, nor does what a key's share is.
     key_lanes: int | None = None
@@ -121,12 +126,23 @@ class Definition:
                 "A shared subscription has no order that could be strict.",
                 remedy="use exclusive, priority, serial or key-ordered",
             )
+        if self.scope not in get_args(Scope):
+            raise IllegalState(
+                f"Turns cannot have the scope {self.scope!r}.",
+                remedy="use scope='subscription' or scope='partition'",
+            )
+        if self.scope != "subscription" and self.type is not SubscriptionType.SERIAL:
+            raise IllegalState(
+                f"A subscription of type {self.type} has no turns that could have a scope.",
+                remedy="use type serial, or leave scope out",
+            )
 
     @property
-    def policy(self) -> tuple[int, int, int, int, int]:
+    def policy(self) -> tuple[int, int, int, int, int, int]:
         """What scripts need.
 
-        Most attempts (0: no limit), back-off, longest back-off (ms), strict order, lanes a partition.
+        Most attempts (0: no limit), back-off, longest back-off (ms), strict order, lanes a partition, turns
+        of each partition's own.
         """
         chosen = self.redelivery
         return (
@@ -135,6 +151,7 @@ class Definition:
             round(chosen.max_backoff.total_seconds() * 1000),
             int(self.strict_order),
             self.lanes,
+            int(self.scope == "partition"),
         )
 
     @property
@@ -171,6 +188,7 @@ class Definition:
             "redelivery": self.redelivery.to_record(),
             "strict_order": self.strict_order,
             "key_lanes": self.key_lanes,
+            "scope": self.scope,
         }
 
     @classmethod
@@ -201,6 +219,7 @@ class Definition:
                 redelivery=Redelivery.from_record(record.get("redelivery")),
                 strict_order=record.get("strict_order") is True,
                 key_lanes=_number(record, "key_lanes"),
+                scope="partition" if record.get("scope") == "partition" else "subscription",
             )
         except ValueError as error:
             raise IllegalState(

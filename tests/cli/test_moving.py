@@ -11,10 +11,19 @@ from kafkadur import InvalidSelector, Redelivery, SubscriptionActive
 from kafkadur.admin import Admin
 from kafkadur.pytest_plugin import TopicFactory
 from kafkadur.settings import settings
+from kafkadur_sharing.definition import Scope
 from tests.cli.conftest import Run
 
 LIMIT_S = 20.0
 TYPES = ("shared", "serial", "key-ordered")
+KINDS: tuple[tuple[str, Scope], ...] = (
+    ("shared", "subscription"),
+    ("exclusive", "subscription"),
+    ("priority", "subscription"),
+    ("serial", "subscription"),
+    ("serial", "partition"),
+    ("key-ordered", "subscription"),
+)
 
 
 def received(
@@ -285,11 +294,13 @@ def test_a_retroactive_selector_brings_back_what_the_old_one_skipped(run: Run, t
     assert "nothing to change" in run("sub", "alter", "d").err
 
 
-@pytest.mark.parametrize("kind", ["shared", "exclusive", "priority", "serial", "key-ordered"])
-def test_paused_subscription_hands_nothing_out(run: Run, topic: str, kind: str) -> None:
+@pytest.mark.parametrize(("kind", "scope"), KINDS)
+def test_paused_subscription_hands_nothing_out(run: Run, topic: str, kind: str, scope: Scope) -> None:
     with (
         kafkadur.sync.Connection(settings({"client_id": "c"})) as connection,
-        connection.subscribe(topic, durable="d", type=kind, start="earliest", window=2) as subscription,
+        connection.subscribe(
+            topic, durable="d", type=kind, scope=scope, start="earliest", window=2
+        ) as subscription,
     ):
         first = subscription.receive(timeout=LIMIT_S)
         assert first is not None
@@ -327,12 +338,14 @@ def test_from_a_consumer_group_and_back(run: Run, topic: str) -> None:
 
 
 @pytest.mark.usefixtures("client_id")
-@pytest.mark.parametrize("kind", ["shared", "exclusive", "priority", "serial", "key-ordered"])
-def test_drained_while_members_stay(run: Run, topic: str, kind: str) -> None:
+@pytest.mark.parametrize(("kind", "scope"), KINDS)
+def test_drained_while_members_stay(run: Run, topic: str, kind: str, scope: Scope) -> None:
     """What is not in hands is given back uncounted, what is can be settled; then everything goes on."""
     with (
         kafkadur.sync.Connection(settings({})) as connection,
-        connection.subscribe(topic, durable="d", type=kind, start="earliest", name="Ada") as subscription,
+        connection.subscribe(
+            topic, durable="d", type=kind, scope=scope, start="earliest", name="Ada"
+        ) as subscription,
     ):
         held = [subscription.receive(timeout=LIMIT_S) for _ in range(2)]
         ended = run("sub", "drain", "d", "--timeout", "0.3")

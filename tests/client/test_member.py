@@ -88,7 +88,6 @@ class Driver:
             orphaned=(),
             standing=Standing.ACTIVE,
             held=None,
-            asked=(),
             paused=False,
             grace_ms=0,
         )

@@ -56,6 +56,8 @@ class Policy(NamedTuple):
     strict: int = 0
     #: shares of the keys of a partition (key-ordered)
     lanes: int = 1
+    #: 1: each partition has a turn of its own (serial)
+    own_turns: int = 0
 
     def wait(self, attempts: int) -> int:
         """Longest back-off after so many attempts, ms; the shortest is half of it."""
@@ -92,7 +94,7 @@ class Place:
     ready: dict[int, Mark] = field(default_factory=dict[int, Mark])
     #: of ready ones whose back-off was chosen by the scripts: when they may be due, earliest and latest
     unsure: dict[int, tuple[int, int]] = field(default_factory=dict[int, tuple[int, int]])
-    #: who holds all leases on this lane of keys
+    #: who holds all leases on this lane, if it is one of keys or has a turn of its own
     keeper: str = ""
 
     @property
@@ -144,7 +146,10 @@ class Model:
     def __init__(self, starts: Iterable[int], *, kind: str, policy: Policy) -> None:
         self.kind = kind
         self.policy = policy
-        self.lane = kind in IN_ORDER
+        self.in_order = kind in IN_ORDER
+        self.own_turns = bool(policy.own_turns)
+        #: one member holds all
+        self.lane = self.in_order and not self.own_turns
         #: each place is a lane of keys with a keeper of its own
         self.keyed = kind == "key-ordered"
         #: who holds the lanes
@@ -216,6 +221,13 @@ class Model:
 
     def hold(self, seen: str, said: Exchange | None, caller: str, ended: set[int], now: int) -> None:
         """Take in who holds the lanes now, and check that it may; `ended`: leases that are no more."""
+        if self.own_turns:
+            drained = [] if said is None else [part.partition for part in said.parts if part.drained]
+            for token in ended:
+                assert self.leases[token].lane
+                assert self.leases[token].partition in drained, "a lease ended that had no reason to"
+                assert self.successors(caller), "nobody waits for it"
+                self.end(token, How.UNREAD, now)
         if not self.lane:
             return
         offered = said is not None and said.offer
@@ -259,11 +271,29 @@ class Model:
             if self.leases[token].partition == partition:
                 self.end(token, how, now)
 
-    def keep(self, lane: int) -> None:
-        """A lane of keys that nobody keeps any more is given to who is to keep it."""
+    def keep(self, lane: int, caller: str = "") -> None:
+        """A lane that nobody keeps any more is given to who is to keep it."""
         place = self.places[lane]
-        if self.keyed and place.keeper not in self.members:
+        if place.keeper in self.members:
+            return
+        if self.keyed:
             place.keeper = self.keeper_to_be(lane)
+        elif self.own_turns:  # members are spread over partitions
+            names = list(self.members)
+            at = lane % len(names) if names else 0
+            there = [name for name in names[at:] + names[:at] if name == caller or name in self.heard]
+            place.keeper = there[0] if there else ""
+
+    def pass_on(self, part: PartitionReport, name: str, now: int) -> None:
+        """The keeper gives a lane up; if it has a turn, it ends when somebody waits for what there is."""
+        place = self.places[part.partition]
+        if place.keeper != name or not part.drained:
+            return
+        if self.own_turns and not (self.successors(name) and self._deliverable(part, now)):
+            return
+        for token in [t for t, x in self.leases.items() if x.partition == part.partition]:
+            self.end(token, How.UNREAD, now)
+        place.keeper = self.successors(name)[0] if self.own_turns else ""
 
     # -- verdicts
 
@@ -321,7 +351,7 @@ class Model:
         if lease.due > now:  # its holder still waited for it
             how = How.UNREAD
         # what comes in order comes at once, unless it holds back what comes later
-        delay = -1 if how == UNCLEAN and (not self.lane or self.policy.strict) else 0
+        delay = -1 if how == UNCLEAN and (not self.in_order or self.policy.strict) else 0
         if how == UNCLEAN and lease.end > max(place.avail, lease.start):
             place.seen = max(place.seen, lease.end)
         self.give_back(token, [o for o in lease.open if o < place.avail], how, delay, now)
@@ -354,13 +384,9 @@ class Model:
         for part in said.parts:
             self._verdicts(part, refused, now)
             self.touch(part.partition, now)
-            place = self.places[part.partition]
-            if self.keyed and part.drained and place.keeper == name:
-                for token in [t for t, x in self.leases.items() if x.partition == part.partition]:
-                    self.end(token, How.UNREAD, now)
-                place.keeper = ""
+            self.pass_on(part, name, now)
         for part in said.parts:
-            self.keep(part.partition)
+            self.keep(part.partition, name)
         return sorted(refused)
 
     def _verdicts(self, part: PartitionReport, refused: set[int], now: int) -> None:
@@ -435,9 +461,8 @@ class Model:
 
     def _check_served(self, p: int, caller: str, grown: set[int], position: int, now: int, span: int) -> None:
         """Check that a lane's holder was given what it can be given."""
-        if not (self.lane and self.holder == caller) and not (
-            self.keyed and self.places[p].keeper == self.keeper_to_be(p) == caller
-        ):
+        keeps = self.places[p].keeper == caller and (self.own_turns or self.keeper_to_be(p) == caller)
+        if not (self.holder == caller if self.lane else keeps and self.kind != "shared"):
             return
         mine = [x for t, x in self.leases.items() if x.member == caller and t not in self.orphans]
         here = [x for x in mine if x.partition == p]
@@ -463,7 +488,7 @@ class Model:
         if extended:
             assert lease.lane, "only a lane's horizon moves"
             assert view.horizon <= min(positions[lease.partition], lease.end) + span
-            if self.keyed:
+            if not self.lane:
                 self._check_keeper(lease)
             self._take(lease, range(lease.end, view.horizon))
         elif view.horizon < lease.end:  # what was never handed out at its end is granted no more
@@ -473,7 +498,10 @@ class Model:
 
     def _check_keeper(self, lease: Held) -> None:
         assert lease.member == self.places[lease.partition].keeper, "granted to somebody who does not keep it"
-        assert lease.member == self.keeper_to_be(lease.partition), "granted though it is to be drained"
+        if self.keyed:
+            assert lease.member == self.keeper_to_be(lease.partition), "granted though it is to be drained"
+        else:
+            self._check_turn(lease)
         here = [x for t, x in self.leases.items() if x.partition == lease.partition and t not in self.orphans]
         assert {x.member for x in here} == {lease.member}, "two members hold leases on one lane"
 
@@ -516,7 +544,7 @@ class Model:
             assert lanes == [lease], "two lanes on one partition"
         if self.lane:
             self._check_holder(lease, caller)
-        elif self.keyed:
+        elif self.kind != "shared":
             assert view.member == caller
             assert lane or exceptions
             self._check_keeper(lease)
@@ -535,10 +563,12 @@ class Model:
             assert list(self.members) == [lease.member], "an exclusive lane has one holder"
         holders = {x.member for t, x in self.leases.items() if t not in self.orphans}
         assert holders == {lease.member}, "two members hold leases"
+        self._check_turn(lease)
+
+    def _check_turn(self, lease: Held) -> None:
         if self.kind == "serial" and self.successors(lease.member):
-            assert lease.end <= self.places[lease.partition].avail, (
-                "what is not written yet may be the next one's"
-            )
+            end = lease.end
+            assert end <= self.places[lease.partition].avail, "what is not written yet may be the next one's"
 
     def _grant_exceptions(self, lease: Held, marks: int, held: list[tuple[int, int]], now: int) -> None:
         ready = self.places[lease.partition].ready

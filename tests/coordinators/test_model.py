@@ -41,11 +41,6 @@ class Life(RuleBasedStateMachine):
     url = ""
     kind = "shared"
 
-    @property
-    def lane(self) -> bool:
-        """Whether one member at a time holds it."""
-        return self.kind in IN_ORDER
-
     def __init__(self) -> None:
         super().__init__()
         self.members: list[Member] = []
@@ -64,6 +59,7 @@ class Life(RuleBasedStateMachine):
         waits=st.sampled_from(WAITS),
         strict=st.integers(0, 1),
         lanes=st.integers(1, 3),
+        own_turns=st.integers(0, 1),
         span=st.sampled_from((8, 8, 30)),
         members=st.integers(0, 3),
     )
@@ -74,11 +70,15 @@ class Life(RuleBasedStateMachine):
         waits: tuple[int, int],
         strict: int,
         lanes: int,
+        own_turns: int,
         span: int,
         members: int,
     ) -> None:
         keyed = self.kind == "key-ordered"
-        policy = Policy(most, *waits, strict if self.lane else 0, lanes if keyed else 1)
+        own_turns = own_turns if self.kind == "serial" else 0
+        policy = Policy(
+            most, *waits, strict if self.kind in IN_ORDER else 0, lanes if keyed else 1, own_turns
+        )
         starts = [start for start in starts for _ in range(policy.lanes)]
         self.span = span
         self.world = World(self.url, type_=self.kind, partitions=len(starts))
@@ -104,7 +104,7 @@ class Life(RuleBasedStateMachine):
             self.sequence, self.now = reply[1], reply[3]
         ended = set(self.model.leases) - {view.token for view in seen.leases}
         assert all(self.model.leases[token].member == caller for token in ended)
-        self.model.hold(self.world.field("holder") if self.lane else "", said, caller, ended, seen.now)
+        self.model.hold(self.world.field("holder") if self.model.lane else "", said, caller, ended, seen.now)
         self.model.follow(seen, caller=caller, positions=positions, span=0 if said is None else said.span)
         self.model.compare(seen)
         known = self.world.coordinator.peek(self.world.address)
@@ -237,12 +237,12 @@ class Life(RuleBasedStateMachine):
         span = 0 if leaving else self.span
         touched = data.draw(st.lists(st.sampled_from(sorted(self.model.places)), unique=True, max_size=3))
         touched += sorted(self.asked.get(member.id, set()) - set(touched))
-        offer = self.lane and not leaving and data.draw(st.booleans())
+        offer = self.model.in_order and not leaving and data.draw(st.booleans())
         parts = [self._report(member, p, data, leaving=leaving, offer=offer) for p in touched]
         ask = data.draw(st.integers(0, 3)) == 0
         said = member.build(*parts, credit=0 if leaving else credit, span=span, ask=ask)
         if offer:
-            said = member.last = said._replace(offer=True)
+            said = member.last = said._replace(offer=self.model.lane)
         self._send(member, said, forget=data.draw(st.integers(0, 5)) == 0)
 
     def _report(
@@ -253,14 +253,15 @@ class Life(RuleBasedStateMachine):
         returned: list[Returned] = []
         done: list[int] = []
         position = -1
-        drained = p in self.asked.get(member.id, ()) and data.draw(st.booleans())
+        drained = p in self.asked.get(member.id, ()) or (offer and self.model.own_turns)
+        drained = drained and data.draw(st.booleans())
         for token in [t for t, g in member.grants.items() if g.partition == p]:
             lease = self.model.leases.get(token)
             if lease is None or token in self.model.orphans:
                 grant = member.grants[token]  # it went: everything said of it is refused
                 settled.append(Settled(token, (grant.start, grant.horizon)))
                 continue
-            if (offer or drained) and lease.lane:
+            if ((offer and self.model.lane) or drained) and lease.lane:
                 position = self._judge_all_handed_out(lease, avail, data, settled, returned)
                 continue
             if lease.due > self.now:  # it is not handed out yet
@@ -393,7 +394,8 @@ class Life(RuleBasedStateMachine):
         kept = {p for p in touched if self.model.places[p].keeper == member.id}
         passing = {p for p in kept if self.model.keeper_to_be(p) != member.id}
         assert set(reply.asked) == (passing if self.model.keyed else set())
-        active = self.model.keyed or (self.lane and self.model.holder == member.id)
+        each = self.model.keyed or self.model.own_turns
+        active = each or (self.model.lane and self.model.holder == member.id)
         asked = active and self.kind == "priority" and bool(self.model.successors(member.id))
         assert reply.standing == (Standing.ASKED if asked else Standing(int(active)))
         assert reply.horizons == {t: x.end for t, x in mine.items() if x.lane and x.partition in touched}
@@ -407,6 +409,7 @@ class Life(RuleBasedStateMachine):
         for state in reply.partitions:
             place = self.model.places[state.partition]
             assert (state.avail, state.floor) == (place.avail, place.floor)
+            assert (state.standing is Standing.STANDBY) == (not each or place.keeper != member.id)
             view = self.world.partition(state.partition)
             waiting = [run.due for run in view.runs if run.token == 0]
             if waiting:

@@ -8,8 +8,8 @@
 --              settled:  { token, { start, end, start, end, ... }, blob start, blob }  blob '' if there is none
 --              returned: { token, start, end, how (0-2 of redelivery.lua), delay ms (-1: as the policy says) }
 --              done:     tokens whose offsets all have their verdict
---              drained:  1: this lane of keys is given up: nothing of it is in the application's hands, nor will be
---                        until the reply is there
+--              drained:  1: this lane of keys is given up, or this lane that has a turn of its own is offered: nothing
+--                        of it is in the application's hands, nor will be until the reply is there
 --              expired:  unsettled offsets of this report's that Kafka does not keep any more; they are counted
 --         12 1: the lanes are offered: nothing of them is in the application's hands, nor will be until the reply
 -- Reply    head, 5 highest token now, 6 ask for presence again in ms (-1: all are heard),
@@ -18,15 +18,16 @@
 --            with tokens above ARGV[1][8]
 --            (stretch: start, end, start, end, ... of a lease of kind 'runs', else empty),
 --          9 horizons { token, horizon } of lanes, 10 refused tokens (fenced; nothing was changed for them),
---         11 partitions { partition, base, next, avail, floor, ms until the next exception is due (-1: none) },
+--         11 partitions { partition, base, next, avail, floor, ms until the next exception is due (-1: none),
+--            0: another member keeps this lane, 1: this one does, 2: it does and is to drain it: another one is to
+--            keep it, or nobody while it is paused },
 --         12 partitions to watch,
 --         13 partitions to touch next: leases of members who are gone, or of this one, are still to be seen there,
 --         14 ms until leases are granted again,
 --         15 lanes: 0 stands by, 1 holds them, 2 holds them and is asked to offer them,
 --         16 tokens held, if the lanes were offered or one was given up (else empty)
---         17 touched lanes of keys that another member is to keep, or nobody while it is paused: to be drained
---         18 1: the subscription is paused: nothing is to be handed out
---         19 ms until a session may have ended: whoever looks then ends it (-1: there is no other member)
+--         17 1: the subscription is paused: nothing is to be handed out
+--         18 ms until a session may have ended: whoever looks then ends it (-1: there is no other member)
 -- Codes    OK, STALE (an older exchange than the last applied), FENCED (the member is not attached any more),
 --          INVALID (a verdict outside its lease, a partition named twice or more than 16; nothing was changed),
 --          and those of context.lua
@@ -189,6 +190,17 @@ local function standing(ctx, me, lane)
   return ctx.row.type == 'priority' and lane_successor(ctx, me) and 2 or 1
 end
 
+--- the same of one lane that has a keeper
+local function keeping(ctx, me, pt)
+  if pt.keeper ~= me.id then
+    return 0
+  end
+  if is_keyed(ctx) then
+    return (ctx.row.paused == '1' or keeper_to_be(ctx, pt) ~= me) and 2 or 1
+  end
+  return ctx.row.paused == '1' and #me.tokens > 0 and 2 or 1
+end
+
 local request = cmsgpack.unpack(ARGV[1])
 local ctx, code = open(request)
 if code ~= 'OK' then
@@ -210,10 +222,10 @@ for i, part in ipairs(parts) do
   end
 end
 
-local lane, keyed = is_lane(ctx) and me.kind == '', is_keyed(ctx)
+local lane, kept = is_lane(ctx) and me.kind == '', is_keyed(ctx) or has_own_turns(ctx)
 local offered, given_up = lane and request[12] == 1, false
 for _, part in ipairs(parts) do
-  given_up = given_up or keyed and part[7] == 1
+  given_up = given_up or kept and part[7] == 1
 end
 local again = -1
 if request[6] > me.exchange then
@@ -221,12 +233,13 @@ if request[6] > me.exchange then
   if not leases then
     return head(ctx, 'INVALID')
   end
+  local was_full = me.credit == 0
   me.exchange, me.refused = request[6], refused
   me.expiry = ctx.now + me.ttl
   me.credit = math.max(request[7] - unseen(ctx, me, request[8]), 0)
   me.silent = 0
   touch_member(ctx, me)
-  if not lane and not keyed then
+  if not lane and not kept then
     set_hungry(me)
   end
   if ctx.next_expiry <= ctx.now or request[9] == 1 then
@@ -236,8 +249,10 @@ if request[6] > me.exchange then
     apply(ctx, pt, parts[i], leases)
     adopt_orphans(ctx, pt)
     bound_bitmap(ctx, pt)
-    if parts[i][7] == 1 and keyed then
+    if parts[i][7] == 1 and is_keyed(ctx) then
       give_up_lane(ctx, pt, me)
+    elseif parts[i][7] == 1 and kept and ctx.now >= ctx.grace then
+      pass_own_turn(ctx, pt, me, parts[i][3])
     end
   end
   if offered and ctx.now >= ctx.grace then
@@ -249,23 +264,26 @@ if request[6] > me.exchange then
   end
   local freed = false
   for i, pt in ipairs(touched) do
-    serve(ctx, pt, parts[i][3], request[10], offered)
+    serve(ctx, pt, parts[i][3], request[10], offered or parts[i][7] == 1)
     if me.alone == -1 - pt.p and #me.tokens == 0 then -- what it was kept free for is gone
       me.alone, freed = 0, true
     end
   end
   for i, pt in ipairs(touched) do
     if freed then -- what it did not get until now
-      serve(ctx, pt, parts[i][3], request[10], offered)
+      serve(ctx, pt, parts[i][3], request[10], offered or parts[i][7] == 1)
     end
-    if not lane and not keyed then
+    if not lane and not kept then
       settle_watch(ctx, pt.p, me)
     end
     save_partition(pt)
   end
+  if was_full and me.credit > 0 and has_own_turns(ctx) then
+    ask_the_full(ctx)
+  end
   if lane then
     lane_holder(ctx) -- also when no partition was touched: who is chosen must be woken
-  elseif not keyed then
+  elseif not kept then
     adopt_unwatched(ctx, me)
   end
   save_members(ctx)
@@ -273,12 +291,9 @@ if request[6] > me.exchange then
   close(ctx)
 end
 
-local by_partition, horizons, states, asked = {}, {}, {}, {}
+local by_partition, horizons, states = {}, {}, {}
 for i, pt in ipairs(touched) do
   by_partition[pt.p] = pt
-  if keyed and pt.keeper == me.id and (ctx.row.paused == '1' or keeper_to_be(ctx, pt) ~= me) then
-    asked[#asked + 1] = pt.p
-  end
   if pt.lane ~= 0 then
     local l = load_lease(ctx, pt.lane)
     if l and l.member == me.id then
@@ -286,7 +301,7 @@ for i, pt in ipairs(touched) do
     end
   end
   local due = pt.xd < 0 and -1 or math.max(pt.xd - ctx.now, 0)
-  states[i] = { pt.p, pt.base, pt.next, pt.avail, floor_of(pt), due }
+  states[i] = { pt.p, pt.base, pt.next, pt.avail, floor_of(pt), due, kept and keeping(ctx, me, pt) or 0 }
 end
 local rank = rank_of(ctx, me.id) or 0
 local told, untold = new_leases(ctx, me, request[8], by_partition)
@@ -317,9 +332,8 @@ reply[11] = states
 reply[12] = me.watches
 reply[13] = left_over
 reply[14] = math.max(ctx.grace - ctx.now, 0)
-reply[15] = keyed and 1 or standing(ctx, me, lane)
+reply[15] = kept and 1 or standing(ctx, me, lane)
 reply[16] = (offered or given_up) and me.tokens or {}
-reply[17] = asked
-reply[18] = ctx.row.paused == '1' and 1 or 0
-reply[19] = #ctx.ranks > 1 and math.max(ctx.next_expiry - ctx.now, 0) or -1
+reply[17] = ctx.row.paused == '1' and 1 or 0
+reply[18] = #ctx.ranks > 1 and math.max(ctx.next_expiry - ctx.now, 0) or -1
 return reply

@@ -3,8 +3,18 @@
 local CHOOSE = { exclusive = choose_exclusive, priority = choose_priority, serial = choose_serial }
 local SUCCESSOR = { priority = preempting, serial = next_in_turn }
 
+--- Is the turn each partition's own (policy[6], scope 'partition')? Not while somebody holds the whole subscription.
+local function has_own_turns(ctx)
+  if ctx.own_turns == nil then
+    local first = ctx.ranks[1] and load_member(ctx, ctx.ranks[1])
+    ctx.own_turns = ctx.row.type == 'serial' and ctx.policy[6] == 1 and not (first and first.kind == 'whole')
+  end
+  return ctx.own_turns
+end
+
+--- Do all lanes have one holder?
 local function is_lane(ctx)
-  return CHOOSE[ctx.row.type] ~= nil
+  return CHOOSE[ctx.row.type] ~= nil and not has_own_turns(ctx)
 end
 
 --- the holder of the lanes; chosen anew when it is gone

@@ -1,6 +1,6 @@
 --- When and how what was given back comes again: attempts, back-off, and how many may share a lease.
 -- The policy belongs to the definition: { most attempts (0: no limit), first back-off (ms), longest back-off (ms),
--- 1: strict order, lanes a partition (keyed.lua) }.
+-- 1: strict order, lanes a partition (keyed.lua), 1: each partition has a turn of its own (own_turns.lua) }.
 -- Marks of an offset: 32768 if it is a suspect (its last holder ended uncleanly, and it may be the reason), plus
 -- 2 * counted attempts, plus 1 if it may have been delivered before (redelivered).
 local SUSPECT = 32768

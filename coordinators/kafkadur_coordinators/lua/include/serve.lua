@@ -8,6 +8,7 @@ local MAX_GRANTS = 16 -- in one script call and partition
 --- @include "choose_shared"
 --- @include "lane"
 --- @include "keyed"
+--- @include "own_turns"
 
 local function serve(ctx, pt, position, span, offered)
   if ctx.now < ctx.grace or ctx.row.paused == '1' then
@@ -15,6 +16,10 @@ local function serve(ctx, pt, position, span, offered)
   end
   if is_keyed(ctx) then
     serve_keyed(ctx, pt, position, span)
+    return
+  end
+  if has_own_turns(ctx) then
+    serve_own_turn(ctx, pt, position, span, offered)
     return
   end
   local m = is_lane(ctx) and lane_holder(ctx)
