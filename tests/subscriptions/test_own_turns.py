@@ -164,7 +164,7 @@ async def test_a_member_that_leaves_gives_its_partitions_away(place: Place) -> N
     topic = two_partitions(place, 3)
     async with place.connect() as connection, await subscribe(connection, topic) as first:
         async with await subscribe(connection, topic) as second:
-            await ready(connection, "d", 1)
+            await ready(connection, "d", 2)
             kept, gone = await asyncio.gather(next_of(first), next_of(second))
         assert {number(kept), number(gone)} == {0, 1000}
         await kept.ack()
