@@ -13,7 +13,7 @@ from enum import StrEnum
 from kafkadur_coordinators.interface import LeaseView, MemberInfo, PartitionView, Run
 
 #: Kind of a lease that holds exceptions.
-RUNS = "runs"
+RUNS = ("runs", "ahead")
 
 
 class OffsetState(StrEnum):
@@ -217,7 +217,7 @@ def _covering(where: _Where) -> LeaseView | None:
         (
             lease
             for lease in where.leases
-            if lease.kind != RUNS and lease.start <= where.offset < lease.horizon
+            if lease.kind not in RUNS and lease.start <= where.offset < lease.horizon
         ),
         None,
     )
@@ -251,8 +251,8 @@ def in_flight(view: PartitionView, leases: Sequence[LeaseView], members: Mapping
     return sum(
         undecided(view, lease.start, min(lease.horizon, view.next, view.avail))
         for lease in held
-        if lease.kind != RUNS
-    ) + sum(run.end - run.start for run in view.runs if run.token in tokens)
+        if lease.kind not in RUNS
+    ) + sum(run.end - run.start for run in view.exceptions if run.token in tokens)
 
 
 def backlog(view: PartitionView, log: Log) -> int:

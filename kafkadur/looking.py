@@ -297,7 +297,7 @@ class Looking:
         topic = self._topics.describe(definition.topic)
         if topic.id != seen.content["topic_id"]:
             raise topic_changed(key, topic.name)
-        lanes, stuck = definition.lanes, {n: v for n, v in seen.views.items() if v.runs}
+        lanes, stuck = definition.lanes, {n: v for n, v in seen.views.items() if v.exceptions}
         ranges: dict[int, list[tuple[int, int]]] = {}
         for number, view in stuck.items():
             ranges.setdefault(number // lanes, []).extend(unsettled(view))
@@ -552,7 +552,7 @@ def _partition(
         in_flight=in_flight(view, leases, members),
         expired=view.expired,
         expiring=None if log is None else unsettled_before(view, log, soon),
-        exceptions=sum(run.end - run.start for run in view.runs),
+        exceptions=sum(run.end - run.start for run in view.exceptions),
         backlog=None if log is None else backlog(view, log),
         lag=None if log is None else lag(view, log),
         log_start=None if log is None else log.start,

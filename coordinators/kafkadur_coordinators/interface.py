@@ -75,6 +75,8 @@ class PartitionReport(NamedTuple):
     drained: int = 0
     #: unsettled offsets, settled with this report, that Kafka does not keep any more
     expired: int = 0
+    #: offsets that are not written yet and that the member can be promised, those it has included (shared)
+    ahead: int = 0
 
 
 class Exchange(NamedTuple):
@@ -110,7 +112,8 @@ class Grant(NamedTuple):
     attempts: int
     #: whether all of it may have been delivered before
     redelivered: bool
-    #: "range", "lane" (the horizon moves on while it is held) or "runs" (exceptions)
+    #: "range", "lane" (the horizon moves on while it is held), "runs" (exceptions) or "ahead" (single offsets
+    #: that are not written yet)
     kind: str
     #: offsets below this one may have been delivered before
     seen: int
@@ -141,6 +144,8 @@ class PartitionState(NamedTuple):
     due_ms: int
     #: of a lane that has a keeper of its own: whether this member is it
     standing: Standing = Standing.STANDBY
+    #: first offset at or beyond avail that is nobody's
+    free_from: int = 0
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -189,7 +194,8 @@ class ExchangeReply:
     orphaned: Sequence[int]
     #: ms until leases are granted again
     grace_ms: int
-    #: on a lane: whether this member holds it
+    #: on a lane: whether this member holds it; of a shared subscription ASKED: it is to give back what was
+    #: promised to it
     standing: Standing
     #: tokens held, as the answer to an offer; None: nothing was offered
     held: frozenset[int] | None
@@ -305,6 +311,11 @@ class PartitionView:
         return next((run for run in self.runs if run.start <= offset < run.end), None)
 
     @property
+    def exceptions(self) -> list[Run]:
+        """What is listed of the offsets below avail: the others are promised, or nobody's."""
+        return [run._replace(end=min(run.end, self.avail)) for run in self.runs if run.start < self.avail]
+
+    @property
     def unsettled(self) -> int:
         """Offsets below next that are not settled (leased or ready)."""
         return self.next - self.base - self.decided + sum(run.end - run.start for run in self.runs)
@@ -312,8 +323,7 @@ class PartitionView:
     @property
     def backlog(self) -> int:
         """Offsets known to be readable that are not settled."""
-        beyond = sum(max(run.end - max(run.start, self.avail), 0) for run in self.runs)
-        return max(self.avail - self.next, 0) + self.unsettled - max(self.next - self.avail, 0) - beyond
+        return max(self.avail - self.next, 0) + self.unsettled - max(self.next - self.avail, 0)
 
 
 class LeaseView(NamedTuple):

@@ -64,6 +64,8 @@ def place_of(view: PartitionView) -> Place:
     written is not said to wait.
     """
     end = max(view.base, min(view.next, view.avail))
+    if view.runs and view.runs[-1].end > view.avail:  # base came past what is promised
+        end = min(view.next, view.avail)
     waiting = [
         Waiting(
             run.start,

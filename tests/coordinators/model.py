@@ -8,6 +8,7 @@ state, so that the two can be compared.
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import NamedTuple
 
 from kafkadur_coordinators.interface import (
@@ -125,6 +126,8 @@ class Held:
     due: int = 0
     #: offsets that it was granted first
     size: int = 0
+    #: single offsets that were not written yet
+    ahead: bool = False
 
 
 @dataclass
@@ -372,7 +375,7 @@ class Model:
         assert said.number > member.exchange
         unseen = [x for t, x in self.leases.items() if t > said.have and self.holds(t, name, x.partition)]
         member.exchange = said.number
-        member.credit = max(said.credit - sum(x.size for x in unseen), 0)
+        member.credit = max(said.credit - sum(x.size for x in unseen if not x.ahead), 0)
         member.expiry, member.silent = now + member.session, 0
         refused = {
             token
@@ -408,8 +411,19 @@ class Model:
 
     # -- what the scripts chose
 
-    def follow(self, seen: Inspection, *, caller: str, positions: dict[int, int], span: int) -> None:
-        """Take in the grants that `seen` shows, and check that each of them was allowed."""
+    def follow(
+        self,
+        seen: Inspection,
+        *,
+        caller: str,
+        positions: dict[int, int],
+        span: int,
+        ahead: dict[int, int],
+    ) -> None:
+        """Take in the grants that `seen` shows, and check that each of them was allowed.
+
+        `ahead`: how many offsets the caller asked to be promised, by partition.
+        """
         grown = set[int]()
         views = {view.token: view for view in seen.leases}
         assert set(self.leases) <= set(views), "a lease ended that had no reason to"
@@ -428,6 +442,9 @@ class Model:
                 if run.token == token
                 for offset in range(run.start, run.end)
             ]
+            if view.kind == "ahead":
+                self._promise(view, [offset for offset, _ in held], caller, ahead.get(view.partition, 0))
+                continue
             self._grant(view, held, caller, seen.now, span)
             grown.add(token)
         for token in grown:
@@ -556,6 +573,42 @@ class Model:
             assert not any(x.alone for x in others), "granted beside a last attempt"
             assert not (lease.alone and others), "a last attempt was granted beside something else"
 
+    def _promise(self, view: LeaseView, offsets: list[int], caller: str, most: int) -> None:
+        assert self.kind == "shared"
+        assert view.member == caller, "promised to somebody who did not ask"
+        place = self.places[view.partition]
+        assert offsets
+        assert (offsets[0], offsets[-1] + 1, view.marks) == (view.start, view.horizon, 0)
+        assert offsets[0] >= place.avail, "it is there already"
+        mine = [x for t, x in self.leases.items() if x.member == caller and t not in self.orphans]
+        assert not any(x.alone for x in mine), "promised beside a last attempt"
+        there = {o for x in mine if x.partition == view.partition for o in x.open if o >= place.avail}
+        assert len(there) + len(offsets) <= most, "more than it asked for"
+        names = list(self.members)
+        sharing = sum(
+            p == view.partition
+            for p in (
+                [rank % len(self.places) for rank in range(len(names))]
+                if len(names) > len(self.places)
+                else range(len(self.places))
+            )
+        )
+        ordered = sorted(there | set(offsets))
+        assert all(b - a >= sharing for a, b in pairwise(ordered) if {a, b} & set(offsets)), "side by side"
+        lease = Held(
+            view.token, view.partition, caller, view.start, view.horizon, lane=False, open={}, ahead=True
+        )
+        lease.open = dict.fromkeys(offsets, FRESH)
+        self.leases[view.token] = lease
+
+    def free_from(self, partition: int) -> int:
+        """The first offset at or beyond avail that is nobody's."""
+        taken = {o for x in self.leases.values() if x.partition == partition for o in x.open}
+        offset = self.places[partition].avail
+        while offset in taken:
+            offset += 1
+        return offset
+
     def _check_holder(self, lease: Held, caller: str) -> None:
         assert lease.member == caller
         assert lease.member == self.holder, "granted to somebody who does not hold the lanes"
@@ -606,6 +659,8 @@ class Model:
             }
             assert ready == place.ready
             assert view.floor == place.floor
+            open_ = sum(o < place.avail for x in leased.values() for o in x)
+            assert view.backlog == open_ + len(ready)
             assert view.seen == place.seen, (view.seen, place)
 
 
@@ -634,15 +689,18 @@ def observe(
     settled: set[int] = set()
     leased: dict[int, dict[int, Mark]] = {}
     ready: dict[int, Mark] = {}
-    plain = [lease for lease in leases if lease.partition == view.partition and lease.kind != "runs"]
+    here = [lease for lease in leases if lease.partition == view.partition]
+    plain = [lease for lease in here if lease.kind not in {"runs", "ahead"}]
     known = {lease.token for lease in leases if lease.partition == view.partition}
     for offset in range(start, max(view.next, view.avail)):
         run = view.run_of(offset)
         if run is not None:
             mark = Mark(run.attempts, run.redelivered, run.due, run.suspect)
             if run.token == 0:
-                assert offset < view.avail, "an offset is ready that nobody has seen"
-                ready[offset] = mark
+                if offset < view.avail:
+                    ready[offset] = mark
+                else:
+                    assert mark == FRESH, "something is known of what nobody has seen"
             else:
                 assert run.token in known, "held under a token that is no more"
                 leased.setdefault(run.token, {})[offset] = mark

@@ -51,7 +51,7 @@ end
 local me = {
   id = ctx.caller, n = ctx.attached, expiry = ctx.now + request[7], credit = 0, exchange = 0, tokens = {}, silent = 0,
   name = request[6], refused = {}, ttl = request[7], watches = {}, kind = request[10], served = ctx.served + 1,
-  since = ctx.now, priority = request[11], preempt = request[12], alone = 0, suspect = 0,
+  since = ctx.now, priority = request[11], preempt = request[12], alone = 0, suspect = 0, ahead = 0,
 }
 ctx.served = ctx.served + 1
 ctx.members[me.id] = me

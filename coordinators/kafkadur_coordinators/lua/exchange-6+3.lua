@@ -4,13 +4,14 @@
 --          7 free credit, records     8 highest token the member has seen     9 1: ask for presence of the others
 --         10 span of a lane: window + unconfirmed budget, records
 --         11 touched partitions, each { partition, avail (-1: nothing new), position of the lane (-1: none),
---              settled, returned, done, drained, expired }
+--              settled, returned, done, drained, expired, ahead }
 --              settled:  { token, { start, end, start, end, ... }, blob start, blob }  blob '' if there is none
 --              returned: { token, start, end, how (0-2 of redelivery.lua), delay ms (-1: as the policy says) }
 --              done:     tokens whose offsets all have their verdict
 --              drained:  1: this lane of keys is given up, or this lane that has a turn of its own is offered: nothing
 --                        of it is in the application's hands, nor will be until the reply is there
 --              expired:  unsettled offsets of this report's that Kafka does not keep any more; they are counted
+--              ahead:    how many offsets that are not written yet the member can be promised here (shared)
 --         12 1: the lanes are offered: nothing of them is in the application's hands, nor will be until the reply
 -- Reply    head, 5 highest token now, 6 ask for presence again in ms (-1: all are heard),
 --          7 { rank, members, id of the next member },
@@ -20,11 +21,12 @@
 --          9 horizons { token, horizon } of lanes, 10 refused tokens (fenced; nothing was changed for them),
 --         11 partitions { partition, base, next, avail, floor, ms until the next exception is due (-1: none),
 --            0: another member keeps this lane, 1: this one does, 2: it does and is to drain it: another one is to
---            keep it, or nobody while it is paused },
+--            keep it, or nobody while it is paused, first offset at or beyond avail that is nobody's },
 --         12 partitions to watch,
 --         13 partitions to touch next: leases of members who are gone, or of this one, are still to be seen there,
 --         14 ms until leases are granted again,
---         15 lanes: 0 stands by, 1 holds them, 2 holds them and is asked to offer them,
+--         15 lanes: 0 stands by, 1 holds them, 2 holds them and is asked to offer them; shared: 2: it is to give back
+--            what was promised to it
 --         16 tokens held, if the lanes were offered or one was given up (else empty)
 --         17 1: the subscription is paused: nothing is to be handed out
 --         18 ms until a session may have ended: whoever looks then ends it (-1: there is no other member)
@@ -115,6 +117,7 @@ local function check(ctx, me, parts)
 end
 
 local function apply(ctx, pt, part, leases)
+  local before = pt.avail
   pt.avail = math.max(pt.avail, part[2])
   pt.expired = pt.expired + part[8]
   for _, v in ipairs(part[4]) do
@@ -144,6 +147,7 @@ local function apply(ctx, pt, part, leases)
       end_lease(ctx, pt, leases[token], 1)
     end
   end
+  note_reached(pt, before)
 end
 
 --- records granted to the member since it wrote this request: they take up credit it did not know was taken
@@ -152,7 +156,7 @@ local function unseen(ctx, me, have)
   for _, token in ipairs(me.tokens) do
     if token > have then
       local l = load_lease(ctx, token)
-      records = records + (l and l.records or 0)
+      records = records + (l and l.kind ~= 'ahead' and l.records or 0)
     end
   end
   return records
@@ -165,7 +169,7 @@ local function new_leases(ctx, me, have, touched)
       local l = load_lease(ctx, token)
       if l then
         local pt = touched[l.p]
-        if l.kind ~= 'runs' then
+        if not in_runs(l) then
           out[#out + 1] = { l.token, l.p, l.s, l.e, l.marks, l.kind, l.seen, {}, 0, 0 }
         elseif pt then -- a lease of exceptions is told when its partition is touched: what it holds stands there
           out[#out + 1] = { l.token, l.p, l.s, l.e, l.marks, l.kind, l.seen, (stretch_of(pt, l.s, l.e, token)), l.alone,
@@ -181,6 +185,9 @@ end
 
 --- Does the member hold the lanes, and is somebody better waiting for them?
 local function standing(ctx, me, lane)
+  if me.alone < 0 and me.ahead > 0 then
+    return 2
+  end
   if not lane or ctx.holder ~= me.id then
     return 0
   end
@@ -275,6 +282,9 @@ if request[6] > me.exchange then
     end
     if not lane and not kept then
       settle_watch(ctx, pt.p, me)
+      if ctx.now >= ctx.grace and ctx.row.paused ~= '1' then
+        promise(ctx, pt, me, parts[i][9])
+      end
     end
     save_partition(pt)
   end
@@ -301,7 +311,8 @@ for i, pt in ipairs(touched) do
     end
   end
   local due = pt.xd < 0 and -1 or math.max(pt.xd - ctx.now, 0)
-  states[i] = { pt.p, pt.base, pt.next, pt.avail, floor_of(pt), due, kept and keeping(ctx, me, pt) or 0 }
+  states[i] = { pt.p, pt.base, pt.next, pt.avail, floor_of(pt), due, kept and keeping(ctx, me, pt) or 0,
+    first_free(pt) }
 end
 local rank = rank_of(ctx, me.id) or 0
 local told, untold = new_leases(ctx, me, request[8], by_partition)

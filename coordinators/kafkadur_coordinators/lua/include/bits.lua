@@ -102,6 +102,23 @@ local function decide_range(pt, s, e)
   pt.bit_len = math.max(pt.bit_len, math.ceil(j / 8) * 8)
 end
 
+--- Nothing at or above offset `from` is decided any more; below it nothing changes.
+local function undecide_from(pt, from)
+  local n = bit_length(pt)
+  if pt.base >= from then
+    pt.base = from
+    redis.call('DEL', pt.bits_key)
+    pt.bit_len, pt.origin = 0, from - from % 8
+  elseif from < pt.origin + n then
+    local i = from - pt.origin
+    local left = redis.call('GETRANGE', pt.bits_key, 0, math.floor(i / 8))
+    local last = string.byte(left, #left)
+    left = string.sub(left, 1, #left - 1) .. string.char(last - last % 2 ^ (8 - i % 8))
+    redis.call('SET', pt.bits_key, left)
+    pt.bit_len = #left * 8
+  end
+end
+
 --- the offset behind the last one-bit of `blob`, whose first bit is offset `from`; `from` if it has none
 local function blob_end(from, blob)
   for i = #blob, 1, -1 do

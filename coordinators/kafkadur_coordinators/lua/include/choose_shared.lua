@@ -18,12 +18,13 @@ local function choose_shared(ctx, pt, marks)
       kept = (id == ctx.caller or is_heard(ctx, id)) and m or kept -- who may be dead must not use the attempt up
     elseif m.alone == 0 and m.credit > 0 and #m.tokens < MAX_LEASES and (id == ctx.caller or is_heard(ctx, id)) then
       local rank = rank_of(ctx, id)
+      local working = #m.tokens > m.ahead
       if (last and #m.tokens > 0) or (suspects and m.suspect ~= 0) then
         idle = idle or last and m or nil
       elseif last or rank and at_home(ctx, pt.p, rank) then
         chosen = chosen or m
         count = count + 1
-      elseif #m.tokens == 0 then
+      elseif not working then
         idle = idle or m
       end
     end
@@ -40,6 +41,7 @@ local function choose_shared(ctx, pt, marks)
   if not kept and not chosen and idle then -- it gets nothing more until what it holds is settled
     idle.alone = -1 - pt.p
     touch_member(ctx, idle)
+    want_wake(ctx, idle.id)
   end
   return not kept and chosen or nil, 1
 end

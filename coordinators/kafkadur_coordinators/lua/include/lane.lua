@@ -124,7 +124,7 @@ local function pass_turn(ctx, me, touched, positions)
   for _, pt in ipairs(touched) do
     by_partition[pt.p] = pt
   end
-  me.tokens, me.alone, me.suspect = {}, 0, 0
+  me.tokens, me.alone, me.suspect, me.ahead = {}, 0, 0, 0
   for _, token in ipairs(tokens) do
     local l = load_lease(ctx, token)
     if l and by_partition[l.p] then

@@ -1,9 +1,9 @@
 --- One touched partition: its state, its leases, settling and giving back.
 -- A packed lease is an array: 1 partition, 2 start, 3 horizon (exclusive), 4 member id, 5 marks of its
--- offsets (runs.lua), 6 kind: 'range' (fixed horizon), 'lane' (extended while it is held) or 'runs' (exceptions: of
--- [start, horizon) it holds the runs with its token), 7 records it was granted, 8 offsets below this one may
--- have been delivered before, 9 1: the last attempt of a suspect, alone (redelivery.lua), 10 when it is due (ms, 0:
--- now).
+-- offsets (runs.lua), 6 kind: 'range' (fixed horizon), 'lane' (extended while it is held), 'runs' (exceptions: of
+-- [start, horizon) it holds the runs with its token) or 'ahead' (as runs, of what is not written yet: ahead.lua),
+-- 7 records it was granted, 8 offsets below this one may have been delivered before, 9 1: the last attempt of a
+-- suspect, alone (redelivery.lua), 10 when it is due (ms, 0: now).
 local IN_ORDER = { exclusive = true, priority = true, serial = true }
 local CONVERT_BITS = 65536
 local CONVERT_RUNS = 256 -- in one script call: the next one goes on
@@ -59,6 +59,11 @@ local function load_lease(ctx, token)
   return l or nil
 end
 
+--- Does it hold runs with its token, not all of [start, horizon)?
+local function in_runs(l)
+  return l.kind == 'runs' or l.kind == 'ahead'
+end
+
 local function save_lease(l)
   redis.call('HSET', KEYS[3], text(l.token), cmsgpack.pack({
     l.p, l.s, l.e, l.member, l.marks, l.kind, l.records, l.seen, l.alone, l.due,
@@ -81,7 +86,7 @@ local function settle_range(pt, l, s, e)
   if run_count(pt) > 0 then
     run_change(pt, s, e, l.token, function() return nil end)
   end
-  if l.kind ~= 'runs' then
+  if not in_runs(l) then
     decide_range(pt, s, e)
   end
 end
@@ -110,7 +115,7 @@ local function settle_blob(pt, l, from, blob)
     end
     i = i + #stay / RUN_SIZE
   end
-  if l.kind ~= 'runs' then
+  if not in_runs(l) then
     decide_blob(pt, from, blob, KEYS[6])
   end
 end
@@ -128,7 +133,8 @@ local function give_back(ctx, pt, l, s, e, how, delay)
       return m, math.max(how < 2 and due or 0, due_after(ctx, m, s, delay)), 0
     end)
   end
-  if l.kind == 'runs' then
+  if in_runs(l) then
+    pt.vacated = pt.vacated or e > pt.avail
     return
   end
   if how == 0 and e >= pt.next and next_decided(pt, math.max(s, pt.base), pt.next) == pt.next then
@@ -164,7 +170,7 @@ local function end_lease(ctx, pt, l, how)
     give_back(ctx, pt, l, known, l.e, 0, 0)
   end
   local s = l.s
-  if how == 0 and l.kind ~= 'runs' then -- what is decided must not keep the rest from being as if never granted
+  if how == 0 and not in_runs(l) then -- what is decided must not keep the rest from being as if never granted
     local from = next_undecided(pt, math.max(s, pt.base), known) or known
     if run_count(pt) > 0 then -- before it may lie what was set aside under this token
       run_change(pt, s, from, l.token, function(marks, due) return marks, due, 0 end)
@@ -179,7 +185,9 @@ local function end_lease(ctx, pt, l, how)
   ctx.leases[l.token] = false
   local m = load_member(ctx, l.member)
   if m then
-    drop_token(m, l.token)
+    if drop_token(m, l.token) and l.kind == 'ahead' then
+      m.ahead = m.ahead - 1
+    end
     touch_member(ctx, m)
   end
 end
@@ -210,7 +218,7 @@ local function find_lease(ctx, p)
   local found = {}
   for i = 1, #all, 2 do
     local a = cmsgpack.unpack(all[i + 1])
-    if a[1] == p and a[6] ~= 'runs' then
+    if a[1] == p and not in_runs({ kind = a[6] }) then
       found[#found + 1] = load_lease(ctx, tonumber(all[i]))
     end
   end

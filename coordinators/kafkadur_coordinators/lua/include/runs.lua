@@ -118,8 +118,8 @@ local function run_change(pt, s, e, token, change)
 end
 
 --- Ready runs from the lowest offset on that one lease can take: first offset, end, marks; nil if there is none.
--- They have equal marks, lie near each other, are at most STRETCH_RUNS, and have `limit` records at most together,
--- and no more than most_together allows.
+-- They lie below avail and near each other, have equal marks, are at most STRETCH_RUNS, and have `limit` records at most
+-- together, and no more than most_together allows.
 -- Looks at every run only when something may be due, and then corrects pt.xd.
 local STRETCH_RUNS = 64
 local STRETCH_GAP = 1000
@@ -132,6 +132,10 @@ local function ready_stretch(ctx, pt, limit)
   local least, first, stop, marks, count = -1, nil, nil, nil, 0
   for i = 1, run_count(pt) do
     local s, e, m, due, token = run_at(pt, i)
+    if s >= pt.avail then -- promised to somebody who gave it back (ahead.lua), and not there yet
+      break
+    end
+    e = math.min(e, pt.avail)
     if token == 0 and due <= now then
       if first and (m ~= marks or s - stop > STRETCH_GAP or count == STRETCH_RUNS) then
         return first, stop, marks
@@ -153,6 +157,14 @@ local function ready_stretch(ctx, pt, limit)
     pt.xd = least
   end
   return first, stop, marks
+end
+
+--- What may lie between the avail before and now was nobody's: it is ready.
+local function note_reached(pt, before)
+  local n = run_count(pt)
+  if pt.avail > before and n > 0 and select(2, run_at(pt, n)) > before then
+    note_due(pt, 0)
+  end
 end
 
 --- start, end, start, end, ... of what [s, e) holds of a token, and how many offsets that is

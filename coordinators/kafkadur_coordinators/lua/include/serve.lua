@@ -1,16 +1,22 @@
 --- Who gets what next: one include a subscription type decides, everything else is the same for all.
 local MAX_LEASES = 64 -- a member holds at most so many, which bounds the cost of ending it
 local MAX_GRANTS = 16 -- in one script call and partition
+local MOST_AHEAD = 4 -- offsets that are not written yet, promised to one member of a shared subscription on one partition
 
 --- @include "choose_exclusive"
 --- @include "choose_priority"
 --- @include "choose_serial"
 --- @include "choose_shared"
+--- @include "ahead"
 --- @include "lane"
 --- @include "keyed"
 --- @include "own_turns"
 
 local function serve(ctx, pt, position, span, offered)
+  if pt.vacated then
+    pt.vacated = false
+    forget_vacated(ctx, pt)
+  end
   if ctx.now < ctx.grace or ctx.row.paused == '1' then
     return
   end

@@ -1,0 +1,119 @@
+--- Shared subscriptions: what is not written yet is promised to members that have come to the end of a partition, so that
+--- nobody need ask when it comes. A promise is a lease of single offsets at or beyond avail, every n-th one where n members
+--- share the partition: what comes is spread evenly. It takes up no credit, so its member gives it back as soon as it has
+--- no room for it. What was given back, and what nobody has asked for, is nobody's until avail passes it: then it is
+--- ready as any other offset. Decided as a place like every exception, promises never hold base back.
+
+--- members that share a partition
+local function sharers(ctx, p)
+  local count = 0
+  for rank = 0, #ctx.ranks - 1 do
+    if at_home(ctx, p, rank) then
+      count = count + 1
+    end
+  end
+  return math.max(count, 1)
+end
+
+--- first offset at or beyond avail that is nobody's
+local function first_free(pt)
+  for i = run_search(pt, pt.avail), run_count(pt) do
+    local s, _, _, _, token = run_at(pt, i)
+    if token == 0 then
+      return math.max(s, pt.avail)
+    end
+  end
+  return pt.next
+end
+
+--- What was given back at the very end is as if it had never been promised. Somebody who sees what comes is told of the
+--- rest.
+local function forget_vacated(ctx, pt)
+  local from, i = pt.next, run_count(pt)
+  while i > 0 and from > pt.avail do
+    local s, e, marks, due, token = run_at(pt, i)
+    if token ~= 0 or e ~= from then
+      break
+    end
+    from = math.max(s, pt.avail)
+    run_splice(pt, i, i + 1, run_text(s, from, marks, due, token))
+    i = i - 1
+  end
+  if from < pt.next then
+    undecide_from(pt, from)
+    pt.next = from
+  end
+  local watcher = redis.call('HGET', KEYS[5], pt.p)
+  if watcher then
+    want_wake(ctx, watcher)
+  end
+end
+
+--- The offsets at or beyond avail of which a member holds none, and no neighbour within `stride`, from the lowest on: at
+--- most `most` beside those that it has.
+local function choose_ahead(pt, tokens, stride, most)
+  local vacant, mine, count = {}, {}, 0
+  for i = run_search(pt, pt.avail), run_count(pt) do
+    local s, e, _, _, token = run_at(pt, i)
+    for o = math.max(s, pt.avail), e - 1 do
+      if tokens[token] then
+        mine[o], count = true, count + 1
+      elseif token == 0 then
+        vacant[#vacant + 1] = o
+      end
+    end
+  end
+  local chosen = {}
+  local function take(o)
+    if count + #chosen >= most then
+      return false
+    end
+    for near = o - stride + 1, o + stride - 1 do
+      if mine[near] then
+        return true
+      end
+    end
+    chosen[#chosen + 1], mine[o] = o, true
+    return true
+  end
+  for _, o in ipairs(vacant) do
+    take(o)
+  end
+  local o = pt.next
+  while take(o) do
+    o = o + 1
+  end
+  return chosen
+end
+
+--- Promises offsets of one partition to the caller; most: how many it is to have there, those it has included.
+local function promise(ctx, pt, me, most)
+  if most <= 0 or pt.next < pt.avail or me.alone ~= 0 or #me.tokens >= MAX_LEASES then
+    return
+  end
+  local tokens = {}
+  for _, token in ipairs(me.tokens) do
+    tokens[token] = true
+  end
+  local chosen = choose_ahead(pt, tokens, sharers(ctx, pt.p), math.min(most, MOST_AHEAD))
+  if #chosen == 0 then
+    return
+  end
+  local l = grant(ctx, pt, me, chosen[1], chosen[#chosen] + 1, 0, 'ahead')
+  l.records = #chosen
+  save_lease(l)
+  me.ahead = me.ahead + 1
+  for _, o in ipairs(chosen) do
+    if o < pt.next then
+      run_change(pt, o, o + 1, 0, function(marks, due)
+        return marks, due, l.token
+      end)
+    else
+      run_insert(pt, pt.next, o, 0, 0, 0)
+      run_insert(pt, o, o + 1, 0, 0, l.token)
+      decide_range(pt, pt.next, o + 1)
+      pt.next = o + 1
+    end
+  end
+  ready_stretch(ctx, pt, 1) -- that nobody's are there is no reason to come again
+end
