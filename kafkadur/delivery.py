@@ -44,6 +44,7 @@ class Lease:
     """
 
     __slots__ = (
+        "ahead",
         "alone",
         "attempts",
         "chunks",
@@ -66,6 +67,7 @@ class Lease:
         "start",
         "stretch",
         "token",
+        "withdrawn",
     )
 
     def __init__(
@@ -83,6 +85,7 @@ class Lease:
         seen: int,
         stretch: Sequence[int] = (),
         alone: bool = False,
+        ahead: bool = False,
     ) -> None:
         """A lease that holds nothing yet.
 
@@ -101,6 +104,9 @@ class Lease:
         self.seen = seen
         #: handed out only while nothing else is in the application's hands
         self.alone = alone
+        #: of offsets that are not written yet, promised; whether what is left of them goes back
+        self.ahead = ahead
+        self.withdrawn = False
         #: given up in order: nothing of it was in the application's hands
         self.retired = False
         #: what it holds as pairs; whether its records were given to their keys (key-ordered)

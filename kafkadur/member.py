@@ -44,6 +44,7 @@ from kafkadur.following import Following
 from kafkadur.holding import Holding
 from kafkadur.keyed import Keys, Parked, Record
 from kafkadur.live import Behind, LiveEnd
+from kafkadur.promises import FEW, MOST, give_back, promised, surplus
 from kafkadur.serialization import RAW
 from kafkadur.turn import LaneGroup, Turn
 from kafkadur_coordinators.interface import (
@@ -253,20 +254,18 @@ class Member:
         self._reset()
 
     def _reset(self) -> None:
-        self._number = 0
+        self._reset_leases()
+        self._reset_hands()
+        self._reset_exchanges()
+
+    def _reset_leases(self) -> None:
+        """Nothing is held, nothing is read."""
         self._have = 0
-        self._pending: Exchange | None = None
         self._standing = Standing.STANDBY
         #: lanes that pass together, by partition if each has a turn of its own
         self._groups: dict[int, LaneGroup] = {}
         #: partitions whose lanes the unanswered exchange offers
         self._offering: Collection[int] = ()
-        if self.holding is not None:
-            self.holding.clear()
-        #: who waits until a dead letter is written, by chunk (id) and index
-        self._burials: dict[tuple[int, int], Confirmation] = {}
-        self._carried = _Carried()
-        self._confirm: list[tuple[Chunk, Confirmation]] = []
         self._leases: dict[int, Lease] = {}
         #: leases whose record must be alone in the application's hands
         self._alone: set[int] = set()
@@ -279,21 +278,12 @@ class Member:
         #: lanes of keys that go to another member: nothing more of them is handed out
         self._draining: set[int] = set()
         self._wanting: dict[int, list[Lease]] = {}
+        #: partitions on which something came that was promised, since the last exchange
+        self._came: set[int] = set()
+        #: what is promised is to go back
+        self._asked_back = False
         self._feeds: dict[int, Feed] = {}
         self._point_feeds: dict[int, Feed] = {}
-        self._ready: deque[Chunk] = deque()
-        self._urgent: deque[Chunk] = deque()
-        self._active: list[Chunk] = []
-        #: records of leases that wait to be handed out
-        self._queued = 0
-        self._in_hands = 0
-        self._hands_bytes = 0.0
-        self._unconfirmed = 0
-        self._look_at: float | None = None
-        self._handed_since = 0
-        self._said: dict[int, int] = {}
-        self._blocked = False
-        self._hold: set[tuple[int, int]] = set()
         self._role = Role(rank=0, members=1, neighbour="")
         self._home: set[int] = set()
         self._watches: set[int] = set()
@@ -307,14 +297,41 @@ class Member:
         #: lanes whose avail was reported since they were claimed: only then does a death count all attempts
         self._warm: set[int] = set()
         self._expiry = Expiry()
+
+    def _reset_hands(self) -> None:
+        """Nothing waits for the application, nothing is in its hands."""
+        if self.holding is not None:
+            self.holding.clear()
+        #: who waits until a dead letter is written, by chunk (id) and index
+        self._burials: dict[tuple[int, int], Confirmation] = {}
+        self._ready: deque[Chunk] = deque()
+        self._urgent: deque[Chunk] = deque()
+        self._active: list[Chunk] = []
+        #: records of leases that wait to be handed out
+        self._queued = 0
+        self._in_hands = 0
+        self._hands_bytes = 0.0
+        self._unconfirmed = 0
+        self._handed_since = 0
+        self._blocked = False
+        self._hold: set[tuple[int, int]] = set()
+        self._mean_size = 100.0
+        self._free_credit = 0
+
+    def _reset_exchanges(self) -> None:
+        """Nothing was said; everything is to be."""
+        self._number = 0
+        self._pending: Exchange | None = None
+        self._carried = _Carried()
+        self._confirm: list[tuple[Chunk, Confirmation]] = []
+        self._look_at: float | None = None
+        self._said: dict[int, int] = {}
         self._touch: set[int] = set(range(self.partitions))
         self._wake_at: float | None = None
         self._force = True
         self._ask_presence = False
         self._last_ok = float("-inf")
         self._renew_at = float("-inf")
-        self._mean_size = 100.0
-        self._free_credit = 0
 
     def now(self) -> float:
         """Monotonic seconds."""
@@ -474,7 +491,12 @@ class Member:
     def _after_reading(self, news: bool) -> None:  # noqa: FBT001 - of this module
         if news:
             self.on_ready()
-        if self._wants_avail() or self._only_filtered() or (news and self._keeps_nothing()):
+        if (
+            self._wants_avail()
+            or self._only_filtered()
+            or (news and self._keeps_nothing())
+            or (self._came and self._pending is None and self._is_short())
+        ):
             self.poke()
 
     def _wants_avail(self) -> bool:
@@ -491,7 +513,7 @@ class Member:
         for partition, feed in self._feeds.items():
             if feed.position > feed.reported and self._free_credit > 0:
                 state = self._states.get(partition)
-                if state is None or state.next >= state.avail:
+                if state is None or (state.next >= state.avail and feed.position > state.free_from):
                     return True
         return False
 
@@ -568,6 +590,8 @@ class Member:
     def _fill_piece(self, lease: Lease, feed: Feed, start: int, end: int) -> bool:
         pieces, reached = feed.take(start, end)
         lease.fill = start
+        if lease.ahead and reached > start:
+            self._came.add(lease.partition)
         target = self._urgent if self.lane and not lease.lane else self._ready
         used_up, until = self._is_used_up(lease.attempts), self._expiry.rescued_before(lease.partition)
         buried: list[Chunk] = []
@@ -780,7 +804,8 @@ class Member:
 
     def _kept_from(self, state: PartitionState) -> int:
         """Records before this offset are of no use to this member, whoever gets the next lease."""
-        return state.base if self.turns else state.next  # a lane's horizon can be taken back
+        # a lane's horizon can be taken back; what is promised to nobody may be anybody's
+        return state.base if self.turns else min(state.next, state.free_from)
 
     def _gap(self, lease: Lease, start: int, end: int) -> None:
         if end > start:
@@ -1137,7 +1162,9 @@ class Member:
             and None not in others
             and bool(feeds or others)
             and not self._unserved
-            and not any(not lease.lane and lease.fill < lease.end for lease in self._leases.values())
+            and not any(
+                lease.fill < lease.end and not (lease.lane or lease.ahead) for lease in self._leases.values()
+            )
         )
         return Behind(lag=lag, at_end=at_end)
 
@@ -1349,6 +1376,8 @@ class Member:
         done: dict[int, list[int]] = {}
         opened: dict[int, int] = {}
         self._harvest(set(chosen), settled, returned, opened)
+        self._free_credit = 0 if self.closing else self._credit(sum(opened.values()))
+        self._return_promised(chosen, returned, opened)
         for token, lease in self._leases.items():
             if not lease.lane and lease.open - opened.get(token, 0) <= 0 and lease.partition in chosen:
                 done.setdefault(lease.partition, []).append(token)
@@ -1362,7 +1391,6 @@ class Member:
         self._number += 1
         for partition in chosen:
             self._said[partition] = self._number
-        self._free_credit = 0 if self.closing else self._credit(sum(opened.values()))
         self._handed_since = 0
         self._renew_at = now + self.session / 2
         ask, self._ask_presence = self._ask_presence, False
@@ -1375,6 +1403,52 @@ class Member:
             parts=[self._report(p, settled, returned, done) for p in chosen],
             offer=bool(self._offering) and not self.own_turns,
         )
+
+    # -- what is promised
+
+    def _to_keep(self) -> int:
+        """Promised offsets for which there is room."""
+        gone = self.closing or self.paused or self.resting or self._asked_back
+        return 0 if gone else self._free_credit
+
+    def _return_promised(
+        self, chosen: Collection[int], returned: dict[int, list[Returned]], opened: dict[int, int]
+    ) -> None:
+        self._came.clear()
+        for lease, count in surplus(self._leases.values(), self._to_keep()):
+            if lease.partition in chosen:
+                opened[lease.token] = opened.get(lease.token, 0) + count
+                returned.setdefault(lease.partition, []).extend(
+                    Returned(lease.token, start, end, int(How.UNREAD))
+                    for start, end in give_back(lease, count)
+                )
+
+    def _to_return(self) -> set[int]:
+        """Partitions of which more is promised than there is room for."""
+        return {lease.partition for lease, _ in surplus(self._leases.values(), self._to_keep())}
+
+    def _to_be_promised(self, partition: int) -> int:
+        """How many offsets that are not written yet this member can have of a partition."""
+        feed = self._feeds.get(partition)
+        if self.lane or self._takes is not None or feed is None or feed.unread != 0:
+            return 0
+        live = sum(feed.unread == 0 for feed in self._feeds.values())
+        return min(MOST, self._to_keep() // live)
+
+    def _is_short(self) -> bool:
+        """Whether next to nothing is left of what was promised where something came."""
+        left = dict.fromkeys(self._came, 0)
+        for lease in self._leases.values():
+            if lease.ahead and lease.partition in left:
+                left[lease.partition] += promised(lease)
+        return any(count <= FEW for count in left.values()) and self._to_keep() > FEW
+
+    def _withdraw(self, lease: Lease) -> None:
+        """What is left of a promise goes back: this member does not see what comes."""
+        lease.withdrawn = True
+        self._wanting[lease.partition].remove(lease)
+        self._touch.add(lease.partition)
+        self._force = True
 
     def _give_back_unread(
         self, chosen: Collection[int], returned: dict[int, list[Returned]], done: dict[int, list[int]]
@@ -1544,7 +1618,7 @@ class Member:
         if due or now >= self._renew_at:
             others |= set(range(self.partitions)) if self.lane else self._home | self._watches
         others |= {p for p, feed in self._feeds.items() if feed.position > feed.reported}
-        others |= self._ended()
+        others |= self._ended() | self._to_return()
         if self.own_turns:
             others |= {
                 p for p, group in self._groups.items() if self._turn_is_over(group)
@@ -1592,6 +1666,7 @@ class Member:
             done=done.get(partition, ()),
             drained=int(self._gives_up(partition)),
             expired=self._expiry.take_lost(partition),
+            ahead=self._to_be_promised(partition),
         )
 
     def _gives_up(self, partition: int) -> bool:
@@ -1632,7 +1707,7 @@ class Member:
             return 0
         if self._takes is not None:
             return self._scan_credit()
-        held = sum(lease.open for lease in self._leases.values()) - sending
+        held = sum(lease.open - promised(lease) for lease in self._leases.values()) - sending
         free = self.window - held
         by_bytes = int((self.window_bytes - held * self._mean_size) / max(self._mean_size, 1.0))
         if held <= 0:
@@ -1733,12 +1808,14 @@ class Member:
                 self._drain(reply.asked)
             self._take_grants(reply)
             if not self.lane:
+                self._asked_back = reply.standing is Standing.ASKED
                 self._judge_following(reply)
             self._force = self._force or bool(self._orphaned)
             self._follow()
             for partition in self._to_route(reply):
                 self._route(partition)
             self._recount()
+            self._force = self._force or bool(self._to_return())
             gone = [item for item in self._confirm if item[0].lease.lost]
             self._confirm = [item for item in self._confirm if not item[0].lease.lost]
             # what was read while this exchange was under way
@@ -1783,6 +1860,7 @@ class Member:
                 self._due[state.partition] = sent_at + state.due_ms / 1000 + _ROUNDING
             elif state.due_ms == 0:
                 self._unserved.add(state.partition)
+        self._touch |= set(reply.watches) - self._watches  # how far it was reported is to be known
         self._watches = set(reply.watches)
         self._orphaned |= set(reply.orphaned)
         if reply.silent_ms is not None:  # a silent member is looked at again before it is given up
@@ -1849,6 +1927,7 @@ class Member:
             seen=grant.seen,
             stretch=grant.stretch,
             alone=grant.alone,
+            ahead=grant.kind == "ahead",
         )
         if grant.due_ms:
             lease.not_before = self._monotonic() + grant.due_ms / 1000
@@ -1872,6 +1951,8 @@ class Member:
             feed = None
         if feed is not None:
             near = lease.start >= feed.kept_from
+        elif lease.ahead:
+            near = False
         else:  # the reader is about to start at the first lease, unless that lies far back
             state = self._states.get(lease.partition)
             begin = lanes.get(lease.partition, lease.start if state is None else state.next)
@@ -1881,6 +1962,9 @@ class Member:
             self._read_range(lease)
 
     def _read_range(self, lease: Lease) -> None:
+        if lease.ahead:
+            self._withdraw(lease)
+            return
         lease.point = True
         self._wanting[lease.partition].remove(lease)
         self._point_feeds[lease.token] = Feed(lease.fill)
@@ -1890,7 +1974,7 @@ class Member:
 
     def _judge_following(self, reply: ExchangeReply) -> None:
         for grant in reply.grants:
-            if grant.kind == "range":
+            if grant.kind in {"range", "ahead"}:
                 self._worth.granted(grant.partition, grant.records)
         for state in reply.partitions:
             self._worth.advanced(state.partition, state.next)
@@ -1926,7 +2010,8 @@ class Member:
                 self._force = True
                 continue
             starts = [lease.start for lease in self._wanting.get(partition, [])]
-            start = min(starts) if self.lane and starts else min([self._kept_from(state), *starts])
+            begin = min(self._kept_from(state), state.avail)  # what is promised may not be written yet
+            start = min(starts) if self.lane and starts else min([begin, *starts])
             self._follow_number += 1
             self._feeds[partition] = Feed(start, self._follow_number)
             self.reading.follow(partition, start, self._follow_number)
@@ -2052,7 +2137,7 @@ class Member:
         caught up and until it falls behind; `lag`: records that wait for this member, read or not;
         `followed`: partitions; `ranges_read` by themselves so far; `records_read` from Kafka so far, and
         `records_used`: those of them that leases took; `parked`: messages behind stuck keys of which only the
-        offsets are kept.
+        offsets are kept; `promised`: offsets of this member's alone that are not written yet.
         """
         with self.lock:
             self._recount()
@@ -2068,6 +2153,7 @@ class Member:
                 "records_read": self._read_records,
                 "records_used": self._used_records,
                 "parked": self._keys.parked,
+                "promised": sum(map(promised, self._leases.values())),
             }
 
 

@@ -191,6 +191,7 @@ class Life(RuleBasedStateMachine):
         member = data.draw(st.sampled_from(self.members))
         partitions = data.draw(st.lists(st.sampled_from(sorted(self.model.places)), unique=True))
         member.detach(*partitions)
+        self.model.heard = {m.id for m in self.members if m.channel in self.world.ears.channels}
         if member.id in self.model.members:
             self.model.leave(member.id, clean=True)
             for partition in partitions:
@@ -394,8 +395,10 @@ class Life(RuleBasedStateMachine):
             assert (grant.partition, grant.start, grant.horizon) == (lease.partition, lease.start, lease.end)
             assert (grant.alone, grant.due_ms) == (lease.alone, max(lease.due - self.script_now, 0))
             seen = self.model.places[grant.partition].seen
-            # of a shared subscription the reply that told of it first may be lost, and others have ended since
-            assert grant.seen == seen or grant.token in member.grants or (not lease.lane and grant.seen < seen)
+            # shared: the reply that told of it first may be lost, and others have ended since
+            assert (
+                grant.seen == seen or grant.token in member.grants or (not lease.lane and grant.seen < seen)
+            )
         touched = [part.partition for part in said.parts]
         offered = said.offer or any(part.drained for part in said.parts)
         assert reply.held == (frozenset(mine) if offered else None)

@@ -229,7 +229,7 @@ async def test_strict_order_withholds_what_is_later(place: Place, kind: str) -> 
         ) as subscription,
     ):
         one, two, three = await take(subscription, 3)
-        await two.rollback(delay=0.3)
+        await two.rollback(delay=1.0)
         await one.ack()
         await nothing(subscription)
         again = await next_of(subscription)

@@ -88,7 +88,7 @@ end
 
 --- Promises offsets of one partition to the caller; most: how many it is to have there, those it has included.
 local function promise(ctx, pt, me, most)
-  if most <= 0 or pt.next < pt.avail or me.alone ~= 0 or #me.tokens >= MAX_LEASES then
+  if most <= 0 or pt.next < pt.avail or me.alone ~= 0 or me.ahead >= MAX_LEASES then
     return
   end
   local tokens = {}

@@ -16,7 +16,7 @@ local function choose_shared(ctx, pt, marks)
       redis.call('ZREM', KEYS[4], id)
     elseif m.alone == -1 - pt.p then
       kept = (id == ctx.caller or is_heard(ctx, id)) and m or kept -- who may be dead must not use the attempt up
-    elseif m.alone == 0 and m.credit > 0 and #m.tokens < MAX_LEASES and (id == ctx.caller or is_heard(ctx, id)) then
+    elseif m.alone == 0 and m.credit > 0 and #m.tokens - m.ahead < MAX_LEASES and (id == ctx.caller or is_heard(ctx, id)) then
       local rank = rank_of(ctx, id)
       local working = #m.tokens > m.ahead
       if (last and #m.tokens > 0) or (suspects and m.suspect ~= 0) then
