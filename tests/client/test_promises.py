@@ -1,0 +1,73 @@
+"""What a member does with what it was promised: how much it keeps, and what goes back first."""
+
+import pytest
+
+from kafkadur.delivery import Lease
+from kafkadur.promises import give_back, promised, surplus
+from kafkadur.turn import LaneGroup
+
+
+def lease(token: int, *pairs: int, fill: int | None = None, ahead: bool = True) -> Lease:
+    made = Lease(
+        token=token,
+        incarnation=1,
+        partition=0,
+        start=pairs[0],
+        end=pairs[-1],
+        attempts=0,
+        redelivered=False,
+        lane=False,
+        group=LaneGroup(),
+        seen=0,
+        stretch=pairs,
+        ahead=ahead,
+    )
+    if fill is not None:
+        made.fill = fill
+    return made
+
+
+def test_what_was_read_is_no_promise_any_more() -> None:
+    assert promised(lease(1, 5, 6, 8, 9, 11, 12)) == 3
+    assert promised(lease(1, 5, 9)) == 4
+    assert promised(lease(1, 5, 9, fill=7)) == 2
+    assert promised(lease(1, 5, 9, ahead=False)) == 0
+
+
+@pytest.mark.parametrize(
+    ("count", "back", "left", "end"),
+    [
+        (0, [], 4, 13),
+        (1, [(12, 13)], 3, 9),
+        (2, [(8, 9), (12, 13)], 2, 7),
+        (3, [(6, 7), (8, 9), (12, 13)], 1, 6),
+        (4, [(5, 7), (8, 9), (12, 13)], 0, 5),
+        (9, [(5, 7), (8, 9), (12, 13)], 0, 5),
+    ],
+)
+def test_what_comes_last_goes_back_first(
+    count: int, back: list[tuple[int, int]], left: int, end: int
+) -> None:
+    held = lease(1, 5, 7, 8, 9, 12, 13)
+    assert give_back(held, count) == back
+    assert (promised(held), held.end) == (left, end)
+
+
+def test_what_was_read_stays() -> None:
+    held = lease(1, 5, 9, fill=7)
+    assert give_back(held, 9) == [(7, 9)]
+    assert (promised(held), held.end) == (0, 7)
+
+
+def test_what_there_is_no_room_for_goes_back() -> None:
+    first, second = lease(1, 5, 6, 8, 9), lease(2, 11, 12, 14, 15)
+    other = lease(3, 20, 25, ahead=False)
+    assert surplus([first, second, other], 4) == []
+    assert surplus([first, second, other], 3) == [(second, 1)]
+    assert surplus([first, second, other], 1) == [(second, 2), (first, 1)]
+
+
+def test_what_was_withdrawn_goes_back_whole_and_takes_no_room() -> None:
+    first, second = lease(1, 5, 6, 8, 9), lease(2, 11, 12, 14, 15)
+    first.withdrawn = True
+    assert surplus([first, second], 2) == [(first, 2)]
