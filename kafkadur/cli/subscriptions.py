@@ -107,6 +107,8 @@ def _show_definition(call: Call, found: SubscriptionInfo) -> None:
         ("topic", definition.topic),
         ("started at", definition.start),
     ]
+    if definition.scope == "partition":
+        facts.append(("turns", "on each partition by itself"))
     if definition.selector is not None:
         facts.append(("selector", definition.selector))
     if definition.header_types:

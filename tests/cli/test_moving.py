@@ -294,6 +294,26 @@ def test_a_retroactive_selector_brings_back_what_the_old_one_skipped(run: Run, t
     assert "nothing to change" in run("sub", "alter", "d").err
 
 
+def test_turns_get_another_scope(run: Run, topic: str) -> None:
+    before = [n for n, _ in received(topic, kind="serial", most=3)]
+    altered = run("sub", "alter", "d", "--scope", "partition")
+    assert "each partition with its own turns" in altered.err + altered.out
+    assert "on each partition by itself" in run("sub", "info", "d").out
+    with (
+        kafkadur.sync.Connection(settings({})) as connection,
+        connection.subscribe(topic, durable="d", type="serial", scope="partition") as subscription,
+    ):
+        seen: list[int] = []
+        for _ in range(7):
+            delivery = subscription.receive(timeout=LIMIT_S)
+            assert delivery is not None
+            seen.append(int(delivery.value or b"-1"))
+            delivery.ack()
+    assert sorted([*before, *seen]) == list(range(10))
+    assert run("sub", "alter", "d", "--type", "shared").code == 0, "what has no turns has no scope"
+    assert "no turns" in run("sub", "alter", "d", "--scope", "partition").err
+
+
 @pytest.mark.parametrize(("kind", "scope"), KINDS)
 def test_paused_subscription_hands_nothing_out(run: Run, topic: str, kind: str, scope: Scope) -> None:
     with (

@@ -1,4 +1,4 @@
-"""What is promised to members of a shared subscription comes without a question, evenly; nothing hangs on it."""
+"""What is promised to members of a shared subscription comes without a question; nothing hangs on it."""
 
 import asyncio
 from collections import Counter
