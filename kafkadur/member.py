@@ -9,14 +9,14 @@ readers' (`readers.py`).
 
 from __future__ import annotations
 
+import itertools
 import logging
-import re
 import threading
 from bisect import bisect_left
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
-from itertools import pairwise, repeat
+from itertools import pairwise
 from typing import Protocol
 
 from confluent_kafka import Message
@@ -30,9 +30,7 @@ from kafkadur.delivery import (
     OVERDUE,
     REJECTED,
     RELEASED,
-    RETURNED,
     ROLLED_BACK,
-    SENT,
     Chunk,
     Lease,
 )
@@ -41,8 +39,9 @@ from kafkadur.expiry import Expiry
 from kafkadur.feed import Feed, Piece, ReadBatch
 from kafkadur.filtering import Takes
 from kafkadur.following import Following
+from kafkadur.harvest import Harvest, has_verdicts, held
 from kafkadur.holding import Holding
-from kafkadur.keyed import Keys, Parked, Record
+from kafkadur.key_lanes import KeyLanes
 from kafkadur.live import Behind, LiveEnd
 from kafkadur.promises import FEW, MOST, give_back, promised, surplus
 from kafkadur.serialization import RAW
@@ -58,15 +57,11 @@ from kafkadur_coordinators.interface import (
     PartitionState,
     Returned,
     Role,
-    Settled,
     Standing,
 )
 from kafkadur_sharing.definition import Definition, SubscriptionType
 from kafkadur_sharing.errors import Fenced, KafkadurError, LeaseLost
-from kafkadur_sharing.keys import SLOTS, key_slot
 
-#: Above so many ranges of one lease a bitmap is sent.
-MOST_RANGES = 20
 #: An acknowledgement waits for its exchange at most so long, seconds.
 CONFIRM_WITHIN = 0.05
 #: Part of the byte window above which a chunk is cut, so that a mean record size says enough.
@@ -77,8 +72,6 @@ _ROUNDING = 0.002
 _APART_MS = 10
 #: Spans of a lane, in records, for which the horizon is not extended ahead of time.
 _SMALL_SPAN = 512
-#: Records that wait for another one of their key at most, before a member reads no further.
-MOST_BEHIND = 100_000
 #: Offsets that are read ahead at most for the sake of a selector.
 MOST_SCANNED = 50_000
 #: Records over which the part that a selector takes is averaged.
@@ -87,9 +80,6 @@ _LATELY = 100_000
 _JUDGE_EVERY = 0.05
 #: Up to so many members that take turns read on while others have theirs: each uses an eighth of it.
 _READ_ALONG = 8
-_ACKS = re.compile(b"[" + bytes((ACKED, DEAD)) + b"]+")
-_OTHERS = re.compile(b"[" + bytes((ROLLED_BACK, RELEASED, OVERDUE)) + b"]")
-_GONE = (SENT, RETURNED)
 _OPEN = bytes((HANDED, ACKED, ROLLED_BACK, RELEASED, REJECTED, DEAD, OVERDUE))
 _FORGET = bytes.maketrans(_OPEN, bytes((LOST,)) * len(_OPEN))
 _RELEASE = bytes.maketrans(bytes((HANDED, REJECTED)), bytes((RELEASED, RELEASED)))
@@ -246,7 +236,8 @@ class Member:
         #: how often leases were lost: what was taken for the application before may be stale
         self.losses = 0
         self._follow_number = 0
-        self._parked_token = 0
+        #: tokens of what a key-ordered subscription has read again
+        self._again = itertools.count(-1, -1)
         #: which partitions are worth reading as a whole (shared)
         self._worth = Following(window=window)
         #: records that came from Kafka, those of them that leases took; ranges that were read by themselves
@@ -269,14 +260,10 @@ class Member:
         self._leases: dict[int, Lease] = {}
         #: leases whose record must be alone in the application's hands
         self._alone: set[int] = set()
-        #: the keys of a key-ordered subscription, and the records that wait for their turn
-        self._keys = Keys(self._monotonic)
-        #: records that were read for a lane and not yet sorted in
-        self._arrived: dict[int, list[Record]] = {}
-        #: what was parked and is being read again: key, offsets, what was read, by a (negative) token
-        self._parked: dict[int, tuple[object, list[Parked], dict[int, Message]]] = {}
-        #: lanes of keys that go to another member: nothing more of them is handed out
-        self._draining: set[int] = set()
+        #: lanes of keys (key-ordered)
+        self._lanes = KeyLanes(
+            lanes=self.definition.lanes, monotonic=self._monotonic, gap=self._gap, tokens=self._again
+        )
         self._wanting: dict[int, list[Lease]] = {}
         #: partitions on which something came that was promised, since the last exchange
         self._came: set[int] = set()
@@ -532,7 +519,7 @@ class Member:
         if any(self._starves(lease) for lease in list(self._leases.values())):
             return 0
         feeds = list(self._feeds.items())
-        return sum(feed.buffered for p, feed in feeds if p not in self._draining) + self._queued
+        return sum(feed.buffered for p, feed in feeds if p not in self._lanes.draining) + self._queued
 
     def _starves(self, lease: Lease) -> bool:
         if (lease.lane and not self.turns) or lease.point or lease.fill >= lease.end:
@@ -545,7 +532,7 @@ class Member:
         feed = self._feeds[partition]
         wanting = self._wanting.get(partition, [])
         news = False
-        if partition in self._draining:
+        if partition in self._lanes.draining:
             return False
         if (
             partition in self._offering
@@ -573,7 +560,7 @@ class Member:
     def _fill(self, lease: Lease, feed: Feed) -> bool:
         """Give a lease what was read for it; returns whether a block became ready."""
         news = False
-        if self.keyed and lease.partition in self._draining:
+        if self.keyed and lease.partition in self._lanes.draining:
             return False
         while lease.fill < lease.end:
             start, end = lease.stretch[0] if lease.stretch else (lease.fill, lease.end)
@@ -584,7 +571,7 @@ class Member:
                 lease.stretch.popleft()
                 lease.fill = lease.stretch[0][0] if lease.stretch else lease.end
         if self.keyed:
-            self._sort_in(lease.partition)
+            self._lanes.sort_in(lease.partition, self._leases.values())
         return news
 
     def _fill_piece(self, lease: Lease, feed: Feed, start: int, end: int) -> bool:
@@ -597,7 +584,7 @@ class Member:
         buried: list[Chunk] = []
         self._used_records += sum(len(piece[0]) for piece in pieces)
         if lease.point and self.keyed:
-            pieces = list(self._of_lane(pieces, lease.partition))
+            pieces = list(self._lanes.of_lane(pieces, lease.partition))
         taken = pieces if self._takes is None else self._filtered(pieces)
         for messages, first, offsets in taken if start >= until else _cut(taken, until):
             given_up = used_up or first < until
@@ -606,8 +593,7 @@ class Member:
             self._mean_size += (size / len(messages) - self._mean_size) * 0.1
             if self.keyed and not given_up:
                 where = range(first, first + len(messages)) if offsets is None else offsets
-                arrived = self._arrived.setdefault(lease.partition, [])
-                arrived += map(Record, repeat(lease), where, messages)
+                self._lanes.arrive(lease, messages, where)
             else:
                 chunks = self._chunks(lease, messages, first, offsets, size)
                 (buried if given_up else target).extend(chunks)
@@ -637,68 +623,17 @@ class Member:
             if lease.partition == lane.partition
         )
 
-    def _of_lane(self, pieces: Iterable[Piece], lane: int) -> Iterable[Piece]:
-        """Those of the records whose keys belong to a lane."""
-        lanes = self.definition.lanes
-        share = lane % lanes
-        for messages, first, offsets in pieces:
-            where = list(range(first, first + len(messages))) if offsets is None else offsets
-            kept = [
-                index
-                for index, message in enumerate(messages)
-                if key_slot(message.key(), where[index]) * lanes // SLOTS == share
-            ]
-            if kept:
-                at = [where[index] for index in kept]
-                yield [messages[index] for index in kept], at[0], at
-
-    def _sort_in(self, lane: int) -> None:
-        """Give what was read to the keys, in the order of offsets, when nothing before it is missing."""
-        arrived = self._arrived.get(lane, [])
-        exceptions = [x for x in self._leases.values() if x.partition == lane and not x.lane]
-        fresh = [lease for lease in exceptions if not lease.sorted]
-        if not (arrived or fresh) or any(lease.fill < lease.end for lease in exceptions):
-            return
-        self._keys.look()
-        for record in sorted(arrived, key=lambda record: record.offset):
-            self._keys.add(record)
-        self._arrived.pop(lane, None)
-        there = {record.offset for record in arrived}
-        for lease in fresh:
-            lease.sorted = True
-            self._keys.give_up_expected(
-                lambda key, offset, lease=lease: (
-                    self._is_of(key, lane)  # type: ignore[misc]  # a bound argument
-                    and offset not in there
-                    and any(start <= offset < end for start, end in lease.spans)
-                )
-            )
-
     def _read_parked(self) -> None:
         """Have what was parked, and comes next of its key, read again."""
-        for key, parked in self._keys.take_wanted():
-            self._parked_token -= 1
-            self._parked[self._parked_token] = (key, parked, {})
-            lane, end = parked[0].lease.partition, parked[-1].offset + 1
+        for lane, start, end, token in self._lanes.to_read_again():
             if self.reading is not None:
-                self.reading.read_range(lane, parked[0].offset, end, self._parked_token)
+                self.reading.read_range(lane, start, end, token)
 
     def _add_parked(self, token: int, messages: list[Message], reached: int) -> bool:
         """As `add_range_records`, for what was parked."""
         with self.lock:
-            found = self._parked.get(token)
-            if found is None:
-                return False
-            key, parked, read = found
-            wanted = {item.offset for item in parked}
-            read |= {m.offset() or 0: m for m in messages if m.offset() in wanted}
-            more = reached <= parked[-1].offset
+            more = self._lanes.take_again(token, messages, reached)
             if not more:
-                del self._parked[token]
-                for item in parked:
-                    if item.offset not in read and not item.lease.lost:
-                        self._gap(item.lease, item.offset, item.offset + 1)
-                self._keys.supply(key, parked, read)
                 self._read_parked()
         if not more:
             self.on_ready()
@@ -709,9 +644,9 @@ class Member:
         """As `next_block`: records of one lease whose keys are free."""
         if self.closing or self.failed is not None:
             return None
-        self._keys.look()
+        self._lanes.keys.look()
         self._read_parked()
-        record = self._keys.first(alone=bool(self._alone))
+        record = self._lanes.keys.first(alone=bool(self._alone))
         if record is not None and not self.may_dispatch():
             self._blocked = True
             return None
@@ -726,14 +661,14 @@ class Member:
         if room <= 0:
             self._idle()
             return None
-        records = self._keys.take(1 if lease.alone else room)
+        records = self._lanes.keys.take(1 if lease.alone else room)
         messages, offsets = [record.message for record in records], [record.offset for record in records]
         chunk = Chunk(self, lease, messages, offsets[0], offsets, size=sum(map(len, messages)))
         end = len(records)
         chunk.verdicts[:] = bytes((HANDED,)) * end
         chunk.handed = chunk.taken = end
         self._active.append(chunk)
-        self._keys.hand_out(records, chunk)
+        self._lanes.keys.hand_out(records, chunk)
         self._in_hands += end
         self._hands_bytes += chunk.weight * end
         self._handed_since += end
@@ -743,38 +678,18 @@ class Member:
         return chunk, 0, end
 
     def _drain(self, asked: Collection[int]) -> None:
-        """Lanes that another member is to keep: what was not handed out of them is not any more."""
-        for lane in set(asked) - self._draining:
-            self._draining.add(lane)
-            self._arrived.pop(lane, None)
-            for lease in self._leases.values():
-                if lease.partition == lane:
-                    self._keys.drop_waiting(lease)
+        """Lanes that another member is to keep."""
+        self._lanes.drain(asked, self._leases)
         if asked:
             self._touch |= set(asked)
             self._force = self._force or any(self._is_drained(lane) for lane in asked)
 
     def _is_drained(self, lane: int) -> bool:
-        if lane not in self._draining:
+        if lane not in self._lanes.draining:
             return False
         chunks = [chunk for chunk in self._active if chunk.lease.partition == lane]
         # in this order: a verdict may be given in between, and must not be left behind
-        return not any(map(_held, chunks)) and not any(map(self._has_verdicts, chunks))
-
-    def _close_lane(self, lane: int) -> None:
-        """A lane was given up, or lost: forget its keys."""
-        self._draining.discard(lane)
-        self._arrived.pop(lane, None)
-        self._keys.close_lane(lambda key: self._is_of(key, lane))
-
-    def _is_of(self, key: object, lane: int) -> bool:
-        """Whether a key (`Record.key`) belongs to a lane."""
-        if not isinstance(key, tuple):
-            return False
-        partition, what = key
-        offset, name = (what, None) if isinstance(what, int) else (0, what)
-        lanes = self.definition.lanes
-        return bool((partition, key_slot(name, offset) * lanes // SLOTS) == divmod(lane, lanes))
+        return not any(map(held, chunks)) and not any(map(has_verdicts, chunks))
 
     # -- selectors
 
@@ -970,7 +885,7 @@ class Member:
         """Whether a record may be handed out though there is one that has to be alone in the hands."""
         if lease.alone:
             return not self._holds_any()
-        return again and not any(_held(chunk) for chunk in self._active if chunk.lease.alone)
+        return again and not any(held(chunk) for chunk in self._active if chunk.lease.alone)
 
     def next_block(self, limit: int) -> tuple[Chunk, int, int] | None:
         """Take the next records for the application: chunk, first index, end index; None: nothing now.
@@ -1145,13 +1060,13 @@ class Member:
 
     def _behind(self) -> Behind:
         """What waits for this member, and whether nothing does."""
-        feeds = {p: feed for p, feed in self._feeds.items() if p not in self._draining}
+        feeds = {p: feed for p, feed in self._feeds.items() if p not in self._lanes.draining}
         unread = [feed.unread for feed in feeds.values()]
         lag = sum(filter(None, unread)) // self.definition.lanes  # a lane has its share of what is there
         lag += sum(feed.buffered for feed in feeds.values())
         lag += sum(len(chunk.messages) - chunk.handed for chunk in [*self._ready, *self._urgent])
         if self.keyed:
-            lag += self._keys.free + self._keys.behind + sum(map(len, self._arrived.values()))
+            lag += self._lanes.waiting
         others = self._read_by_others(feeds)
         lag += sum(max(state.avail - state.next, 0) for state in others if state is not None)
         at_end = (
@@ -1173,7 +1088,7 @@ class Member:
         matter: Collection[int] = self._home | self._watches
         if self.lane:
             matter = self._to_follow() if self.keyed else range(self.partitions)
-        return [self._states.get(p) for p in matter if p not in feeds and p not in self._draining]
+        return [self._states.get(p) for p in matter if p not in feeds and p not in self._lanes.draining]
 
     def _idle(self) -> None:
         """The application waits: what it settled frees its window as soon as it is sent."""
@@ -1183,7 +1098,7 @@ class Member:
                 self._poke()
         if self._pending is not None:
             return
-        if any(self._has_verdicts(chunk) for chunk in self._active):
+        if any(has_verdicts(chunk) for chunk in self._active):
             self._force = True
         self._force = self._force or bool(self._asked_for()) or bool(self._ended())
 
@@ -1192,7 +1107,7 @@ class Member:
         if self._blocked and self.may_dispatch():
             self._blocked = False
             return True
-        ripe = self._keys.next_at
+        ripe = self._lanes.keys.next_at
         return ripe is not None and ripe <= self._monotonic()
 
     def _room(self, weight: float) -> int:
@@ -1217,9 +1132,9 @@ class Member:
         """Count again what is in the application's hands: verdicts given since the last exchange leave it."""
         hands, size, settled = 0, 0.0, 0
         for chunk in self._active:
-            held = _held(chunk)
-            hands += held
-            size += held * chunk.weight
+            count = held(chunk)
+            hands += count
+            size += count * chunk.weight
             settled += chunk.verdicts.count(ACKED, chunk.low, chunk.handed)
             settled += chunk.verdicts.count(DEAD, chunk.low, chunk.handed)
         self._in_hands, self._hands_bytes = hands, size
@@ -1330,7 +1245,7 @@ class Member:
             at = min(at, self._wake_at)
         if self._due:
             at = min(at, *self._due.values())
-        if (ripe := self._keys.next_at) is not None:
+        if (ripe := self._lanes.keys.next_at) is not None:
             at = min(at, ripe)
         if self.holding is not None and (overdue_at := self.holding.next_at) is not None:
             at = min(at, overdue_at)
@@ -1352,7 +1267,7 @@ class Member:
                 quiet
                 and (self._wake_at is None or now < self._wake_at)
                 and all(now < at for at in self._due.values())
-                and not any(self._has_verdicts(chunk) for chunk in self._active)
+                and not any(has_verdicts(chunk) for chunk in self._active)
             ):
                 return None
             self._force = False
@@ -1360,31 +1275,24 @@ class Member:
             self._pending = exchange
             return exchange
 
-    @staticmethod
-    def _has_verdicts(chunk: Chunk) -> bool:
-        verdicts, low, handed = chunk.verdicts, chunk.low, chunk.handed
-        quiet = verdicts.count(HANDED, low, handed) + verdicts.count(SENT, low, handed)
-        quiet += verdicts.count(REJECTED, low, handed)
-        return quiet + verdicts.count(RETURNED, low, handed) != handed - low
-
     def _compose(self, now: float) -> Exchange:
         if self._keeps_nothing():
             self._release_ready()
         chosen = self._choose_partitions(now)
-        settled: dict[int, list[Settled]] = {}
-        returned: dict[int, list[Returned]] = {}
-        done: dict[int, list[int]] = {}
-        opened: dict[int, int] = {}
-        self._harvest(set(chosen), settled, returned, opened)
-        self._free_credit = 0 if self.closing else self._credit(sum(opened.values()))
-        self._return_promised(chosen, returned, opened)
+        harvest = self._harvest(set(chosen))
+        self._free_credit = 0 if self.closing else self._credit(harvest.settling)
+        self._return_promised(chosen, harvest)
         for token, lease in self._leases.items():
-            if not lease.lane and lease.open - opened.get(token, 0) <= 0 and lease.partition in chosen:
-                done.setdefault(lease.partition, []).append(token)
+            if (
+                not lease.lane
+                and lease.open - harvest.opened.get(token, 0) <= 0
+                and lease.partition in chosen
+            ):
+                harvest.end(lease)
                 self._carried.done.append(lease)
         if self.paused and not (self.lane or self.keyed or self.closing):
-            self._give_back_unread(chosen, returned, done)
-        self._carried.open = [(self._leases[token], count) for token, count in opened.items()]
+            self._give_back_unread(chosen, harvest)
+        self._carried.open = [(self._leases[token], count) for token, count in harvest.opened.items()]
         self._carried.confirm = [item for item in self._confirm if item[0].lease.partition in chosen]
         self._confirm = [item for item in self._confirm if item[0].lease.partition not in chosen]
         self._offering = self._offered(chosen)
@@ -1400,7 +1308,7 @@ class Member:
             have=self._have,
             ask_presence=ask,
             span=self._span(),
-            parts=[self._report(p, settled, returned, done) for p in chosen],
+            parts=[self._report(p, harvest) for p in chosen],
             offer=bool(self._offering) and not self.own_turns,
         )
 
@@ -1411,17 +1319,12 @@ class Member:
         gone = self.closing or self.paused or self.resting or self._asked_back
         return 0 if gone else self._free_credit
 
-    def _return_promised(
-        self, chosen: Collection[int], returned: dict[int, list[Returned]], opened: dict[int, int]
-    ) -> None:
+    def _return_promised(self, chosen: Collection[int], harvest: Harvest) -> None:
         self._came.clear()
         for lease, count in surplus(self._leases.values(), self._to_keep()):
             if lease.partition in chosen:
-                opened[lease.token] = opened.get(lease.token, 0) + count
-                returned.setdefault(lease.partition, []).extend(
-                    Returned(lease.token, start, end, int(How.UNREAD))
-                    for start, end in give_back(lease, count)
-                )
+                for start, end in give_back(lease, count):
+                    harvest.give_back(lease, start, end)
 
     def _to_return(self) -> set[int]:
         """Partitions of which more is promised than there is room for."""
@@ -1450,20 +1353,13 @@ class Member:
         self._touch.add(lease.partition)
         self._force = True
 
-    def _give_back_unread(
-        self, chosen: Collection[int], returned: dict[int, list[Returned]], done: dict[int, list[int]]
-    ) -> None:
+    def _give_back_unread(self, chosen: Collection[int], harvest: Harvest) -> None:
         """The subscription is paused: leases of which nothing is in hands end."""
-        held = {chunk.lease.token for chunk in self._active if chunk.low < chunk.handed}
+        busy = {chunk.lease.token for chunk in self._active if chunk.low < chunk.handed}
         for token, lease in self._leases.items():
-            if lease.partition not in chosen or token in held or token in done.get(lease.partition, ()):
-                continue
-            start = self._unread_from(lease)
-            if start < lease.end:
-                unread = Returned(token, start, lease.end, int(How.UNREAD))
-                returned.setdefault(lease.partition, []).append(unread)
-            done.setdefault(lease.partition, []).append(token)
-            self._carried.back.append(lease)
+            if lease.partition in chosen and token not in busy and not harvest.ends(lease):
+                harvest.end(lease, self._unread_from(lease))
+                self._carried.back.append(lease)
 
     def _span(self) -> int:
         if self.closing:
@@ -1543,7 +1439,7 @@ class Member:
         group.frozen = True  # before looking: see there
         # in this order: a verdict may be given in between, and must not be left behind
         free = not self._holds_any(group)
-        sent = not any(self._has_verdicts(chunk) for chunk in self._active if chunk.lease.group is group)
+        sent = not any(has_verdicts(chunk) for chunk in self._active if chunk.lease.group is group)
         if sent and free and not any(x.gaps for x in self._leases.values() if x.group is group):
             return True
         group.frozen = asked
@@ -1578,7 +1474,7 @@ class Member:
         self._shrink(lease, lease.start)
         self._drop_lease(lease.token)
         if self.keyed:
-            self._close_lane(lease.partition)
+            self._lanes.close(lease.partition)
         self._warm.discard(lease.partition)
         self._hold -= {(p, offset) for p, offset in self._hold if p == lease.partition}
 
@@ -1605,7 +1501,7 @@ class Member:
 
         Those with something to say, the longest silent first.
         """
-        speaking = {chunk.lease.partition for chunk in self._active if self._has_verdicts(chunk)}
+        speaking = {chunk.lease.partition for chunk in self._active if has_verdicts(chunk)}
         speaking |= {lease.partition for lease in self._leases.values() if lease.gaps}
         # a verdict may have left with an earlier exchange before its giver asked for the confirmation
         speaking |= {chunk.lease.partition for chunk, _ in self._confirm}
@@ -1642,13 +1538,7 @@ class Member:
         state = self._states.get(partition)
         return state is None or state.next < state.avail
 
-    def _report(
-        self,
-        partition: int,
-        settled: dict[int, list[Settled]],
-        returned: dict[int, list[Returned]],
-        done: dict[int, list[int]],
-    ) -> PartitionReport:
+    def _report(self, partition: int, harvest: Harvest) -> PartitionReport:
         feed = self._feeds.get(partition)
         avail = -1
         if feed is not None and feed.position > feed.reported:
@@ -1661,9 +1551,9 @@ class Member:
             partition=partition,
             avail=avail,
             position=position,
-            settled=settled.get(partition, ()),
-            returned=returned.get(partition, ()),
-            done=done.get(partition, ()),
+            settled=harvest.settled(partition),
+            returned=harvest.returned(partition),
+            done=harvest.done(partition),
             drained=int(self._gives_up(partition)),
             expired=self._expiry.take_lost(partition),
             ahead=self._to_be_promised(partition),
@@ -1691,7 +1581,7 @@ class Member:
         return lease.fill
 
     def _is_full(self) -> bool:
-        return self._keys.free >= self.window or self._keys.behind >= MOST_BEHIND
+        return self._lanes.is_full(self.window)
 
     def _ended(self) -> set[int]:
         """Lanes of keys whose records were read and wait for the horizon."""
@@ -1724,67 +1614,24 @@ class Member:
             free = min(free, int((self.window_bytes - held * self._mean_size) / max(self._mean_size, 1.0)))
         return max(self._scan(free) - unread, 0) if free > 0 else 0
 
-    def _harvest(
-        self,
-        partitions: set[int],
-        settled: dict[int, list[Settled]],
-        returned: dict[int, list[Returned]],
-        opened: dict[int, int],
-    ) -> None:
+    def _harvest(self, partitions: Collection[int]) -> Harvest:
         """Collect the verdicts given since the last exchange on these partitions and mark them as sent."""
-        ranges: dict[int, list[int]] = {}
+        harvest = Harvest()
         for lease in self._leases.values():
-            if lease.gaps and lease.partition in partitions:
-                ranges[lease.token] = lease.gaps
-                opened[lease.token] = sum(lease.gaps[1::2]) - sum(lease.gaps[::2])
-                lease.gaps = []
+            if lease.partition in partitions:
+                harvest.take_gaps(lease)
         remaining: list[Chunk] = []
         for chunk in self._active:
-            if chunk.lease.partition not in partitions:
-                remaining.append(chunk)
-                continue
-            count = self._harvest_chunk(chunk, ranges, returned)
-            if count:
-                opened[chunk.lease.token] = opened.get(chunk.lease.token, 0) + count
+            if chunk.lease.partition in partitions:
+                harvest.take(chunk)
             if chunk.low < len(chunk.messages):
                 remaining.append(chunk)
         self._active = remaining
-        for token, pairs in ranges.items():
-            lease = self._leases[token]
-            settled.setdefault(lease.partition, []).append(_settled(token, pairs))
-        hands = [(_held(chunk), chunk.weight) for chunk in remaining]
+        hands = [(held(chunk), chunk.weight) for chunk in remaining]
         self._in_hands = sum(count for count, _ in hands)
         self._hands_bytes = sum(count * weight for count, weight in hands)
-        self._unconfirmed = sum(opened.values())
-
-    def _harvest_chunk(
-        self, chunk: Chunk, ranges: dict[int, list[int]], returned: dict[int, list[Returned]]
-    ) -> int:
-        verdicts, low, handed, lease = chunk.verdicts, chunk.low, chunk.handed, chunk.lease
-        token = lease.token
-        if verdicts.count(ACKED, low, handed) == handed - low:  # all acknowledged: the common case
-            if handed > low:
-                _add_ranges(ranges.setdefault(token, []), chunk, low, handed)
-                verdicts[low:handed] = bytes((SENT,)) * (handed - low)
-                chunk.low = handed
-            return handed - low
-        count = 0
-        for a, b in [match.span() for match in _ACKS.finditer(bytes(verdicts), low, handed)]:
-            _add_ranges(ranges.setdefault(token, []), chunk, a, b)
-            verdicts[a:b] = bytes((SENT,)) * (b - a)
-            count += b - a
-        for index in [match.start() for match in _OTHERS.finditer(bytes(verdicts), low, handed)]:
-            how = How.RELEASED if verdicts[index] == RELEASED else How.ROLLED_BACK
-            offset, delay = chunk.offset(index), chunk.delays.pop(index, 0)
-            _add_returned(
-                returned.setdefault(lease.partition, []), Returned(token, offset, offset + 1, int(how), delay)
-            )
-            verdicts[index] = RETURNED
-            count += 1
-        while low < handed and verdicts[low] in _GONE:
-            low += 1
-        chunk.low = low
-        return count
+        self._unconfirmed = harvest.settling
+        return harvest
 
     def apply(self, reply: ExchangeReply, sent_at: float) -> None:
         """The exchange sent at `sent_at` (monotonic seconds) was answered."""
@@ -1896,8 +1743,7 @@ class Member:
         lease.lost = True
         self.losses += 1
         if self.keyed:
-            self._arrived.pop(lease.partition, None)
-            self._keys.drop_waiting(lease)
+            self._lanes.drop(lease)
         self._point_feeds.pop(token, None)
         if lease in self._wanting.get(lease.partition, []):
             self._wanting[lease.partition].remove(lease)
@@ -2152,56 +1998,6 @@ class Member:
                 "ranges_read": self._ranges_read,
                 "records_read": self._read_records,
                 "records_used": self._used_records,
-                "parked": self._keys.parked,
+                "parked": self._lanes.keys.parked,
                 "promised": sum(map(promised, self._leases.values())),
             }
-
-
-def _held(chunk: Chunk) -> int:
-    """Records of a chunk that take up the window."""
-    verdicts, low, handed = chunk.verdicts, chunk.low, chunk.handed
-    return verdicts.count(HANDED, low, handed) + verdicts.count(REJECTED, low, handed)
-
-
-def _add_ranges(pairs: list[int], chunk: Chunk, a: int, b: int) -> None:
-    """Add the offsets of records [a, b) of a chunk to a list start, end, start, end, ..."""
-    if chunk.offsets is None:
-        start, end = chunk.first + a, chunk.first + b
-        if pairs and pairs[-1] == start:
-            pairs[-1] = end
-        else:
-            pairs += (start, end)
-        return
-    for offset in chunk.offsets[a:b]:
-        if pairs and pairs[-1] == offset:
-            pairs[-1] = offset + 1
-        else:
-            pairs += (offset, offset + 1)
-
-
-def _settled(token: int, pairs: list[int]) -> Settled:
-    """Few ranges as they are, many as one bitmap."""
-    if len(pairs) <= 2 * MOST_RANGES:
-        return Settled(token, pairs)
-    start = min(pairs[::2])
-    start -= start % 8
-    size = (max(pairs[1::2]) - start + 7) // 8
-    bits = 0
-    top = size * 8
-    for a, b in zip(pairs[::2], pairs[1::2], strict=True):
-        bits |= ((1 << (b - a)) - 1) << (top - (b - start))
-    return Settled(token, (), start, bits.to_bytes(size, "big"))
-
-
-def _add_returned(items: list[Returned], item: Returned) -> None:
-    """Add a record given back, joined to the one before it when they differ in nothing but place."""
-    if items:
-        last = items[-1]
-        if last.end == item.start and (last.token, last.how, last.delay) == (
-            item.token,
-            item.how,
-            item.delay,
-        ):
-            items[-1] = last._replace(end=item.end)
-            return
-    items.append(item)

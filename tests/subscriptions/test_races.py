@@ -161,7 +161,7 @@ async def test_ack_in_the_moment_a_lane_is_given_up(place: Place, monkeypatch: p
         second = await connection.subscribe(topic, durable="d", type="key-ordered", window=100)
         await nothing(second)
         member = first._member  # noqa: SLF001 - the moment is within it
-        lane = next(iter(member._draining))  # noqa: SLF001 - as above
+        lane = next(iter(member._lanes.draining))  # noqa: SLF001 - as above
         mine = [d for d in held if d._chunk.lease.partition == lane]  # noqa: SLF001 - as above
         real = member._is_drained  # noqa: SLF001 - as above
         told: list[tuple[kafkadur.Delivery, Told]] = []
@@ -225,7 +225,7 @@ async def test_a_draining_lane_does_not_stop_the_others(place: Place) -> None:
         held = await take(first, 40)
         second = await connection.subscribe(topic, durable="d", type="key-ordered", window=100)
         await nothing(second)
-        draining = set(first._member._draining)  # noqa: SLF001 - which lanes they are
+        draining = set(first._member._lanes.draining)  # noqa: SLF001 - which lanes they are
         stuck = next(d for d in held if d._chunk.lease.partition in draining)  # noqa: SLF001 - as above
         keep = next(d for d in held if d._chunk.lease.partition not in draining)  # noqa: SLF001 - as above
         for delivery in held:
