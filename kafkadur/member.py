@@ -646,12 +646,12 @@ class Member:
             return None
         self._lanes.keys.look()
         self._read_parked()
-        record = self._lanes.keys.first(alone=bool(self._alone))
+        record = self._lanes.keys.first(alone=self._one_is_alone())
         if record is not None and not self.may_dispatch():
             self._blocked = True
             return None
         beside = record is not None and self._may_be_beside(record.lease, again=not record.lease.lane)
-        if record is None or self.paused or (self._alone and not beside):
+        if record is None or self.paused or (self._one_is_alone() and not beside):
             self._idle()
             return None
         lease = record.lease
@@ -880,6 +880,11 @@ class Member:
                     return chunk if beside else None
                 blocked.append(group)
         return None
+
+    def _one_is_alone(self) -> bool:
+        """Whether there is a record that may be handed out, and has to be alone in the hands."""
+        now = self._monotonic()
+        return any(self._leases[token].not_before <= now for token in self._alone)
 
     def _may_be_beside(self, lease: Lease, *, again: bool) -> bool:
         """Whether a record may be handed out though there is one that has to be alone in the hands."""

@@ -347,6 +347,27 @@ def test_poison_key_takes_no_innocent_with_it(place: Place, start_worker: Callab
     consumer.close()
 
 
+def test_a_last_attempt_that_waits_holds_up_no_other_key(
+    place: Place, start_worker: Callable[..., Worker]
+) -> None:
+    topic = place.make_topic(1)
+    publish(place, topic, [("a", 1)])
+    worker = start_worker(
+        topic, durable="d", type="key-ordered", start="earliest", max_attempts=2, backoff=3_600
+    )
+    assert worker.receive(1) == [(1, 1)]
+    worker.kill()
+    with (
+        place.connect_sync() as connection,
+        connection.subscribe(topic, durable="d", type="key-ordered") as subscription,
+    ):
+        wait_until(lambda: subscription.statistics()["leases"] > 0, "the lane")
+        publish(place, topic, ((f"k{n}", n) for n in range(10, 20)))
+        others = [subscription.receive(timeout=LIMIT_S) for _ in range(10)]
+        assert sorted(int(other.value or b"") for other in others if other is not None) == list(range(10, 20))
+        assert subscription.receive(timeout=0.2) is None, "what was in the hands of the dead waits, alone"
+
+
 async def test_redelivery_policy_and_time_limit_keep_the_order(place: Place) -> None:
     topic = place.make_topic(1)
     publish(place, topic, [("a", 1), ("a", 2), ("b", 3)])

@@ -181,7 +181,8 @@ def main() -> None:
     session = timedelta(seconds=plan["connect"].pop("session_timeout"))
     options = plan["subscribe"]
     if "max_attempts" in options:
-        options["redelivery"] = kafkadur.Redelivery(max_attempts=options.pop("max_attempts"))
+        backoff = timedelta(seconds=options.pop("backoff", 0))
+        options["redelivery"] = kafkadur.Redelivery(max_attempts=options.pop("max_attempts"), backoff=backoff)
     with (
         kafkadur.sync.connect(**plan["connect"], session_timeout=session) as connection,
         connection.subscribe(plan["topic"], **options) as subscription,
