@@ -349,7 +349,18 @@ def load(folder: Path) -> History:
         verdicts=sorted(members.verdicts, key=lambda each: each.called),
         attachments=sorted(members.attachments.values(), key=lambda each: each.attached),
         lost=sorted(members.lost, key=lambda each: each.at),
-        faults=sorted([*_faults(folder / FAULT_LOG, end["ended"]), *members.stalls], key=lambda each: each.start),
+        faults=sorted(
+            [
+                *_faults(folder / FAULT_LOG, end["ended"]),
+                *members.stalls,
+                *(
+                    Injected(kind="crash", start=at, end=at, process=process)
+                    for process, at in members.latest.items()
+                    if process in end["crashed"]
+                ),
+            ],
+            key=lambda each: each.start,
+        ),
         floors=list(_floors(folder / OBSERVED)),
         truth={message.place: message for message in _truth(folder / TRUTH)},
         dead=list(_dead(folder / DEAD)),
@@ -369,6 +380,8 @@ class _Members:
         self.attachments: dict[str, Attachment] = {}
         self.lost: list[Lost] = []
         self.stalls: list[Injected] = []
+        #: when each process wrote something last (ns)
+        self.latest: dict[str, int] = {}
         self.counts: defaultdict[tuple[str, str], int] = defaultdict(int)
 
     def take(self, process: str, lines: Iterable[dict[str, Any]]) -> None:
@@ -376,6 +389,7 @@ class _Members:
         closing: dict[str, dict[str, Any]] = {}
         for line in lines:
             op = line["op"]
+            self.latest[process] = line.get("at") or line["called"]
             self.counts[op, line.get("outcome", OK)] += 1
             if op == "deliver":
                 self.deliveries.append(

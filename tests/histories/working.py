@@ -131,6 +131,8 @@ class Member:
         self._lost: set[int] = set()
         #: deliveries until it leaves
         self._left = chance.randint(60, 600)
+        #: takes batches, or one message after the other
+        self._batches = chance.random() < 0.3
 
     def work(self) -> None:
         """Work until it is to leave; raises KafkadurError when it cannot go on."""
@@ -147,7 +149,7 @@ class Member:
     def _receive(self) -> bool:
         called = time.monotonic_ns()
         got: list[Received] = []
-        if self._chance.random() < 0.2:
+        if self._batches:
             got += self._subscription.receive_batch(self._chance.randint(1, 6), timeout=_RECEIVE_S) or ()
         else:
             delivery = self._subscription.receive(timeout=_RECEIVE_S)
@@ -296,7 +298,7 @@ class Worker:
             )
         except KafkadurError as error:
             self._recorder.done(number, FAIL, error=type(error).__name__)
-            self._orders.pause(0.2 + 0.3 * self._chance.random())
+            self._orders.pause(0.5 + self._chance.random())
             return isinstance(error, SubscriptionActive)
         self._recorder.done(number, OK, member=subscription.member_id[:8])
         member = Member(
