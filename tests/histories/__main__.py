@@ -61,7 +61,9 @@ def _check(folder: Path, output: Output, *, keep: bool) -> int:
     if not keep:
         shutil.rmtree(folder)
     elif findings:
-        output.say(f"the history is in {folder}; check it again with: python -m tests.histories check {folder}")
+        output.say(
+            f"the history is in {folder}; check it again with: python -m tests.histories check {folder}"
+        )
     return 1 if findings else 0
 
 

@@ -44,12 +44,17 @@ FAULTS: Final[Mapping[str, Fault]] = {
         Fault(name="kill", hits=MEMBER, text="SIGKILL of a member"),
         Fault(name="stop", hits=MEMBER, text="SIGSTOP of a member, up to 2.5 sessions, then SIGCONT"),
         Fault(name="cut", hits=MEMBER, text="a member's connections to Redis closed, up to 2 s refused"),
-        Fault(name="hole", hits=MEMBER, text="a member's bytes to and from Redis held back, up to 2.5 sessions"),
+        Fault(
+            name="hole", hits=MEMBER, text="a member's bytes to and from Redis held back, up to 2.5 sessions"
+        ),
         Fault(name="delay", hits=MEMBER, text="a member's bytes to and from Redis later by up to 0.5 s"),
         Fault(name="flush", hits=REDIS, text="FLUSHALL", forgets=math.inf),
         Fault(name="redis-restart", hits=REDIS, text="Valkey killed and started empty", forgets=math.inf),
         Fault(
-            name="redis-crash", hits=REDIS, text="Valkey killed and started with its log", forgets=_LATE_WRITES
+            name="redis-crash",
+            hits=REDIS,
+            text="Valkey killed and started with its log",
+            forgets=_LATE_WRITES,
         ),
         Fault(name="redis-cut", hits=REDIS, text="everybody's connections to Redis closed at once"),
         Fault(name="redis-hole", hits=REDIS, text="everybody's bytes to and from Redis held back"),

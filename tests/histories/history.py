@@ -27,6 +27,8 @@ PLAN, FAULT_LOG, OBSERVED, PUBLISHED, TRUTH, DEAD, END = (
 MEMBERS = "member-*.jsonl"
 
 _NS = 1_000_000_000
+#: Faults that ended so long before (ns) are shown with what is found.
+_BEFORE = 2 * _NS
 _SETTLE = {"ack", "ack_nowait", "reject", "reject_nowait"}
 _GIVE_BACK = {"rollback", "rollback_nowait", "release", "release_nowait"}
 
@@ -296,8 +298,17 @@ class History:
         return "never" if at is None else f"{(at - self.began) / _NS:.3f}"
 
     def tell(self, *items: object) -> list[str]:
-        """Lines for people that show parts of the history, in the order of time."""
-        return [text for _, text in sorted(_line(self, item) for item in items)]
+        """Lines for people that show parts of the history in the order of time, and the faults around them."""
+        lines = sorted(_line(self, item) for item in items)
+        processes = {item.process for item in items if isinstance(item, (Delivery, Verdict))} | {""}
+        last = max((at for at, _ in lines), default=0)
+        first = min((at for at, _ in lines), default=0) - _BEFORE
+        around = [
+            _line(self, fault)
+            for fault in self.faults
+            if fault.process in processes and fault.start <= last and fault.end >= first
+        ]
+        return [text for _, text in sorted([*lines, *around])]
 
 
 def _line(history: History, item: object) -> tuple[int, str]:

@@ -63,9 +63,7 @@ class Observer:
                     except KafkadurError as error:
                         recorder.done(number, FAIL, error=type(error).__name__)
                     else:
-                        recorder.done(
-                            number, OK, floors=[partition.floor for partition in info.partitions]
-                        )
+                        recorder.done(number, OK, floors=[partition.floor for partition in info.partitions])
                         self.latest[name] = info
                 self.rounds += 1
                 self._over.wait(1.0)
@@ -170,7 +168,9 @@ def _wait_for_members(crew: Crew, folder: Path) -> None:
         assert slot.process is not None
         path = folder / f"member-{slot.process.name}.jsonl"
         while not path.exists() or b'"outcome":"ok"' not in path.read_bytes():
-            assert time.monotonic() < deadline, f"{slot.process.name} does not start: {slot.process.last_words}"
+            assert time.monotonic() < deadline, (
+                f"{slot.process.name} does not start: {slot.process.last_words}"
+            )
             time.sleep(_TICK_S)
 
 

@@ -301,9 +301,7 @@ class Worker:
             self._orders.pause(0.5 + self._chance.random())
             return isinstance(error, SubscriptionActive)
         self._recorder.done(number, OK, member=subscription.member_id[:8])
-        member = Member(
-            subscription, plan, recorder=self._recorder, orders=self._orders, chance=self._chance
-        )
+        member = Member(subscription, plan, recorder=self._recorder, orders=self._orders, chance=self._chance)
         try:
             member.work()
         except KafkadurError as error:

@@ -25,9 +25,7 @@ def check(history: History) -> Iterator[Finding]:
             if delivery.attempt > 1 + _causes(history, place, since, delivery.called, delivery.at):
                 text = f"attempt {delivery.attempt} of {place}: not so much has happened to it"
                 shown = [*deliveries, *history.verdicts_of.get(place, ())]
-                yield Finding(
-                    invariant="I8", kind="attempt invented", text=text, lines=history.tell(*shown)
-                )
+                yield Finding(invariant="I8", kind="attempt invented", text=text, lines=history.tell(*shown))
                 break
         yield from _forgotten(history, place)
     for letter in history.dead:

@@ -28,5 +28,7 @@ def check(history: History) -> Iterator[Finding]:
     written = {message.digest for message in history.truth.values()}
     for publication in history.published:
         if publication.outcome == OK and publication.digest not in written:
-            text = f"message {publication.digest} was confirmed to its producer, and the scan has not found it"
+            text = (
+                f"message {publication.digest} was confirmed to its producer, and the scan has not found it"
+            )
             yield Finding(invariant="run", kind="truth incomplete", text=text)

@@ -67,9 +67,7 @@ def _keys(history: History) -> Iterator[Finding]:
                 first, before = deliveries[0], latest[1]
                 text = f"{place} was delivered before {before}, of the same key, was settled"
                 shown = [*history.deliveries_of.get(before, ()), *history.verdicts_of.get(before, ()), first]
-                yield Finding(
-                    invariant="I6", kind="order of a key", text=text, lines=history.tell(*shown)
-                )
+                yield Finding(invariant="I6", kind="order of a key", text=text, lines=history.tell(*shown))
             settled = _settled_at(history, place)
             if settled is not None and (latest is None or settled > latest[0]):
                 latest = settled, place

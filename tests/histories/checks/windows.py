@@ -34,7 +34,5 @@ def check(history: History) -> Iterator[Finding]:
                     f"{attachment.process} had {len(mine)} messages of {attachment.subscription} in its "
                     f"hands, and its window is {attachment.window}"
                 )
-                yield Finding(
-                    invariant="I7", kind="window exceeded", text=text, lines=history.tell(*mine)
-                )
+                yield Finding(invariant="I7", kind="window exceeded", text=text, lines=history.tell(*mine))
                 break
