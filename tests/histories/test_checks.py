@@ -314,7 +314,7 @@ PLANTED: tuple[tuple[Callable[[Story, str, str], None], set[tuple[str, str]]], .
     ),
     (settled_came_again, {("I4", "settled came again")}),
     (rejected_came_again, {("I4", "settled came again")}),
-    (confirmed_by_closing_came_again, {("I4", "settled came again")}),
+    (confirmed_by_closing_came_again, {("I4", "confirmed by closing")}),
     (forgotten_before_the_last_moments, {("I4", "settled came again")}),
     (two_holders, {("I5", "two holders")}),
     (two_holders_without_reason, {("I5", "two holders")}),

@@ -131,8 +131,8 @@ class Member:
         self._lost: set[int] = set()
         #: deliveries until it leaves
         self._left = chance.randint(60, 600)
-        #: takes batches, or one message after the other
-        self._batches = chance.random() < 0.3
+        #: how often it takes a batch
+        self._batches = chance.choice((0.0, 0.2, 1.0))
 
     def work(self) -> None:
         """Work until it is to leave; raises KafkadurError when it cannot go on."""
@@ -149,7 +149,7 @@ class Member:
     def _receive(self) -> bool:
         called = time.monotonic_ns()
         got: list[Received] = []
-        if self._batches:
+        if self._chance.random() < self._batches:
             got += self._subscription.receive_batch(self._chance.randint(1, 6), timeout=_RECEIVE_S) or ()
         else:
             delivery = self._subscription.receive(timeout=_RECEIVE_S)

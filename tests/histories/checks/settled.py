@@ -21,10 +21,12 @@ def check(history: History) -> Iterator[Finding]:
                 continue
             again = next((each for each in deliveries if each.token > verdict.token), None)
             if again is not None and not history.forgotten(verdict, again.at):
+                by_closing = verdict.kind.endswith("_nowait")
+                how = "by closing in order" if by_closing else "by the coordinator"
                 yield Finding(
                     invariant="I4",
-                    kind="settled came again",
-                    text=f"{place} was settled by {verdict.kind}, confirmed, and delivered again",
+                    kind="confirmed by closing" if by_closing else "settled came again",
+                    text=f"{place} was settled by {verdict.kind}, confirmed {how}, and delivered again",
                     lines=history.tell(*deliveries, *history.verdicts_of[place]),
                 )
                 break
