@@ -1,4 +1,4 @@
-"""Making faults happen: to members here and now, to servers in a thread of their own. Which, is drawn by seed.
+"""Making faults happen: to members here and now, to servers in a thread of their own. A seed draws which.
 
 Each is recorded from just before it begins until everything it broke is whole again.
 """
@@ -12,6 +12,8 @@ import shutil
 import time
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
+
+import redis
 
 from kafkadur.admin import Admin
 from kafkadur.settings import Settings
@@ -38,7 +40,6 @@ class Breaker:
         self._crew = crew
         self._recorder = recorder
         self._settings = settings
-        #: draws when and what; and how much, whom: so that what is drawn first does not depend on who is alive
         self._chance = random.Random(f"{plan.seed}-faults")
         self._later: list[tuple[float, int, Callable[[], None]]] = []
         self._numbers = itertools.count()
@@ -176,8 +177,6 @@ def _flush(stack: Stack, _crew: Crew, _much: float) -> None:
 
 
 def _command(stack: Stack, *command: str) -> None:
-    import redis  # noqa: PLC0415 - annotated in part only
-
     assert stack.valkey is not None
     with redis.Redis.from_url(stack.valkey.url) as client:
         client.execute_command(*command)

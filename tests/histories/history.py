@@ -286,7 +286,7 @@ class History:
         """Whether what became of a verdict may have been forgotten before a time (ns)."""
         applied = until if verdict.at is None else verdict.at
         return any(
-            0 < fault.forgets
+            fault.forgets > 0
             and fault.start - fault.forgets * _NS <= applied
             and verdict.called <= fault.end
             and fault.start <= until
@@ -298,7 +298,7 @@ class History:
         return "never" if at is None else f"{(at - self.began) / _NS:.3f}"
 
     def tell(self, *items: object) -> list[str]:
-        """Lines for people that show parts of the history in the order of time, and the faults around them."""
+        """Lines for people that show parts of the history in the order of time, with the faults around."""
         lines = sorted(_line(self, item) for item in items)
         processes = {item.process for item in items if isinstance(item, (Delivery, Verdict))} | {""}
         last = max((at for at, _ in lines), default=0)
@@ -311,7 +311,7 @@ class History:
         return [text for _, text in sorted([*lines, *around])]
 
 
-def _line(history: History, item: object) -> tuple[int, str]:
+def _line(history: History, item: object) -> tuple[int, str]:  # noqa: PLR0911 - one for each kind of thing
     if isinstance(item, Delivery):
         again = ", redelivered" if item.redelivered else ""
         return item.at, (

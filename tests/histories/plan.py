@@ -1,4 +1,4 @@
-"""What a run is to do: the subscriptions, how they are worked on, and for how long. Plain values, kept as JSON."""
+"""What a run is to do: the subscriptions, how they are worked on, how long. Plain values, kept as JSON."""
 
 from __future__ import annotations
 

@@ -5,6 +5,7 @@ It is started and told to end as members are (`working.py`).
 
 from __future__ import annotations
 
+import contextlib
 import json
 import random
 import sys
@@ -130,10 +131,8 @@ class Publisher:
     def end(self) -> None:
         """Have everything written that is on its way."""
         if self._transactional is None:  # a transaction may have been left open
-            try:
+            with contextlib.suppress(KafkaException):
                 self._new()
-            except KafkaException:
-                pass
         self._plain.flush(_FLUSH_S)
 
 

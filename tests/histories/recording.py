@@ -1,4 +1,4 @@
-"""The file into which one process writes what it does: one JSON line when it begins, one when it has the outcome.
+"""The file of one process: a JSON line when an operation begins, one when it has its outcome.
 
 A line is with the operating system when the method returns, so SIGKILL loses nothing of what had been
 returned. Times are those of `time.monotonic_ns`, which all processes of one machine share. What the lines

@@ -82,9 +82,9 @@ def _show_findings(findings: Sequence[Finding], output: Output) -> None:
         output.line(f"\n{finding.invariant} {finding.kind}: {finding.text}")
         for line in finding.lines[:_LINES]:
             output.line(f"    {line}")
-    for (invariant, kind), times in shown.items():
+    for (invariant, what), times in shown.items():
         if times > _SHOWN:
-            output.line(f"\n{invariant} {kind}: {times - _SHOWN} more")
+            output.line(f"\n{invariant} {what}: {times - _SHOWN} more")
 
 
 def _faults(history: History) -> Counter[str]:

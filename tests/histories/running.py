@@ -27,7 +27,8 @@ from tests.histories.history import End as Ending
 from tests.histories.plan import PARTITIONS, Plan
 from tests.histories.recording import FAIL, OK, Recorder
 from tests.histories.truth import write_dead, write_truth
-from tests.histories.working import DRAIN, END as END_ORDER
+from tests.histories.working import DRAIN
+from tests.histories.working import END as END_ORDER
 
 #: Called with seconds done, seconds in all, and what is done.
 Progress = Callable[[int, int, str], None]
@@ -75,7 +76,7 @@ class Observer:
 
 
 def run(plan: Plan, folder: Path, progress: Progress) -> None:
-    """Do a run and leave its history in `folder`, which is empty. Raises KafkadurError when it cannot start."""
+    """Do a run and leave its history in `folder`, which is empty. Raises KafkadurError if it cannot start."""
     plan.write(folder / PLAN)
     with embedded(proxy=True, progress=progress) as stack:
         assert stack.valkey is not None

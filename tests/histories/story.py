@@ -1,4 +1,4 @@
-"""Histories made by hand, operation by operation, to test the checks with. Time passes by itself, 10 ms a step."""
+"""Histories made by hand, operation by operation, to test the checks with. Time passes by itself."""
 
 from __future__ import annotations
 
@@ -89,41 +89,37 @@ class Story:
         self._counter += 1
         before = [each for each in self.deliveries if each.place == place]
         called = self.step()
-        delivery = Delivery(
-            **{
-                "process": self._subscription[member],
-                "member": member,
-                "place": place,
-                "digest": self.truth[place].digest if place in self.truth else "",
-                "key": self.truth[place].key if place in self.truth else "",
-                "attempt": 1,
-                "redelivered": bool(before),
-                "token": (self._incarnation, self._counter),
-                "called": called,
-                "at": self.step(),
-                **other,
-            }
-        )
+        fields: dict[str, Any] = {
+            "process": self._subscription[member],
+            "member": member,
+            "place": place,
+            "digest": self.truth[place].digest if place in self.truth else "",
+            "key": self.truth[place].key if place in self.truth else "",
+            "attempt": 1,
+            "redelivered": bool(before),
+            "token": (self._incarnation, self._counter),
+            "called": called,
+            "at": self.step(),
+        }
+        delivery = Delivery(**fields | other)
         self.deliveries.append(delivery)
         return delivery
 
     def settle(self, delivery: Delivery, kind: str = "ack", **other: Any) -> Verdict:
         """A verdict; `other` are fields that differ."""
         called = self.step()
-        verdict = Verdict(
-            **{
-                "process": delivery.process,
-                "member": delivery.member,
-                "place": delivery.place,
-                "token": delivery.token,
-                "attempt": delivery.attempt,
-                "kind": kind,
-                "called": called,
-                "at": self.step(),
-                "outcome": OK,
-                **other,
-            }
-        )
+        fields: dict[str, Any] = {
+            "process": delivery.process,
+            "member": delivery.member,
+            "place": delivery.place,
+            "token": delivery.token,
+            "attempt": delivery.attempt,
+            "kind": kind,
+            "called": called,
+            "at": self.step(),
+            "outcome": OK,
+        }
+        verdict = Verdict(**fields | other)
         self.verdicts.append(verdict)
         return verdict
 

@@ -281,7 +281,7 @@ def never_drained(story: Story, _one: str, _two: str) -> None:
     story.never_drains("exclusive")
 
 
-def truth_incomplete(story: Story, one: str, _two: str) -> None:
+def truth_incomplete(story: Story, _one: str, _two: str) -> None:
     place = story.publish("exclusive")
     del story.truth[place]
 

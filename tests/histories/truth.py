@@ -6,6 +6,7 @@ import re
 import uuid
 from collections.abc import Iterable, Iterator
 from pathlib import Path
+from typing import Any
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
 
@@ -69,7 +70,8 @@ def write_dead(kafka: str, topics: Iterable[str], path: Path) -> None:
     with Recorder(path) as recorder:
         for topic in topics:
             for message in scan(kafka, f"{topic}.dead"):
-                headers = {name: (value or b"").decode() for name, value in message.headers() or ()}
+                listed: list[Any] = list(message.headers() or ())
+                headers: dict[str, str] = {name: (value or b"").decode() for name, value in listed}
                 origin = _ORIGIN.fullmatch(headers[ORIGIN])
                 assert origin is not None, headers
                 recorder.note(

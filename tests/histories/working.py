@@ -16,6 +16,7 @@ import signal
 import sys
 import threading
 import time
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from datetime import timedelta
 from pathlib import Path
@@ -137,9 +138,8 @@ class Member:
     def work(self) -> None:
         """Work until it is to leave; raises KafkadurError when it cannot go on."""
         while not self._orders.ending and (self._left > 0 or self._orders.draining):
-            if self._held and (self._is_full or self._chance.random() < 0.6):
-                self._settle_one()
-            elif not self._receive() and self._held:
+            receives = not self._held or not (self._is_full or self._chance.random() < 0.6)
+            if not (receives and self._receive()) and self._held:
                 self._settle_one()
 
     @property
@@ -148,20 +148,14 @@ class Member:
 
     def _receive(self) -> bool:
         called = time.monotonic_ns()
-        got: list[Received] = []
-        if self._chance.random() < self._batches:
-            got += self._subscription.receive_batch(self._chance.randint(1, 6), timeout=_RECEIVE_S) or ()
-        else:
-            delivery = self._subscription.receive(timeout=_RECEIVE_S)
-            got += [] if delivery is None else [delivery]
+        got = self._take()
         at = time.monotonic_ns()
         self._look_for_lost()
         for delivery in got:
-            value = delivery.value or b""
             self._recorder.note(
                 "deliver",
                 **self._facts(delivery),
-                digest=digest(value),
+                digest=digest(delivery.value or b""),
                 key=(delivery.key or b"").decode(),
                 redelivered=delivery.redelivered,
                 called=called,
@@ -170,6 +164,12 @@ class Member:
         self._held += got
         self._left -= len(got)
         return bool(got)
+
+    def _take(self) -> Sequence[Received]:
+        if self._chance.random() < self._batches:
+            return self._subscription.receive_batch(self._chance.randint(1, 6), timeout=_RECEIVE_S) or ()
+        delivery = self._subscription.receive(timeout=_RECEIVE_S)
+        return () if delivery is None else (delivery,)
 
     def _facts(self, delivery: Received) -> dict[str, Any]:
         return {

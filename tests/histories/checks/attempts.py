@@ -22,7 +22,7 @@ def check(history: History) -> Iterator[Finding]:
                     invariant="I8", kind="beyond the limit", text=text, lines=history.tell(*deliveries)
                 )
                 break
-            if delivery.attempt > 1 + _causes(history, place, since, delivery.called, delivery.at):
+            if delivery.attempt > 1 + _causes(history, place, since, delivery.at):
                 text = f"attempt {delivery.attempt} of {place}: not so much has happened to it"
                 shown = [*deliveries, *history.verdicts_of.get(place, ())]
                 yield Finding(invariant="I8", kind="attempt invented", text=text, lines=history.tell(*shown))
@@ -32,7 +32,7 @@ def check(history: History) -> Iterator[Finding]:
         yield from _dead(history, letter, written.get(letter.digest, history.began))
 
 
-def _causes(history: History, place: Place, since: int, _called: int, until: int) -> int:
+def _causes(history: History, place: Place, since: int, until: int) -> int:
     """How many attempts may have been counted between two times (ns)."""
     late = round((history.plan.session + 2) * 1e9)
     verdicts = sum(
@@ -49,11 +49,11 @@ def _forgotten(history: History, place: Place) -> Iterator[Finding]:
     """A roll back that was confirmed counts, and who had a message before is not told that it is new."""
     for one, other in pairwise(history.deliveries_of[place]):
         verdict = history.verdict_on.get((one.member, place, one.token))
-        if verdict is not None and verdict.counts and verdict.confirmed and other.attempt <= one.attempt:
-            if not history.forgotten(verdict, other.at):
-                text = f"{place} was rolled back at attempt {one.attempt}, and came as {other.attempt}"
-                lines = history.tell(one, verdict, other)
-                yield Finding(invariant="I8", kind="attempt forgotten", text=text, lines=lines)
+        counted = verdict if verdict is not None and verdict.counts and verdict.confirmed else None
+        if counted and other.attempt <= one.attempt and not history.forgotten(counted, other.at):
+            text = f"{place} was rolled back at attempt {one.attempt}, and came as {other.attempt}"
+            lines = history.tell(one, counted, other)
+            yield Finding(invariant="I8", kind="attempt forgotten", text=text, lines=lines)
         if not other.redelivered and one.at < other.called:
             text = f"{place} was delivered again, and not marked as redelivered"
             lines = history.tell(one, other, *([verdict] if verdict else []))
@@ -74,6 +74,6 @@ def _dead(history: History, letter: DeadLetter, since: int) -> Iterator[Finding]
         yield Finding(invariant="I8", kind="dead letter too early", text=text, lines=lines)
     else:
         until = max([each.at for each in deliveries], default=history.began) + round(60e9)
-        if _causes(history, letter.place, since, until, until) < most:
+        if _causes(history, letter.place, since, until) < most:
             text = f"{letter.place} is a dead letter, and not so many attempts can have been counted"
             yield Finding(invariant="I8", kind="dead letter too early", text=text, lines=lines)

@@ -1,4 +1,4 @@
-"""I6: on a lane messages come for the first time in the order of their offsets; of a key: only in that order."""
+"""I6: on a lane messages come for the first time in the order of offsets; of a key: only in that order."""
 
 from __future__ import annotations
 
