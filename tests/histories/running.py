@@ -6,6 +6,7 @@ What is recorded lies in a folder; `history.py` reads it.
 from __future__ import annotations
 
 import json
+import shutil
 import threading
 import time
 import uuid
@@ -78,7 +79,8 @@ class Observer:
 def run(plan: Plan, folder: Path, progress: Progress) -> None:
     """Do a run and leave its history in `folder`, which is empty. Raises KafkadurError if it cannot start."""
     plan.write(folder / PLAN)
-    with embedded(proxy=True, progress=progress) as stack:
+    servers = folder / "servers"  # the logs of temporary stacks go when many others start
+    with embedded(data=servers, proxy=True, progress=progress) as stack:
         assert stack.valkey is not None
         namespace = f"histories-{uuid.uuid4().hex[:8]}"
         chosen = settings(
@@ -97,6 +99,8 @@ def run(plan: Plan, folder: Path, progress: Progress) -> None:
             _work(plan, stack, crew, recorder, chosen, folder, progress, began)
         write_truth(stack.kafka, plan.subscriptions, folder / TRUTH)
         write_dead(stack.kafka, plan.subscriptions, folder / DEAD)
+    for data in (*servers.glob("broker-*"), servers / "valkey"):
+        shutil.rmtree(data)
 
 
 def _make_topics(plan: Plan, stack: Stack) -> None:
