@@ -16,6 +16,7 @@ from pathlib import Path
 
 from kafkadur.cli.output import Output
 from kafkadur.stack.bar import progress_bar
+from kafkadur_sharing.errors import KafkadurError
 from tests.histories.checking import check
 from tests.histories.faults import selected
 from tests.histories.history import load
@@ -45,8 +46,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
         output.complain(f"{folder} is not empty: name another folder.")
         return 1
     output.say(f"seed {plan.seed}; the history goes to {folder}")
-    with progress_bar(output.talk) as progress:
-        run(plan, folder, progress)
+    try:
+        with progress_bar(output.talk) as progress:
+            run(plan, folder, progress)
+    except KafkadurError as error:
+        output.complain(str(error))
+        return 1
     return _check(folder, output, keep=options.folder is not None)
 
 
