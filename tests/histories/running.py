@@ -55,20 +55,25 @@ class Observer:
         self._thread.start()
 
     def _main(self) -> None:
-        with Recorder(self._path) as recorder, Admin(self._settings) as admin:
+        with Recorder(self._path) as recorder:
             while not self._over.is_set():
-                for name, plan in self._plan.subscriptions.items():
-                    key = admin.key(f"{name}/{name}" if plan.type == "exclusive" else name)
-                    number = recorder.call("info", subscription=name)
-                    try:
-                        info = admin.info(key)
-                    except KafkadurError as error:
-                        recorder.done(number, FAIL, error=type(error).__name__)
-                    else:
-                        recorder.done(number, OK, floors=[partition.floor for partition in info.partitions])
-                        self.latest[name] = info
+                # a connection for each round, as a command would make one
+                with Admin(self._settings) as admin:
+                    for name, plan in self._plan.subscriptions.items():
+                        self._ask(recorder, admin, name, exclusive=plan.type == "exclusive")
                 self.rounds += 1
                 self._over.wait(1.0)
+
+    def _ask(self, recorder: Recorder, admin: Admin, name: str, *, exclusive: bool) -> None:
+        key = admin.key(f"{name}/{name}" if exclusive else name)
+        number = recorder.call("info", subscription=name)
+        try:
+            info = admin.info(key)
+        except KafkadurError as error:
+            recorder.done(number, FAIL, error=type(error).__name__, text=str(error))
+        else:
+            recorder.done(number, OK, floors=[partition.floor for partition in info.partitions])
+            self.latest[name] = info
 
     def close(self) -> None:
         """End."""
