@@ -6,7 +6,7 @@ RUN := .venv/bin/python
 ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-all check format bench lock clean
+.PHONY: help setup demo test test-all check format bench histories lock clean
 # Targets share the virtual environment and the cores; side by side they would disturb each other.
 .NOTPARALLEL:
 
@@ -38,6 +38,9 @@ format: setup ## format the Python files and fix what can be fixed without think
 bench: setup ## all benchmarks
 	@for workload in drain window1 turns fanout latency first failover amplification; do \
 		$(RUN) -m benchmarks $$workload $(ARGS) || exit 1; done
+
+histories: setup ## real processes through all kinds of faults, checked (ARGS="--minutes 10 --seed 7")
+	@$(RUN) -m tests.histories run $(ARGS)
 
 lock: setup ## write the lock files from pyproject.toml (UPGRADE=1: with the newest versions)
 	@$(RUN) -m tools.lock $(if $(UPGRADE),--upgrade)

@@ -211,11 +211,20 @@ class Subscription(Generic[V_co, K_co]):
 
         The batch makes Delivery objects only when they are touched.
         """
-        held = next(self._block, None)
-        if held is not None:
-            return Batch(held._chunk, held._index, held._index + 1)
-        block = self._next_block(max(most, 1), timeout)
-        return None if block is None else Batch(*block)
+        left = None if timeout is None else seconds(timeout)
+        deadline = None if left is None else self._member.now() + left
+        while True:
+            for held in self._block:
+                if not (held.lost or self._put_back(held)):
+                    return Batch(held._chunk, held._index, held._index + 1)
+            block = self._next_block(max(most, 1), left, one=self._one_by_one)
+            if block is None or not self._one_by_one:
+                return None if block is None else Batch(*block)
+            chunk, start, _ = block
+            taken = sum((1 for _ in _one_by_one(self._make, *block)))
+            if taken:
+                return Batch(chunk, start, start + taken)
+            left = None if deadline is None else max(deadline - self._member.now(), 0.0)
 
     def __iter__(self) -> Iterator[Delivery[V_co, K_co]]:
         """Deliveries until `stop` or `close`."""

@@ -12,6 +12,7 @@ from kafkadur import ConnectionClosed
 from kafkadur.headers import Property
 from tests.subscriptions.helpers import (
     LIMIT_S,
+    SILENCE_S,
     Place,
     ack_all,
     both_types,
@@ -395,3 +396,40 @@ def test_sync_stop_from_another_thread_ends_the_iteration(place: Place) -> None:
         thread.join(LIMIT_S)
         assert not thread.is_alive()
         assert seen == [1]
+
+
+@pytest.mark.parametrize("kind", ["priority", "serial"])
+async def test_single_messages_and_batches_in_turn(place: Place, kind: str) -> None:
+    """On a lane that may pass both count as handed out one after the other."""
+    topic = place.topic(range(1, 13))
+    async with (
+        place.connect() as connection,
+        await connection.subscribe(topic, durable="d", type=kind, window=4, start="earliest") as subscription,
+    ):
+        got: list[int] = []
+        while len(got) < 12:
+            delivery = await next_of(subscription)
+            got.append(number(delivery))
+            delivery.ack_nowait()
+            batch = await subscription.receive_batch(2, timeout=LIMIT_S if len(got) < 12 else SILENCE_S)
+            if batch is not None:
+                assert len(batch) > 0
+                got += [int(value or b"0") for value in batch.values()]
+                batch.ack_nowait()
+        assert got == list(range(1, 13))
+
+
+@pytest.mark.parametrize("kind", ["priority", "serial", "exclusive"])
+async def test_window_counts_single_messages_and_batches(place: Place, kind: str) -> None:
+    topic = place.topic(range(1, 21))
+    async with (
+        place.connect() as connection,
+        await connection.subscribe(
+            topic, durable="d", type=kind, window=4, start="earliest", strict_order=kind == "exclusive"
+        ) as subscription,
+    ):
+        held = await take(subscription, 3)
+        batch = await subscription.receive_batch(10, timeout=LIMIT_S)
+        assert batch is not None
+        assert [*numbers(held), *(int(value or b"0") for value in batch.values())] == [1, 2, 3, 4]
+        assert await subscription.receive_batch(10, timeout=SILENCE_S) is None

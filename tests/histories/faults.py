@@ -1,0 +1,79 @@
+"""The faults as data: what each one hits and what the coordinator may have forgotten after it.
+
+How they are made to happen is `breaking.py`; here is only what checks and people need to know.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final
+
+#: One member's process.
+MEMBER: Final = "member"
+#: Redis, or the network before it, for everybody.
+REDIS: Final = "redis"
+#: Kafka, or the network before it, for everybody.
+KAFKA: Final = "kafka"
+#: Nothing is broken: an administrator is at work.
+ADMIN: Final = "admin"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Fault:
+    """A kind of fault."""
+
+    name: str
+    hits: str
+    text: str
+    #: Acknowledgements confirmed (level `redis`) within so many seconds before it may come again: 0: none,
+    #: infinity: all of them. This is the published table of what a confirmation survives.
+    forgets: float = 0.0
+    #: leases may end by it
+    ends_leases: bool = True
+
+
+#: Valkey writes its log before it answers, unless the disk is slower than its background fsync, for at most
+#: this long (seconds).
+_LATE_WRITES: Final = 2.0
+
+FAULTS: Final[Mapping[str, Fault]] = {
+    fault.name: fault
+    for fault in (
+        Fault(name="kill", hits=MEMBER, text="SIGKILL of a member"),
+        Fault(name="stop", hits=MEMBER, text="SIGSTOP of a member, up to 2.5 sessions, then SIGCONT"),
+        Fault(name="cut", hits=MEMBER, text="a member's connections to Redis closed, up to 2 s refused"),
+        Fault(
+            name="hole", hits=MEMBER, text="a member's bytes to and from Redis held back, up to 2.5 sessions"
+        ),
+        Fault(name="delay", hits=MEMBER, text="a member's bytes to and from Redis later by up to 0.5 s"),
+        Fault(name="flush", hits=REDIS, text="FLUSHALL", forgets=math.inf),
+        Fault(name="redis-restart", hits=REDIS, text="Valkey killed and started empty", forgets=math.inf),
+        Fault(
+            name="redis-crash",
+            hits=REDIS,
+            text="Valkey killed and started with its log",
+            forgets=_LATE_WRITES,
+        ),
+        Fault(name="redis-cut", hits=REDIS, text="everybody's connections to Redis closed at once"),
+        Fault(name="redis-hole", hits=REDIS, text="everybody's bytes to and from Redis held back"),
+        Fault(name="kafka-cut", hits=KAFKA, text="all connections to Kafka closed, up to 2 s refused"),
+        Fault(name="kafka-hole", hits=KAFKA, text="all bytes to and from Kafka held back, up to 4 s"),
+        Fault(name="kafka-delay", hits=KAFKA, text="all bytes to and from Kafka later by up to 0.5 s"),
+        Fault(name="broker-restart", hits=KAFKA, text="the broker killed, or stopped, and started again"),
+        Fault(name="pause", hits=ADMIN, text="a subscription paused and resumed", ends_leases=False),
+    )
+}
+
+
+def selected(names: str) -> tuple[str, ...]:
+    """The faults that a list with commas names; `all` are all. Raises ValueError for one there is not."""
+    if names == "all":
+        return tuple(FAULTS)
+    chosen = tuple(name for name in names.split(",") if name and name != "none")
+    unknown = [name for name in chosen if name not in FAULTS]
+    if unknown:
+        msg = f"there is no fault {unknown[0]!r}: use all, none, or some of {', '.join(FAULTS)}"
+        raise ValueError(msg)
+    return chosen

@@ -1,0 +1,91 @@
+"""A real run over all types, with a few faults and a fixed seed; and defects planted in what it recorded."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from tests.histories.checking import check
+from tests.histories.findings import Finding
+from tests.histories.history import History, load
+from tests.histories.plan import Plan
+from tests.histories.running import run
+
+TYPES = ("shared", "exclusive", "priority", "serial", "key-ordered")
+FAULTS = ("kill", "stop", "flush")
+
+#: Defects that are known and described in docs/reliability.md: kinds of findings that do not fail the test.
+OPEN = {("I4", "confirmed by closing"), ("I8", "not marked")}
+
+
+@pytest.fixture(scope="module")
+def history(tmp_path_factory: pytest.TempPathFactory) -> History:
+    """Provide the history of one run."""
+    plan = Plan(
+        seed=20, types=TYPES, faults=FAULTS, minutes=0.5, members=2, rate=15.0, member_fault_every=2.0
+    )
+    folder: Path = tmp_path_factory.mktemp("history")
+    run(plan, folder, lambda _done, _all, _text: None)
+    return load(folder)
+
+
+def told(findings: list[Finding]) -> str:
+    return "\n\n".join("\n".join([f"{f.invariant} {f.kind}: {f.text}", *f.lines]) for f in findings[:10])
+
+
+def test_nothing_is_violated(history: History) -> None:
+    findings = [each for each in check(history) if (each.invariant, each.kind) not in OPEN]
+    assert not findings, f"{len(findings)} violations, the first of them:\n{told(findings)}"
+
+
+def test_faults_really_happened(history: History) -> None:
+    assert {fault.kind for fault in history.faults} >= set(FAULTS)
+
+
+@pytest.mark.parametrize("kind", TYPES)
+def test_work_was_done(history: History, kind: str) -> None:
+    messages = sum(place.subscription == kind for place in history.truth)
+    assert messages > 100
+    assert sum(delivery.place.subscription == kind for delivery in history.deliveries) > messages
+
+
+def without_an_acknowledgement(history: History) -> History:
+    """Of the message that was settled by exactly one verdict, at its only delivery."""
+    place = next(
+        place
+        for place, deliveries in history.deliveries_of.items()
+        if len(deliveries) == 1
+        and [verdict.kind for verdict in history.verdicts_of.get(place, ())] == ["ack"]
+    )
+    return replace(history, verdicts=[each for each in history.verdicts if each.place != place])
+
+
+def with_another_offset(history: History) -> History:
+    first, *rest = history.deliveries
+    place = first.place._replace(offset=10_000_000)
+    return replace(history, deliveries=[replace(first, place=place), *rest])
+
+
+def without_a_dead_letter(history: History) -> History:
+    return replace(history, dead=history.dead[1:])
+
+
+def without_the_faults(history: History) -> History:
+    """What is explained by faults is not explained any more."""
+    return replace(history, faults=[])
+
+
+@pytest.mark.parametrize(
+    ("change", "invariant"),
+    [
+        (without_an_acknowledgement, "I1"),
+        (with_another_offset, "I2"),
+        (without_a_dead_letter, "I1"),
+        (without_the_faults, "I4"),
+    ],
+)
+def test_defect_planted_in_a_real_history(
+    history: History, change: Callable[[History], History], invariant: str
+) -> None:
+    assert invariant in {finding.invariant for finding in check(change(history))}
