@@ -11,6 +11,7 @@ from kafkadur.delivery import (
     ACKED,
     DEAD,
     HANDED,
+    LOST,
     OVERDUE,
     REJECTED,
     RELEASED,
@@ -27,6 +28,8 @@ MOST_RANGES = 20
 _ACKS = re.compile(b"[" + bytes((ACKED, DEAD)) + b"]+")
 _OTHERS = re.compile(b"[" + bytes((ROLLED_BACK, RELEASED, OVERDUE)) + b"]")
 _GONE = (SENT, RETURNED)
+#: What is rolled back is looked for where it comes again.
+_PAST = (ACKED, SENT, DEAD, LOST, RETURNED)
 
 
 def held(chunk: Chunk) -> int:
@@ -43,6 +46,13 @@ def has_verdicts(chunk: Chunk) -> bool:
     return quiet + verdicts.count(RETURNED, low, handed) != handed - low
 
 
+def unsettled_before(chunk: Chunk, offset: int) -> bool:
+    """Whether a chunk holds a record before `offset` that the application has not settled."""
+    index = chunk.index(offset)
+    verdicts = chunk.verdicts
+    return sum(verdicts.count(verdict, 0, index) for verdict in _PAST) < index
+
+
 class Harvest:
     """What one exchange says of leases: what is settled, what is given back, which of them end."""
 
@@ -53,6 +63,8 @@ class Harvest:
         self._done: dict[int, list[int]] = {}
         #: offsets that leave their lease, by its token
         self.opened: dict[int, int] = {}
+        #: acknowledgements of the application
+        self.acked = 0
 
     def take_gaps(self, lease: Lease) -> None:
         """Offsets of a lease that hold no record, or none that is taken, are settled."""
@@ -70,8 +82,10 @@ class Harvest:
             _add_ranges(self._ranges.setdefault(chunk.lease, []), chunk, low, handed)
             verdicts[low:handed] = bytes((SENT,)) * (handed - low)
             chunk.low = handed
+            self.acked += handed - low
             self._count(chunk.lease, handed - low)
             return
+        self.acked += verdicts.count(ACKED, low, handed)
         count = 0
         for a, b in [match.span() for match in _ACKS.finditer(bytes(verdicts), low, handed)]:
             _add_ranges(self._ranges.setdefault(chunk.lease, []), chunk, a, b)

@@ -39,7 +39,7 @@ from kafkadur.expiry import Expiry
 from kafkadur.feed import Feed, Piece, ReadBatch
 from kafkadur.filtering import Takes
 from kafkadur.following import Following
-from kafkadur.harvest import Harvest, has_verdicts, held
+from kafkadur.harvest import Harvest, has_verdicts, held, unsettled_before
 from kafkadur.holding import Holding
 from kafkadur.key_lanes import KeyLanes
 from kafkadur.live import Behind, LiveEnd
@@ -134,6 +134,8 @@ class _Carried:
 
     #: offsets that have a verdict, by lease
     open: list[tuple[Lease, int]] = field(default_factory=list[tuple[Lease, int]])
+    #: acknowledgements among them
+    acked: int = 0
     #: leases that end
     done: list[Lease] = field(default_factory=list[Lease])
     #: leases that end because the subscription is paused
@@ -341,6 +343,7 @@ class Member:
             unknown, waiting = self._carried.confirm, self._confirm
             burials = list(self._burials.values())
             self._lost_hands += sum(c.verdicts.count(HANDED, c.low, c.handed) for c in self._active)
+            self.fenced_acks += self._carried.acked  # whether they arrived is not known
             for chunk in [*self._active, *self._ready, *self._urgent]:
                 self.fenced_acks += chunk.verdicts.count(ACKED)
                 chunk.lease.lost = True
@@ -598,6 +601,8 @@ class Member:
                 chunks = self._chunks(lease, messages, first, offsets, size)
                 (buried if given_up else target).extend(chunks)
                 self._queued += len(messages)
+                if target is self._urgent:
+                    self._urgent = target = deque(sorted(target, key=_place))
             if offsets is None:
                 lease.fill = first + len(messages)
             else:
@@ -869,17 +874,26 @@ class Member:
 
     def _first_free(self) -> Chunk | None:
         """The first chunk whose lane may go on; what was set aside comes first."""
+        waiting: set[int] = set()
+        for chunk in self._urgent:
+            lease = chunk.lease
+            if lease.group.frozen or lease.partition in waiting or chunk.handed == len(chunk.messages):
+                continue
+            if not self._waits_in_order(chunk):
+                return chunk if self._goes_beside(lease, again=True) else None
+            waiting.add(lease.partition)
         blocked: list[LaneGroup] = []
-        for queue in (self._urgent, self._ready):
-            for chunk in queue:
-                group, again = chunk.lease.group, queue is self._urgent
-                if group in blocked:
-                    continue
-                if not group.frozen and (again or not self.lane or not self._held_back(chunk.lease)):
-                    beside = not self._alone or self._may_be_beside(chunk.lease, again=again)
-                    return chunk if beside else None
-                blocked.append(group)
+        for chunk in self._ready:
+            group = chunk.lease.group
+            if group in blocked:
+                continue
+            if not group.frozen and not (self.lane and self._held_back(chunk.lease)):
+                return chunk if self._goes_beside(chunk.lease, again=False) else None
+            blocked.append(group)
         return None
+
+    def _goes_beside(self, lease: Lease, *, again: bool) -> bool:
+        return not self._alone or self._may_be_beside(lease, again=again)
 
     def _one_is_alone(self) -> bool:
         """Whether there is a record that may be handed out, and has to be alone in the hands."""
@@ -1022,6 +1036,23 @@ class Member:
         held = held or any(x.open > 0 if self.strict else x.fill < x.end for x in group)
         lane.group.withheld = held
         return held
+
+    def _waits_in_order(self, chunk: Chunk) -> bool:
+        """Whether a chunk of what was set aside waits for what comes before it.
+
+        It does until that is read; in strict order until it is settled.
+        """
+        lane, offset = chunk.lease.partition, chunk.offset(chunk.handed)
+        aside = [x for x in self._leases.values() if x.partition == lane and not x.lane]
+        if any(lease.fill < min(lease.end, offset) for lease in aside):
+            return True
+        if not self.strict:
+            return False
+        return any(p == lane and o < offset for p, o in self._hold) or any(
+            unsettled_before(other, offset)
+            for other in {*self._active, *self._urgent}
+            if other.lease.partition == lane and not other.lease.lane
+        )
 
     def _soon(self, chunk: Chunk, handed: int) -> bool:
         if not self.lane:
@@ -1297,6 +1328,7 @@ class Member:
                 self._carried.done.append(lease)
         if self.paused and not (self.lane or self.keyed or self.closing):
             self._give_back_unread(chosen, harvest)
+        self._carried.acked = harvest.acked
         self._carried.open = [(self._leases[token], count) for token, count in harvest.opened.items()]
         self._carried.confirm = [item for item in self._confirm if item[0].lease.partition in chosen]
         self._confirm = [item for item in self._confirm if item[0].lease.partition not in chosen]
@@ -1967,9 +1999,7 @@ class Member:
         """Acknowledgements without waiting that were refused, or never answered."""
         with self.lock:
             waiting = sum(chunk.verdicts.count(ACKED) for chunk in self._active)
-            if self._pending is not None:
-                waiting += sum(count for _, count in self._carried.open)
-            return self.fenced_acks + waiting
+            return self.fenced_acks + waiting + self._carried.acked
 
     def held_partitions(self) -> list[int]:
         """Partitions on which this member holds leases, at most 16."""
@@ -2006,3 +2036,7 @@ class Member:
                 "parked": self._lanes.keys.parked,
                 "promised": sum(map(promised, self._leases.values())),
             }
+
+
+def _place(chunk: Chunk) -> tuple[int, int]:
+    return chunk.lease.partition, chunk.first
