@@ -141,7 +141,7 @@ async def test_every_partition_gets_its_due(place: Place, kind: str) -> None:
     async with place.connect() as connection, AsyncExitStack() as stack:
         members: list[kafkadur.Subscription] = []
         for n in range(1 if kind == "exclusive" else 2):
-            more = {"priority": -n} if kind == "priority" else {}
+            more: dict[str, Any] = {"priority": -n} if kind == "priority" else {}
             subscription = await connection.subscribe(
                 topic, durable="d", window=10, start="earliest", **KINDS[kind], **more
             )

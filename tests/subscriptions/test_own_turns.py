@@ -53,8 +53,9 @@ async def test_partitions_are_worked_on_in_parallel(place: Place) -> None:
         await ready(connection, "d", 2)
         one, two = await asyncio.gather(next_of(first), next_of(second))
         assert {number(one), number(two)} == {0, 1000}
-        await nothing(first)  # one in flight a partition, and the window is one
-        await nothing(second)
+        await asyncio.gather(
+            nothing(first), nothing(second)
+        )  # one in flight a partition, and the window is one
 
 
 @pytest.mark.parametrize("confirmed", [True, False])
