@@ -6,7 +6,7 @@ RUN := .venv/bin/python
 ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-all check format bench lock clean
+.PHONY: help setup demo test test-all coverage check format bench lock clean
 # Targets share the virtual environment and the cores; side by side they would disturb each other.
 .NOTPARALLEL:
 
@@ -27,6 +27,9 @@ test: setup ## all tests but the long ones
 
 test-all: setup ## all tests
 	@$(RUN) -m pytest $(ARGS)
+
+coverage: setup ## the tests of `make test`, with the lines and branches they cover; fails below the bound
+	@$(RUN) -m pytest -m "not long" --cov --cov-report=term --cov-report=html $(ARGS)
 
 check: setup ## format, lint, types, Lua, import direction, generated files
 	@$(RUN) -m tools.check
