@@ -6,7 +6,7 @@ RUN := .venv/bin/python
 ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-all check format bench histories lock clean
+.PHONY: help setup demo test test-all coverage check format bench histories tla lock clean
 # Targets share the virtual environment and the cores; side by side they would disturb each other.
 .NOTPARALLEL:
 
@@ -27,6 +27,13 @@ test: setup ## all tests but the long ones
 
 test-all: setup ## all tests
 	@$(RUN) -m pytest $(ARGS)
+
+coverage: setup ## the tests of `make test`, with the lines and branches they cover; fails below the bound
+	@$(RUN) -m coverage erase
+	@$(RUN) -m coverage run -m pytest -m "not long" $(ARGS)
+	@$(RUN) -m coverage combine --quiet
+	@$(RUN) -m coverage html --quiet --fail-under=0
+	@$(RUN) -m coverage report
 
 check: setup ## format, lint, types, Lua, import direction, generated files
 	@$(RUN) -m tools.check

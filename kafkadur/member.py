@@ -1314,6 +1314,8 @@ class Member:
     def _compose(self, now: float) -> Exchange:
         if self._keeps_nothing():
             self._release_ready()
+        if self.own_turns:
+            self._recount()  # what was handed out one by one since
         chosen = self._choose_partitions(now)
         harvest = self._harvest(set(chosen))
         self._free_credit = 0 if self.closing else self._credit(harvest.settling)
@@ -1426,6 +1428,8 @@ class Member:
         span = self._scan(self.window)
         if any(lease.lane and lease.end - self._position(lease.partition) > span for lease in leases):
             return True
+        if not self.own_turns and len(group.seen) < self.partitions:
+            return False  # what it was not told of may be its
         waiting = [chunk for chunk in [*self._urgent, *self._ready] if chunk.handed < len(chunk.messages)]
         return not any(c.lease.group is group for c in waiting) and not any(map(self._starves, leases))
 
@@ -1501,7 +1505,13 @@ class Member:
             standings = {state.partition: state.standing for state in reply.partitions}
         for number, standing in standings.items():
             group = self._group(number)
+            if group.standing is Standing.STANDBY:
+                group.seen.clear()
+                if standing is not Standing.STANDBY and self.turns and not self.own_turns:
+                    self._touch |= set(range(self.partitions))
+                    self._force = True
             group.standing, group.frozen = standing, standing is Standing.ASKED
+            group.seen |= {state.partition for state in reply.partitions}
         self._force = self._force or bool(self._asked_for())
         return changed
 

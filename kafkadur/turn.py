@@ -41,7 +41,7 @@ class Turn:
 class LaneGroup:
     """Lanes that pass as one: all of a subscription, or of one partition (serial, scope `partition`)."""
 
-    __slots__ = ("frozen", "standing", "turn", "withheld")
+    __slots__ = ("frozen", "seen", "standing", "turn", "withheld")
 
     def __init__(self, standing: Standing = Standing.STANDBY) -> None:
         """Nothing was handed out."""
@@ -53,3 +53,5 @@ class LaneGroup:
         #: new messages wait for one that was rolled back; read without the lock, as `frozen`
         self.withheld = False
         self.turn = Turn()
+        #: partitions of which the holder was told since it has these lanes: an exchange touches a few of many
+        self.seen: set[int] = set()

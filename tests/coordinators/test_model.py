@@ -582,13 +582,13 @@ def run(valkey: Valkey, *, kind: str, examples: int, fixed: bool = True) -> None
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_scripts_and_model_agree(valkey: Valkey, kind: str) -> None:
-    run(valkey, kind=kind, examples=75)
+    run(valkey, kind=kind, examples=30)
 
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.usefixtures("small_steps")
 def test_scripts_and_model_agree_when_the_bitmap_is_cut_often(valkey: Valkey, kind: str) -> None:
-    run(valkey, kind=kind, examples=75)
+    run(valkey, kind=kind, examples=60)
 
 
 @pytest.mark.long

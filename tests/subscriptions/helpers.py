@@ -23,6 +23,11 @@ LIMIT_S = 20.0
 #: Seconds of silence that show that nothing comes.
 SILENCE_S = 0.3
 
+#: A lane of type priority without a second member shows what an exclusive one shows.
+PRIORITY_TOO = pytest.param("priority", marks=pytest.mark.long)
+#: As one of type serial does where nobody takes turns.
+SERIAL_TOO = pytest.param("serial", marks=pytest.mark.long)
+
 V = TypeVar("V")
 K = TypeVar("K")
 

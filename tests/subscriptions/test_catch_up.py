@@ -22,9 +22,9 @@ import kafkadur.sync
 from kafkadur import CoordinatorUnavailable, Event
 from kafkadur.stack import TcpProxy
 from kafkadur.stages import Probe, Stage
-from tests.subscriptions.helpers import LIMIT_S, Place, next_of, nothing, take, wait_until
+from tests.subscriptions.helpers import LIMIT_S, PRIORITY_TOO, Place, next_of, nothing, take, wait_until
 
-TYPES = ("shared", "exclusive", "priority", "serial", "key-ordered")
+TYPES = ("shared", "exclusive", PRIORITY_TOO, "serial", "key-ordered")
 every_type = pytest.mark.parametrize("kind", TYPES)
 #: Messages that wait when a member comes, and those that a race adds.
 BACKLOG = 300

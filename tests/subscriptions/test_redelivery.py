@@ -15,6 +15,8 @@ from kafkadur import LeaseLost, Redelivery, Reject
 from kafkadur.dead_letters import ATTEMPTS, CAUSE, ORIGIN, REASON, SUBSCRIPTION
 from tests.subscriptions.helpers import (
     LIMIT_S,
+    PRIORITY_TOO,
+    SERIAL_TOO,
     Place,
     ack_all,
     dead_letters,
@@ -26,9 +28,9 @@ from tests.subscriptions.helpers import (
 )
 from tests.subscriptions.workers import Worker
 
-TYPES = ("shared", "exclusive", "priority", "serial")
+TYPES = ("shared", "exclusive", PRIORITY_TOO, SERIAL_TOO)
 each_type = pytest.mark.parametrize("kind", TYPES)
-lanes = pytest.mark.parametrize("kind", TYPES[1:])
+lanes = pytest.mark.parametrize("kind", ["exclusive", PRIORITY_TOO, "serial"])
 
 
 def headers(message: confluent_kafka.Message) -> dict[str, str]:

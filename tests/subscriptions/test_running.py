@@ -15,7 +15,18 @@ import pytest
 import kafkadur
 import kafkadur.sync
 from kafkadur import CircuitBreaker, Event, IllegalState, RateLimit, Redelivery
-from tests.subscriptions.helpers import LIMIT_S, Place, next_of, nothing, number, numbers, speaks, take
+from tests.subscriptions.helpers import (
+    LIMIT_S,
+    PRIORITY_TOO,
+    Place,
+    next_of,
+    nothing,
+    number,
+    numbers,
+    ready,
+    speaks,
+    take,
+)
 
 ORDERED = ["exclusive", "priority", "serial"]
 
@@ -222,6 +233,244 @@ async def test_what_waits_in_line_when_it_stops_goes_back(place: Place) -> None:
         async with await connection.subscribe(topic, durable="d", type="exclusive") as subscription:
             left = await take(subscription, 2)
             assert [(n, d.attempt) for n, d in zip(numbers(left), left, strict=True)] == [(2, 1), (3, 1)]
+
+
+STRICT: dict[str, dict[str, Any]] = {
+    "exclusive": {"type": "exclusive"},
+    "priority": {"type": "priority"},
+    "serial": {"type": "serial"},
+    "serial of each partition": {"type": "serial", "scope": "partition"},
+}
+strict_kinds = pytest.mark.parametrize(
+    "kind", [PRIORITY_TOO, *(kind for kind in STRICT if kind != "priority")]
+)
+
+
+@strict_kinds
+@pytest.mark.parametrize("delay", [0.0, 0.5])
+async def test_strict_order_holds_back_what_was_not_received(place: Place, kind: str, delay: float) -> None:
+    """Other keys that are in hands end; nothing new begins, of any key, before the first one is settled."""
+    topic = place.topic()
+    publish(place, topic, [("a", 1), ("a", 2), ("b", 3), ("c", 4), ("a", 5)])
+    seen: list[tuple[int, int]] = []
+    ended: list[int] = []
+    third = asyncio.Event()
+    async with (
+        place.connect() as connection,
+        await connection.subscribe(
+            topic, durable="d", window=3, start="earliest", strict_order=True, **STRICT[kind]
+        ) as subscription,
+    ):
+
+        async def handle(delivery: kafkadur.Delivery) -> None:
+            seen.append((number(delivery), delivery.attempt))
+            if seen[-1] == (1, 1):
+                await third.wait()  # so that 2 and 3 are received behind it
+                await delivery.rollback(delay=delay)
+                return
+            if number(delivery) == 3:
+                third.set()
+            if number(delivery) in (4, 5):
+                assert 1 in ended, "it is new, and what was rolled back is not settled"
+            await delivery.ack()
+            ended.append(number(delivery))
+            if len(ended) == 5:
+                subscription.stop()
+
+        async with asyncio.timeout(LIMIT_S):
+            await subscription.run(handle, concurrency=3, ordered_by_key=True)
+    assert seen[:3] == [(1, 1), (3, 1), (1, 2)]
+    assert [n for n in ended if n in (1, 2, 5)] == [1, 2, 5]
+    assert sorted(seen) == [(1, 1), (1, 2), (2, 1), (3, 1), (4, 1), (5, 1)], (
+        "what was released is not counted"
+    )
+
+
+@strict_kinds
+@pytest.mark.parametrize("backoff", [None, 0.1])
+async def test_strict_order_through_rollbacks(place: Place, kind: str, backoff: float | None) -> None:
+    """By chance: each key in order, and nothing gets further ahead of what was rolled back than a window."""
+    topic = place.topic()
+    count, window = 120, 8
+    publish(place, topic, (("abcde"[n % 5], n) for n in range(count)))
+    chance = random.Random(5)
+    book = Book()
+    #: what was rolled back and is not settled: the offset up to which messages may have been handed out then
+    holding: dict[int, int] = {}
+    held = False
+    policy = Redelivery() if backoff is None else Redelivery(backoff=timedelta(seconds=backoff))
+    async with (
+        place.connect() as connection,
+        await connection.subscribe(
+            topic,
+            durable="d",
+            window=window,
+            start="earliest",
+            strict_order=True,
+            redelivery=policy,
+            **STRICT[kind],
+        ) as subscription,
+    ):
+
+        async def handle(delivery: kafkadur.Delivery) -> None:
+            nonlocal held
+            book.begin(delivery)
+            n = number(delivery)
+            assert all(n <= most for other, most in holding.items() if other < n), (n, holding)
+            await asyncio.sleep(0)
+            fails = chance.random() < 0.1 and delivery.attempt < 3
+            book.end(delivery, done=not fails)
+            if fails:
+                held = held or max(book.attempts) + window < count
+                holding.setdefault(n, max(book.attempts) + window)
+                raise ValueError(n)
+            holding.pop(n, None)
+            if book.count == count:
+                subscription.stop()
+
+        delay = None if backoff is not None else 0.1
+        async with asyncio.timeout(3 * LIMIT_S):
+            await subscription.run(handle, concurrency=4, ordered_by_key=True, retry_delay=delay)
+    assert held, "something was to be held back"
+    assert book.most > 1, "keys beside one another"
+    for index, key in enumerate("abcde"):
+        assert book.done[key.encode()] == list(range(index, count, 5))
+    for attempts in book.attempts.values():
+        assert attempts == list(range(1, len(attempts) + 1)), "what was released is not counted"
+
+
+@pytest.mark.parametrize("kind", ["serial", "serial of each partition"])
+async def test_strict_order_keeps_keys_in_order_over_turns(place: Place, kind: str) -> None:
+    """A lane that passes to another member takes what was rolled back with it."""
+    topic = place.topic()
+    count = 100
+    publish(place, topic, (("abc"[n % 3], n) for n in range(count)))
+    chance = random.Random(11)
+    book = Book()
+    by_member = [0, 0]
+    rolled_back = 0
+    async with (
+        place.connect() as connection,
+        await connection.subscribe(
+            topic, durable="d", window=5, start="earliest", strict_order=True, **STRICT[kind]
+        ) as first,
+        await connection.subscribe(
+            topic, durable="d", window=5, start="earliest", strict_order=True, **STRICT[kind]
+        ) as second,
+    ):
+        await ready(connection, "d", 2)
+
+        async def work(me: int, subscription: kafkadur.Subscription) -> None:
+            async def handle(delivery: kafkadur.Delivery) -> None:
+                nonlocal rolled_back
+                book.begin(delivery)
+                await asyncio.sleep(0)
+                fails = chance.random() < 0.15 and delivery.attempt < 3
+                book.end(delivery, done=not fails)
+                if fails:
+                    rolled_back += 1
+                    raise ValueError(number(delivery))
+                by_member[me] += 1
+                if book.count == count:
+                    first.stop()
+                    second.stop()
+
+            await subscription.run(handle, concurrency=3, ordered_by_key=True, retry_delay=0.02)
+
+        async with asyncio.timeout(3 * LIMIT_S):
+            await asyncio.gather(work(0, first), work(1, second))
+    assert rolled_back > 5
+    assert min(by_member) > 0, "both had turns"
+    for index, key in enumerate("abc"):
+        assert book.done[key.encode()] == list(range(index, count, 3))
+
+
+async def test_strict_order_goes_on_when_a_message_is_given_up(place: Place) -> None:
+    topic = place.topic()
+    publish(place, topic, [("a", 1), ("a", 2), ("b", 3), ("b", 4)])
+    seen: list[tuple[int, int]] = []
+    async with (
+        place.connect() as connection,
+        await connection.subscribe(
+            topic,
+            durable="d",
+            type="exclusive",
+            window=2,
+            start="earliest",
+            strict_order=True,
+            redelivery=Redelivery(max_attempts=2),
+        ) as subscription,
+    ):
+
+        def handle(delivery: kafkadur.Delivery) -> None:
+            seen.append((number(delivery), delivery.attempt))
+            if len(seen) == 5:
+                subscription.stop()
+            if number(delivery) == 1:
+                raise ValueError(1)
+
+        async with asyncio.timeout(LIMIT_S):
+            await subscription.run(handle, concurrency=2, ordered_by_key=True, retry_delay=0.05)
+    assert seen[:2] == [(1, 1), (1, 2)]
+    assert sorted(seen[2:]) == [(2, 1), (3, 1), (4, 1)]
+    assert [n for n, _ in seen if n > 2] == [3, 4]
+
+
+async def test_strict_order_holds_back_one_partition_where_each_has_its_turn(place: Place) -> None:
+    topic = place.topic(partitions=2)
+    publish(place, topic, [("a", 1), ("b", 2), ("c", 3)])
+    place.publish(topic, range(1000, 1010), partition=1)
+    ended: list[int] = []
+    async with (
+        place.connect() as connection,
+        await connection.subscribe(
+            topic,
+            durable="d",
+            window=1,
+            start="earliest",
+            strict_order=True,
+            **STRICT["serial of each partition"],
+        ) as subscription,
+    ):
+
+        async def handle(delivery: kafkadur.Delivery) -> None:
+            if number(delivery) == 1 and delivery.attempt == 1:
+                await delivery.rollback(delay=timedelta(hours=1))
+                return
+            await delivery.ack()
+            ended.append(number(delivery))
+            if len(ended) == 10:
+                subscription.stop()
+
+        async with asyncio.timeout(LIMIT_S):
+            await subscription.run(handle, concurrency=2, ordered_by_key=True)
+    assert ended == list(range(1000, 1010))
+
+
+@strict_kinds
+async def test_stop_ends_the_wait_for_what_is_held_back(place: Place, kind: str) -> None:
+    topic = place.topic()
+    publish(place, topic, [("a", 1), ("b", 2)])
+    seen: list[int] = []
+    rolled_back = asyncio.Event()
+    async with place.connect() as connection:
+        async with await connection.subscribe(
+            topic, durable="d", window=1, start="earliest", strict_order=True, **STRICT[kind]
+        ) as subscription:
+
+            async def handle(delivery: kafkadur.Delivery) -> None:
+                seen.append(number(delivery))
+                await delivery.rollback(delay=timedelta(hours=1))
+                rolled_back.set()
+
+            async with asyncio.timeout(LIMIT_S):
+                running = asyncio.create_task(subscription.run(handle, ordered_by_key=True))
+                await rolled_back.wait()
+                subscription.stop()
+                await running
+        async with await connection.subscribe(topic, durable="d", window=1, **STRICT[kind]) as subscription:
+            await nothing(subscription)  # the next one waits, too
+    assert seen == [1]
 
 
 @pytest.mark.parametrize("kind", ["shared", "exclusive"])

@@ -15,6 +15,7 @@ from kafkadur import AlreadySettled, ConnectionClosed, LeaseLost
 from kafkadur_coordinators.redis_coordinator import RedisCoordinator
 from tests.subscriptions.helpers import (
     LIMIT_S,
+    PRIORITY_TOO,
     SILENCE_S,
     Place,
     both_types,
@@ -27,7 +28,7 @@ from tests.subscriptions.helpers import (
 
 Counts = Callable[[kafkadur.Subscription | kafkadur.sync.Subscription], int]
 
-every_type = pytest.mark.parametrize("kind", ["shared", "exclusive", "priority", "serial"])
+every_type = pytest.mark.parametrize("kind", ["shared", "exclusive", PRIORITY_TOO, "serial"])
 
 #: A window of which the iterator takes ten records at once.
 WINDOW = 40

@@ -1,5 +1,5 @@
 --- Who gets what next: one include a subscription type decides, everything else is the same for all.
-local MAX_LEASES = 64 -- a member holds at most so many, and so many promises: it bounds the cost of ending it
+local MAX_LEASES = 1000 -- a member holds at most so many, and so many promises: it bounds the cost of ending it
 local MAX_GRANTS = 16 -- in one script call and partition
 local MOST_AHEAD = 4 -- offsets that are not written yet, promised to one member of a shared subscription on one partition
 
