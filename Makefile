@@ -6,7 +6,7 @@ RUN := .venv/bin/python
 ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-all check format bench lock clean
+.PHONY: help setup demo test test-all tla check format bench lock clean
 # Targets share the virtual environment and the cores; side by side they would disturb each other.
 .NOTPARALLEL:
 
@@ -27,6 +27,9 @@ test: setup ## all tests but the long ones
 
 test-all: setup ## all tests
 	@$(RUN) -m pytest $(ARGS)
+
+tla: setup ## the larger models of docs/tla with TLC: about an hour (ARGS=name: only that one)
+	@$(RUN) -m tools.tla $(ARGS)
 
 check: setup ## format, lint, types, Lua, import direction, generated files
 	@$(RUN) -m tools.check

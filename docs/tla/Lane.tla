@@ -200,7 +200,8 @@ Stop(m) == /\ l[m].on /\ (l[m].run # "no" \/ (net[m].st # "none" /\ net[m].fresh
 Crash(m) == /\ n.crash < MaxCrash /\ n' = [n EXCEPT !.crash = @ + 1] /\ l[m].on
             /\ l' = [l EXCEPT ![m] = Idle] /\ net' = [net EXCEPT ![m] = NoMsg] /\ dup' = {q \in dup : q.m # m}
             /\ UNCHANGED <<r,old,fl,end,h>>
-Leave(m) == /\ n.crash < MaxCrash /\ n' = [n EXCEPT !.crash = @ + 1] /\ l[m].on /\ net[m].st = "none" /\ r.ok
+(* its last exchange said all; what it has not handed out goes back *)
+Leave(m) == /\ l[m].hands \cup l[m].acks \cup l[m].rbs = {} /\ n.crash < MaxCrash /\ n' = [n EXCEPT !.crash = @ + 1] /\ l[m].on /\ net[m].st = "none" /\ r.ok
             /\ l' = [l EXCEPT ![m] = Idle]
             /\ r' = IF l[m].inc = r.inc /\ r.mem[m].on
                     THEN [r EXCEPT !.p = Adopt(Orphaned(@,m,1)), !.mem[m] = Gone, !.ranks = Without(@,m)] ELSE r
