@@ -28,7 +28,7 @@ test: setup ## all tests but the long ones
 test-all: setup ## all tests
 	@$(RUN) -m pytest $(ARGS)
 
-tla: setup ## the larger models of docs/tla with TLC: about an hour (ARGS=name: only that one)
+tla: setup ## the larger models of docs/tla with TLC: a quarter of an hour (ARGS=name: only that one)
 	@$(RUN) -m tools.tla $(ARGS)
 
 check: setup ## format, lint, types, Lua, import direction, generated files
