@@ -35,6 +35,9 @@ coverage: setup ## the tests of `make test`, with the lines and branches they co
 	@$(RUN) -m coverage html --quiet --fail-under=0
 	@$(RUN) -m coverage report
 
+tla: setup ## the larger models of docs/tla with TLC: a quarter of an hour (ARGS=name: only that one)
+	@$(RUN) -m tools.tla $(ARGS)
+
 check: setup ## format, lint, types, Lua, import direction, generated files
 	@$(RUN) -m tools.check
 

@@ -1,0 +1,148 @@
+--------------------------------- MODULE Define ---------------------------------
+(* Changes of a definition: CHANGING in Redis, a record in the journal, the first valid one in log order wins, install.
+
+   Modelled: coordinators/kafkadur_coordinators/changes.py, lifecycle.py (rebuild), records.py (which record is in force),
+   lua/change-6.lua, install-6.lua, rebuild-6.lua, reincarnate-6.lua.
+   - Changers, each of which may stop at any step and go on much later, or for ever. One unsubscribes, others replace.
+   - Whoever finds CHANGING past its deadline resolves it: an abort record, then install.
+   - Loss of Redis (empty, or another server with an older copy), the right to rebuild, and rebuilding.
+   - Compaction of the journal: each record has a key of its own, so it removes none.
+   A record is (expected version, incarnation it began under, content); its version is its place in the log.
+   Not modelled: where partitions stand (Settled.tla), who may attach, more than one subscription of a shard, epochs. *)
+EXTENDS Naturals, Sequences, FiniteSets, TLC
+CONSTANTS C,          \* changers (model values)
+          Del,        \* the one that unsubscribes
+          MaxLog, MaxFault, MaxTry,
+          Defects     \* planted defects (README.md); {} in earnest
+Bad(d) == d \in Defects
+VARIABLES log,   \* the journal
+          red,   \* Redis: ok, ver, c (content), chg (token of the change), from (version it expects), inc, reb (token of the rebuild)
+          old,   \* another server's copy
+          pc, exp, und, pos, tok, \* changers: step, expected version, incarnation read, place of the record, token
+          rs,    \* who resolves a change
+          rb,    \* who rebuilds
+          won,   \* history: <<expected version, version>> of those who were told that they won
+          n
+vars == <<log,red,old,pc,exp,und,pos,tok,rs,rb,won,n>>
+Inc == [k |-> "inc", exp |-> 0, und |-> 0, c |-> "none"]
+Rec(e,u,c) == [k |-> "chg", exp |-> e, und |-> u, c |-> c]
+NoRs == [st |-> "idle", tok |-> 0, exp |-> 0, und |-> 0, pos |-> 0]
+NoRb == [st |-> "idle", tok |-> 0, kept |-> FALSE, inc |-> 0]
+Init == /\ log = <<Rec(0,0,"v0")>>
+        /\ red = [ok |-> TRUE, ver |-> 1, c |-> "v0", chg |-> 0, from |-> 0, inc |-> 0, reb |-> 0, kept |-> FALSE]
+        /\ old = red
+        /\ pc = [x \in C |-> "idle"] /\ exp = [x \in C |-> 0] /\ und = exp /\ pos = exp /\ tok = exp
+        /\ rs = NoRs /\ rb = NoRb /\ won = {} /\ n = [fault |-> 0, try |-> 0, tok |-> 0]
+--------------------------------------------------------------------------------
+(* records.in_force: void is what a newer incarnation than the one it began under lies before *)
+LastInc(k) == LET I == {i \in 1..k : log[i].k = "inc"} IN IF I = {} THEN 0 ELSE CHOOSE i \in I : \A j \in I : j <= i
+Void(i) == ~Bad("no_incarnations") /\ \E j \in 1..(i-1) : log[j].k = "inc" /\ j > log[i].und
+Chg(k) == {i \in 1..k : log[i].k = "chg" /\ ~Void(i)}
+InForce(k) == LET S == Chg(k)  e == CHOOSE e \in {log[i].exp : i \in S} : \A i \in S : log[i].exp <= e
+                  T == {i \in S : log[i].exp = e}
+                  v == IF Bad("last_wins") THEN CHOOSE i \in T : \A j \in T : j <= i ELSE CHOOSE i \in T : \A j \in T : i <= j
+              IN [ver |-> v, c |-> log[v].c]
+Now == InForce(Len(log))
+(* after an unsubscribe Redis knows no version; the journal knows that of the deletion *)
+Expected(v) == IF v = 0 /\ Now.c = "gone" THEN Now.ver ELSE v
+Content(x) == IF x = Del THEN "gone" ELSE "v1"
+(* install-6.lua. t: token of the change or rebuild. On a server that
+   restarted only who rebuilds installs: that comes after an incarnation record. *)
+Installed(v,c,i) == [ok |-> TRUE, ver |-> IF c = "gone" THEN 0 ELSE v, c |-> c, chg |-> 0, from |-> 0, inc |-> i, reb |-> 0,
+                     kept |-> FALSE]
+Mine(t) == t # 0 /\ ((red.chg = t /\ (red.ok \/ (Bad("install_unfenced") /\ red.reb = 0))) \/ red.reb = t)
+Put(v,c,t,i) == IF ~Mine(t) THEN red
+                ELSE IF ~red.ok /\ red.reb # t /\ c = red.c THEN red
+                ELSE IF red.ok /\ red.ver >= v THEN [red EXCEPT !.chg = IF Mine(t) THEN 0 ELSE @, !.from = IF Mine(t) THEN 0 ELSE @]
+                ELSE Installed(v,c,i)
+--------------------------------------------------------------------------------
+(* A change. What lies in the journal is read before CHANGING is set: an incarnation that comes after it makes the record void.
+   With the defect it is read after, and a change that is late by a whole rebuild counts, though nobody installs it. *)
+Begin(x) == /\ pc[x] = "idle" /\ red.ok /\ n.try < MaxTry /\ (x = Del => red.c # "gone")
+            /\ n' = [n EXCEPT !.try = @ + 1, !.tok = @ + 1] /\ tok' = [tok EXCEPT ![x] = n.tok + 1]
+            /\ exp' = [exp EXCEPT ![x] = red.ver] /\ und' = [und EXCEPT ![x] = LastInc(Len(log))]
+            /\ pc' = [pc EXCEPT ![x] = "set"]
+            /\ UNCHANGED <<log,red,old,pos,rs,rb,won>>
+SetChanging(x) == /\ pc[x] = "set" /\ red.ok
+                  /\ IF red.chg = 0 /\ red.ver = exp[x]
+                     THEN red' = [red EXCEPT !.chg = tok[x], !.from = exp[x]] /\ pc' = [pc EXCEPT ![x] = "read"]
+                     ELSE red' = red /\ pc' = [pc EXCEPT ![x] = "idle"]
+                  /\ UNCHANGED <<log,old,exp,und,pos,tok,rs,rb,won,n>>
+Read(x) == /\ pc[x] = "read" /\ pc' = [pc EXCEPT ![x] = "write"]
+           /\ exp' = [exp EXCEPT ![x] = Expected(@)]
+           /\ und' = IF Bad("incarnation_read_late") THEN [und EXCEPT ![x] = LastInc(Len(log))] ELSE und
+           /\ UNCHANGED <<log,red,old,pos,tok,rs,rb,won,n>>
+Write(x) == /\ pc[x] = "write" /\ Len(log) < MaxLog /\ log' = Append(log, Rec(exp[x],und[x],Content(x)))
+            /\ pos' = [pos EXCEPT ![x] = Len(log) + 1] /\ pc' = [pc EXCEPT ![x] = "decide"]
+            /\ UNCHANGED <<red,old,exp,und,tok,rs,rb,won,n>>
+(* decided at the end of the log; installs what is in force, also when it lost *)
+Decide(x) == /\ pc[x] = "decide" /\ pc' = [pc EXCEPT ![x] = "idle"]
+             /\ won' = IF Now.ver = pos[x] THEN won \cup {<<exp[x],pos[x]>>} ELSE won
+             /\ red' = IF Bad("loser_clears") /\ Now.ver # pos[x] /\ red.chg = tok[x] THEN [red EXCEPT !.chg = 0, !.from = 0]
+                       ELSE IF Bad("installs_own") THEN Put(pos[x], Content(x), tok[x], red.inc)
+                       ELSE Put(Now.ver, Now.c, tok[x], red.inc)
+             /\ UNCHANGED <<log,old,exp,und,pos,tok,rs,rb,n>>
+--------------------------------------------------------------------------------
+(* whoever comes by after the deadline *)
+RsBegin == /\ rs.st = "idle" /\ red.ok /\ red.chg # 0
+           /\ rs' = [st |-> "write", tok |-> red.chg, pos |-> 0, und |-> LastInc(Len(log)),
+                     exp |-> Expected(IF Bad("abort_expects_now") THEN Now.ver ELSE red.from)]
+           /\ UNCHANGED <<log,red,old,pc,exp,und,pos,tok,rb,won,n>>
+Before(v) == IF v = 0 THEN "gone" ELSE IF v <= Len(log) /\ log[v].k = "chg" THEN log[v].c ELSE "gone"
+RsWrite == /\ rs.st = "write" /\ Len(log) < MaxLog
+           /\ log' = IF Bad("no_abort") THEN log ELSE Append(log, Rec(rs.exp, rs.und, Before(rs.exp)))
+           /\ rs' = [rs EXCEPT !.st = "install"]
+           /\ UNCHANGED <<red,old,pc,exp,und,pos,tok,rb,won,n>>
+RsInstall == /\ rs.st = "install" /\ red' = Put(Now.ver, Now.c, rs.tok, red.inc) /\ rs' = NoRs
+             /\ UNCHANGED <<log,old,pc,exp,und,pos,tok,rb,won,n>>
+RsStop == rs.st # "idle" /\ rs' = NoRs /\ UNCHANGED <<log,red,old,pc,exp,und,pos,tok,rb,won,n>>
+--------------------------------------------------------------------------------
+Replicate == red.ok /\ n.fault < MaxFault /\ old # red /\ old' = red /\ UNCHANGED <<log,red,pc,exp,und,pos,tok,rs,rb,won,n>>
+Fault == /\ red.ok /\ n.fault < MaxFault /\ n' = [n EXCEPT !.fault = @ + 1]
+         /\ red' \in {[old EXCEPT !.ok = FALSE, !.reb = 0, !.kept = TRUE],
+                      [ok |-> FALSE, ver |-> 0, c |-> "gone", chg |-> 0, from |-> 0, inc |-> 0, reb |-> 0, kept |-> FALSE]}
+         /\ UNCHANGED <<log,old,pc,exp,und,pos,tok,rs,rb,won>>
+(* the right to rebuild, on this very server; it may run out, then another one takes it *)
+RbTake == /\ n.tok < MaxTry + MaxFault + 2 /\ n' = [n EXCEPT !.tok = @ + 1]
+          /\ (~red.ok /\ red.kept) \/ ((~red.ok \/ red.ver = 0) /\ Now.c # "gone")
+          /\ red' = [red EXCEPT !.ok = FALSE, !.reb = n.tok + 1] /\ rb' = [st |-> "fence", tok |-> n.tok + 1, kept |-> red.kept, inc |-> 0]
+          /\ UNCHANGED <<log,old,pc,exp,und,pos,tok,rs,won>>
+(* nothing to rebuild: the journal knows no such subscription *)
+RbNothing == /\ ~red.ok /\ ~red.kept /\ red.reb = 0 /\ Now.c = "gone" /\ red' = Installed(0,"gone",red.inc)
+             /\ UNCHANGED <<log,old,pc,exp,und,pos,tok,rs,rb,won,n>>
+RbFence == /\ rb.st = "fence" /\ Len(log) < MaxLog + 2 /\ log' = Append(log, Inc)
+           /\ rb' = [rb EXCEPT !.st = "install", !.inc = Len(log) + 1]
+           /\ UNCHANGED <<red,old,pc,exp,und,pos,tok,rs,won,n>>
+(* With the defect a server's older copy goes on with the definition it has, whatever the journal says. *)
+RbInstall == /\ rb.st = "install" /\ rb' = NoRb
+             /\ red' = IF red.ok \/ red.reb # rb.tok THEN red
+                       ELSE IF Now.c # "gone" /\ rb.kept /\ (red.ver = Now.ver \/ Bad("copy_believed"))
+                            THEN [red EXCEPT !.ok = TRUE, !.reb = 0, !.inc = rb.inc]
+                       ELSE Installed(Now.ver, Now.c, rb.inc)
+             /\ UNCHANGED <<log,old,pc,exp,und,pos,tok,rs,won,n>>
+(* Each record has a key of its own, so compaction removes none. If those of a subscription shared one: *)
+Compact == /\ Bad("changes_share_key")
+           /\ \E i \in 1..Len(log) : /\ log[i].k = "chg" /\ \E j \in (i+1)..Len(log) : log[j].k = "chg"
+                                     /\ log' = [log EXCEPT ![i].k = "gone"]
+           /\ UNCHANGED <<red,old,pc,exp,und,pos,tok,rs,rb,won,n>>
+Next == \/ Compact
+        \/ \E x \in C : Begin(x) \/ SetChanging(x) \/ Read(x) \/ Write(x) \/ Decide(x)
+        \/ RsBegin \/ RsWrite \/ RsInstall \/ RsStop \/ Replicate \/ Fault \/ RbTake \/ RbNothing \/ RbFence \/ RbInstall
+Spec == Init /\ [][Next]_vars
+Fair == Spec /\ WF_vars(RsBegin) /\ SF_vars(RsWrite) /\ SF_vars(RsInstall) /\ WF_vars(RbTake) /\ SF_vars(RbFence) /\ SF_vars(RbInstall)
+--------------------------------------------------------------------------------
+(* Of those who expected one version, one is told that it won. *)
+OneWinner == \A p, q \in won : p[1] = q[1] => p = q
+(* What won stays won: it is in force, or what is in force was made knowing it. *)
+WinnerStands == \A p \in won : Now.ver = p[2] \/ log[Now.ver].exp >= p[2]
+(* Redis is never ahead of the journal, and has what the journal has for its version. *)
+NotAhead == red.ok => red.ver <= Now.ver /\ (red.ver > 0 => log[red.ver].c = red.c)
+(* Where nobody is changing anything, and Redis knows a subscription, it is the one in force: attaching, moving and altering
+   are decided on it. Where it knows none, everybody asks the journal. Its version may be behind by an abort, which changes
+   nothing: the next change loses once, installs that, and is tried again. *)
+Converged == red.ok /\ red.chg = 0 /\ red.ver > 0 => red.c = Now.c
+(* Without a loss the version is the same, too. *)
+Exact == red.ok /\ red.chg = 0 /\ red.ver > 0 /\ n.fault = 0 => red.ver = Now.ver
+(* A change that was begun does not keep others out for ever. *)
+Unblocked == []<>(red.chg = 0 \/ ~red.ok \/ Len(log) >= MaxLog)
+================================================================================

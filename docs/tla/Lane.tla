@@ -1,0 +1,263 @@
+--------------------------------- MODULE Lane ---------------------------------
+(* One lane over one partition (exclusive, priority, serial): attaching, exchanges, the confirmed horizon, turns that
+   pass by an offer, takeover, restart and loss of Redis.
+
+   Modelled: lua/exchange-6+3.lua with lane.lua, attach-6.lua, detach-6+3.lua, reincarnate-6.lua, and the member's half of
+   it (kafkadur/member.py). A request, its application and its reply are steps of their own. A reply may be lost, then
+   the request is repeated unchanged under its number; an old copy of a request may arrive late, even after its member
+   attached anew. The end of a session and silence are one action; with Pause = FALSE a session ends only after its member
+   stopped handing out. Faults: another server with an older copy, or an empty one rebuilt from the mirrored floor.
+   Not modelled: time, bytes, several partitions, whole claims, pausing a subscription, strict order, selectors, back-off. *)
+EXTENDS Partition, Sequences, TLC
+CONSTANTS M,            \* members (model values)
+          Turns,        \* TRUE: serial; FALSE: the holder keeps the lane until it is gone
+          Win, Bud,     \* window, unconfirmed budget (records)
+          First,        \* end of the log at the beginning
+          MaxEx, MaxAtt, MaxRoll, MaxFail, MaxDup, MaxCrash, MaxStop,
+          Pause         \* TRUE: a holder may outlive its session without noticing
+VARIABLES r,    \* what Redis holds
+          old,  \* what another server has of it
+          fl,   \* floor mirrored to Kafka
+          l,    \* members
+          net,  \* one exchange under way for each member
+          dup,  \* late copies of requests
+          end,  \* end of the log
+          h,    \* history: what is promised
+          n     \* history: counters that keep the model finite
+vars == <<r,old,fl,l,net,dup,end,h,n>>
+Perms == Permutations(M)
+Gone == [on |-> FALSE, gen |-> 0, seq |-> 0]
+R0 == [ok |-> TRUE, inc |-> 1, grace |-> FALSE, awaited |-> {}, p |-> P0, mem |-> [m \in M |-> Gone], ranks |-> <<>>,
+       holder |-> {}, gens |-> 0]
+Idle == [on |-> FALSE, inc |-> 0, gen |-> 0, seq |-> 0, have |-> 0, run |-> "no", frz |-> FALSE, ls |-> {}, hands |-> {},
+         acks |-> {}, rbs |-> {}]
+NoMsg == [st |-> "none"]
+Init == /\ r = R0 /\ old = R0 /\ fl = 0 /\ l = [m \in M |-> Idle] /\ net = [m \in M |-> NoMsg] /\ dup = {} /\ end = First
+        /\ h = [cR |-> {}, disp |-> {}, done |-> {}, bad |-> {}, top |-> [o \in Off |-> 0], offers |-> [o \in Off |-> 0]]
+        /\ n = [ex |-> 0, att |-> 0, roll |-> 0, fail |-> 0, dup |-> 0, crash |-> 0, stop |-> 0]
+--------------------------------------------------------------------------------
+(* Redis: who holds the lane *)
+In(s,x) == \E i \in 1..Len(s) : s[i] = x
+Without(s,x) == SelectSeq(s, LAMBDA y : y # x)
+Rank(s,x) == CHOOSE i \in 1..Len(s) : s[i] = x
+Holder(s) == IF s.holder # {} /\ \A m \in s.holder : s.mem[m].on THEN s.holder
+             ELSE IF s.ranks = <<>> THEN {} ELSE {s.ranks[1]}
+Successor(s,m) == IF ~Turns \/ ~In(s.ranks,m) \/ Len(s.ranks) < 2 THEN {}
+                  ELSE {s.ranks[(Rank(s.ranks,m) % Len(s.ranks)) + 1]}
+LaneOf(s) == {y \in s.p.leases : y.kind = "lane" /\ y.orph = 0}
+(* lane.lua, serve_lane: exceptions first, then the lane itself up to its confirmed horizon *)
+RECURSIVE Runs(_,_,_)
+Runs(p,m,left) == LET S == ReadyStretch(p,left) IN
+                  IF S = {} \/ left = 0 THEN p ELSE Runs(GrantRuns(p,m,S), m, left - Cardinality(S))
+Serve(s,m,pos,offered) ==
+    LET span == IF Successor(s,m) # {} THEN Win ELSE Win + Bud
+        p1 == Runs(s.p,m,span)
+        bound == IF Successor(s,m) # {} THEN s.p.avail ELSE N
+        L == {y \in p1.leases : y.kind = "lane" /\ y.orph = 0}
+        y == CHOOSE y \in L : TRUE
+    IN IF Ready(p1) # {} THEN p1
+       ELSE IF L = {} THEN LET e == Min(p1.next + span, bound) IN
+            IF e > p1.next THEN [Grant(p1,m,p1.next,e,"lane",FALSE) EXCEPT !.next = e] ELSE p1
+       ELSE IF pos < 0 THEN p1
+       ELSE LET e == Min(Min(pos,y.e) + span, bound) IN
+            IF e > y.e \/ (Bad("horizon_falls") /\ e >= y.s)
+            THEN [p1 EXCEPT !.leases = (@ \ {y}) \cup {[y EXCEPT !.e = e]}, !.next = Max(@,e)]
+            ELSE IF offered /\ bound < N THEN EndLease(p1,y,0) ELSE p1
+(* pass_turn *)
+Deliverable(p,pos) == Ready(p) # {} \/ p.avail > (IF pos >= 0 THEN pos ELSE p.next)
+Pass(s,m,pos) ==
+    IF Holder(s) = {m} /\ Successor(s,m) # {} /\ Deliverable(s.p,pos)
+    THEN [s EXCEPT !.p = EndAll(s.p, Held(s.p,m), 0), !.holder = Successor(s,m)]
+    ELSE s
+(* The exchange. The reply is made of the state after it; a repeat is answered again and not applied again. *)
+Reply(s,q,code,refused) ==
+    [code |-> code, tok |-> s.p.tok, refused |-> refused,
+     grants |-> {y \in Held(s.p,q.m) : y.t > q.have}, held |-> {y.t : y \in Held(s.p,q.m)},
+     hor |-> {y \in Held(s.p,q.m) : y.kind = "lane"}, marks |-> s.p.exc]
+Names(q) == {v[1] : v \in q.acks \cup q.rbs} \cup q.done
+Mine(s,q) == IF Bad("no_fencing") THEN Names(q) ELSE {y.t : y \in Held(s.p,q.m)}
+Exchange(s,q) ==
+    IF q.inc # s.inc THEN [r |-> s, p |-> Reply(s,q,"INCARNATION",{}), new |-> FALSE]
+    ELSE IF ~Bad("no_fencing") /\ (~s.mem[q.m].on \/ (q.gen # s.mem[q.m].gen /\ ~Bad("numbers_restart")))
+         THEN [r |-> s, p |-> Reply(s,q,"FENCED",{}), new |-> FALSE]
+    ELSE IF q.seq < s.mem[q.m].seq /\ ~Bad("no_numbers") THEN [r |-> s, p |-> Reply(s,q,"STALE",{}), new |-> FALSE]
+    ELSE IF q.seq = s.mem[q.m].seq /\ ~Bad("no_numbers")
+         THEN [r |-> s, p |-> Reply(s,q,"OK",Names(q) \ {y.t : y \in s.p.leases}), new |-> FALSE]
+    ELSE LET ok == Mine(s,q)
+             V(S) == {v \in S : v[1] \in ok}
+             s0 == [s EXCEPT !.mem[q.m].seq = q.seq, !.p.avail = Max(@, q.av)]
+             p0 == IF Bad("no_fencing") THEN SettleBlind(s0.p, q.acks) ELSE SettleAll(s0.p, V(q.acks))
+             p1 == RollAll(p0, V(q.rbs), TRUE)
+             p2 == EndAll(p1, {y \in p1.leases : y.t \in ok \cap q.done}, 1)
+             s1 == [s0 EXCEPT !.p = Adopt(p2)]
+             free == ~s.grace
+             s2 == IF q.offer /\ free THEN Pass(s1,q.m,q.pos) ELSE s1
+             s3 == [s2 EXCEPT !.holder = Holder(s2)]
+             s4 == IF free /\ s3.holder = {q.m} THEN [s3 EXCEPT !.p = Serve(s3,q.m,q.pos,q.offer)] ELSE s3
+         IN [r |-> s4, p |-> Reply(s4,q,"OK",Names(q) \ ok), new |-> TRUE]
+--------------------------------------------------------------------------------
+(* Members *)
+Lane1(x) == {y \in x.ls : y.kind = "lane"}
+Todo(y) == IF y.kind = "runs" THEN y.offs ELSE y.pos..(y.e - 1)
+Pos(x) == IF Lane1(x) = {} THEN -1 ELSE (CHOOSE y \in Lane1(x) : TRUE).pos
+Open(x,t) == {v \in x.hands \cup x.acks \cup x.rbs : v[1] = t}
+Used(x) == {y.t : y \in {y \in x.ls : y.kind = "runs" /\ y.offs = {} /\ {v \in x.hands : v[1] = y.t} = {}}}
+Request(m,offer) == [m |-> m, inc |-> l[m].inc, gen |-> l[m].gen, seq |-> l[m].seq + 1, have |-> l[m].have, pos |-> Pos(l[m]),
+                     acks |-> l[m].acks \cup (IF Bad("settled_in_hands") THEN l[m].hands ELSE {}), rbs |-> l[m].rbs,
+                     done |-> Used(l[m]), av |-> end, offer |-> offer]
+Attach(m) ==
+    /\ ~l[m].on /\ r.ok /\ n.att < MaxAtt /\ n' = [n EXCEPT !.att = @ + 1]
+    /\ LET g == r.gens + 1
+           ranks == Append(Without(r.ranks,m), m)
+           a == r.awaited \ {m}
+       IN /\ r' = [r EXCEPT !.gens = g, !.mem[m] = [on |-> TRUE, gen |-> g, seq |-> 0], !.ranks = ranks,
+                            !.p = IF r.mem[m].on THEN Orphaned(r.p,m,2) ELSE r.p,
+                            !.holder = IF Len(ranks) = 1 THEN {m} ELSE @, !.awaited = a,
+                            !.grace = IF r.awaited # {} /\ a = {} THEN FALSE ELSE @]
+          /\ l' = [l EXCEPT ![m] = [Idle EXCEPT !.on = TRUE, !.inc = r.inc, !.gen = g, !.run = "yes"]]
+    /\ UNCHANGED <<old,fl,net,dup,end,h>>
+Send(m) ==
+    /\ l[m].on /\ net[m].st = "none" /\ n.ex < MaxEx /\ n' = [n EXCEPT !.ex = @ + 1]
+    /\ \E offer \in (IF Turns /\ l[m].ls # {} /\ (l[m].hands = {} \/ Bad("offer_in_hands")) THEN BOOLEAN ELSE {FALSE}) :
+          /\ net' = [net EXCEPT ![m] = [st |-> "req", q |-> Request(m,offer), fresh |-> TRUE]]
+          /\ l' = [l EXCEPT ![m].seq = @ + 1, ![m].frz = offer /\ ~Bad("offer_unfrozen")]
+    /\ UNCHANGED <<r,old,fl,dup,end,h>>
+Before(o) == IF r.ok THEN h.top[o] ELSE 0
+Effect(q,x) ==
+    /\ r' = x.r
+    /\ h' = IF ~x.new THEN h ELSE
+            LET late == {v \in q.acks \cup q.rbs : v[1] \in Mine(r,q) /\ h.top[v[2]] > v[1]}
+                cover == {o \in Off : \E y \in x.r.p.leases : y.orph = 0 /\ o \in Of(x.r.p,y)
+                                       /\ ~\E z \in r.p.leases : z.t = y.t /\ o \in Of(r.p,z)}
+            IN [h EXCEPT !.bad = @ \cup (IF late # {} THEN {"fence"} ELSE {}),
+                         !.cR = @ \cup {v[2] : v \in {v \in q.acks : v[1] \in Mine(r,q)}},
+                         !.offers = [o \in Off |-> IF o \in cover THEN Min(@[o] + 1, 3) ELSE @[o]],
+                         !.top = [o \in Off |-> IF o \in cover
+                                                THEN (CHOOSE y \in x.r.p.leases : y.orph = 0 /\ o \in Of(x.r.p,y)).t
+                                                ELSE @[o]]]
+Apply(m) ==
+    /\ net[m].st = "req" /\ r.ok
+    /\ LET q == net[m].q  x == Exchange(r,q) IN
+       /\ Effect(q,x)
+       /\ net' = [net EXCEPT ![m] = [st |-> "rep", q |-> q, p |-> x.p, fresh |-> net[m].fresh,
+                                     renews |-> x.new \/ ~Bad("repeat_renews_not")]]
+       /\ \/ dup' = dup /\ n' = n
+          \/ n.dup < MaxDup /\ dup' = dup \cup {q} /\ n' = [n EXCEPT !.dup = @ + 1]
+    /\ UNCHANGED <<old,fl,l,end>>
+ApplyLate == /\ r.ok /\ \E q \in dup : Effect(q, Exchange(r,q)) /\ dup' = dup \ {q}
+             /\ UNCHANGED <<old,fl,l,net,end,n>>
+LoseReply(m) == /\ net[m].st = "rep" /\ n.ex < MaxEx /\ n' = [n EXCEPT !.ex = @ + 1]
+                /\ net' = [net EXCEPT ![m] = [st |-> "req", q |-> net[m].q, fresh |-> TRUE]]
+                /\ UNCHANGED <<r,old,fl,l,dup,end,h>>
+Local(y,p) == [t |-> y.t, kind |-> y.kind, s |-> y.s, e |-> y.e, pos |-> y.s, seen |-> y.seen,
+               offs |-> IF y.kind = "runs" THEN {o \in Off : p.marks[o].tok = y.t} ELSE {},
+               red |-> y.kind = "runs" /\ \A o \in Off : p.marks[o].tok = y.t => p.marks[o].red]
+Recv(m) ==
+    /\ net[m].st = "rep" /\ net' = [net EXCEPT ![m] = NoMsg]
+    /\ LET p == net[m].p  q == net[m].q  x == l[m]
+           gone == p.refused \cup q.done \cup (IF q.offer THEN {y.t : y \in x.ls} \ p.held ELSE {})
+           kept == {y \in x.ls : y.t \notin gone}
+           e(y) == IF \E z \in p.hor : z.t = y.t THEN (CHOOSE z \in p.hor : z.t = y.t).e ELSE y.e
+           moved == {[y EXCEPT !.e = IF q.offer THEN e(y) ELSE Max(y.e, e(y)),
+                               !.pos = IF q.offer THEN Min(@, Max(e(y), y.s)) ELSE @] : y \in kept}
+           new == {Local(y,p) : y \in {z \in p.grants : \A w \in x.ls : w.t # z.t}}
+           live(S) == {v \in S : v[1] \notin p.refused}
+       IN l' = [l EXCEPT ![m] =
+            IF p.code # "OK" THEN Idle
+            ELSE [x EXCEPT !.have = p.tok, !.frz = FALSE, !.ls = moved \cup new, !.acks = live(@ \ q.acks),
+                           !.rbs = live(@ \ q.rbs), !.hands = live(@),
+                           !.run = IF ~net[m].fresh /\ ~Bad("any_reply_resumes") THEN @
+                                   ELSE IF net[m].renews /\ net[m].fresh THEN "yes" ELSE "over"]]
+    /\ UNCHANGED <<r,old,fl,dup,end,h,n>>
+Steady == ~Pause /\ n.fail = 0
+Current(m,t) == r.ok /\ l[m].inc = r.inc /\ \E y \in Held(r.p,m) : y.t = t
+(* what comes first is handed out first, exceptions before the lane *)
+Dispatch(m) == LET x == l[m] IN
+    /\ x.on /\ x.run # "no" /\ ~x.frz /\ (Cardinality(x.hands) < Win \/ Bad("window_ignored")) /\ Cardinality(x.acks) <= Bud
+    /\ \E y \in x.ls : LET o == Least(Todo(y),N) IN
+       /\ o < end /\ o < N /\ (y.kind = "lane" /\ ~Bad("lane_first") => \A z \in x.ls : z.kind = "runs" => z.offs = {})
+       /\ \A z \in x.ls : z.kind = "runs" /\ y.kind = "runs" /\ z.offs # {} => o <= Least(z.offs,N)
+       /\ l' = [l EXCEPT ![m].hands = @ \cup {<<y.t,o>>},
+                         ![m].ls = (@ \ {y}) \cup {[y EXCEPT !.pos = IF y.kind = "lane" THEN o + 1 ELSE @, !.offs = @ \ {o}]}]
+       /\ h' = [h EXCEPT
+            !.disp = IF n.fail = 0 \/ Current(m,y.t) THEN @ \cup {o} ELSE @,
+            !.bad = @ \cup (IF o \in h.cR /\ (~Pause \/ Current(m,y.t)) THEN {"again"} ELSE {})
+                      \cup (IF o \in h.disp /\ ~(y.red \/ o < y.seen) /\ (Steady \/ Current(m,y.t)) THEN {"unmarked"} ELSE {})
+                      \cup (IF Steady /\ ~Current(m,y.t) THEN {"unheld"} ELSE {})
+                      \cup (IF Current(m,y.t) /\ o >= Lease(r.p,y.t).e THEN {"bound"} ELSE {})
+                      \cup (IF Steady /\ o \notin h.disp /\ (\E w \in h.disp : w > o) THEN {"order"} ELSE {})]
+    /\ UNCHANGED <<r,old,fl,net,dup,end,n>>
+Ack(m) == \E v \in l[m].hands : /\ l' = [l EXCEPT ![m].hands = @ \ {v}, ![m].acks = @ \cup {v}]
+          /\ h' = [h EXCEPT !.done = @ \cup {v[2]}] /\ UNCHANGED <<r,old,fl,net,dup,end,n>>
+Roll(m) == \E v \in l[m].hands : /\ n.roll < MaxRoll /\ n' = [n EXCEPT !.roll = @ + 1]
+          /\ l' = [l EXCEPT ![m].hands = @ \ {v}, ![m].rbs = @ \cup {v}] /\ UNCHANGED <<r,old,fl,net,dup,end,h>>
+(* its deadline passes, or its pings are not answered *)
+Stop(m) == /\ l[m].on /\ (l[m].run # "no" \/ (net[m].st # "none" /\ net[m].fresh))
+           /\ n.stop < MaxStop /\ n' = [n EXCEPT !.stop = @ + 1]
+           /\ l' = [l EXCEPT ![m].run = "no"]
+           /\ net' = IF net[m].st = "none" THEN net ELSE [net EXCEPT ![m].fresh = FALSE]
+           /\ UNCHANGED <<r,old,fl,dup,end,h>>
+Crash(m) == /\ n.crash < MaxCrash /\ n' = [n EXCEPT !.crash = @ + 1] /\ l[m].on
+            /\ l' = [l EXCEPT ![m] = Idle] /\ net' = [net EXCEPT ![m] = NoMsg] /\ dup' = {q \in dup : q.m # m}
+            /\ UNCHANGED <<r,old,fl,end,h>>
+(* its last exchange said all; what it has not handed out goes back *)
+Leave(m) == /\ l[m].hands \cup l[m].acks \cup l[m].rbs = {} /\ n.crash < MaxCrash /\ n' = [n EXCEPT !.crash = @ + 1] /\ l[m].on /\ net[m].st = "none" /\ r.ok
+            /\ l' = [l EXCEPT ![m] = Idle]
+            /\ r' = IF l[m].inc = r.inc /\ r.mem[m].on
+                    THEN [r EXCEPT !.p = Adopt(Orphaned(@,m,1)), !.mem[m] = Gone, !.ranks = Without(@,m)] ELSE r
+            /\ UNCHANGED <<old,fl,net,dup,end,h>>
+--------------------------------------------------------------------------------
+(* Sessions end; servers change *)
+Quiet(m) == l[m].run # "yes" /\ ~(net[m].st = "rep" /\ net[m].fresh /\ net[m].p.code = "OK" /\ net[m].renews)
+Expire(m) == /\ r.ok /\ r.mem[m].on /\ (Pause \/ Quiet(m) \/ l[m].inc # r.inc \/ l[m].gen # r.mem[m].gen)
+             /\ r' = [r EXCEPT !.p = Orphaned(@,m,2), !.mem[m] = Gone, !.ranks = Without(@,m)]
+             /\ UNCHANGED <<old,fl,l,net,dup,end,h,n>>
+Replicate == r.ok /\ n.fail < MaxFail /\ old # r /\ old' = r /\ UNCHANGED <<r,fl,l,net,dup,end,h,n>>
+Known(s,o) == s.p.exc[o].red \/ o < s.p.seen \/ \E y \in s.p.leases : o \in Of(s.p,y)
+(* Another server answers. With an older copy all leases end, and nothing is granted for a session: a copy may not know of
+   every lease, so it must not say who is to be waited for. *)
+Fault == /\ r.ok /\ n.fail < MaxFail /\ n' = [n EXCEPT !.fail = @ + 1] /\ dup' = {}
+         /\ \/ /\ r' = [old EXCEPT !.inc = r.inc + 1, !.p = [old.p EXCEPT !.leases = {[y EXCEPT !.orph = IF @ = 0 THEN 2 ELSE @] : y \in @}],
+                                   !.mem = R0.mem, !.ranks = <<>>, !.gens = r.gens,
+                                   !.awaited = IF Bad("grace_by_copy") THEN {y.m : y \in {y \in old.p.leases : y.orph = 0}} ELSE {},
+                                   !.grace = Bad("grace_by_copy") => \E y \in old.p.leases : y.orph = 0]
+               /\ h' = [h EXCEPT !.cR = @ \cap Settled(old.p), !.disp = {o \in @ : Known(old,o)}, !.top = [o \in Off |-> 0]]
+            \/ /\ r' = [R0 EXCEPT !.inc = r.inc + 1, !.grace = TRUE, !.gens = r.gens,
+                                  !.p = [P0 EXCEPT !.dec = 0..(fl-1), !.next = fl, !.avail = fl, !.tok = r.p.tok,
+                                                   !.seen = IF Bad("rebuild_forgets") THEN 0 ELSE end]]
+               /\ h' = [h EXCEPT !.cR = {o \in @ : o < fl}, !.disp = @ \ {o \in Off : o >= end}, !.top = [o \in Off |-> 0]]
+         /\ old' = r' /\ UNCHANGED <<fl,l,net,end>>
+EndGrace == /\ r.ok /\ r.grace /\ (Pause \/ \A m \in M : Quiet(m) \/ l[m].inc = r.inc)
+            /\ r' = [r EXCEPT !.grace = FALSE, !.awaited = {}] /\ UNCHANGED <<old,fl,l,net,dup,end,h,n>>
+Mirror == r.ok /\ MaxFail > 0 /\ LET f == IF Bad("mirrors_base") THEN Base(r.p) ELSE Floor(r.p) IN fl < f /\ fl' = f /\ UNCHANGED <<r,old,l,net,dup,end,h,n>>
+Wait == /\ r.ok /\ (\E o \in Off : r.p.exc[o].wt) /\ r' = [r EXCEPT !.p = Due(@,Off)]
+        /\ UNCHANGED <<old,fl,l,net,dup,end,h,n>>
+Produce == end < N /\ end' = end + 1 /\ UNCHANGED <<r,old,fl,l,net,dup,h,n>>
+Next == \/ \E m \in M : Attach(m) \/ Send(m) \/ Apply(m) \/ LoseReply(m) \/ Recv(m) \/ Dispatch(m) \/ Ack(m) \/ Roll(m)
+                        \/ Stop(m) \/ Crash(m) \/ Leave(m) \/ Expire(m)
+        \/ ApplyLate \/ Replicate \/ Fault \/ EndGrace \/ Mirror \/ Wait \/ Produce
+Spec == Init /\ [][Next]_vars
+--------------------------------------------------------------------------------
+(* I1: nothing is settled before an application acknowledged it. *)
+I1_SettledTrue == r.ok => Settled(r.p) \subseteq h.done
+(* I3: an accepted verdict is given under the newest grant of its offset. *)
+I3_Fenced == "fence" \notin h.bad
+(* I4: what a confirmed acknowledgement settled is not handed out again, unless a fault took the knowledge. *)
+I4_SettledStays == "again" \notin h.bad
+(* I5: never two members that may hand out; and who hands out holds the lease in Redis. *)
+May(m) == l[m].on /\ l[m].run # "no" /\ ~l[m].frz /\ \E y \in l[m].ls : Todo(y) # {}
+I5_OneHolder == (Pause \/ Cardinality({m \in M : May(m)}) <= 1) /\ "unheld" \notin h.bad
+(* I6: first deliveries come in order. *)
+I6_InOrder == "order" \notin h.bad
+(* I7: what is in an application's hands fits its window, what is unconfirmed its budget. *)
+I7_Window == \A m \in M : Cardinality(l[m].hands) <= Win /\ Cardinality(l[m].acks) <= Bud + 1
+(* I8: no more attempts are counted than an offset was granted, none for what cannot have been read; what was handed out
+   before is told as redelivered. *)
+I8_Attempts == \A o \in Off : r.p.exc[o].att <= h.offers[o] /\ (o >= end => r.p.exc[o].att <= 0)
+I8_Marked == "unmarked" \notin h.bad
+(* I9: settled + leased + ready, exactly and disjoint; handed out only below a confirmed horizon. *)
+I9_Conserved == Partitioned(r.p) /\ NoPhantoms(r.p)
+I9_Bounded == "bound" \notin h.bad
+(* I10: the mirrored floor is never ahead of what is settled. *)
+I10_Floor == \A o \in Off : o < fl => o \in h.done
+================================================================================
