@@ -320,6 +320,8 @@ class Member:
         self._force = True
         self._ask_presence = False
         self._last_ok = float("-inf")
+        #: when the unanswered exchange was made (monotonic seconds)
+        self._composed_at = float("-inf")
         self._renew_at = float("-inf")
 
     def now(self) -> float:
@@ -1340,6 +1342,7 @@ class Member:
             self._said[partition] = self._number
         self._handed_since = 0
         self._renew_at = now + self.session / 2
+        self._composed_at = now
         ask, self._ask_presence = self._ask_presence, False
         return Exchange(
             number=self._number,
@@ -1578,7 +1581,8 @@ class Member:
         chosen, left = order[:MAX_PARTITIONS], order[MAX_PARTITIONS:]
         self._touch = set(left)
         self._orphaned -= set(chosen)
-        self._force = self._force or bool(left)
+        # what nobody had room for is asked for again with the others, not at once
+        self._force = self._force or bool(self._touch - self._unserved)
         return chosen
 
     def _has_backlog(self, partition: int) -> bool:
@@ -1684,7 +1688,8 @@ class Member:
         """The exchange sent at `sent_at` (monotonic seconds) was answered."""
         refused = set(reply.refused)
         with self.lock:
-            self._last_ok = sent_at
+            # a repeat does not renew the session: what counts is when it was sent first
+            self._last_ok = min(sent_at, self._composed_at)
             waiting = self._carried.confirm
             self._close_pending()
             for token in refused:

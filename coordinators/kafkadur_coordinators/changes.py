@@ -60,8 +60,11 @@ class Changes:
         incarnation: int,
         floors: bool,
         places: Mapping[int, Place] | None = None,
+        anew: bool = False,
     ) -> None:
         """Put what is in force into Redis; `floors`: from the mirrored floors, after a loss.
+
+        `anew`: also in place of an old copy of the same subscription.
 
         `places` say more of where it starts than the journal does; whoever finishes this does without them.
         """
@@ -103,7 +106,7 @@ class Changes:
                 token,
                 self._session_ms if floors else 0,
                 definition.policy,
-                0,
+                int(anew),
             ],
         )
 
@@ -168,6 +171,9 @@ class Changes:
             definition = with_lanes(definition, topic.partitions)
             starts = self._topics.offsets(definition.topic, topic.partitions, definition.start)
             starts |= {partition: place.floor for partition, place in (places or {}).items()}
+        shard = self._journal.shard(key.tag)
+        # read before the change begins: what is lost and rebuilt after that makes its record void
+        entries = self._journal.read(shard) if key.durable else []
         self._coordinator.call(
             "change", address.fixed(), [*self._coordinator.common(), known.version, token, CHANGE_MS]
         )
@@ -183,8 +189,6 @@ class Changes:
                 starts=starts,
             )
             return self._change_unwritten(key, known, change, token)
-        shard = self._journal.shard(key.tag)
-        entries = self._journal.read(shard)
         change = Change(
             tag=key.tag,
             key=key_record(key),
@@ -227,11 +231,11 @@ class Changes:
         """
         content = json.loads(known.definition)
         address, token = self.address(key), uuid.uuid4().hex
+        shard = self._journal.shard(key.tag)
+        entries = self._journal.read(shard)  # as in `change`
         self._coordinator.call(
             "change", address.fixed(), [*self._coordinator.common(), known.version, token, CHANGE_MS]
         )
-        shard = self._journal.shard(key.tag)
-        entries = self._journal.read(shard)
         before = Definition.from_record(content["definition"])
         relaid = before.lanes != definition.lanes
         starts = {int(partition): offset for partition, offset in content["starts"].items()}

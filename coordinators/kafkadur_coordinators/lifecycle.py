@@ -390,12 +390,15 @@ class Lifecycle:
         if found is None or deleted(found):
             version = incarnation if found is None else found.version
             self._changes.install_deletion(address, version=version, incarnation=incarnation, token=token)
-        elif reply[4] == 1:
+        elif reply[4] == 1 and reply[5] == found.version:
             self._coordinator.run(
                 "reincarnate", address.fixed(), [*self._coordinator.common(), token, incarnation]
             )
         else:
-            self._changes.install(key, found, token=token, incarnation=incarnation, floors=True)
+            # what was kept is a copy from before the last change: of it nothing is believed
+            self._changes.install(
+                key, found, token=token, incarnation=incarnation, floors=True, anew=reply[4] == 1
+            )
         return None
 
     def _rebuild_unwritten(self, key: SubscriptionKey) -> None:

@@ -443,6 +443,8 @@ class MemberSession:
         self._state = state
         self.member = member
         self.incarnation = 0
+        #: number of the attachment, which every exchange names
+        self.attachment = 0
         self._fixed = address.fixed()
         self._keys: dict[int, list[str]] = {}
 
@@ -473,7 +475,7 @@ class MemberSession:
         self.incarnation = 0
         request = [name, session_ms, version, most, kind, rank.priority, int(rank.preempt)]
         reply = self._coordinator.call("attach", self._fixed, [*self._common(), *request])
-        self.incarnation = reply[2]
+        self.incarnation, self.attachment = reply[2], reply[7]
         return Attached(
             sequence=reply[1],
             incarnation=reply[2],
@@ -496,6 +498,7 @@ class MemberSession:
             exchange.span,
             exchange.parts,
             int(exchange.offer),
+            self.attachment,
         ]
         reply = self._coordinator.call("exchange", keys, request)
         offered = exchange.offer or any(part.drained for part in exchange.parts)

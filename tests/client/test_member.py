@@ -74,8 +74,15 @@ class Driver:
         exchange = self.member.build(1.0)
         assert exchange is not None
         self._token = max([self._token, *(grant.token for grant in grants)])
-        reply = ExchangeReply(
-            sequence=exchange.number,
+        self.member.apply(self.reply(rank, members, states, grants), 1.0)
+        return exchange
+
+    def reply(
+        self, rank: int, members: int, states: Sequence[PartitionState], grants: Sequence[Grant] = ()
+    ) -> ExchangeReply:
+        """What the coordinator answers."""
+        return ExchangeReply(
+            sequence=1,
             incarnation=1,
             token=self._token,
             silent_ms=None,
@@ -91,8 +98,6 @@ class Driver:
             paused=False,
             grace_ms=0,
         )
-        self.member.apply(reply, 1.0)
-        return exchange
 
     def records(self, partition: int, offsets: range, number: int | None = None) -> None:
         if number is None:
@@ -177,6 +182,27 @@ def test_gaps_are_settled_once_a_later_record_was_read() -> None:
     assert settled_offsets(driver.exchange(0, 1, [])) == {3, 4, 5, 6, 7}
     driver.member.reach(0, 12, driver.reading.followed[0][1])
     assert settled_offsets(driver.exchange(0, 1, [])) == {9}
+
+
+def test_what_was_set_aside_comes_in_order_however_it_is_read() -> None:
+    """What lies far back is read by itself, and later than what the tail reader still has."""
+    driver = Driver(partitions=1, lane=True)
+    driver.attach(0, 1)
+    kept = [state(0, next_=200_000, avail=200_000)]
+    lane = Grant(1, 0, 200_000, 200_100, 0, redelivered=False, kind="lane", seen=0)
+    driver.exchange(0, 1, kept, [lane])
+    near = Grant(2, 0, 200_000, 200_002, 1, redelivered=True, kind="runs", seen=0, stretch=(200_000, 200_002))
+    far = Grant(3, 0, 5, 7, 1, redelivered=True, kind="runs", seen=0, stretch=(5, 7))
+    driver.records(0, range(200_000, 200_010))
+    driver.exchange(0, 1, kept, [near, far])
+    assert driver.member.next_block(10) is None, "what comes first was not read yet"
+    messages = [Message(topic="t", partition=0, offset=o, value=b"x") for o in (5, 6)]
+    assert driver.member.add_range_records(3, messages, 7) is False
+    seen: list[int] = []
+    for _ in range(2):
+        chunk, start, end = driver.block()
+        seen += [chunk.offset(index) for index in range(start, end)]
+    assert seen == [5, 6, 200_000, 200_001]
 
 
 def test_window_bounds_what_is_handed_out() -> None:

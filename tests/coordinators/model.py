@@ -24,7 +24,7 @@ from kafkadur_coordinators.redis_coordinator import attempts_of
 
 SILENCE_MS = 500
 #: A member holds at most so many leases, lanes apart.
-MOST_LEASES = 64
+MOST_LEASES = 1_000
 #: How a lease may end, beside what a member may say (`How`): its holder is gone, who knows how far it came.
 UNCLEAN = 3
 #: Types in which one member at a time gets everything, in order.

@@ -69,6 +69,30 @@ def test_who_is_not_attached_is_fenced(make: Make) -> None:
     assert refused_unchanged(world, member, report(avail=5)) == "FENCED"
 
 
+def test_an_exchange_of_an_earlier_attachment_is_refused(make: Make) -> None:
+    """It was under way for long: its member has attached again meanwhile, and counts from one."""
+    world = make("serial")
+    member = world.attach("m")
+    late = member.build(report(avail=5), credit=5)._replace(number=9, offer=True)
+    again = world.attach("m")
+    again.say(report(avail=5), credit=5)
+    assert again.session.attachment > member.session.attachment
+    before = world.dump()
+    assert code(lambda: member.session.exchange(late)) == "FENCED"
+    assert world.dump() == before
+
+
+def test_a_member_holds_a_thousand_leases_at_most(make: Make) -> None:
+    world = make()
+    member = world.attach()
+    for avail in range(1, 1_003):
+        reply = member.say(report(avail=avail), credit=5_000)
+    assert len(world.leases()) == 1_000
+    assert reply.grants == ()
+    reply = member.say(report(settled=[settled(1, 0, 1)], done=[1]), credit=5_000)
+    assert [(grant.start, grant.horizon) for grant in reply.grants] == [(1_000, 1_002)]
+
+
 def test_an_exchange_of_another_incarnation_is_refused(make: Make) -> None:
     world = make()
     member = world.attach()
@@ -83,6 +107,7 @@ def test_an_exchange_of_another_subscription_is_refused(make: Make) -> None:
     other.address = world.address
     stranger = Member(world=other, id=member.id, session=other.session(member.id), attached=member.attached)
     stranger.session.incarnation = member.session.incarnation
+    stranger.session.attachment = member.session.attachment
     assert refused_unchanged(world, stranger) == "GONE"
 
 

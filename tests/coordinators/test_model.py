@@ -176,7 +176,7 @@ class Life(RuleBasedStateMachine):
             return
         assert reply[0] == "OK"
         self.model.attach(name, now, SESSION_MS, priority=priority, preempt=preempt)
-        session.incarnation = reply[2]
+        session.incarnation, session.attachment = reply[2], reply[7]
         for old in [m for m in self.members + self.gone if m.id == name]:
             self.stale += old.grants
         self.members = [m for m in self.members if m.id != name]

@@ -190,6 +190,23 @@ async def test_flushed_after_all_was_settled_and_closed(fragile: Place, kind: st
         assert number(delivery) == 10
 
 
+async def test_acknowledgements_without_waiting_that_a_wipe_refused_are_told(fragile: Place) -> None:
+    """The wipe is noticed by the exchange that carries the acknowledgement."""
+    topic = fragile.topic([1])
+    async with fragile.connect(session_timeout=SESSION) as connection:
+        subscription = await connection.subscribe(topic, durable="d", type="shared", start="earliest")
+        one = await subscription.receive(timeout=LIMIT_S)
+        assert one is not None
+        with redis.Redis.from_url(fragile.stack.redis) as client:
+            client.flushall()
+        one.ack_nowait()
+        again = await subscription.receive(timeout=LIMIT_S)
+        assert again is not None
+        await again.ack()
+        with pytest.raises(kafkadur.LeaseLost):
+            await subscription.close()
+
+
 @both_types
 async def test_late_verdict_after_the_state_was_lost(fragile: Place, kind: str) -> None:
     topic = fragile.topic([1])

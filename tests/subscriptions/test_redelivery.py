@@ -277,3 +277,22 @@ async def test_a_dead_letter_may_be_as_large_as_its_message(place: Place) -> Non
         await (await next_of(subscription)).reject("too large for us")
     (letter,) = dead_letters(place, topic, 1)
     assert letter.value() == value
+
+
+async def test_strict_order_among_what_was_rolled_back(place: Place) -> None:
+    topic = place.topic(range(1, 6))
+    async with (
+        place.connect() as connection,
+        await connection.subscribe(
+            topic, durable="d", type="exclusive", window=5, start="earliest", strict_order=True
+        ) as sub,
+    ):
+        one, two, three = await take(sub, 3)
+        await two.rollback(delay=0.3)
+        await one.rollback(delay=0.6)
+        await three.rollback(delay=0.6)
+        got: list[int] = []
+        while (delivery := await sub.receive(timeout=1.5)) is not None:
+            got.append(number(delivery))
+            await delivery.ack()
+        assert got == [1, 2, 3, 4, 5]

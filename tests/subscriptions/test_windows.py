@@ -262,9 +262,6 @@ async def test_i7_window_by_bytes_with_messages_of_all_sizes(place: Place, kind:
         assert most <= limit
 
 
-@pytest.mark.xfail(
-    reason="each is a lease, and a member holds at most 64 beside its lanes, whatever its window"
-)
 async def test_what_comes_one_by_one_fills_a_window_of_a_hundred(place: Place) -> None:
     topic = place.topic()
     async with (

@@ -3,7 +3,8 @@
 -- ARGV[1]  6 name for people  7 session time-out, ms  8 version of the definition that was decided on
 --          9 most members, this one included (0: no limit)  10 kind: '' or 'whole' (holds the whole subscription)
 --          11 priority (higher is better)  12 1: it preempts a holder of lower priority, which drains first
--- Reply    head, 5 { rank, members, id of the next member }, 6 partitions known, 7 ms until leases are granted
+-- Reply    head, 5 { rank, members, id of the next member }, 6 partitions known, 7 ms until leases are granted,
+--          8 number of this attachment: exchanges of an earlier one are refused
 -- Codes    OK; ACTIVE: 5 names of the members in the way, 6 ms after which asking again makes sense (-1: it does
 --          not; they are alive); CHANGED: the definition is not the version decided on; CHANGING: 5 ms until its
 --          deadline; and those of context.lua
@@ -85,4 +86,5 @@ local reply = head(ctx, 'OK')
 reply[5] = { #ctx.ranks - 1, #ctx.ranks, ctx.ranks[1] }
 reply[6] = ctx.partitions
 reply[7] = math.max(ctx.grace - ctx.now, 0)
+reply[8] = me.n
 return reply

@@ -13,6 +13,7 @@
 --              expired:  unsettled offsets of this report's that Kafka does not keep any more; they are counted
 --              ahead:    how many offsets that are not written yet the member can be promised here (shared)
 --         12 1: the lanes are offered: nothing of them is in the application's hands, nor will be until the reply
+--         13 number of the attachment (attach-6)
 -- Reply    head, 5 highest token now, 6 ask for presence again in ms (-1: all are heard),
 --          7 { rank, members, id of the next member },
 --          8 leases { token, partition, start, horizon, marks, kind, seen, stretch, 1: it is alone, ms until it is due }
@@ -119,6 +120,10 @@ end
 local function apply(ctx, pt, part, leases)
   local before = pt.avail
   pt.avail = math.max(pt.avail, part[2])
+  if pt.recovered ~= ctx.recovered and ctx.now >= ctx.grace then -- who held what before is not known for sure
+    pt.seen = math.max(pt.seen, pt.avail)
+    pt.recovered = part[2] >= 0 and ctx.recovered or pt.recovered
+  end
   pt.expired = pt.expired + part[8]
   for _, v in ipairs(part[4]) do
     local l = leases[v[1]]
@@ -214,7 +219,7 @@ if code ~= 'OK' then
   return head(ctx, code)
 end
 local me = load_member(ctx, request[5])
-if not me then
+if not me or me.n ~= request[13] then -- also an exchange of an earlier attachment that was long under way
   return head(ctx, 'FENCED')
 end
 if request[6] < me.exchange then

@@ -20,6 +20,9 @@ if row[1] == request[12] then
 elseif row[1] and row[1] ~= '' and code ~= 'OK' then
   mine = false
 end
+if code == 'RESTARTED' and row[1] ~= request[12] then -- first of all the restart must be dealt with (rebuild-6)
+  return head(ctx, 'CHANGED')
+end
 local newer = code == 'OK' and number(ctx.row.version, 0) >= request[7]
 if newer or not mine then
   if mine then
@@ -47,7 +50,7 @@ if request[6] ~= '' then
     'state_version', text(STATE_VERSION), 'server', ctx.server, 'sequence', text(sequence), 'time', text(time),
     'skew', text(skew), 'grace', text(request[13] > 0 and time + request[13] or 0),
     'quiet', text(request[13] > 0 and time + request[13] or 0), 'policy', cmsgpack.pack(request[14]),
-    'paused', paused)
+    'paused', paused, 'recovered', request[13] > 0 and text(math.max(request[11], ctx.incarnation + 1)) or '0')
   ctx.incarnation = math.max(request[11], ctx.incarnation + 1)
 end
 ctx.sequence = sequence

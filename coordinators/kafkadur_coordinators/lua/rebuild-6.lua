@@ -1,7 +1,8 @@
 --- Takes the right to rebuild a subscription whose state is gone, or to go on with state that a server kept.
 -- KEYS     see include/context.lua
 -- ARGV[1]  6 token of this rebuild  7 how long the right lasts, ms
--- Reply    head, 5 1: the state was kept (reincarnate-6 follows), 0: it is gone (partitions-6+3, install-6 follow)
+-- Reply    head, 5 1: the state was kept (reincarnate-6 follows, or install-6 if it is old), 0: it is
+--          gone (partitions-6+3, install-6 follow), 6 version of the definition that was kept
 -- Codes    OK; BUSY: 5 ms until the right of another one ends; INTACT: there is nothing to rebuild; VERSION
 --- @include "context"
 
@@ -23,4 +24,5 @@ end
 redis.call('HSET', KEYS[1], 'rebuild', request[6], 'rebuild_until', text(ctx.now + request[7]), 'rebuild_server', ctx.server)
 local reply = head(ctx, 'OK')
 reply[5] = code == 'RESTARTED' and 1 or 0
+reply[6] = number(ctx.row.version, 0)
 return reply

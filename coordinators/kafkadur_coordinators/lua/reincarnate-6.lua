@@ -1,5 +1,6 @@
 --- The server restarted and kept its data: a new incarnation. Settled offsets stay; every lease has ended
---- uncleanly; no lease is granted until all who held one have attached again, or the longest session is over.
+--- uncleanly; no lease is granted until all who were attached have attached again, or the longest session is over:
+--- also who seems to hold nothing, because what was granted last may not have been kept.
 -- KEYS     see include/context.lua
 -- ARGV[1]  6 token of the rebuild  7 incarnation (offset of its journal record)
 -- Reply    head
@@ -19,7 +20,7 @@ end
 local waiting = {}
 for _, id in ipairs(ctx.ranks) do
   local m = load_member(ctx, id)
-  if m and #m.tokens > 0 then
+  if m then
     waiting[#waiting + 1] = id
   end
 end
@@ -36,7 +37,7 @@ ctx.awaited, ctx.awaited_changed = waiting, true
 ctx.incarnation = math.max(request[7], ctx.incarnation + 1)
 ctx.grace = #waiting > 0 and ctx.now + ctx.session_ttl or 0
 redis.call('DEL', KEYS[4], KEYS[5])
-redis.call('HSET', KEYS[1], 'server', ctx.server, 'incarnation', text(ctx.incarnation),
+redis.call('HSET', KEYS[1], 'server', ctx.server, 'incarnation', text(ctx.incarnation), 'recovered', text(ctx.incarnation),
   'quiet', text(ctx.now + ctx.session_ttl))
 redis.call('HDEL', KEYS[1], 'rebuild', 'rebuild_until', 'rebuild_server')
 close(ctx)

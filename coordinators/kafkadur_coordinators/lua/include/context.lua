@@ -38,7 +38,7 @@ end
 local FIELDS = {
   'id', 'version', 'incarnation', 'state_version', 'server', 'token', 'sequence', 'time', 'skew', 'type',
   'partitions', 'grace', 'next_expiry', 'attached', 'ranks', 'orphans', 'unwatched', 'quiet', 'served',
-  'changing', 'changing_until', 'awaited', 'session_ttl', 'holder', 'policy', 'paused',
+  'changing', 'changing_until', 'awaited', 'session_ttl', 'holder', 'policy', 'paused', 'recovered',
 }
 
 --- The subscription as this script sees it, or nil and the code that says why not.
@@ -54,7 +54,7 @@ local function open(request)
     sequence = number(row.sequence, 0), incarnation = number(row.incarnation, 0), token = number(row.token, 0),
     grace = number(row.grace, 0), next_expiry = number(row.next_expiry, 0), attached = number(row.attached, 0),
     served = number(row.served, 0), quiet = number(row.quiet, 0), partitions = number(row.partitions, 0),
-    skew = number(row.skew, 0), session_ttl = number(row.session_ttl, 0),
+    recovered = number(row.recovered, 0), skew = number(row.skew, 0), session_ttl = number(row.session_ttl, 0),
     ranks = row.ranks and cmsgpack.unpack(row.ranks) or {},
     orphans = row.orphans and cmsgpack.unpack(row.orphans) or {},
     unwatched = row.unwatched and cmsgpack.unpack(row.unwatched) or {},

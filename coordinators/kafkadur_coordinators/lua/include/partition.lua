@@ -10,20 +10,21 @@ local CONVERT_RUNS = 256 -- in one script call: the next one goes on
 
 local function load_partition(_, p, first_key)
   local pt = { p = p, state_key = KEYS[first_key], bits_key = KEYS[first_key + 1], runs_key = KEYS[first_key + 2] }
-  local row = redis.call('HMGET', pt.state_key, 'base', 'next', 'avail', 'origin', 'due', 'seen', 'lane', 'keeper', 'expired')
+  local row = redis.call('HMGET', pt.state_key, 'base', 'next', 'avail', 'origin', 'due', 'seen', 'lane', 'keeper', 'expired',
+    'recovered')
   if not row[1] then
     return nil
   end
   pt.base, pt.next, pt.avail, pt.origin = tonumber(row[1]), tonumber(row[2]), tonumber(row[3]), tonumber(row[4])
   pt.xd, pt.seen, pt.lane, pt.keeper = tonumber(row[5]), tonumber(row[6]), tonumber(row[7]), row[8] or ''
-  pt.expired = number(row[9], 0)
+  pt.expired, pt.recovered = number(row[9], 0), number(row[10], 0)
   return pt
 end
 
 local function save_partition(pt)
   redis.call('HSET', pt.state_key, 'base', text(pt.base), 'next', text(pt.next), 'avail', text(pt.avail),
     'origin', text(pt.origin), 'due', text(pt.xd), 'seen', text(pt.seen), 'lane', text(pt.lane), 'keeper', pt.keeper,
-    'expired', text(pt.expired))
+    'expired', text(pt.expired), 'recovered', text(pt.recovered))
   if pt.runs_changed then
     if #pt.runs == 0 then
       redis.call('DEL', pt.runs_key)
