@@ -209,3 +209,47 @@ def test_watch_handed_on_again(make: Make) -> None:
         assert sim.now() - before < 30
     print("took", sim.now() - before)
     assert sim.now() - before < 2
+
+
+def _many(make: Make, own: bool) -> float:
+    sim = Sim(make("serial", partitions=10, policy=TURNS if own else (0, 0, 0, 0, 1)))
+    how = OWN if own else {"type": SubscriptionType.SERIAL}
+    nodes = [sim.node(f"n{i}", window=1, **how) for i in range(10)]
+    sim.run(12)
+    print([sorted(node.followed) for node in nodes], [node.exchanges for node in nodes])
+    sim.write(3)
+    before = sim.now()
+    while all(node.take() is None for node in nodes):
+        sim.run(0.1)
+        if sim.now() - before > 30:
+            break
+    return sim.now() - before
+
+
+def test_more_than_eight_members_own(make: Make) -> None:
+    """D8: who keeps a lane without a lease reads it."""
+    assert _many(make, own=True) < 1
+
+
+def test_more_than_eight_members_together(make: Make) -> None:
+    assert _many(make, own=False) < 1
+
+
+def test_a_stopping_member_lets_go_of_lanes(make: Make) -> None:
+    """D9: nothing of partition 1 is in its hands, but it stays its keeper until it has left."""
+    sim = Sim(make("serial", partitions=2, policy=TURNS))
+    a = sim.node("a", window=2, **OWN)
+    sim.settle()
+    sim.write(0)
+    sim.settle()
+    assert a.take() == 0
+    b = sim.node("b", window=2, **OWN)
+    sim.run(3)
+    a.member.begin_close()  # stop(); its handler goes on for an hour
+    sim.run(3)
+    sim.write(1)
+    before = sim.now()
+    while b.take() is None:
+        sim.run(0.1)
+        assert sim.now() - before < 30, sim.world.leases()
+    assert sim.now() - before < 1
