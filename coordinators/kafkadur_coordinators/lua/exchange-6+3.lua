@@ -205,7 +205,13 @@ local function keeping(ctx, me, pt)
   if is_keyed(ctx) then
     return (ctx.row.paused == '1' or keeper_to_be(ctx, pt) ~= me) and 2 or 1
   end
-  return ctx.row.paused == '1' and #me.tokens > 0 and 2 or 1
+  for _, token in ipairs(ctx.row.paused == '1' and me.tokens or {}) do
+    local l = load_lease(ctx, token)
+    if l and l.p == pt.p then -- what nobody has in hands goes back
+      return 2
+    end
+  end
+  return 1
 end
 
 local request = cmsgpack.unpack(ARGV[1])
@@ -283,7 +289,7 @@ if request[6] > me.exchange then
     if not lane and not kept then
       settle_watch(ctx, pt.p, me)
       if ctx.now >= ctx.grace and ctx.row.paused ~= '1' then
-        promise(ctx, pt, me, parts[i][9])
+        promise(ctx, pt, me, math.min(parts[i][9], me.credit))
       end
     end
     save_partition(pt)
