@@ -1668,7 +1668,8 @@ class Member:
             if self.paused:  # what is not in hands is given back, also what was taken in advance
                 self.losses += 1
                 self._touch |= {lease.partition for lease in self._leases.values()}
-                self._force = self._force or any(map(self._is_unread, self._leases.values()))
+                if not self.lane:
+                    self._force = self._force or any(map(self._is_unread, self._leases.values()))
             self._take_states(reply, sent_at)
             if self.lane and self._take_standing(reply):
                 self._note_standing(active=reply.standing is not Standing.STANDBY)

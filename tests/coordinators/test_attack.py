@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 from kafkadur_sharing.definition import SubscriptionType
 from tests.coordinators.sim import Node, Sim
-from tests.coordinators.world import World
+from tests.coordinators.world import World, report, rolled_back
 
 Make = Callable[..., World]
 OWN = {"type": SubscriptionType.SERIAL, "scope": "partition"}
@@ -253,3 +253,54 @@ def test_a_stopping_member_lets_go_of_lanes(make: Make) -> None:
         sim.run(0.1)
         assert sim.now() - before < 30, sim.world.leases()
     assert sim.now() - before < 1
+
+
+def test_leases_on_two_partitions_are_told_in_the_end(make: Make) -> None:
+    """D10: each answer tells of one partition's and asks for the other one again, for ever."""
+    world = make(partitions=2)
+    first, second = world.attach("first"), world.attach("second")
+    token = second.say(report(1, avail=3), credit=3).grants[0].token
+    first.say(report(0), credit=5)
+    second.say(report(1, returned=[rolled_back(token, 0, 3)], done=[token]), credit=0)  # the first one's now
+    reply = first.say(report(0, ahead=4), credit=5)
+    rounds = 0
+    while reply.orphaned and rounds < 20:
+        rounds += 1
+        reply = first.say(*(report(p, ahead=4) for p in reply.orphaned), credit=2)
+    assert rounds < 5
+
+
+def test_paused_with_another_lease_of_the_lane(make: Make) -> None:
+    """D11 (older): paused, a message in hands, and another lease of the lane of which none is."""
+    sim = Sim(make("exclusive"))
+    a = sim.node("a", type=SubscriptionType.EXCLUSIVE)
+    sim.settle()
+    sim.write(0, 3)
+    sim.settle()
+    assert a.take() == 0
+    a.hands.pop().rollback_nowait()
+    a.member.poke()
+    sim.settle()
+    assert a.take() == 0  # again, under a lease of its own; nothing of the lane is in hands
+    sim.world.run("pause", 1)
+    a.member.wake()
+    assert 0 <= sim.settle(100) < 10
+
+
+def test_exchanges_of_a_small_window(make: Make) -> None:
+    """D12: a promise taken for credit costs an exchange more; a backlog elsewhere has promises come and go."""
+    sim = Sim(make(partitions=2))
+    one = sim.node("one", window=8)
+    sim.settle()
+    sim.run(6)
+    before = one.exchanges
+    sim.write(0, 400)
+    sim.settle()
+    for _ in range(50):
+        while one.take() is not None:
+            pass
+        while one.hands:
+            one.ack()
+        sim.settle()
+    print("exchanges for 400 with a window of 8:", one.exchanges - before)
+    assert one.exchanges - before <= 70
