@@ -290,7 +290,7 @@ if request[6] > me.exchange then
     if not lane and not kept then
       settle_watch(ctx, pt.p, me)
       if ctx.now >= ctx.grace and ctx.row.paused ~= '1' then
-        promise(ctx, pt, me, math.min(parts[i][9], me.credit))
+        promise(ctx, pt, me, parts[i][9])
       end
     end
     save_partition(pt)
