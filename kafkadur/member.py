@@ -482,9 +482,16 @@ class Member:
             self._wants_avail()
             or self._only_filtered()
             or (news and self._keeps_nothing())
-            or (self._came and self._pending is None and (self._is_short() or self._is_filled()))
+            or self._lacks_promises()
         ):
             self.poke()
+
+    def _lacks_promises(self) -> bool:
+        """Whether what came of what was promised is to be told: leases change under the lock."""
+        if not self._came or self._pending is not None:
+            return False
+        with self.lock:
+            return self._is_short() or self._is_filled()
 
     def _wants_avail(self) -> bool:
         """Whether records wait for a grant that only an exchange can bring."""
