@@ -487,9 +487,16 @@ class Member:
             self._wants_avail()
             or self._only_filtered()
             or (news and self._keeps_nothing())
-            or (self._came and self._pending is None and self._is_short())
+            or self._lacks_promises()
         ):
             self.poke()
+
+    def _lacks_promises(self) -> bool:
+        """Whether what came of what was promised is to be told: leases change under the lock."""
+        if not self._came or self._pending is not None:
+            return False
+        with self.lock:
+            return self._is_short() or self._is_filled()
 
     def _wants_avail(self) -> bool:
         """Whether records wait for a grant that only an exchange can bring."""
@@ -543,17 +550,24 @@ class Member:
             partition in self._offering
         ):  # what a lane holds must not grow until the answer says whether it goes on
             return False
-        for lease in list(wanting):
-            if lease.point:
-                continue
+        waiting = [lease for lease in wanting if not lease.point]
+        while waiting:
+            # piece by piece, in the order of offsets: what was promised to one lease may lie on both sides of
+            # what another one has
+            lease = min(waiting, key=lambda lease: lease.fill)
             if self.keyed and lease.lane and self._waits_for_exceptions(lease):
                 break
             if lease.fill < feed.kept_from:  # what is not here any more is no gap
                 self._read_range(lease)
+                waiting.remove(lease)
                 continue
+            pieces = len(lease.stretch)
             news |= self._fill(lease, feed)
             if lease.fill < lease.end:
-                break
+                if len(lease.stretch) == pieces:  # what comes later is not there either
+                    break
+                continue
+            waiting.remove(lease)
             if not lease.lane:
                 wanting.remove(lease)
         else:
@@ -575,6 +589,8 @@ class Member:
             if lease.stretch:
                 lease.stretch.popleft()
                 lease.fill = lease.stretch[0][0] if lease.stretch else lease.end
+                if not (lease.point or self.keyed):
+                    break  # another lease may come before the next piece
         if self.keyed:
             self._lanes.sort_in(lease.partition, self._leases.values())
         return news
@@ -1264,7 +1280,7 @@ class Member:
     def wake(self) -> None:
         """Somebody else says there is news."""
         with self.lock:
-            self._touch |= self._home if not self.lane else set(range(self.partitions))
+            self._touch |= self._home | self._watches if not self.lane else set(range(self.partitions))
         self.poke()
 
     def report_silence(self) -> None:
@@ -1378,7 +1394,12 @@ class Member:
         if self.lane or self._takes is not None or feed is None or feed.unread != 0:
             return 0
         live = sum(feed.unread == 0 for feed in self._feeds.values())
-        return min(MOST, self._to_keep() // live)
+        room, here, total = self._to_keep(), 0, 0
+        for lease in self._leases.values():
+            if not lease.withdrawn:
+                total += promised(lease)
+                here += promised(lease) if lease.partition == partition else 0
+        return max(min(MOST, room // live, here + room - total), 0)
 
     def _is_short(self) -> bool:
         """Whether next to nothing is left of what was promised where something came."""
@@ -1387,6 +1408,10 @@ class Member:
             if lease.ahead and lease.partition in left:
                 left[lease.partition] += promised(lease)
         return any(count <= FEW for count in left.values()) and self._to_keep() > FEW
+
+    def _is_filled(self) -> bool:
+        """Whether what came took up the last room that the coordinator knows of."""
+        return self._takes is None and self._credit(0) <= 0 < self._free_credit
 
     def _withdraw(self, lease: Lease) -> None:
         """What is left of a promise goes back: this member does not see what comes."""
@@ -1445,10 +1470,7 @@ class Member:
 
         Lanes that each have a turn of their own, and for which there is no room then, are offered.
         """
-        if (
-            self._takes_turns()
-            and sum(g.standing is Standing.ACTIVE for g in list(self._groups.values())) > 1
-        ):
+        if self._takes_turns():
             self.poke()
 
     def _holds_any(self, group: LaneGroup | None = None) -> bool:
@@ -1508,13 +1530,15 @@ class Member:
             standings = {state.partition: state.standing for state in reply.partitions}
         for number, standing in standings.items():
             group = self._group(number)
+            came = group.standing is Standing.STANDBY and standing is Standing.ACTIVE
             if group.standing is Standing.STANDBY:
                 group.seen.clear()
-                if standing is not Standing.STANDBY and self.turns and not self.own_turns:
-                    self._touch |= set(range(self.partitions))
-                    self._force = True
+            if came and self.turns and not self.own_turns:
+                self._touch |= set(range(self.partitions))
+                self._force = True
             group.standing, group.frozen = standing, standing is Standing.ASKED
             group.seen |= {state.partition for state in reply.partitions}
+            self._force = self._force or (came and self._takes_turns() and self._is_crowded(group))
         self._force = self._force or bool(self._asked_for())
         return changed
 
@@ -1565,10 +1589,12 @@ class Member:
             others |= set(range(self.partitions)) if self.lane else self._home | self._watches
         others |= {p for p, feed in self._feeds.items() if feed.position > feed.reported}
         others |= self._ended() | self._to_return()
+        idle: set[int] = set()
         if self.own_turns:
-            others |= {
-                p for p, group in self._groups.items() if self._turn_is_over(group)
-            } | self._asked_for()
+            over = {p for p, group in self._groups.items() if self._turn_is_over(group)}
+            busy = {lease.partition for lease in self._leases.values()}
+            others |= {p for p in over if p in busy or self._groups[p].frozen} | self._asked_for()
+            idle = over
         elif self._takes_turns() and self._standing is Standing.ACTIVE:
             others |= {lease.partition for lease in self._leases.values() if lease.lane}
         if not self.lane:
@@ -1578,7 +1604,9 @@ class Member:
             return self._said.get(partition, 0)
 
         order = sorted(speaking, key=longest_silent) + sorted(others - speaking, key=longest_silent)
-        chosen, left = order[:MAX_PARTITIONS], order[MAX_PARTITIONS:]
+        left = order[MAX_PARTITIONS:]
+        order += sorted(idle - others - speaking, key=longest_silent)
+        chosen = order[:MAX_PARTITIONS]
         self._touch = set(left)
         self._orphaned -= set(chosen)
         # what nobody had room for is asked for again with the others, not at once
@@ -1699,7 +1727,8 @@ class Member:
             if self.paused:  # what is not in hands is given back, also what was taken in advance
                 self.losses += 1
                 self._touch |= {lease.partition for lease in self._leases.values()}
-                self._force = self._force or any(map(self._is_unread, self._leases.values()))
+                if not self.lane:
+                    self._force = self._force or any(map(self._is_unread, self._leases.values()))
             self._take_states(reply, sent_at)
             if self.lane and self._take_standing(reply):
                 self._note_standing(active=reply.standing is not Standing.STANDBY)
@@ -1759,7 +1788,9 @@ class Member:
                 self._due[state.partition] = sent_at + state.due_ms / 1000 + _ROUNDING
             elif state.due_ms == 0:
                 self._unserved.add(state.partition)
-        self._touch |= set(reply.watches) - self._watches  # how far it was reported is to be known
+        new = set(reply.watches) - self._watches - {state.partition for state in reply.partitions}
+        self._touch |= new  # how far it was reported, and what is nobody's, is to be known
+        self._force = self._force or bool(new)
         self._watches = set(reply.watches)
         self._orphaned |= set(reply.orphaned)
         if reply.silent_ms is not None:  # a silent member is looked at again before it is given up
@@ -1778,7 +1809,7 @@ class Member:
         lanes = {grant.partition: grant.start for grant in reply.grants if grant.kind == "lane"}
         for grant in sorted(reply.grants, key=lambda grant: (grant.partition, grant.start)):
             self._take_grant(grant, lanes)
-        self._free_credit -= sum(grant.records for grant in reply.grants if grant.kind != "lane")
+        self._free_credit -= sum(grant.records for grant in reply.grants if grant.kind not in {"lane", "ahead"})
 
     def _refuse_lease(self, token: int) -> None:
         """The coordinator does not know a lease of this member: its lane begins anew."""
@@ -1882,9 +1913,12 @@ class Member:
         if self.lane:
             held = {lease.partition for lease in self._leases.values() if lease.lane}
             # who gets its turn again soon reads on: going back to where it was would cost more than the turn
-            return (
-                set(range(self.partitions)) if 1 < self._role.members <= _READ_ALONG and self.turns else held
-            )
+            if 1 < self._role.members <= _READ_ALONG and self.turns:
+                return set(range(self.partitions))
+            if self._takes_turns():  # a lane of which nothing is there has no lease: its holder watches
+                kept = {p for p, group in self._groups.items() if group.standing is not Standing.STANDBY}
+                held |= kept if self.own_turns or not kept else set(range(self.partitions))
+            return held
         return (self._home - self._worth.by_range) | self._watches
 
     def _follow(self) -> None:

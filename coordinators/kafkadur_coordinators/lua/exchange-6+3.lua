@@ -168,7 +168,7 @@ local function unseen(ctx, me, have)
 end
 
 local function new_leases(ctx, me, have, touched)
-  local out, untold = {}, {}
+  local out, untold, known = {}, {}, ctx.token
   for _, token in ipairs(me.tokens) do
     if token > have then
       local l = load_lease(ctx, token)
@@ -181,11 +181,12 @@ local function new_leases(ctx, me, have, touched)
             math.max(l.due - ctx.now, 0) }
         else
           untold[#untold + 1] = l.p
+          known = math.min(known, token - 1) -- each answer gets further: its partition is touched next
         end
       end
     end
   end
-  return out, untold
+  return out, untold, known
 end
 
 --- Does the member hold the lanes, and is somebody better waiting for them?
@@ -210,7 +211,13 @@ local function keeping(ctx, me, pt)
   if is_keyed(ctx) then
     return (ctx.row.paused == '1' or keeper_to_be(ctx, pt) ~= me) and 2 or 1
   end
-  return ctx.row.paused == '1' and #me.tokens > 0 and 2 or 1
+  for _, token in ipairs(ctx.row.paused == '1' and me.tokens or {}) do
+    local l = load_lease(ctx, token)
+    if l and l.p == pt.p then -- what nobody has in hands goes back
+      return 2
+    end
+  end
+  return 1
 end
 
 local request = cmsgpack.unpack(ARGV[1])
@@ -320,7 +327,7 @@ for i, pt in ipairs(touched) do
     first_free(pt) }
 end
 local rank = rank_of(ctx, me.id) or 0
-local told, untold = new_leases(ctx, me, request[8], by_partition)
+local told, untold, known = new_leases(ctx, me, request[8], by_partition)
 local left_over, listed = {}, {}
 local function leave_over(p)
   if not listed[p] then
@@ -338,7 +345,7 @@ if me.alone < 0 and #me.tokens == 0 then
   leave_over(-1 - me.alone)
 end
 local reply = head(ctx, 'OK')
-reply[5] = #untold == 0 and ctx.token or request[8] -- what was not told is asked for again
+reply[5] = known -- what was not told is asked for again
 reply[6] = again
 reply[7] = { rank, #ctx.ranks, ctx.ranks[(rank + 1) % #ctx.ranks + 1] or '' }
 reply[8] = told

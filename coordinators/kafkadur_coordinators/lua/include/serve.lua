@@ -95,7 +95,7 @@ local function settle_watch(ctx, p, me)
       ctx.unwatched = without(ctx.unwatched, p)
       ctx.unwatched_changed = true
     end
-  elseif mine then
+  elseif mine or not id then -- nobody with room has touched it yet
     redis.call('HDEL', KEYS[5], p)
     me.watches = without(me.watches, p)
     hand_on_watch(ctx, p, me)
