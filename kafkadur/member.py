@@ -17,7 +17,7 @@ from collections import deque
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from itertools import pairwise
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from confluent_kafka import Message
 
@@ -128,6 +128,15 @@ def _cut(pieces: Iterable[Piece], at: int) -> Iterable[Piece]:
             yield messages, first, offsets
 
 
+class _Waiting(NamedTuple):
+    """Somebody who waits until the verdicts given so far in a chunk are confirmed."""
+
+    chunk: Chunk
+    confirmation: Confirmation
+    #: acknowledgements that it will be told of
+    acks: int
+
+
 @dataclass(slots=True)
 class _Carried:
     """What an exchange carries beside what it says: to be done when it is answered."""
@@ -141,7 +150,7 @@ class _Carried:
     #: leases that end because the subscription is paused
     back: list[Lease] = field(default_factory=list[Lease])
     #: who waits for its verdicts
-    confirm: list[tuple[Chunk, Confirmation]] = field(default_factory=list[tuple[Chunk, Confirmation]])
+    confirm: list[_Waiting] = field(default_factory=list[_Waiting])
     #: how far partitions were read
     avail: list[tuple[Feed, int]] = field(default_factory=list[tuple[Feed, int]])
 
@@ -312,7 +321,7 @@ class Member:
         self._number = 0
         self._pending: Exchange | None = None
         self._carried = _Carried()
-        self._confirm: list[tuple[Chunk, Confirmation]] = []
+        self._confirm: list[_Waiting] = []
         self._look_at: float | None = None
         self._said: dict[int, int] = {}
         self._touch: set[int] = set(range(self.partitions))
@@ -346,6 +355,7 @@ class Member:
             burials = list(self._burials.values())
             self._lost_hands += sum(c.verdicts.count(HANDED, c.low, c.handed) for c in self._active)
             self.fenced_acks += self._carried.acked  # whether they arrived is not known
+            self.fenced_acks -= sum(item.acks for item in [*unknown, *waiting])  # who waits is told by itself
             for chunk in [*self._active, *self._ready, *self._urgent]:
                 self.fenced_acks += chunk.verdicts.count(ACKED)
                 chunk.lease.lost = True
@@ -363,10 +373,10 @@ class Member:
                 for partition in followed:
                     self.reading.unfollow(partition)
         self.teller.tell()
-        for confirmation in [*burials, *(confirmation for _, confirmation in waiting)]:
+        for confirmation in [*burials, *(item.confirmation for item in waiting)]:
             confirmation.resolve(self._fenced(reason))
-        for _, confirmation in unknown:
-            confirmation.resolve(
+        for item in unknown:
+            item.confirmation.resolve(
                 LeaseLost(
                     "It is not known whether the verdict was applied.",
                     state=reason,
@@ -1247,15 +1257,15 @@ class Member:
             lost, self._lost_hands = self._lost_hands, 0
             return lost
 
-    def confirm(self, chunk: Chunk, confirmation: Confirmation) -> None:
-        """Tell `confirmation` when the verdicts given so far in this chunk are confirmed.
+    def confirm(self, chunk: Chunk, confirmation: Confirmation, acks: int = 0) -> None:
+        """Tell `confirmation` when the verdicts given so far in this chunk are confirmed: `acks` of its own.
 
         `nudge` comes next.
         """
         with self.lock:
             lost = chunk.lease.lost
             if not lost:
-                self._confirm.append((chunk, confirmation))
+                self._confirm.append(_Waiting(chunk, confirmation, acks))
         if lost:
             confirmation.resolve(self._verdict_of(chunk))
 
@@ -1350,8 +1360,8 @@ class Member:
             self._give_back_unread(chosen, harvest)
         self._carried.acked = harvest.acked
         self._carried.open = [(self._leases[token], count) for token, count in harvest.opened.items()]
-        self._carried.confirm = [item for item in self._confirm if item[0].lease.partition in chosen]
-        self._confirm = [item for item in self._confirm if item[0].lease.partition not in chosen]
+        self._carried.confirm = [item for item in self._confirm if item.chunk.lease.partition in chosen]
+        self._confirm = [item for item in self._confirm if item.chunk.lease.partition not in chosen]
         self._offering = self._offered(chosen)
         self._number += 1
         for partition in chosen:
@@ -1500,7 +1510,8 @@ class Member:
         Everything that was handed out has its verdict, and this exchange or an earlier one carries it.
         """
         asked = group.standing is Standing.ASKED
-        if self.closing or not (asked or self._turn_is_over(group)):
+        leaving = self.closing and self.own_turns and group.standing is Standing.ACTIVE
+        if not leaving and (self.closing or not (asked or self._turn_is_over(group))):
             return False
         group.frozen = True  # before looking: see there
         # in this order: a verdict may be given in between, and must not be left behind
@@ -1578,7 +1589,7 @@ class Member:
         speaking = {chunk.lease.partition for chunk in self._active if has_verdicts(chunk)}
         speaking |= {lease.partition for lease in self._leases.values() if lease.gaps}
         # a verdict may have left with an earlier exchange before its giver asked for the confirmation
-        speaking |= {chunk.lease.partition for chunk, _ in self._confirm}
+        speaking |= {item.chunk.lease.partition for item in self._confirm}
         others = (
             self._touch | self._orphaned | self._unserved | {p for p, at in self._due.items() if now >= at}
         )
@@ -1595,6 +1606,9 @@ class Member:
             busy = {lease.partition for lease in self._leases.values()}
             others |= {p for p in over if p in busy or self._groups[p].frozen} | self._asked_for()
             idle = over
+            if self.closing:  # others need not wait for what this member still has in hands of another lane
+                active = {p for p, group in self._groups.items() if group.standing is Standing.ACTIVE}
+                idle = {p for p in active if not self._holds_any(self._groups[p])}
         elif self._takes_turns() and self._standing is Standing.ACTIVE:
             others |= {lease.partition for lease in self._leases.values() if lease.lane}
         if not self.lane:
@@ -1744,17 +1758,17 @@ class Member:
                 self._route(partition)
             self._recount()
             self._force = self._force or bool(self._to_return())
-            gone = [item for item in self._confirm if item[0].lease.lost]
-            self._confirm = [item for item in self._confirm if not item[0].lease.lost]
+            gone = [item for item in self._confirm if item.chunk.lease.lost]
+            self._confirm = [item for item in self._confirm if not item.chunk.lease.lost]
             # what was read while this exchange was under way
             self._force = self._force or self._wants_avail() or self._only_filtered()
             self._force = self._force or (self._keeps_nothing() and bool(self._ready or self._urgent))
         self.teller.tell()
-        for chunk, confirmation in gone:
-            confirmation.resolve(self._verdict_of(chunk))
-        for chunk, confirmation in waiting:
-            failed = chunk.lease.token in refused
-            confirmation.resolve(self._fenced(f"fencing token {chunk.lease.token}") if failed else None)
+        for item in gone:
+            item.confirmation.resolve(self._verdict_of(item.chunk))
+        for item in waiting:
+            token = item.chunk.lease.token
+            item.confirmation.resolve(self._fenced(f"fencing token {token}") if token in refused else None)
         self.on_ready()
 
     def _to_route(self, reply: ExchangeReply) -> set[int]:
@@ -1809,7 +1823,9 @@ class Member:
         lanes = {grant.partition: grant.start for grant in reply.grants if grant.kind == "lane"}
         for grant in sorted(reply.grants, key=lambda grant: (grant.partition, grant.start)):
             self._take_grant(grant, lanes)
-        self._free_credit -= sum(grant.records for grant in reply.grants if grant.kind not in {"lane", "ahead"})
+        self._free_credit -= sum(
+            grant.records for grant in reply.grants if grant.kind not in {"lane", "ahead"}
+        )
 
     def _refuse_lease(self, token: int) -> None:
         """The coordinator does not know a lease of this member: its lane begins anew."""

@@ -55,9 +55,9 @@ _BREAKER_EVENTS = {
 _LEVELS = ("redis",)
 
 
-async def _confirm(chunk: Chunk) -> None:
+async def _confirm(chunk: Chunk, acks: int = 0) -> None:
     confirmed = Confirmed()
-    chunk.member.confirm(chunk, confirmed)
+    chunk.member.confirm(chunk, confirmed, acks)
     chunk.member.nudge()
     await confirmed.wait()
 
@@ -91,7 +91,7 @@ class Delivery(PlainDelivery[V_co, K_co]):
                 f"The acknowledgement level {level!r} is not available.", remedy="use level='redis'"
             )
         self.ack_nowait()
-        await _confirm(self._chunk)
+        await _confirm(self._chunk, 1)
 
     async def rollback(self, *, delay: timedelta | float | None = None) -> None:
         """Give the message back and wait until that is confirmed; it counts as an attempt.
@@ -416,7 +416,7 @@ class Subscription(Generic[V_co, K_co]):
             but = [(chunk, index) for index in range(end - length_hint(indices), end)]
         try:
             for chunk in self._member.settle_handed(acknowledge=acknowledge, but=but):
-                await _confirm(chunk)
+                await _confirm(chunk, chunk.verdicts.count(ACKED))
         finally:  # an error tells of the loss, too
             lost = self._member.take_lost() - sum(chunk.verdicts[index] == LOST for chunk, index in but)
         if lost > 0 and acknowledge:

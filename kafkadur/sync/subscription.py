@@ -52,9 +52,9 @@ _BREAKER_EVENTS = {
 _LEVELS = ("redis",)
 
 
-def _confirm(chunk: Chunk) -> None:
+def _confirm(chunk: Chunk, acks: int = 0) -> None:
     confirmed = Confirmed()
-    chunk.member.confirm(chunk, confirmed)
+    chunk.member.confirm(chunk, confirmed, acks)
     chunk.member.nudge()
     confirmed.wait()
 
@@ -88,7 +88,7 @@ class Delivery(PlainDelivery[V_co, K_co]):
                 f"The acknowledgement level {level!r} is not available.", remedy="use level='redis'"
             )
         self.ack_nowait()
-        _confirm(self._chunk)
+        _confirm(self._chunk, 1)
 
     def rollback(self, *, delay: timedelta | float | None = None) -> None:
         """Give the message back and wait until that is confirmed; it counts as an attempt.
@@ -392,7 +392,7 @@ class Subscription(Generic[V_co, K_co]):
             but = [(chunk, index) for index in range(end - length_hint(indices), end)]
         try:
             for chunk in self._member.settle_handed(acknowledge=acknowledge, but=but):
-                _confirm(chunk)
+                _confirm(chunk, chunk.verdicts.count(ACKED))
         finally:
             lost = self._member.take_lost() - sum((chunk.verdicts[index] == LOST for chunk, index in but))
         if lost > 0 and acknowledge:

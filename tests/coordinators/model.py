@@ -287,12 +287,13 @@ class Model:
             there = [name for name in names[at:] + names[:at] if name == caller or name in self.heard]
             place.keeper = there[0] if there else ""
 
-    def pass_on(self, part: PartitionReport, name: str, now: int) -> None:
+    def pass_on(self, part: PartitionReport, name: str, now: int, span: int) -> None:
         """The keeper gives a lane up; if it has a turn, it ends when somebody waits for what there is."""
         place = self.places[part.partition]
         if place.keeper != name or not part.drained:
             return
-        if self.own_turns and not (self.successors(name) and self._deliverable(part, now)):
+        leaving = self.own_turns and span == 0
+        if self.own_turns and not (self.successors(name) and (leaving or self._deliverable(part, now))):
             return
         for token in [t for t, x in self.leases.items() if x.partition == part.partition]:
             self.end(token, How.UNREAD, now)
@@ -387,7 +388,7 @@ class Model:
         for part in said.parts:
             self._verdicts(part, refused, now)
             self.touch(part.partition, now)
-            self.pass_on(part, name, now)
+            self.pass_on(part, name, now, said.span)
         for part in said.parts:
             self.keep(part.partition, name)
         return sorted(refused)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-
 from confluent_kafka import Message
 
 from kafkadur.aio.subscription import _one_by_one
@@ -16,7 +14,9 @@ from tests.coordinators.world import World
 class Node:
     """One member: machine, session, reader."""
 
-    def __init__(self, sim: Sim, name: str, *, window: int = 100, budget: int = 100, **definition: object) -> None:
+    def __init__(
+        self, sim: Sim, name: str, *, window: int = 100, budget: int = 100, **definition: object
+    ) -> None:
         self.sim, self.name = sim, name
         self.followed: dict[int, tuple[int, int]] = {}
         self.ranges: list[tuple[int, int, int, int]] = []
@@ -25,9 +25,19 @@ class Node:
         self.hands: list[Delivery] = []
         self.gen = iter(())
         self.member = Member(
-            display=name, definition=Definition(topic="t", **{"type": SubscriptionType.SHARED, **definition}), window=window, window_bytes=1_000_000,
-            budget=budget, session=10.0, monotonic=sim.now, alive=lambda: True, poke=lambda: None,
-            nudge=lambda _: False, bury=lambda _: None, takes=None, partitions=sim.world.partitions,
+            display=name,
+            definition=Definition(topic="t", **{"type": SubscriptionType.SHARED, **definition}),
+            window=window,
+            window_bytes=1_000_000,
+            budget=budget,
+            session=10.0,
+            monotonic=sim.now,
+            alive=lambda: True,
+            poke=lambda: None,
+            nudge=lambda _: False,
+            bury=lambda _: None,
+            takes=None,
+            partitions=sim.world.partitions,
         )
         self.member.reading = self
         who = sim.world.attach(name)

@@ -116,8 +116,16 @@ def test_a_message_goes_to_who_is_free_not_to_a_full_keeper(make: Make) -> None:
 
     def tell(when: str) -> None:
         keepers = [sim.world.coordinator.command("HGET", sim.world.keys(p)[0], "keeper") for p in (0, 1)]
-        print(when, "keepers", keepers, {n.name: ({p: g.standing.name for p, g in n.member._groups.items()}, n.exchanges)
-              for n in (a, b)}, sim.world.leases())
+        print(
+            when,
+            "keepers",
+            keepers,
+            {
+                n.name: ({p: g.standing.name for p, g in n.member._groups.items()}, n.exchanges)
+                for n in (a, b)
+            },
+            sim.world.leases(),
+        )
 
     sim.run(12)
     tell("idle")
@@ -171,8 +179,18 @@ def test_watch_handed_on_again(make: Make) -> None:
     def tell(when: str) -> None:
         state = other.member._states.get(0)
         view = sim.world.partition(0)
-        print(when, "watch", home.member._watches, other.member._watches, "other knows", state and state.free_from,
-              "is", view.avail, view.next, [(r.start, r.end, r.token) for r in view.runs])
+        print(
+            when,
+            "watch",
+            home.member._watches,
+            other.member._watches,
+            "other knows",
+            state and state.free_from,
+            "is",
+            view.avail,
+            view.next,
+            [(r.start, r.end, r.token) for r in view.runs],
+        )
 
     def all_of(node: Node) -> list[int]:
         taken = []
@@ -285,5 +303,3 @@ def test_paused_with_another_lease_of_the_lane(make: Make) -> None:
     sim.world.run("pause", 1)
     a.member.wake()
     assert 0 <= sim.settle(100) < 10
-
-

