@@ -11,6 +11,7 @@ from typing import Self
 
 import kafkadur.sync
 from kafkadur.demo.crew import DemoError
+from kafkadur.explain import Log, backlog
 from kafkadur_coordinators.interface import MemberInfo
 from kafkadur_coordinators.redis_coordinator import RedisCoordinator, SubscriptionAddress
 
@@ -103,13 +104,9 @@ class Watch:
             ],
             floors={part.partition: part.floor for part in found.partitions},
             backlog=sum(
-                self._ends[part.partition]
-                - part.base
-                - part.decided
-                + sum(min(run.end, self._ends[part.partition]) - run.start for run in part.runs)
-                for part in found.partitions
+                backlog(part, Log(start=0, end=self._ends[part.partition])) for part in found.partitions
             ),
-            exceptions=sum(run.end - run.start for part in found.partitions for run in part.runs),
+            exceptions=sum(run.end - run.start for part in found.partitions for run in part.exceptions),
         )
 
     def drained(self, view: View) -> bool:
