@@ -402,6 +402,9 @@ class Member:
             self._touch |= set(range(self.partitions))
             self._force = True
         grown = role.members > 1 >= self._role.members
+        if role.members != self._role.members:  # what is promised is spread anew
+            for lease in [x for x in self._leases.values() if x.ahead and not x.withdrawn]:
+                self._withdraw(lease)
         self._role = role
         if self.lane:
             if self.turns and grown:  # what nobody else wanted until now is offered
@@ -1426,7 +1429,8 @@ class Member:
     def _withdraw(self, lease: Lease) -> None:
         """What is left of a promise goes back: this member does not see what comes."""
         lease.withdrawn = True
-        self._wanting[lease.partition].remove(lease)
+        if lease in self._wanting.get(lease.partition, []):
+            self._wanting[lease.partition].remove(lease)
         self._touch.add(lease.partition)
         self._force = True
 

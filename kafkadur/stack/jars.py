@@ -139,6 +139,10 @@ def kafka_jars(java: Java, progress: Progress) -> Path:
     return jars
 
 
+#: Times that jars are put in place while other processes do the same.
+INSTALL_TRIES = 20
+
+
 def wrong_files(folder: Path) -> list[str]:
     """Return the names of locked jars that ``folder`` lacks or holds with another content."""
     wrong: list[str] = []
@@ -156,12 +160,17 @@ def install(fetched: Path, jars: Path, *, aside: Path) -> None:
     """Move the folder ``fetched`` to ``jars``; what is there already and wrong goes to ``aside``."""
     with contextlib.suppress(FileNotFoundError):
         jars.rename(aside)
-    try:
-        fetched.rename(jars)
-    except OSError:
-        # Another process was faster; its files are as good as ours.
-        if wrong_files(jars):
-            raise
+    for tries_left in reversed(range(INSTALL_TRIES)):
+        try:
+            fetched.rename(jars)
+        except OSError:
+            # Another process was faster; its files are as good as ours, unless a third one moves them now.
+            if not wrong_files(jars):
+                return
+            if tries_left == 0:
+                raise
+        else:
+            return
 
 
 def fetch(java: Java, work: Path, target: Path, progress: Progress) -> None:

@@ -8,7 +8,6 @@ state, so that the two can be compared.
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from itertools import pairwise
 from typing import NamedTuple
 
 from kafkadur_coordinators.interface import (
@@ -586,16 +585,12 @@ class Model:
         there = {o for x in mine if x.partition == view.partition for o in x.open if o >= place.avail}
         assert len(there) + len(offsets) <= most, "more than it asked for"
         names = list(self.members)
-        sharing = sum(
-            p == view.partition
-            for p in (
-                [rank % len(self.places) for rank in range(len(names))]
-                if len(names) > len(self.places)
-                else range(len(self.places))
-            )
-        )
-        ordered = sorted(there | set(offsets))
-        assert all(b - a >= sharing for a, b in pairwise(ordered) if {a, b} & set(offsets)), "side by side"
+        partitions = len(self.places)
+        spread = [rank % partitions for rank in range(len(names))] if len(names) > partitions else []
+        at_home = [name for name, home in zip(names, spread, strict=False) if home == view.partition]
+        sharing = max(len(at_home), 1)
+        index = sum(name in at_home for name in names[: names.index(caller)]) % sharing
+        assert all(offset % sharing == index for offset in offsets), "not every n-th"
         lease = Held(
             view.token, view.partition, caller, view.start, view.horizon, lane=False, open={}, ahead=True
         )

@@ -67,8 +67,9 @@ def with_another_offset(history: History) -> History:
     return replace(history, deliveries=[replace(first, place=place), *rest])
 
 
-def without_a_dead_letter(history: History) -> History:
-    return replace(history, dead=history.dead[1:])
+def without_dead_letters(history: History) -> History:
+    assert history.dead
+    return replace(history, dead=())
 
 
 def without_the_faults(history: History) -> History:
@@ -81,7 +82,7 @@ def without_the_faults(history: History) -> History:
     [
         (without_an_acknowledgement, "I1"),
         (with_another_offset, "I2"),
-        (without_a_dead_letter, "I1"),
+        (without_dead_letters, "I1"),
         (without_the_faults, "I4"),
     ],
 )

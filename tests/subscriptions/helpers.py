@@ -185,3 +185,10 @@ def dead_letters(place: Place, topic: str, count: int) -> list[confluent_kafka.M
         return found
     finally:
         consumer.close()
+
+
+async def promised(subscription: kafkadur.Subscription, count: int) -> None:
+    """Wait until so many offsets are promised to a member."""
+    await asyncio.to_thread(
+        wait_until, lambda: subscription.statistics()["promised"] == count, f"{count} promised"
+    )

@@ -24,6 +24,7 @@ from tests.subscriptions.helpers import (
     nothing,
     number,
     numbers,
+    promised,
     ready,
     speaks,
     take,
@@ -202,6 +203,8 @@ async def test_s7_round_robin_begins_with_the_first_attached(place: Place) -> No
             await connection.subscribe(topic, durable="d", type="shared") for connection in (first, second)
         ]
         await ready(first, "d", 2)
+        for member in members:  # they have come to the end, and were promised what comes
+            await promised(member, 4)
         got: list[tuple[int, int]] = []
         for n in range(1, 7):
             waiting = [asyncio.create_task(member.receive(timeout=LIMIT_S)) for member in members]

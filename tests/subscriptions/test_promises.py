@@ -12,16 +12,10 @@ from tests.subscriptions.helpers import (
     next_of,
     number,
     numbers,
+    promised,
     take,
     wait_until,
 )
-
-
-async def promised(subscription: kafkadur.Subscription, count: int) -> None:
-    """Wait until so many offsets are promised to a member."""
-    await asyncio.to_thread(
-        wait_until, lambda: subscription.statistics()["promised"] == count, f"{count} promised"
-    )
 
 
 async def test_what_was_promised_comes_without_an_exchange(place: Place) -> None:

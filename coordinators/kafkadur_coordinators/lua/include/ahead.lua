@@ -4,15 +4,19 @@
 --- no room for it. What was given back, and what nobody has asked for, is nobody's until avail passes it: then it is
 --- ready as any other offset. Decided as a place like every exception, promises never hold base back.
 
---- members that share a partition
-local function sharers(ctx, p)
-  local count = 0
+--- how many members share a partition, and which of them this one is, from 0 in the order of attaching
+local function share_of(ctx, p, me)
+  local count, index = 0, 0
   for rank = 0, #ctx.ranks - 1 do
+    if ctx.ranks[rank + 1] == me.id then
+      index = count
+    end
     if at_home(ctx, p, rank) then
       count = count + 1
     end
   end
-  return math.max(count, 1)
+  count = math.max(count, 1)
+  return count, index % count
 end
 
 --- first offset at or beyond avail that is nobody's
@@ -49,15 +53,15 @@ local function forget_vacated(ctx, pt)
   end
 end
 
---- The offsets at or beyond avail of which a member holds none, and no neighbour within `stride`, from the lowest on: at
---- most `most` beside those that it has.
-local function choose_ahead(pt, tokens, stride, most)
-  local vacant, mine, count = {}, {}, 0
+--- Of the offsets at or beyond avail that are nobody's every `stride`-th, those that leave the remainder `index`, from
+--- the lowest on: at most `most` with those that the member has.
+local function choose_ahead(pt, tokens, stride, index, most)
+  local vacant, count = {}, 0
   for i = run_search(pt, pt.avail), run_count(pt) do
     local s, e, _, _, token = run_at(pt, i)
     for o = math.max(s, pt.avail), e - 1 do
       if tokens[token] then
-        mine[o], count = true, count + 1
+        count = count + 1
       elseif token == 0 then
         vacant[#vacant + 1] = o
       end
@@ -68,12 +72,9 @@ local function choose_ahead(pt, tokens, stride, most)
     if count + #chosen >= most then
       return false
     end
-    for near = o - stride + 1, o + stride - 1 do
-      if mine[near] then
-        return true
-      end
+    if o % stride == index then
+      chosen[#chosen + 1] = o
     end
-    chosen[#chosen + 1], mine[o] = o, true
     return true
   end
   for _, o in ipairs(vacant) do
@@ -95,7 +96,8 @@ local function promise(ctx, pt, me, most)
   for _, token in ipairs(me.tokens) do
     tokens[token] = true
   end
-  local chosen = choose_ahead(pt, tokens, sharers(ctx, pt.p), math.min(most, MOST_AHEAD))
+  local stride, index = share_of(ctx, pt.p, me)
+  local chosen = choose_ahead(pt, tokens, stride, index, math.min(most, MOST_AHEAD))
   if #chosen == 0 then
     return
   end
