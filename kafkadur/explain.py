@@ -12,7 +12,7 @@ from enum import StrEnum
 
 from kafkadur_coordinators.interface import LeaseView, MemberInfo, PartitionView, Run
 
-#: Kind of a lease that holds exceptions.
+#: Kinds of leases that hold runs with their token: exceptions, and what is promised.
 RUNS = ("runs", "ahead")
 
 

@@ -58,7 +58,7 @@ class Harvest:
 
     def __init__(self) -> None:
         """Nothing yet."""
-        self._ranges: dict[Lease, list[int]] = {}
+        self._ranges: dict[int, dict[int, list[int]]] = {}
         self._returned: dict[int, list[Returned]] = {}
         self._done: dict[int, list[int]] = {}
         #: offsets that leave their lease, by its token
@@ -70,7 +70,7 @@ class Harvest:
         """Offsets of a lease that hold no record, or none that is taken, are settled."""
         if lease.gaps:
             self._count(lease, sum(lease.gaps[1::2]) - sum(lease.gaps[::2]))
-            self._ranges[lease] = lease.gaps
+            self._settles(lease).extend(lease.gaps)
             lease.gaps = []
 
     def take(self, chunk: Chunk) -> None:
@@ -79,7 +79,7 @@ class Harvest:
         if handed == low:
             return
         if verdicts.count(ACKED, low, handed) == handed - low:  # all acknowledged: the common case
-            _add_ranges(self._ranges.setdefault(chunk.lease, []), chunk, low, handed)
+            _add_ranges(self._settles(chunk.lease), chunk, low, handed)
             verdicts[low:handed] = bytes((SENT,)) * (handed - low)
             chunk.low = handed
             self.acked += handed - low
@@ -88,7 +88,7 @@ class Harvest:
         self.acked += verdicts.count(ACKED, low, handed)
         count = 0
         for a, b in [match.span() for match in _ACKS.finditer(bytes(verdicts), low, handed)]:
-            _add_ranges(self._ranges.setdefault(chunk.lease, []), chunk, a, b)
+            _add_ranges(self._settles(chunk.lease), chunk, a, b)
             verdicts[a:b] = bytes((SENT,)) * (b - a)
             count += b - a
         for index in [match.start() for match in _OTHERS.finditer(bytes(verdicts), low, handed)]:
@@ -113,6 +113,10 @@ class Harvest:
             self._return(lease, unread_from, lease.end, How.UNREAD)
         self._done.setdefault(lease.partition, []).append(lease.token)
 
+    def _settles(self, lease: Lease) -> list[int]:
+        """What is settled of a lease so far: start, end, start, end, ..."""
+        return self._ranges.setdefault(lease.partition, {}).setdefault(lease.token, [])
+
     def _count(self, lease: Lease, offsets: int) -> None:
         if offsets:
             self.opened[lease.token] = self.opened.get(lease.token, 0) + offsets
@@ -133,8 +137,7 @@ class Harvest:
 
     def settled(self, partition: int) -> list[Settled]:
         """What is settled of the leases of a partition."""
-        leases = [lease for lease in self._ranges if lease.partition == partition]
-        return [_settled(lease.token, self._ranges[lease]) for lease in leases]
+        return [_settled(token, pairs) for token, pairs in self._ranges.get(partition, {}).items()]
 
     def returned(self, partition: int) -> list[Returned]:
         """What is given back on a partition."""

@@ -13,7 +13,7 @@ import itertools
 import logging
 import threading
 from bisect import bisect_left
-from collections import deque
+from collections import defaultdict, deque
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from itertools import pairwise
@@ -265,7 +265,7 @@ class Member:
         self._have = 0
         self._standing = Standing.STANDBY
         #: lanes that pass together, by partition if each has a turn of its own
-        self._groups: dict[int, LaneGroup] = {}
+        self._groups: defaultdict[int, LaneGroup] = defaultdict(LaneGroup)
         #: partitions whose lanes the unanswered exchange offers
         self._offering: Collection[int] = ()
         self._leases: dict[int, Lease] = {}
@@ -433,7 +433,8 @@ class Member:
             feed.add(ReadBatch(messages))
             self._read_records += len(messages)
             news = self._route(partition)
-        self._after_reading(news)
+            asks = self._asks_after_reading(news=news)
+        self._after_reading(news=news, asks=asks)
 
     def reach(self, partition: int, offset: int, number: int) -> None:
         """The tail reader came to the end of the partition, which is `offset`."""
@@ -446,7 +447,8 @@ class Member:
                 news = self._route(partition)
             if feed is not None and feed.number == number:
                 feed.stop = max(feed.stop, offset)
-        self._after_reading(news)
+            asks = self._asks_after_reading(news=news)
+        self._after_reading(news=news, asks=asks)
 
     def expire(self, partition: int, offset: int) -> None:
         """Kafka does not keep what lies before `offset` any more: unsettled messages there are lost.
@@ -493,23 +495,24 @@ class Member:
         self.poke()
         return more
 
-    def _after_reading(self, news: bool) -> None:  # noqa: FBT001 - of this module
+    def _after_reading(self, *, news: bool, asks: bool) -> None:
         if news:
             self.on_ready()
-        if (
-            self._wants_avail()
-            or self._only_filtered()
-            or (news and self._keeps_nothing())
-            or self._lacks_promises()
-        ):
+        if asks:
             self.poke()
 
+    def _asks_after_reading(self, *, news: bool) -> bool:
+        """Whether what was read is to be told at once. The lock is held: leases and feeds change under it."""
+        return self._needs_exchange(news=news) or self._lacks_promises()
+
+    def _needs_exchange(self, *, news: bool) -> bool:
+        """Whether what was read goes no further without an exchange; `news`: some of it can be handed out."""
+        return self._wants_avail() or self._only_filtered() or (news and self._keeps_nothing())
+
     def _lacks_promises(self) -> bool:
-        """Whether what came of what was promised is to be told: leases change under the lock."""
-        if not self._came or self._pending is not None:
-            return False
-        with self.lock:
-            return self._is_short() or self._is_filled()
+        """Whether what came of what was promised is to be told."""
+        came = bool(self._came) and self._pending is None
+        return came and (self._is_short() or self._is_filled())
 
     def _wants_avail(self) -> bool:
         """Whether records wait for a grant that only an exchange can bring."""
@@ -533,7 +536,7 @@ class Member:
         """Whether what was read holds nothing to hand out: then settling it brings more to read."""
         if self._takes is None or self._pending is not None or self._ready or self._urgent:
             return False
-        return any(lease.gaps for lease in list(self._leases.values()))
+        return any(lease.gaps for lease in self._leases.values())
 
     @property
     def buffered(self) -> int:
@@ -632,14 +635,14 @@ class Member:
                 chunks = self._chunks(lease, messages, first, offsets, size)
                 (buried if given_up else target).extend(chunks)
                 self._queued += len(messages)
-                if target is self._urgent:
-                    self._urgent = target = deque(sorted(target, key=_place))
             if offsets is None:
                 lease.fill = first + len(messages)
             else:
                 for before, after in pairwise(offsets):
                     self._gap(lease, before + 1, after)
                 lease.fill = offsets[-1] + 1
+        if target is self._urgent and len(target) > 1:
+            self._urgent = deque(sorted(target, key=_place))
         self._gap(lease, lease.fill, reached)
         lease.fill = reached
         for chunk in buried:
@@ -1455,7 +1458,7 @@ class Member:
 
     def _group(self, partition: int) -> LaneGroup:
         """The lanes that pass together with that of a partition."""
-        return self._groups.setdefault(partition if self.own_turns else 0, LaneGroup())
+        return self._groups[partition if self.own_turns else 0]
 
     def _turn_is_over(self, group: LaneGroup) -> bool:
         """Whether nothing is left that was granted for this turn, a window's worth: handed out or not yet.
@@ -1765,8 +1768,7 @@ class Member:
             gone = [item for item in self._confirm if item.chunk.lease.lost]
             self._confirm = [item for item in self._confirm if not item.chunk.lease.lost]
             # what was read while this exchange was under way
-            self._force = self._force or self._wants_avail() or self._only_filtered()
-            self._force = self._force or (self._keeps_nothing() and bool(self._ready or self._urgent))
+            self._force = self._force or self._needs_exchange(news=bool(self._ready or self._urgent))
         self.teller.tell()
         for item in gone:
             item.confirmation.resolve(self._verdict_of(item.chunk))

@@ -43,9 +43,9 @@ class LaneGroup:
 
     __slots__ = ("frozen", "seen", "standing", "turn", "withheld")
 
-    def __init__(self, standing: Standing = Standing.STANDBY) -> None:
-        """Nothing was handed out."""
-        self.standing = standing
+    def __init__(self) -> None:
+        """Somebody else has them."""
+        self.standing = Standing.STANDBY
         #: nothing of it may be handed out: it is offered, or asked for. Read without the member's lock by
         #: `subscription._one_by_one`, which marks a record before it looks; the member sets this before it
         #: looks at the marks.

@@ -9,14 +9,14 @@ from __future__ import annotations
 
 import json
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 from kafkadur_coordinators.interface import MAX_PARTITIONS, Known, PartitionView
 from kafkadur_coordinators.journal import Journal
 from kafkadur_coordinators.places import Place, earliest, join, moved_from, packed, place_of
-from kafkadur_coordinators.records import Change, InForce, in_force, last_incarnation
+from kafkadur_coordinators.records import Change, Entry, InForce, in_force, last_incarnation
 from kafkadur_coordinators.redis_coordinator import RedisCoordinator, SubscriptionAddress
 from kafkadur_coordinators.topics import TopicInfo, Topics, floor_metadata
 from kafkadur_sharing.definition import Definition, SubscriptionType
@@ -171,12 +171,7 @@ class Changes:
             definition = with_lanes(definition, topic.partitions)
             starts = self._topics.offsets(definition.topic, topic.partitions, definition.start)
             starts |= {partition: place.floor for partition, place in (places or {}).items()}
-        shard = self._journal.shard(key.tag)
-        # read before the change begins: what is lost and rebuilt after that makes its record void
-        entries = self._journal.read(shard) if key.durable else []
-        self._coordinator.call(
-            "change", address.fixed(), [*self._coordinator.common(), known.version, token, CHANGE_MS]
-        )
+        entries = self._begin(key, known, token)
         if not key.durable:
             change = Change(
                 tag=key.tag,
@@ -189,6 +184,7 @@ class Changes:
                 starts=starts,
             )
             return self._change_unwritten(key, known, change, token)
+        shard = self._journal.shard(key.tag)
         change = Change(
             tag=key.tag,
             key=key_record(key),
@@ -232,10 +228,7 @@ class Changes:
         content = json.loads(known.definition)
         address, token = self.address(key), uuid.uuid4().hex
         shard = self._journal.shard(key.tag)
-        entries = self._journal.read(shard)  # as in `change`
-        self._coordinator.call(
-            "change", address.fixed(), [*self._coordinator.common(), known.version, token, CHANGE_MS]
-        )
+        entries = self._begin(key, known, token)
         before = Definition.from_record(content["definition"])
         relaid = before.lanes != definition.lanes
         starts = {int(partition): offset for partition, offset in content["starts"].items()}
@@ -266,6 +259,19 @@ class Changes:
             self._coordinator.run("install", address.fixed(), resolution)
             self._forget_lanes(key, found, known)
         return found is not None and found.version == version
+
+    def _begin(self, key: SubscriptionKey, known: Known, token: str) -> Sequence[Entry]:
+        """Begin a change; returns what the journal holds of the shard. Raises `Refusal` when it cannot begin.
+
+        That is read before: what is lost and rebuilt after it makes the record of the change void.
+        """
+        entries = self._journal.read(self._journal.shard(key.tag)) if key.durable else ()
+        self._coordinator.call(
+            "change",
+            self.address(key).fixed(),
+            [*self._coordinator.common(), known.version, token, CHANGE_MS],
+        )
+        return entries
 
     def _change_unwritten(self, key: SubscriptionKey, known: Known, change: Change, token: str) -> bool:
         """Install a change of a non-durable subscription, which the journal never hears of."""

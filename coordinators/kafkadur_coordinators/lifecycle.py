@@ -395,7 +395,7 @@ class Lifecycle:
                 "reincarnate", address.fixed(), [*self._coordinator.common(), token, incarnation]
             )
         else:
-            # what was kept is a copy from before the last change: of it nothing is believed
+            # it is gone, or what was kept is a copy from before the last change: of that nothing is believed
             self._changes.install(
                 key, found, token=token, incarnation=incarnation, floors=True, anew=reply[4] == 1
             )

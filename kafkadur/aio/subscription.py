@@ -192,7 +192,8 @@ class Subscription(Generic[V_co, K_co]):
         `leases` held; `in_hands` and `buffered` (read ahead), records; `exchanges` made; `live`: 1 after it
         has caught up and until it falls behind; `lag`: records that wait for this member, read or not.
         How it reads: `followed` partitions; `ranges_read` by themselves so far; `records_read` so far, and
-        `records_used`: those of them that were this member's.
+        `records_used`: those of them that were this member's. `parked`: messages behind stuck keys of which
+        only the offsets are kept; `promised`: offsets that are not written yet, and this member's alone.
         """
         return self._member.statistics()
 

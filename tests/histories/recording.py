@@ -8,13 +8,14 @@ mean is in `history.py`.
 from __future__ import annotations
 
 import json
-import os
 import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
+
+from kafkadur.demo.ledger import LedgerWriter
 
 #: It happened, and the coordinator (or Kafka) has confirmed it.
 OK = "ok"
@@ -29,7 +30,7 @@ class Recorder:
 
     def __init__(self, path: Path) -> None:
         """Open a new file; raises OSError if there is one."""
-        self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND, 0o644)
+        self._file = LedgerWriter(path)
         self._lock = threading.Lock()
         self._number = 0
 
@@ -39,7 +40,7 @@ class Recorder:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        os.close(self._file)
+        self._file.__exit__(kind, error, trace)
 
     def call(self, op: str, **facts: object) -> int:
         """An operation begins; returns the number by which `done` tells its outcome."""
@@ -58,7 +59,7 @@ class Recorder:
         self._write({"op": op, "at": time.monotonic_ns(), **facts})
 
     def _write(self, line: dict[str, object]) -> None:
-        os.write(self._file, json.dumps(line, separators=(",", ":")).encode() + b"\n")
+        self._file.write(json.dumps(line, separators=(",", ":")).encode() + b"\n")
 
 
 def read(path: Path) -> Iterator[dict[str, Any]]:

@@ -299,8 +299,8 @@ async def test_more_partitions_than_one_exchange_touches(place: Place, kind: str
 
 
 @both_types
-async def test_rollback_on_more_partitions_than_leases_of_a_member(place: Place, kind: str) -> None:
-    """A member may hold 64 leases; the lanes of 70 partitions must leave room for redeliveries."""
+async def test_rollback_on_many_partitions(place: Place, kind: str) -> None:
+    """What comes again is a lease of its own on each partition, beside its lane."""
     partitions = 70
     topic = place.topic(partitions=partitions)
     for partition in range(partitions):

@@ -65,7 +65,7 @@ end
 if ctx.next_expiry == 0 or me.expiry < ctx.next_expiry then
   ctx.next_expiry = me.expiry
 end
-if #ctx.awaited > 0 then -- when all who held leases before a restart are back, nobody needs to wait for them
+if #ctx.awaited > 0 then -- when all who were attached before a restart are back, nobody needs to wait for them
   local rest = {}
   for _, id in ipairs(ctx.awaited) do
     if id ~= me.id then

@@ -14,11 +14,11 @@
 --              ahead:    how many offsets that are not written yet the member can be promised here (shared)
 --         12 1: the lanes are offered: nothing of them is in the application's hands, nor will be until the reply
 --         13 number of the attachment (attach-6)
--- Reply    head, 5 highest token now, 6 ask for presence again in ms (-1: all are heard),
+-- Reply    head, 5 highest token up to which all were told, 6 ask for presence again in ms (-1: all are heard),
 --          7 { rank, members, id of the next member },
 --          8 leases { token, partition, start, horizon, marks, kind, seen, stretch, 1: it is alone, ms until it is due }
 --            with tokens above ARGV[1][8]
---            (stretch: start, end, start, end, ... of a lease of kind 'runs', else empty),
+--            (stretch: start, end, start, end, ... of a lease of kind 'runs' or 'ahead', else empty),
 --          9 horizons { token, horizon } of lanes, 10 refused tokens (fenced; nothing was changed for them),
 --         11 partitions { partition, base, next, avail, floor, ms until the next exception is due (-1: none),
 --            0: another member keeps this lane, 1: this one does, 2: it does and is to drain it: another one is to
@@ -31,10 +31,10 @@
 --         16 tokens held, if the lanes were offered or one was given up (else empty)
 --         17 1: the subscription is paused: nothing is to be handed out
 --         18 ms until a session may have ended: whoever looks then ends it (-1: there is no other member)
--- Codes    OK, STALE (an older exchange than the last applied), FENCED (the member is not attached any more),
---          INVALID (a verdict outside its lease, a partition named twice or more than 16; nothing was changed),
+-- Codes    OK, STALE (an older exchange than the last applied), FENCED (the member is not attached any more, or has attached
+--          again since), INVALID (a verdict outside its lease, a partition named twice or more than 16; nothing was changed),
 --          and those of context.lua
--- Cost     bounded by the partitions (16), the verdicts carried and 64 leases of the member
+-- Cost     bounded by the partitions (16), the verdicts carried and the leases of the member (serve.lua)
 --- @include "context"
 --- @include "bits"
 --- @include "redelivery"
@@ -294,7 +294,7 @@ if request[6] > me.exchange then
     end
     if not lane and not kept then
       settle_watch(ctx, pt.p, me)
-      if ctx.now >= ctx.grace and ctx.row.paused ~= '1' then
+      if may_grant(ctx) then
         promise(ctx, pt, me, parts[i][9])
       end
     end

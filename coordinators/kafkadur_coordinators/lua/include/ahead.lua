@@ -6,17 +6,11 @@
 
 --- how many members share a partition, and which of them this one is, from 0 in the order of attaching
 local function share_of(ctx, p, me)
-  local count, index = 0, 0
-  for rank = 0, #ctx.ranks - 1 do
-    if ctx.ranks[rank + 1] == me.id then
-      index = count
-    end
-    if at_home(ctx, p, rank) then
-      count = count + 1
-    end
+  if #ctx.ranks <= ctx.partitions then
+    return 1, 0
   end
-  count = math.max(count, 1)
-  return count, index % count
+  local count = sharers(#ctx.ranks, ctx.partitions, p)
+  return count, math.max(math.ceil((rank_of(ctx, me.id) - p) / ctx.partitions), 0) % count
 end
 
 --- first offset at or beyond avail that is nobody's

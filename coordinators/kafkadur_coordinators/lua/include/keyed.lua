@@ -17,7 +17,7 @@ local function keeper_to_be(ctx, pt)
   if count <= partitions then
     return load_member(ctx, ctx.ranks[p % count + 1])
   end
-  local sharing = math.floor((count - p - 1) / partitions) + 1
+  local sharing = sharers(count, partitions, p)
   return load_member(ctx, ctx.ranks[p + partitions * math.floor(pt.p % lanes * sharing / lanes) + 1])
 end
 

@@ -64,6 +64,12 @@ local function at_home(ctx, p, rank)
   return rank % ctx.partitions == p
 end
 
+--- How many of so many members share one of `partitions`, when there are more members than partitions: they are dealt
+--- out in the order of attaching.
+local function sharers(count, partitions, p)
+  return math.floor((count - p - 1) / partitions) + 1
+end
+
 --- does the process of this member listen on its channel now?
 local function is_heard(ctx, id)
   if ctx.heard[id] == nil then

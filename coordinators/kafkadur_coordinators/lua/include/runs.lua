@@ -2,7 +2,7 @@
 -- They are kept as runs in one string, sorted by offset, 24 bytes a run:
 --   start (6 bytes), length (4), marks (2), due (6, ms), token (6), all big-endian.
 -- marks: attempts, and whether it may have been delivered before (redelivery.lua).
--- token = 0: nobody holds the run; it is ready once `due` has passed.
+-- token = 0: nobody holds the run; it is ready once `due` has passed, as far as it lies below avail.
 -- Runs never overlap. Memory follows the number of holes, not the distance to the oldest one.
 -- `pt` is the table that load_partition made; pt.xd is a lower bound of the earliest due time of
 -- the runs that nobody holds (-1: there is none).

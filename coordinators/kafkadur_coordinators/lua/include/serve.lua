@@ -12,12 +12,17 @@ local MOST_AHEAD = 4 -- offsets that are not written yet, promised to one member
 --- @include "keyed"
 --- @include "own_turns"
 
+--- Is anything granted now, whoever asks?
+local function may_grant(ctx)
+  return ctx.now >= ctx.grace and ctx.row.paused ~= '1'
+end
+
 local function serve(ctx, pt, position, span, offered)
   if pt.vacated then
     pt.vacated = false
     forget_vacated(ctx, pt)
   end
-  if ctx.now < ctx.grace or ctx.row.paused == '1' then
+  if not may_grant(ctx) then
     return
   end
   if is_keyed(ctx) then
