@@ -17,6 +17,8 @@ from kafkadur.retroactive import Skipped
 from kafkadur.snapshots import Snapshot, partition_snapshot
 from kafkadur_coordinators.changes import origins_of
 from kafkadur_coordinators.places import Place, join, moved_from, place_of, unsettle
+from kafkadur_coordinators.rebuilding import Rebuilt
+from kafkadur_coordinators.recoveries import Recovery
 from kafkadur_coordinators.redis_coordinator import Refusal, state_lost
 from kafkadur_coordinators.topics import TopicInfo
 from kafkadur_sharing.definition import Definition, SubscriptionType
@@ -52,6 +54,18 @@ class Admin(Looking):
     Every method raises `CoordinatorUnavailable` and `CoordinatorRefused` when Redis cannot be asked, and
     `StateLost` when Kafka does not answer or no consistent state is reached in time.
     """
+
+    def recoveries(self) -> list[Recovery]:
+        """Return the last recovery of each durable subscription that had one, by name."""
+        return self._lifecycle.recoveries() if self._has_journal() else []
+
+    def rebuild(self, told: Callable[[int, int], None] = lambda _done, _all: None) -> Rebuilt:
+        """Bring back at once what Redis lost of all subscriptions of the namespace.
+
+        Needed by nobody: each comes back when it is used. `told` hears how many of how many are done.
+        """
+        self._coordinator.connect()
+        return self._lifecycle.rebuild_all(told) if self._has_journal() else Rebuilt({})
 
     def pause(self, key: SubscriptionKey, *, paused: bool = True) -> None:
         """Pause a subscription, or let it go on (`paused` False): nothing is handed out meanwhile.
@@ -103,7 +117,7 @@ class Admin(Looking):
         """Change the definition in place and keep what is settled and what waits; returns the new one.
 
         `changes` are fields of `Definition`: type, selector, no_local, redelivery, strict_order,
-        header_types, key_lanes, scope. Where lanes of keys come or go (a key-ordered type, another number)
+        header_types, key_lanes, scope, ack_level. Where lanes of keys come or go (a key-ordered type, another number)
         what is settled is what every lane had come past: a faster one's messages above that are delivered
         again. With `retroactive` what the old selector skipped since the subscription was made, and
         the new one takes, is delivered: the topic is read once more for it; `on_progress` is told how many

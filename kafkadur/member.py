@@ -59,8 +59,8 @@ from kafkadur_coordinators.interface import (
     Role,
     Standing,
 )
-from kafkadur_sharing.definition import Definition, SubscriptionType
-from kafkadur_sharing.errors import Fenced, KafkadurError, LeaseLost
+from kafkadur_sharing.definition import AckLevel, Definition, SubscriptionType, validate_level
+from kafkadur_sharing.errors import Fenced, IllegalState, KafkadurError, LeaseLost
 
 #: An acknowledgement waits for its exchange at most so long, seconds.
 CONFIRM_WITHIN = 0.05
@@ -116,6 +116,16 @@ class Confirmation(Protocol):
         """The verdict is confirmed, or failed with `error`."""
 
 
+class Levels(Protocol):
+    """Raises confirmations by Redis to higher levels."""
+
+    def above(
+        self, member: Member, level: AckLevel, lane: int, incarnation: int, confirmation: Confirmation
+    ) -> Confirmation:
+        """A confirmation for Redis that tells `confirmation` when `level` is reached, too."""
+        ...
+
+
 def _cut(pieces: Iterable[Piece], at: int) -> Iterable[Piece]:
     """The same records, none of the pieces reaching over offset `at`."""
     for messages, first, offsets in pieces:
@@ -157,6 +167,11 @@ class _Carried:
 
 class Member:
     """One member of a subscription, from attaching to leaving."""
+
+    #: tells when acknowledgements reach a level above Redis; set by the connection
+    checkpointer: Levels | None = None
+    #: whether the subscription is in the journal; set by the connection
+    durable = True
 
     def __init__(
         self,
@@ -322,6 +337,8 @@ class Member:
         self._pending: Exchange | None = None
         self._carried = _Carried()
         self._confirm: list[_Waiting] = []
+        #: where verdicts were confirmed, for checkpoints
+        self._settled_on: set[int] = set()
         self._look_at: float | None = None
         self._said: dict[int, int] = {}
         self._touch: set[int] = set(range(self.partitions))
@@ -1275,6 +1292,34 @@ class Member:
         if lost:
             confirmation.resolve(self._verdict_of(chunk))
 
+    def level(self, level: str | None) -> AckLevel:
+        """The level of an acknowledgement: the one asked for, or the subscription's.
+
+        Raises `IllegalState` for one that does not exist, or that this subscription cannot have.
+        """
+        if level is None:
+            return self.definition.ack_level
+        chosen = validate_level(level)
+        if chosen == "journal" and not self.durable:
+            raise IllegalState(
+                "A non-durable subscription is not in the journal.",
+                owner=f"subscription {self.display}",
+                remedy="use level='redis' or 'replicated', or a durable subscription",
+            )
+        return chosen
+
+    def above(self, level: AckLevel, lane: int, incarnation: int, confirmation: Confirmation) -> Confirmation:
+        """What to `confirm` with, so that `confirmation` is told when `level` is reached."""
+        if self.checkpointer is None:
+            return confirmation
+        return self.checkpointer.above(self, level, lane, incarnation, confirmation)
+
+    def take_settled(self) -> set[int]:
+        """Partitions, or lanes of keys, on which verdicts were confirmed since this was asked last."""
+        with self.lock:
+            settled, self._settled_on = self._settled_on, set()
+            return settled
+
     def _verdict_of(self, chunk: Chunk) -> KafkadurError | None:
         """What becomes of who waits for verdicts in a chunk whose lease is gone."""
         if chunk.lease.retired and not chunk.verdicts.count(LOST):
@@ -1785,6 +1830,10 @@ class Member:
 
     def _close_pending(self) -> None:
         """What the answered exchange carried is known to the coordinator now."""
+        if self._pending is not None:
+            self._settled_on.update(
+                part.partition for part in self._pending.parts if part.settled or part.returned
+            )
         self._pending = None
         for lease, count in self._carried.open:
             lease.open -= count

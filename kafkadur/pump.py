@@ -38,6 +38,8 @@ T = TypeVar("T")
 #: Seconds between two looks at the channels of neighbours.
 _NEIGHBOURS_EVERY = 0.2
 _IDLE_SLEEP = 0.2
+#: Answers of a server that is not, or not any more, the one that had the state.
+_LOST = ("MISSING", "RESTARTED")
 _RETRY = 0.1
 
 
@@ -305,6 +307,8 @@ class Pump:
         _log.warning("%s: %s; attaching again", member.display, refusal.code)
         member.lose(f"the coordinator answered {refusal.code}")
         try:
+            if refusal.code in _LOST and len(self._served) > 1:  # all of them at once, as they were lost
+                self._lifecycle.rebuild({each.request.key for each in self._served})
             self._attach_again(served)
         except CoordinatorUnavailable as error:
             self._trouble(served, error)

@@ -44,6 +44,10 @@ class Settings(BaseModel):
     kafka_timeout: timedelta = timedelta(seconds=15)
     #: how often it is looked whether retention is about to remove unsettled messages
     retention_check: timedelta = timedelta(minutes=1)
+    #: replicas that must have an acknowledgement of the level `replicated`
+    replicas: int = Field(default=1, ge=1, le=100)
+    #: how long an acknowledgement above the level `redis` waits for its level
+    level_timeout: timedelta = timedelta(seconds=15)
     #: partitions of the journal topic when it is created
     journal_partitions: int = Field(default=64, ge=1, le=1024)
     #: replication factor of the journal topic when it is created; -1: the broker's default
@@ -95,7 +99,7 @@ def settings(given: Mapping[str, Any], environment: Mapping[str, str] | None = N
         name: environment[_PREFIX + name.upper()] for name in names if _PREFIX + name.upper() in environment
     }
     values |= {name: value for name, value in given.items() if value is not None}
-    for name in ("session_timeout", "redis_timeout", "kafka_timeout", "retention_check"):
+    for name in ("session_timeout", "redis_timeout", "kafka_timeout", "retention_check", "level_timeout"):
         if isinstance(values.get(name), str):
             try:
                 values[name] = float(values[name])

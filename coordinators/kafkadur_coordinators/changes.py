@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import uuid
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -17,8 +17,8 @@ from kafkadur_coordinators.interface import MAX_PARTITIONS, Known, PartitionView
 from kafkadur_coordinators.journal import Journal
 from kafkadur_coordinators.places import Place, earliest, join, moved_from, packed, place_of
 from kafkadur_coordinators.records import Change, Entry, InForce, in_force, last_incarnation
-from kafkadur_coordinators.redis_coordinator import RedisCoordinator, SubscriptionAddress
-from kafkadur_coordinators.topics import TopicInfo, Topics, floor_metadata
+from kafkadur_coordinators.redis_coordinator import Call, RedisCoordinator, SubscriptionAddress
+from kafkadur_coordinators.topics import TopicInfo, Topics
 from kafkadur_sharing.definition import Definition, SubscriptionType
 from kafkadur_sharing.keys import SubscriptionKey
 
@@ -38,14 +38,12 @@ class Changes:
         journal: Journal,
         topics: Topics,
         prefix: str,
-        session_ms: int,
     ) -> None:
-        """`session_ms`: how long nothing is granted after a loss, ms."""
+        """Join what a change touches; `prefix` is that of all Redis keys."""
         self._coordinator = coordinator
         self._journal = journal
         self._topics = topics
         self._prefix = prefix
-        self._session_ms = session_ms
 
     def address(self, key: SubscriptionKey) -> SubscriptionAddress:
         """Where the state of a subscription lies."""
@@ -58,13 +56,9 @@ class Changes:
         *,
         token: str,
         incarnation: int,
-        floors: bool,
         places: Mapping[int, Place] | None = None,
-        anew: bool = False,
     ) -> None:
-        """Put what is in force into Redis; `floors`: from the mirrored floors, after a loss.
-
-        `anew`: also in place of an old copy of the same subscription.
+        """Put what is in force into Redis.
 
         `places` say more of where it starts than the journal does; whoever finishes this does without them.
         """
@@ -75,50 +69,62 @@ class Changes:
             return
         definition = Definition.from_record(change.definition)
         topic = self._topics.describe(definition.topic)
-        starts = dict(change.starts)
-        seen = 0
-        if floors and topic.id == change.topic_id:
-            metadata = floor_metadata(found.id, change.epoch, topic.id)
-            starts |= self._topics.floors(key.group, topic.name, topic.partitions, metadata)
-            seen = 1
-        for partition in range(topic.partitions):
-            starts.setdefault(partition, 0)
-        ends = self._topics.offsets(topic.name, topic.partitions, "latest") if seen else {}
+        starts = {**dict.fromkeys(range(topic.partitions), 0), **change.starts}
         self.put_partitions(
             key,
             found.id,
             TopicInfo(name=topic.name, id=change.topic_id, partitions=len(starts)),
-            {p: Place(next=start, seen=ends.get(p, 0)) for p, start in starts.items()} | dict(places or {}),
+            {p: Place(next=start) for p, start in starts.items()} | dict(places or {}),
             token=token,
             lanes=definition.lanes,
         )
+        lanes = len(starts) * definition.lanes
         self._coordinator.run(
-            "install",
-            address.fixed(),
-            [
-                *self._coordinator.common(),
-                found.id,
-                found.version,
-                content_of(found),
-                definition.type.value,
-                len(starts) * definition.lanes,
-                incarnation,
-                token,
-                self._session_ms if floors else 0,
-                definition.policy,
-                int(anew),
-            ],
+            *self.installing(address, found, lanes=lanes, token=token, incarnation=incarnation)
         )
+
+    def installing(
+        self,
+        address: SubscriptionAddress,
+        found: InForce,
+        *,
+        lanes: int,
+        token: str,
+        incarnation: int,
+        quiet_ms: int = 0,
+        anew: bool = False,
+    ) -> Call:
+        """The call that installs a definition whose partitions are laid.
+
+        `lanes`: of all partitions together; `quiet_ms`: how long nothing is granted; `anew`: also in place of
+        an older copy of the same subscription.
+        """
+        definition = Definition.from_record(found.change.definition or {})
+        request = [
+            *self._coordinator.common(),
+            found.id,
+            found.version,
+            content_of(found),
+            definition.type.value,
+            lanes,
+            incarnation,
+            token,
+            quiet_ms,
+            definition.policy,
+            int(anew),
+        ]
+        return ("install", address.fixed(), request)
+
+    def deleting(self, address: SubscriptionAddress, *, version: int, incarnation: int, token: str) -> Call:
+        """The call that puts into Redis that there is no such subscription."""
+        request = [*self._coordinator.common(), "", version, "", "", 0, incarnation, token, 0, (), 0]
+        return ("install", address.fixed(), request)
 
     def install_deletion(
         self, address: SubscriptionAddress, *, version: int, incarnation: int, token: str
     ) -> None:
         """Put into Redis that there is no such subscription."""
-        self._coordinator.run(
-            "install",
-            address.fixed(),
-            [*self._coordinator.common(), "", version, "", "", 0, incarnation, token, 0, (), 0],
-        )
+        self._coordinator.run(*self.deleting(address, version=version, incarnation=incarnation, token=token))
 
     def put_partitions(
         self,
@@ -131,8 +137,22 @@ class Changes:
         lanes: int = 1,
     ) -> None:
         """Give partitions their state: each of their lanes the same."""
-        address, state = self.address(key), state_of(topic.id, lanes)
         by_lane = {p * lanes + lane: place for p, place in places.items() for lane in range(lanes)}
+        state, total = state_of(topic.id, lanes), topic.partitions * lanes
+        for call in self.laying(self.address(key), subscription_id, state, by_lane, token=token, total=total):
+            self._coordinator.run(*call)
+
+    def laying(
+        self,
+        address: SubscriptionAddress,
+        subscription_id: str,
+        state: str,
+        by_lane: Mapping[int, Place],
+        *,
+        token: str,
+        total: int,
+    ) -> Iterator[Call]:
+        """The calls that give lanes their state; `total`: how many lanes there are altogether."""
         wanted = sorted(by_lane)
         for first in range(0, len(wanted), MAX_PARTITIONS):
             group = wanted[first : first + MAX_PARTITIONS]
@@ -143,11 +163,7 @@ class Changes:
                 [number, place.next, place.seen, packed(place), earliest(place)]
                 for number, place in ((number, by_lane[number]) for number in group)
             ]
-            self._coordinator.run(
-                "partitions",
-                keys,
-                [*self._coordinator.common(), parts, token, topic.partitions * lanes],
-            )
+            yield ("partitions", keys, [*self._coordinator.common(), parts, token, total])
 
     def change(
         self,
@@ -189,7 +205,7 @@ class Changes:
             tag=key.tag,
             key=key_record(key),
             expected=_expected(known.version, in_force(entries, key.tag, shard)),
-            under=last_incarnation(entries),
+            under=last_incarnation(entries, key.tag),
             definition=None if definition is None else definition.to_record(),
             id=None,
             topic_id=topic_id,
@@ -205,7 +221,6 @@ class Changes:
                 found,
                 token=token,
                 incarnation=incarnation,
-                floors=False,
                 places=places if mine else None,
             )
             if found.id != known.id:  # else somebody gave this change up and works on with what there was
@@ -243,7 +258,7 @@ class Changes:
             tag=key.tag,
             key=key_record(key),
             expected=_expected(known.version, in_force(entries, key.tag, shard)),
-            under=last_incarnation(entries),
+            under=last_incarnation(entries, key.tag),
             definition=definition.to_record(),
             id=known.id,
             topic_id=content["topic_id"],
@@ -276,7 +291,7 @@ class Changes:
     def _change_unwritten(self, key: SubscriptionKey, known: Known, change: Change, token: str) -> bool:
         """Install a change of a non-durable subscription, which the journal never hears of."""
         found = InForce(version=known.version + 1, id=change.id or "", change=change)
-        self.install(key, found, token=token, incarnation=known.incarnation + 1, floors=False)
+        self.install(key, found, token=token, incarnation=known.incarnation + 1)
         self._forget(known, self.address(key))
         return True
 
@@ -300,7 +315,7 @@ class Changes:
             tag=key.tag,
             key=key_record(key),
             expected=_expected(known.changing_from, before),
-            under=last_incarnation(entries),
+            under=last_incarnation(entries, key.tag),
             definition=None if content is None else content.definition,
             id=None if before is None or content is None else before.id,
             topic_id="" if content is None else content.topic_id,

@@ -9,17 +9,22 @@ from __future__ import annotations
 import time
 import uuid
 import zlib
-from collections.abc import Iterable, Mapping
-from typing import Any
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
+from typing import Any, NamedTuple, cast
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, ConfigResource, NewTopic, ResourceType
 
-from kafkadur_coordinators import records
+from kafkadur_coordinators import checkpoints, records, recoveries
 from kafkadur_coordinators.client_log import client_log
 from kafkadur_coordinators.records import Change, Entry
 from kafkadur_sharing.errors import CoordinatorRefused, StateLost
 
+#: Keys of records.
+_SHARDS, _CHANGE, _INCARNATION = b"shards", b"change/", b"incarnation/"
+#: A record as it was read: offset, key, value.
+_Found = tuple[int, bytes, bytes | None]
 #: Partitions of a new journal.
 DEFAULT_SHARDS = 64
 _TOPIC_CONFIG = {
@@ -30,6 +35,18 @@ _TOPIC_CONFIG = {
     "max.message.bytes": str(1024 * 1024),
     "unclean.leader.election.enable": "false",
 }
+
+
+#: One record to be appended: shard, key, value (None: the key's records may go).
+Record = tuple[int, bytes, bytes | None]
+
+
+class Shard(NamedTuple):
+    """What one shard holds."""
+
+    entries: Sequence[Entry]
+    checkpoints: Sequence[checkpoints.Checkpoint]
+    recoveries: Sequence[recoveries.Recovery]
 
 
 class Journal:
@@ -46,29 +63,43 @@ class Journal:
         shards: int = DEFAULT_SHARDS,
         replication: int = -1,
         timeout: float = 15.0,
+        checked: Journal | None = None,
     ) -> None:
         """Remember where the journal is; connects at the first use.
 
         `kafka` is confluent configuration (at least bootstrap.servers); `shards` counts for a new topic only;
-        `replication` -1 takes the broker's default; `timeout` in seconds.
+        `replication` -1 takes the broker's default; `timeout` in seconds. `checked` is another
+        one of the same topic: if that has looked at it, this one need not.
         """
         self._config = dict(kafka)
         self.topic = f"kafkadur.journal.{namespace}"
         self._shards = shards
         self._replication = replication
         self._timeout = timeout
-        self._count: int | None = None
+        self._count: int | None = None if checked is None else checked.shards
         self._producer: Producer | None = None
         self._consumer: Consumer | None = None
+        self._follower: Consumer | None = None
+        #: what the follower has passed: the next offset of each shard, and the incarnations it saw
+        self._passed: dict[int, int] = {}
+        self._incarnations: dict[int, list[Entry]] = {}
 
     def close(self) -> None:
         """Close the clients."""
-        if self._consumer is not None:
-            self._consumer.close()
-            self._consumer = None
+        for consumer in (self._consumer, self._follower):
+            if consumer is not None:
+                consumer.close()
+        self._consumer = self._follower = None
+        self._passed.clear()
+        self._incarnations.clear()
         self._producer = None
 
     # -- the topic
+
+    @property
+    def shards(self) -> int | None:
+        """How many shards there are; None: it was not looked yet."""
+        return self._count
 
     def open(self) -> int:
         """Create the topic if it is missing, check it, and return its number of shards.
@@ -121,7 +152,7 @@ class Journal:
             if error.args[0].code() != KafkaError.TOPIC_ALREADY_EXISTS:
                 raise self._lost(error.args[0].str()) from error
             return
-        self._append(0, b"shards", str(self._shards).encode())
+        self._append([(0, _SHARDS, str(self._shards).encode())])
 
     def _check(self, admin: AdminClient, replicas: list[int]) -> None:
         resource = ConfigResource(ResourceType.TOPIC, self.topic)
@@ -147,7 +178,7 @@ class Journal:
 
     def _check_count(self, count: int) -> None:
         for _, key, value in self._scan([0])[0]:
-            if key == b"shards" and int(value) != count:
+            if key == _SHARDS and value is not None and int(value) != count:
                 raise CoordinatorRefused(
                     "Partitions were added to the journal topic: subscriptions would not be found any more.",
                     state=f"{count} partitions, created with {int(value)}",
@@ -166,62 +197,149 @@ class Journal:
 
         Each change has a key of its own: compaction must not remove one that decides.
         """
-        key = f"change/{change.tag}/{change.expected}/{uuid.uuid4().hex}".encode()
-        return self._append(shard, key, records.encode_change(change)) + 1
+        key = _CHANGE + f"{change.tag}/{change.expected}/{uuid.uuid4().hex}".encode()
+        return self._append([(shard, key, records.encode_change(change))])[0] + 1
 
-    def append_incarnation(self, shard: int, server: str) -> int:
-        """Append an incarnation and wait until it is durable; returns its number (offset + 1)."""
-        key = f"incarnation/{uuid.uuid4().hex}".encode()
-        return self._append(shard, key, records.encode_incarnation(server)) + 1
+    def append_incarnations(self, server: str, tags: Mapping[int, Iterable[str]]) -> dict[int, int]:
+        """Append an incarnation of these subscriptions to each shard and wait until they are durable.
 
-    def read(self, shard: int) -> list[Entry]:
-        """All records of a shard up to its end now, in order. Damaged ones are left out."""
+        Returns their numbers (offset + 1), by shard.
+        """
+        new: list[Record] = [
+            (shard, _INCARNATION + uuid.uuid4().hex.encode(), records.encode_incarnation(server, some))
+            for shard, some in tags.items()
+        ]
+        return {record[0]: offset + 1 for record, offset in zip(new, self._append(new), strict=True)}
+
+    def append(self, new: Sequence[Record]) -> list[int]:
+        """Append checkpoints or reports and wait until they are durable; returns their offsets."""
+        self.open()
+        return self._append(new)
+
+    def read(self, shard: int) -> Sequence[Entry]:
+        """All changes and incarnations of a shard up to its end now, in order. Damaged ones are left out."""
         self.open()
         return _entries(self._scan([shard])[shard])
 
-    def read_all(self) -> dict[int, list[Entry]]:
-        """All records of all shards, as `read` gives them."""
+    def read_all(self) -> dict[int, Sequence[Entry]]:
+        """Changes and incarnations of all shards, as `read` gives them."""
         return {shard: _entries(found) for shard, found in self._scan(range(self.open())).items()}
 
-    def _append(self, shard: int, key: bytes, value: bytes) -> int:
+    def read_shards(self, shards: Iterable[int] | None = None) -> dict[int, Shard]:
+        """All that these shards (None: all) hold up to their ends now. What is damaged is left out."""
+        count = self.open()
+        return {
+            shard: Shard(_entries(found), _checkpoints(found), _recoveries(found))
+            for shard, found in self._scan(range(count) if shards is None else shards).items()
+        }
+
+    # -- confirming
+
+    def incarnations(self, until: Mapping[int, int], since: Mapping[int, int]) -> dict[int, Sequence[Entry]]:
+        """Incarnations in these shards, read up to the offsets `until` (exclusive), by shard.
+
+        All with a number above `since` are among them: at the first use of a shard it is read from there. A
+        writer may say that its record counts if no newer incarnation of the subscription is here: whoever
+        recovers appends one and then reads to the end, and so either finds the record or is found.
+        """
+        follower = self._following({shard: offset for shard, offset in since.items() if shard in until})
+        deadline = time.monotonic() + self._timeout
+        while any(self._passed[shard] < end for shard, end in until.items()):
+            if time.monotonic() > deadline:
+                raise self._lost("what was written could not be read back in time")
+            first = follower.poll(0.05)
+            for message in [] if first is None else [first, *follower.consume(500, 0)]:
+                error, shard, offset = message.error(), message.partition() or 0, message.offset()
+                if error is not None:
+                    if not error.retriable() and error.code() != KafkaError._PARTITION_EOF:  # noqa: SLF001 - as below
+                        raise self._lost(error.str())
+                elif offset is not None:
+                    self._passed[shard] = offset + 1
+                    self._note_incarnation(shard, offset, message)
+        return {shard: self._incarnations[shard] for shard in until}
+
+    def _note_incarnation(self, shard: int, offset: int, message: Message) -> None:
+        key, value = message.key(), message.value()
+        if key is not None and value is not None and _bytes(key).startswith(_INCARNATION):
+            entry = records.decode(offset, _bytes(value))
+            if entry is not None and entry.change is None:
+                self._incarnations[shard].append(entry)
+
+    def _following(self, since: Mapping[int, int]) -> Consumer:
+        """A consumer that follows these shards, new ones from the offsets given."""
+        if self._follower is None:
+            self._follower = Consumer(
+                {**self._reading(), "queued.max.messages.kbytes": 1024}, logger=client_log
+            )
+            self._follower.assign([])
+        new = [shard for shard in since if shard not in self._passed]
+        if new:
+            self._follower.incremental_assign(
+                [TopicPartition(self.topic, shard, since[shard]) for shard in new]
+            )
+            for shard in new:
+                self._passed[shard] = since[shard]
+                self._incarnations[shard] = []
+        return self._follower
+
+    def _append(self, new: Sequence[Record]) -> list[int]:
         if self._producer is None:
             # Not idempotent: that costs half a second at the first record, and a record written twice
             # changes nothing (the first of equal ones counts). One request in flight keeps the order.
-            config = {"acks": "all", "enable.idempotence": False, "max.in.flight": 1, "linger.ms": 0}
+            config = {
+                "acks": "all",
+                "enable.idempotence": False,
+                "max.in.flight": 1,
+                "linger.ms": 0,
+                "compression.type": "lz4",
+                "message.timeout.ms": round(self._timeout * 1000),
+            }
             self._producer = Producer({**self._config, **config}, logger=client_log)
-        done: list[tuple[KafkaError | None, Message]] = []
-        self._producer.produce(
-            self.topic,
-            key=key,
-            value=value,
-            partition=shard,
-            on_delivery=lambda error, message: done.append((error, message)),
-        )
-        self._producer.flush(self._timeout)
-        if not done:
-            raise self._lost("a record was not confirmed in time")
-        error, message = done[0]
-        offset = message.offset()
-        if error is not None or offset is None:
-            raise self._lost(error.str() if error is not None else "a record got no offset")
-        return offset
+        offsets: dict[int, int] = {}
+        failed: list[str] = []
 
-    def _scan(self, shards: Iterable[int]) -> dict[int, list[tuple[int, bytes, bytes]]]:
+        def told(index: int, error: KafkaError | None, message: Message) -> None:
+            offset = message.offset()
+            if error is not None or offset is None:
+                failed.append("a record got no offset" if error is None else error.str())
+            else:
+                offsets[index] = offset
+
+        for index, (shard, key, value) in enumerate(new):
+            self._produce(shard, key, value, partial(told, index))
+        self._producer.flush(self._timeout)
+        if failed or len(offsets) < len(new):
+            raise self._lost(failed[0] if failed else "a record was not confirmed in time")
+        return [offsets[index] for index in range(len(new))]
+
+    def _produce(
+        self, shard: int, key: bytes, value: bytes | None, told: Callable[[KafkaError | None, Message], None]
+    ) -> None:
+        producer = cast("Producer", self._producer)
+        while True:
+            try:
+                producer.produce(self.topic, key=key, value=value, partition=shard, on_delivery=told)
+            except BufferError:  # its queue is full: it empties while it is polled
+                producer.poll(0.05)
+            else:
+                return
+
+    def _reading(self) -> dict[str, Any]:
+        return {
+            **self._config,
+            "group.id": "kafkadur-journal-reader",  # needed by the client; nothing is committed
+            "enable.auto.commit": False,
+            "enable.partition.eof": True,
+            "auto.offset.reset": "earliest",
+            "fetch.wait.max.ms": 10,
+        }
+
+    def _scan(self, shards: Iterable[int]) -> dict[int, list[_Found]]:
         """Offset, key and value of each record of these shards, up to their ends now."""
         if self._consumer is None:
-            self._consumer = Consumer(
-                {
-                    **self._config,
-                    "group.id": "kafkadur-journal-reader",  # needed by the client; nothing is committed
-                    "enable.auto.commit": False,
-                    "enable.partition.eof": True,
-                    "auto.offset.reset": "earliest",
-                    "fetch.wait.max.ms": 10,
-                },
-                logger=client_log,
-            )
+            self._consumer = Consumer(self._reading(), logger=client_log)
         consumer = self._consumer
-        found: dict[int, list[tuple[int, bytes, bytes]]] = {shard: [] for shard in shards}
+        found: dict[int, list[_Found]] = {shard: [] for shard in shards}
         consumer.assign([TopicPartition(self.topic, shard, 0) for shard in found])
         left = set(found)
         deadline = time.monotonic() + self._timeout
@@ -230,12 +348,17 @@ class Journal:
                 if time.monotonic() > deadline:
                     raise self._lost("its end was not reached in time")
                 first = consumer.poll(0.1)
-                for message in [] if first is None else [first, *consumer.consume(500, 0)]:
+                if first is None:
+                    continue
+                deadline = time.monotonic() + self._timeout
+                for message in [first, *consumer.consume(500, 0)]:
                     error, shard = message.error(), message.partition() or 0
                     if error is None:
                         offset, key, value = message.offset(), message.key(), message.value()
-                        if offset is not None and key is not None and value is not None:
-                            found[shard].append((offset, _bytes(key), _bytes(value)))
+                        if offset is not None and key is not None:
+                            found[shard].append(
+                                (offset, _bytes(key), None if value is None else _bytes(value))
+                            )
                     elif error.code() == KafkaError._PARTITION_EOF:  # noqa: SLF001 - the library's name for it
                         left.discard(shard)
                     elif not error.retriable():
@@ -253,9 +376,36 @@ class Journal:
         )
 
 
-def _entries(found: Iterable[tuple[int, bytes, bytes]]) -> list[Entry]:
-    decoded = (records.decode(offset, value) for offset, key, value in found if key != b"shards")
+def _entries(found: Iterable[_Found]) -> list[Entry]:
+    decoded = (
+        records.decode(offset, value)
+        for offset, key, value in found
+        if value is not None and key.startswith((_CHANGE, _INCARNATION))
+    )
     return [entry for entry in decoded if entry is not None]
+
+
+def _last(found: Iterable[_Found], prefix: bytes) -> dict[bytes, bytes | None]:
+    """The last value of each of these keys."""
+    return {key: value for _, key, value in found if key.startswith(prefix)}
+
+
+def _checkpoints(found: Iterable[_Found]) -> list[checkpoints.Checkpoint]:
+    decoded = (
+        checkpoints.decode(key, value)
+        for key, value in _last(found, checkpoints.KEY_PREFIX).items()
+        if value is not None
+    )
+    return [checkpoint for checkpoint in decoded if checkpoint is not None]
+
+
+def _recoveries(found: Iterable[_Found]) -> list[recoveries.Recovery]:
+    decoded = (
+        recoveries.decode(value)
+        for value in _last(found, recoveries.KEY_PREFIX).values()
+        if value is not None
+    )
+    return [recovery for recovery in decoded if recovery is not None]
 
 
 def _bytes(value: bytes | str) -> bytes:

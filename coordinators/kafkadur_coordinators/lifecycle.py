@@ -13,14 +13,16 @@ import json
 import random
 import time
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 
 from kafkadur_coordinators.changes import CHANGE_MS, Changes, deleted, key_record, state_in_force, with_lanes
 from kafkadur_coordinators.interface import UNRANKED, Attached, Known, PartitionView, Rank
 from kafkadur_coordinators.journal import Journal
 from kafkadur_coordinators.places import Place
+from kafkadur_coordinators.rebuilding import Outcome, Rebuilder, Rebuilt
 from kafkadur_coordinators.records import in_force
+from kafkadur_coordinators.recoveries import Recovery
 from kafkadur_coordinators.redis_coordinator import (
     MemberSession,
     RedisCoordinator,
@@ -41,7 +43,13 @@ from kafkadur_sharing.decisions import (
     decide_unsubscribe,
 )
 from kafkadur_sharing.definition import Definition, SubscriptionType
-from kafkadur_sharing.errors import CoordinatorRefused, IllegalState, SubscriptionActive, TopicChanged
+from kafkadur_sharing.errors import (
+    CoordinatorRefused,
+    IllegalState,
+    KafkadurError,
+    SubscriptionActive,
+    TopicChanged,
+)
 from kafkadur_sharing.keys import SubscriptionKey
 
 #: How long to wait for a member that seems to be gone before refusing, seconds: its channel must be silent
@@ -51,6 +59,8 @@ GONE_WAIT = 1.5
 ATTACH_WAIT = 60.0
 #: How many left non-durable subscriptions one attach looks at, and not again for so long.
 _SWEPT_AT_ONCE, _LOOK_AGAIN_MS = 5, 1_000
+#: Subscriptions that are rebuilt together at most.
+_REBUILT_AT_ONCE = 1_000
 #: How often ending a non-durable subscription is tried; then it is left to the next who comes by.
 _END_TRIES = 10
 
@@ -100,18 +110,25 @@ class Lifecycle:
         session_ms: int,
         monotonic: Callable[[], float] = time.monotonic,
         wait: Callable[[float], None] = time.sleep,
+        clock: Callable[[], float] = time.time,
         rng: random.Random | None = None,
     ) -> None:
         """`session_ms`: session time-out of members attached here, ms.
 
-        Clock, waiting and randomness can be replaced.
+        Clocks, waiting and randomness can be replaced.
         """
         self._coordinator = coordinator
         self._journal = journal
         self._topics = topics
         self._prefix = prefix
-        self._changes = Changes(
-            coordinator=coordinator, journal=journal, topics=topics, prefix=prefix, session_ms=session_ms
+        self._changes = Changes(coordinator=coordinator, journal=journal, topics=topics, prefix=prefix)
+        self._rebuilder = Rebuilder(
+            coordinator=coordinator,
+            journal=journal,
+            topics=topics,
+            changes=self._changes,
+            session_ms=session_ms,
+            clock=clock,
         )
         self._session_ms = session_ms
         self._monotonic = monotonic
@@ -363,43 +380,55 @@ class Lifecycle:
         """Bring back a subscription that Redis lost, or go on with what a restarted server kept.
 
         Returns what is known if the journal knows no such subscription (version 0), else None: ask again.
-        Order: take the right to rebuild on this very server state, fence (an incarnation record), read to
-        the end of the log, install if that right still stands. What was deleted while the server was down
-        is deleted from what it kept, too.
         """
         if not key.durable:
             if not kept:
                 return _nothing()
             self._rebuild_unwritten(key)
             return None
-        shard = self._journal.shard(key.tag)
-        address = self.address(key)
-        if not kept and deleted(in_force(self._journal.read(shard), key.tag, shard)):
-            return _nothing()
-        token = uuid.uuid4().hex
-        reply = self._coordinator.run(
-            "rebuild", address.fixed(), [*self._coordinator.common(), token, CHANGE_MS]
-        )
-        if reply[0] != "OK":
-            if reply[0] == "VERSION":
-                self._retry(key, Refusal("VERSION", reply))
+        if not kept:
+            shard = self._journal.shard(key.tag)
+            if deleted(in_force(self._journal.read(shard), key.tag, shard)):
+                return _nothing()
+        outcome = self._rebuilder.rebuild([key])[key]
+        if isinstance(outcome, Refusal):
+            self._retry(key, outcome)
+        elif isinstance(outcome, KafkadurError):
+            raise outcome
+        elif outcome is Outcome.BUSY:
             self._wait(self._rng.uniform(0.01, 0.05))
-            return None
-        incarnation = self._journal.append_incarnation(shard, token)
-        found = in_force(self._journal.read(shard), key.tag, shard)
-        if found is None or deleted(found):
-            version = incarnation if found is None else found.version
-            self._changes.install_deletion(address, version=version, incarnation=incarnation, token=token)
-        elif reply[4] == 1 and reply[5] == found.version:
-            self._coordinator.run(
-                "reincarnate", address.fixed(), [*self._coordinator.common(), token, incarnation]
-            )
-        else:
-            # it is gone, or what was kept is a copy from before the last change: of that nothing is believed
-            self._changes.install(
-                key, found, token=token, incarnation=incarnation, floors=True, anew=reply[4] == 1
-            )
         return None
+
+    def rebuild(self, keys: Collection[SubscriptionKey]) -> None:
+        """Bring back at once what Redis lost of these durable subscriptions.
+
+        What does not succeed is tried again by whoever asks for it.
+        """
+        self._rebuilder.rebuild([key for key in keys if key.durable])
+
+    def rebuild_all(self, told: Callable[[int, int], None] = lambda _done, _all: None) -> Rebuilt:
+        """Bring back at once what Redis lost of all subscriptions of the namespace.
+
+        `told` hears how many of how many are done.
+        """
+        keys = self.all_keys()
+        outcomes: dict[SubscriptionKey, Outcome | KafkadurError] = {}
+        by_shard = sorted(keys, key=lambda key: self._journal.shard(key.tag))
+        for first in range(0, len(by_shard), _REBUILT_AT_ONCE):
+            told(len(outcomes), len(keys))
+            outcomes |= self._rebuilder.rebuild(by_shard[first : first + _REBUILT_AT_ONCE])
+        told(len(outcomes), len(keys))
+        return Rebuilt(outcomes)
+
+    def recoveries(self) -> list[Recovery]:
+        """The last recovery of each durable subscription that there is, as the journal has it."""
+        found: list[Recovery] = []
+        for number, shard in self._journal.read_shards().items():
+            for recovery in shard.recoveries:
+                now = in_force(shard.entries, recovery.tag, number)
+                if now is not None and now.id == recovery.id and now.change.definition is not None:
+                    found.append(recovery)
+        return sorted(found, key=lambda recovery: SubscriptionKey(**recovery.key).display)
 
     def _rebuild_unwritten(self, key: SubscriptionKey) -> None:
         """Go on with what a restarted server kept of a non-durable subscription."""

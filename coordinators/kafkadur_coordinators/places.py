@@ -6,6 +6,7 @@ another type, another place, another subscription. Pure; who reads and writes is
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import pairwise
 from typing import NamedTuple
@@ -18,6 +19,7 @@ SUSPECT = 32_768
 RUN_BYTES = 24
 #: Records that a run holds at most.
 _LONGEST_RUN = 2**32 - 1
+_ZEROS = re.compile("0+")
 
 
 class Waiting(NamedTuple):
@@ -84,16 +86,12 @@ def place_of(view: PartitionView) -> Place:
 
 def _undecided(view: PartitionView, end: int) -> Iterator[tuple[int, int]]:
     """Ranges from base to `end` that are neither settled nor listed as exceptions."""
-    start: int | None = None
-    for offset in range(view.base, end):
-        if view.is_decided(offset):
-            if start is not None:
-                yield start, offset
-            start = None
-        elif start is None:
-            start = offset
-    if start is not None:
-        yield start, end
+    if view.base >= end:
+        return
+    known = int.from_bytes(view.bits, "big")
+    digits = f"{known:b}".zfill(len(view.bits) * 8)[view.base - view.origin : end - view.origin]
+    for found in _ZEROS.finditer(digits.ljust(end - view.base, "0")):
+        yield view.base + found.start(), view.base + found.end()
 
 
 def join(places: Sequence[Place]) -> Place:
@@ -106,6 +104,45 @@ def join(places: Sequence[Place]) -> Place:
     waiting = [item for place in places for item in place.waiting]
     waiting += [Waiting(place.next, end, redelivered=True) for place in places if place.next < end]
     return Place(next=end, seen=max(place.seen for place in places), waiting=tuple(_merged(waiting)))
+
+
+def unite(one: Place, other: Place) -> Place:
+    """Settled is what is settled in either: both say of the same offsets what was true at some time.
+
+    What waits in both keeps what is known of it in either.
+    """
+    if one.next < other.next:
+        one, other = other, one
+    waiting: list[Waiting] = []
+    at = 0
+    behind = Waiting(other.next, one.next)
+    others = [*other.waiting, behind] if behind.start < behind.end else list(other.waiting)
+    for item in one.waiting:
+        while at < len(others) and others[at].end <= item.start:
+            at += 1
+        beside = at
+        while beside < len(others) and others[beside].start < item.end:
+            waiting.append(_both(item, others[beside]))
+            beside += 1
+    return Place(next=one.next, seen=max(one.seen, other.seen), waiting=tuple(waiting))
+
+
+def _both(one: Waiting, other: Waiting) -> Waiting:
+    """What waits in both."""
+    return Waiting(
+        max(one.start, other.start),
+        min(one.end, other.end),
+        max(one.attempts, other.attempts),
+        one.redelivered or other.redelivered,
+        max(one.due, other.due),
+        one.suspect or other.suspect,
+    )
+
+
+def covers(one: Place, other: Place) -> bool:
+    """Whether all that is settled in `other` is settled in `one`."""
+    both = unite(one, other)
+    return both.next == one.next and both.unsettled == one.unsettled
 
 
 def _merged(items: Iterable[Waiting]) -> Iterator[Waiting]:

@@ -1,6 +1,7 @@
 """Records of the journal: changes of a definition, incarnations, and which change is in force.
 
-Pure: bytes in, values out. Reading and writing the topic is `journal.py`.
+Pure: bytes in, values out. Reading and writing the topic is `journal.py`; what was settled stands in records
+of another kind (`checkpoints.py`), and so does what was lost and recovered (`recoveries.py`).
 """
 
 from __future__ import annotations
@@ -61,6 +62,12 @@ class Entry:
     offset: int
     #: a change, or None: an incarnation
     change: Change | None
+    #: of an incarnation: the subscriptions' tags for which it counts; None: all of the shard
+    tags: frozenset[str] | None = None
+
+    def begins(self, tag: str) -> bool:
+        """Whether this is an incarnation of subscription `tag`."""
+        return self.change is None and (self.tags is None or tag in self.tags)
 
 
 def encode_change(change: Change) -> bytes:
@@ -79,29 +86,43 @@ def encode_change(change: Change) -> bytes:
         "epoch": change.epoch,
         "origins": {str(partition): offset for partition, offset in change.origins.items()},
     }
-    return _sealed(body)
+    return sealed(body)
 
 
-def encode_incarnation(server: str) -> bytes:
-    """An incarnation: everything that began before it and comes after it is void."""
-    return _sealed({"format": RECORD_FORMAT, "kind": "incarnation", "server": server})
+def encode_incarnation(server: str, tags: Iterable[str]) -> bytes:
+    """An incarnation of these subscriptions.
+
+    Everything of theirs that began before it and comes after it is void.
+    """
+    return sealed({"format": RECORD_FORMAT, "kind": "incarnation", "server": server, "tags": sorted(tags)})
 
 
-def _sealed(body: dict[str, Any]) -> bytes:
+def sealed(body: Mapping[str, Any]) -> bytes:
+    """A record as JSON with its checksum."""
     text = json.dumps(body, sort_keys=True, separators=(",", ":"))
     return json.dumps({"body": body, "sum": zlib.crc32(text.encode())}, separators=(",", ":")).encode()
+
+
+def unsealed(value: bytes) -> dict[str, Any]:
+    """The body of a record; raises `ValueError`, `KeyError` or `TypeError` for a damaged one."""
+    whole = json.loads(value)
+    body = whole["body"]
+    text = json.dumps(body, sort_keys=True, separators=(",", ":"))
+    if zlib.crc32(text.encode()) != whole["sum"] or not isinstance(body, dict):
+        msg = "the checksum is wrong"
+        raise ValueError(msg)
+    return body
 
 
 def decode(offset: int, value: bytes) -> Entry | None:
     """Read one record; None if it is damaged or of a format that this version does not know."""
     try:
-        sealed = json.loads(value)
-        body = sealed["body"]
-        text = json.dumps(body, sort_keys=True, separators=(",", ":"))
-        if zlib.crc32(text.encode()) != sealed["sum"] or body["format"] != RECORD_FORMAT:
+        body = unsealed(value)
+        if body["format"] != RECORD_FORMAT:
             return None
         if body["kind"] == "incarnation":
-            return Entry(offset=offset, change=None)
+            tags = body.get("tags")
+            return Entry(offset=offset, change=None, tags=None if tags is None else frozenset(tags))
         if body["kind"] != "change":
             return None
         change = Change(
@@ -121,9 +142,9 @@ def decode(offset: int, value: bytes) -> Entry | None:
     return Entry(offset=offset, change=change)
 
 
-def last_incarnation(entries: Iterable[Entry]) -> int:
-    """Highest incarnation in these records (offset + 1; 0: none)."""
-    return max((entry.offset + 1 for entry in entries if entry.change is None), default=0)
+def last_incarnation(entries: Iterable[Entry], tag: str) -> int:
+    """Highest incarnation of subscription `tag` in these records (offset + 1; 0: none)."""
+    return max((entry.offset + 1 for entry in entries if entry.begins(tag)), default=0)
 
 
 def in_force(entries: Iterable[Entry], tag: str, shard: int) -> InForce | None:
@@ -136,10 +157,10 @@ def in_force(entries: Iterable[Entry], tag: str, shard: int) -> InForce | None:
     incarnation = 0
     best: tuple[int, Change] | None = None
     for entry in entries:
-        if entry.change is None:
-            incarnation = max(incarnation, entry.offset + 1)
-            continue
         change = entry.change
+        if change is None:
+            incarnation = entry.offset + 1 if entry.begins(tag) else incarnation
+            continue
         if change.tag != tag or incarnation > change.under:
             continue
         if best is None or change.expected > best[1].expected:

@@ -55,6 +55,11 @@ STATE_VERSION = 1
 #: Oldest Redis or Valkey that is used.
 OLDEST = (7, 2)
 
+#: One script call: name, keys, request.
+Call = tuple[str, Sequence[str], Sequence[object]]
+#: Script calls that are sent before the first reply is read.
+_AT_ONCE = 200
+
 #: Told of every script call: script name, request, reply. For histories and tests; must not raise.
 Recorder = Callable[[str, Sequence[object], Sequence[object]], None]
 
@@ -169,6 +174,8 @@ class RedisCoordinator:
         )
         self._where = url.rsplit("@", 1)[-1]
         self._connection: Any = None
+        #: scripts that the server has, as far as this connection knows
+        self._loaded: set[str] = set()
         self._run_id = ""
         self._recorder = recorder
         self._clock = clock
@@ -197,6 +204,7 @@ class RedisCoordinator:
     def disconnect(self) -> None:
         """Close the connection; the next call opens a new one."""
         connection, self._connection = self._connection, None
+        self._loaded.clear()
         if connection is not None:
             connection.disconnect()
             self._redis.connection_pool.release(connection)
@@ -325,6 +333,46 @@ class RedisCoordinator:
             self._recorder(name, request, reply)
         return cast("list[Any]", reply)
 
+    def run_many(self, calls: Sequence[Call]) -> list[list[Any]]:
+        """Run scripts one after the other without waiting in between; their replies, whatever the codes.
+
+        Raises as `run` does; then it is not known which of them ran.
+        """
+        self.connect()
+        for name in {call[0] for call in calls} - self._loaded:
+            self.command("SCRIPT", "LOAD", scripts.load(name).text)
+            self._loaded.add(name)
+        connection: Any = self._connection
+        replies: list[list[Any]] = []
+        try:
+            for first in range(0, len(calls), _AT_ONCE):
+                some = calls[first : first + _AT_ONCE]
+                packed = []
+                for name, keys, request in some:
+                    arguments: Any = (
+                        "EVALSHA",
+                        scripts.load(name).sha,
+                        len(keys),
+                        *keys,
+                        pack(request),
+                        self._run_id,
+                    )
+                    packed.append(hiredis.pack_command(arguments))
+                connection.send_packed_command(packed)
+                replies += [connection.read_response() for _ in some]
+        except (RedisConnectionError, RedisTimeoutError, OSError) as error:
+            self._unavailable(error)
+        except NoScriptError as error:  # somebody removed them
+            self._unavailable(error)
+        except ResponseError as error:
+            self.disconnect()  # replies that were not read belong to nobody
+            self._explain(error)
+        for (name, _, request), reply in zip(calls, replies, strict=True):
+            reply[0] = reply[0].decode()
+            if self._recorder is not None:
+                self._recorder(name, request, reply)
+        return replies
+
     def call(self, name: str, keys: Sequence[str], request: Sequence[object]) -> list[Any]:
         """Run a script; raise `Refusal` unless it answers OK."""
         reply = self.run(name, keys, request)
@@ -374,45 +422,30 @@ class RedisCoordinator:
     def inspect(
         self, address: SubscriptionAddress, subscription_id: str, state: str, partitions: Iterable[int]
     ) -> Inspection:
-        """State of partitions (at most 16 a call) and of all leases."""
+        """State of partitions (at most 16 a call) and of all leases. Raises `Refusal`."""
+        call = self.inspecting(address, subscription_id, state, partitions, leases=True)
+        return inspection(self.call(*call))
+
+    def inspecting(
+        self,
+        address: SubscriptionAddress,
+        subscription_id: str,
+        state: str,
+        partitions: Iterable[int],
+        *,
+        leases: bool = False,
+        token: str = "",
+    ) -> Call:
+        """The call that asks for the state of at most 16 partitions; `inspection` reads its reply.
+
+        `token` is that of a rebuild.
+        """
         wanted = list(partitions)
         keys = address.fixed()
         for partition in wanted:
             keys += address.partition(subscription_id, state, partition)
-        reply = self.call("inspect", keys, [*self.common(subscription_id=subscription_id), wanted])
-        return Inspection(
-            now=reply[3],
-            sequence=reply[1],
-            incarnation=reply[2],
-            partitions=tuple(
-                PartitionView(
-                    partition=p[0],
-                    base=p[1],
-                    next=p[2],
-                    avail=p[3],
-                    origin=p[4],
-                    decided=p[5],
-                    runs=parse_runs(p[6]),
-                    seen=p[7],
-                    bits=p[8],
-                    expired=p[9],
-                )
-                for p in reply[4]
-                if p[1] >= 0
-            ),
-            leases=tuple(
-                LeaseView(
-                    token=v[0],
-                    partition=v[1],
-                    start=v[2],
-                    horizon=v[3],
-                    member=_text(v[4]),
-                    marks=v[5],
-                    kind=_text(v[6]),
-                )
-                for v in reply[5]
-            ),
-        )
+        common = self.common(subscription_id=subscription_id)
+        return ("inspect", keys, [*common, wanted, int(leases), token])
 
     def pause(self, address: SubscriptionAddress, subscription_id: str, *, paused: bool) -> None:
         """Pause a subscription, or let it go on; raises `Refusal` with the common codes."""
@@ -544,6 +577,43 @@ class MemberSession:
         for partition in partitions:
             keys += self._partition_keys(partition)
         self._coordinator.call("detach", keys, [*self._common(), list(partitions)])
+
+
+def inspection(reply: Sequence[Any]) -> Inspection:
+    """Read the reply to `RedisCoordinator.inspecting`."""
+    return Inspection(
+        now=reply[3],
+        sequence=reply[1],
+        incarnation=reply[2],
+        partitions=tuple(
+            PartitionView(
+                partition=p[0],
+                base=p[1],
+                next=p[2],
+                avail=p[3],
+                origin=p[4],
+                decided=p[5],
+                runs=parse_runs(p[6]),
+                seen=p[7],
+                bits=p[8],
+                expired=p[9],
+            )
+            for p in reply[4]
+            if p[1] >= 0
+        ),
+        leases=tuple(
+            LeaseView(
+                token=v[0],
+                partition=v[1],
+                start=v[2],
+                horizon=v[3],
+                member=_text(v[4]),
+                marks=v[5],
+                kind=_text(v[6]),
+            )
+            for v in reply[5]
+        ),
+    )
 
 
 def _role(value: Sequence[Any]) -> Role:

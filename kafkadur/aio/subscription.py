@@ -38,7 +38,8 @@ from kafkadur.events import Event
 from kafkadur.limits import BreakerState, CircuitBreaker, RateLimit
 from kafkadur.pump import Served
 from kafkadur_coordinators.lifecycle import Subscription as Attachment
-from kafkadur_sharing.errors import ConnectionClosed, ForkedConnection, IllegalState, LeaseLost
+from kafkadur_sharing.definition import AckLevel
+from kafkadur_sharing.errors import ConnectionClosed, ForkedConnection, LeaseLost
 
 if TYPE_CHECKING:
     from kafkadur.aio.connection import Connection
@@ -51,14 +52,18 @@ _BREAKER_EVENTS = {
     BreakerState.HALF_OPEN: Event.BREAKER_HALF_OPENED,
     BreakerState.CLOSED: Event.BREAKER_CLOSED,
 }
-#: Acknowledgement levels that are available.
-_LEVELS = ("redis",)
 
 
-async def _confirm(chunk: Chunk, acks: int = 0) -> None:
+async def _confirm(chunk: Chunk, acks: int = 0, level: AckLevel = "redis") -> None:
     confirmed = Confirmed()
-    chunk.member.confirm(chunk, confirmed, acks)
-    chunk.member.nudge()
+    member = chunk.member
+    waiting = (
+        confirmed
+        if level == "redis"
+        else member.above(level, chunk.lease.partition, chunk.lease.incarnation, confirmed)
+    )
+    member.confirm(chunk, waiting, acks)
+    member.nudge()
     await confirmed.wait()
 
 
@@ -68,7 +73,9 @@ async def _given_up(chunk: Chunk, index: int) -> None:
         confirmed = Confirmed()
         chunk.member.when_written(chunk, index, confirmed)
         await confirmed.wait()
-    await _confirm(chunk)
+        await _confirm(chunk, level=chunk.member.definition.ack_level)
+    else:
+        await _confirm(chunk)
 
 
 class Delivery(PlainDelivery[V_co, K_co]):
@@ -80,18 +87,19 @@ class Delivery(PlainDelivery[V_co, K_co]):
 
     __slots__ = ()
 
-    async def ack(self, *, level: str = "redis") -> None:
-        """Acknowledge and wait until the coordinator has confirmed it at `level`.
+    async def ack(self, *, level: AckLevel | None = None) -> None:
+        """Acknowledge and wait until that is confirmed at `level`, by default the subscription's.
 
-        Raises `AlreadySettled`, `LeaseLost` (or `Fenced`: the message may be delivered again) and
-        `IllegalState` for a level that is not available.
+        `redis`: the coordinator has settled it; it survives this process. `replicated`: also as many replicas
+        as the setting `replicas` says have it; it survives the loss of the server. `journal`: it is in Kafka;
+        it survives the loss of Redis.
+        Raises `AlreadySettled`, `LeaseLost` (or `Fenced`: the message may be delivered again),
+        `LevelNotReached` (it is settled, but could be delivered again after a loss) and, before anything is
+        done, `IllegalState` for a level that does not exist, or `journal` on a non-durable subscription.
         """
-        if level not in _LEVELS:
-            raise IllegalState(
-                f"The acknowledgement level {level!r} is not available.", remedy="use level='redis'"
-            )
+        chosen = self._chunk.member.level(level)
         self.ack_nowait()
-        await _confirm(self._chunk, 1)
+        await _confirm(self._chunk, 1, chosen)
 
     async def rollback(self, *, delay: timedelta | float | None = None) -> None:
         """Give the message back and wait until that is confirmed; it counts as an attempt.
@@ -411,13 +419,14 @@ class Subscription(Generic[V_co, K_co]):
 
         Raises `LeaseLost` if something could not be acknowledged because its lease is gone.
         """
+        level = self._member.definition.ack_level
         but: list[tuple[Chunk, int]] = []
         if self._waiting is not None:  # taken for the iterator, not yet received
             chunk, end, indices = self._waiting
             but = [(chunk, index) for index in range(end - length_hint(indices), end)]
         try:
             for chunk in self._member.settle_handed(acknowledge=acknowledge, but=but):
-                await _confirm(chunk, chunk.verdicts.count(ACKED))
+                await _confirm(chunk, chunk.verdicts.count(ACKED), level if acknowledge else "redis")
         finally:  # an error tells of the loss, too
             lost = self._member.take_lost() - sum(chunk.verdicts[index] == LOST for chunk, index in but)
         if lost > 0 and acknowledge:

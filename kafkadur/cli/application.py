@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 
 from kafkadur.cli import dead as letters
+from kafkadur.cli import recovery as recoveries
 from kafkadur.cli.call import ClientIdOption, JsonOption, KafkaOption, NamespaceOption, Options, RedisOption
 from kafkadur.cli.messages import consume, publish
 from kafkadur.cli.moving import alter, drain, export, fork, pause, restore, resume, seek, snapshot
@@ -78,6 +79,10 @@ sub.command()(restore)
 sub.command()(fork)
 sub.command()(export)
 sub.command()(unsubscribe)
+recovery = typer.Typer(help="What a loss of Redis brings again.", no_args_is_help=True)
+app.add_typer(recovery, name="recovery", rich_help_panel=DATA)
+recovery.command()(recoveries.report)
+recovery.command()(recoveries.run)
 dead = typer.Typer(help="Look at dead letters, send them again, remove them.", no_args_is_help=True)
 sub.add_typer(dead, name="dead")
 dead.command()(letters.ls)

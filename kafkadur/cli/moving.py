@@ -16,7 +16,7 @@ from kafkadur.cli.call import Call, command
 from kafkadur.cli.output import Column, count
 from kafkadur.cli.subscriptions import NameArgument
 from kafkadur.snapshots import Snapshot
-from kafkadur_sharing.definition import Scope, SubscriptionType
+from kafkadur_sharing.definition import AckLevel, Scope, SubscriptionType
 from kafkadur_sharing.errors import IllegalState
 
 FileArgument = Annotated[Path, typer.Argument(metavar="FILE", help="File of the snapshot (JSON).")]
@@ -195,21 +195,29 @@ def alter(
             "--scope", help="Turns of a serial subscription: on all partitions together, or on each."
         ),
     ] = None,
+    ack_level: Annotated[
+        AckLevel | None,
+        typer.Option("--ack-level", help="What an acknowledgement waits for, unless it says so itself."),
+    ] = None,
     retroactive: Annotated[
         bool,
         typer.Option("--retroactive", help="Deliver what the old selector skipped and the new one takes."),
     ] = False,
 ) -> None:
-    """Change type, scope or selector in place; what is settled and waits is kept. Nobody may be attached."""
+    """Change type, scope, selector or level in place; what is settled is kept. Nobody may be attached."""
     changes: dict[str, Any] = {}
     if kind is not None:
         changes["type"] = kind
     if scope is not None:
         changes["scope"] = scope
+    if ack_level is not None:
+        changes["ack_level"] = ack_level
     if selector is not None:
         changes["selector"] = selector or None
     if not changes or (retroactive and selector is None):
-        raise IllegalState("There is nothing to change.", remedy="give --type, --scope or --selector")
+        raise IllegalState(
+            "There is nothing to change.", remedy="give --type, --scope, --selector or --ack-level"
+        )
     with _admin(call) as admin, Progress(console=call.out.talk, transient=True) as progress:
         key = admin.key(name)
         task = progress.add_task("reading the topic once more", total=None, visible=retroactive)
@@ -224,7 +232,10 @@ def alter(
     else:
         what = "takes everything" if after.selector is None else f"takes what matches {after.selector!r}"
         turns = ", each partition with its own turns," if after.scope == "partition" else ""
-        call.out.say(f"Subscription {key} is of type {after.type.value}{turns} and {what}.")
+        call.out.say(
+            f"Subscription {key} is of type {after.type.value}{turns}, acknowledges at level "
+            f"{after.ack_level} and {what}."
+        )
 
 
 # --- export ---------------------------------------------------------------------------------------------

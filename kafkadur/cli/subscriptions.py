@@ -107,6 +107,7 @@ def _show_definition(call: Call, found: SubscriptionInfo) -> None:
         ("topic", definition.topic),
         ("started at", definition.start),
     ]
+    facts.append(("ack level", definition.ack_level))
     if definition.scope == "partition":
         facts.append(("turns", "on each partition by itself"))
     if definition.selector is not None:

@@ -20,6 +20,7 @@ from typing import Any, Self
 
 from typing_extensions import TypeVar
 
+from kafkadur.checkpointer import Checkpointer
 from kafkadur.dead_letters import DeadLetters
 from kafkadur.delivery import Delivery as PlainDelivery
 from kafkadur.events import Event
@@ -45,7 +46,7 @@ from kafkadur_coordinators.presence import Presence
 from kafkadur_coordinators.redis_coordinator import Recorder, RedisCoordinator
 from kafkadur_coordinators.topics import Topics
 from kafkadur_sharing.decisions import Request
-from kafkadur_sharing.definition import Definition, HeaderType, Scope, Start, SubscriptionType
+from kafkadur_sharing.definition import AckLevel, Definition, HeaderType, Scope, Start, SubscriptionType
 from kafkadur_sharing.errors import (
     ConnectionClosed,
     ForkedConnection,
@@ -140,6 +141,13 @@ class Connection:
             lambda: Topics(settings.kafka, timeout=settings.kafka_timeout.total_seconds()),
             every=settings.retention_check.total_seconds(),
         )
+        self._checkpointer = Checkpointer(
+            coordinator=self._new_coordinator,
+            journal=lambda: self._new_journal(self._journal),
+            replicas=settings.replicas,
+            patience=settings.level_timeout.total_seconds(),
+            beacon=f"{settings.prefix}:{settings.namespace}:replicated",
+        )
         self._readers: dict[str, Readers] = {}
         self._subscriptions: list[Subscription[Any, Any]] = []
         self._producers: list[Producer[Any, Any]] = []
@@ -152,20 +160,9 @@ class Connection:
         Raises `CoordinatorUnavailable` and `CoordinatorRefused`.
         """
         chosen = self.settings
-        coordinator = RedisCoordinator(
-            chosen.redis,
-            timeout=chosen.redis_timeout.total_seconds(),
-            recorder=self._recorder,
-            on_warning=_log.warning,
-        )
+        coordinator = self._new_coordinator()
         timeout = chosen.kafka_timeout.total_seconds()
-        self._journal = Journal(
-            chosen.kafka,
-            chosen.namespace,
-            shards=chosen.journal_partitions,
-            replication=chosen.journal_replication,
-            timeout=timeout,
-        )
+        self._journal = self._new_journal()
         self._lifecycle = Lifecycle(
             coordinator=coordinator,
             journal=self._journal,
@@ -185,6 +182,25 @@ class Connection:
             self.close()
             raise
 
+    def _new_coordinator(self) -> RedisCoordinator:
+        return RedisCoordinator(
+            self.settings.redis,
+            timeout=self.settings.redis_timeout.total_seconds(),
+            recorder=self._recorder,
+            on_warning=_log.warning,
+        )
+
+    def _new_journal(self, checked: Journal | None = None) -> Journal:
+        chosen = self.settings
+        return Journal(
+            chosen.kafka,
+            chosen.namespace,
+            shards=chosen.journal_partitions,
+            replication=chosen.journal_replication,
+            timeout=chosen.kafka_timeout.total_seconds(),
+            checked=checked,
+        )
+
     def close(self) -> None:
         """Close everything opened on it. Closing twice is fine; raises what closing a subscription raises."""
         if self._closed:
@@ -202,6 +218,7 @@ class Connection:
             producer.close()
         if self._pump is not None:
             self._pump.close()
+            self._checkpointer.close()
             presences.release(self.settings.redis, self.settings.redis_timeout.total_seconds())
         if self._coordinator is not None:
             self._coordinator.close()
@@ -300,6 +317,7 @@ class Connection:
         strict_order: bool = False,
         key_lanes: int | None = None,
         scope: Scope = "subscription",
+        ack_level: AckLevel = "redis",
         name: str | None = None,
         session: Session | None = None,
         priority: int = 0,
@@ -319,7 +337,8 @@ class Connection:
         until it is settled) count when the subscription is created, as does `key_lanes` (of a key-ordered
         subscription: how many members can share one partition) and `scope` (of a serial subscription:
         members take turns on all partitions together, or with "partition" on each by itself: then several
-        work in parallel). `name` is shown to people.
+        work in parallel) and `ack_level` (what `ack` waits for: "redis", "replicated" or "journal", see
+        `Delivery.ack`). `name` is shown to people.
         Of a priority subscription the attached member with the highest `priority` holds the lane, the first
         attached among equals; it keeps it when a better one comes, unless that one has `preempt`: then the
         holder hands out nothing more and gives the lane away when everything is settled.
@@ -358,8 +377,14 @@ class Connection:
             strict_order=strict_order,
             key_lanes=key_lanes,
             scope=scope,
+            ack_level=ack_level,
         )
         request = Request(key=self._key(durable, shared), definition=definition)
+        if ack_level == "journal" and (not request.key.durable):
+            raise IllegalState(
+                "A non-durable subscription is not in the journal.",
+                remedy="use ack_level='redis' or 'replicated', or give durable=",
+            )
         decoding = Decoding(key=key_deserializer, value=value_deserializer, display=str(request.key))
         rank = Rank(priority=priority, preempt=preempt)
         signal = Signal()
@@ -386,6 +411,7 @@ class Connection:
                 member=member, request=request, membership=membership, name=shown, whole=False, rank=rank
             )
             self._start_readers(served)
+            self._checkpointer.add(member, membership.subscription)
             pump.serve(served)
             return served
 
@@ -424,6 +450,8 @@ class Connection:
             ),
             partitions=attachment.topic.partitions * attachment.definition.lanes,
         )
+        member.durable = attachment.key.durable
+        member.checkpointer = self._checkpointer
         member.on_ready = signal.set
         return member
 
@@ -464,6 +492,7 @@ class Connection:
         def leave() -> int:
             self._dead_letters.flush(_LAST_LETTERS)
             unconfirmed = pump.leave(served)
+            self._checkpointer.remove(served.member)
             self._readers.pop(served.session.member).close()
             watched = self._watched.pop(served.session.member, None)
             if watched is not None:

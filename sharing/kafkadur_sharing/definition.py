@@ -23,6 +23,9 @@ Start = Literal["latest", "earliest"]
 #: What passes from member to member when a turn is over: all partitions, or each by itself.
 Scope = Literal["subscription", "partition"]
 
+#: Where an acknowledgement is when it is confirmed: in Redis, also in its replicas, or in Kafka.
+AckLevel = Literal["redis", "replicated", "journal"]
+
 #: Most lanes of keys a partition can have.
 MOST_LANES: Final = 64
 
@@ -55,6 +58,17 @@ class SubscriptionType(StrEnum):
     def sharing(self) -> Sharing:
         """Unshared for exclusive, shared for all others."""
         return Sharing.UNSHARED if self is SubscriptionType.EXCLUSIVE else Sharing.SHARED
+
+
+def validate_level(level: str) -> AckLevel:
+    """Return an acknowledgement level; raises `IllegalState` for what is none."""
+    for known in get_args(AckLevel):
+        if level == known:
+            return cast("AckLevel", known)
+    raise IllegalState(
+        f"There is no acknowledgement level {level!r}.",
+        remedy=f"use one of {', '.join(get_args(AckLevel))}",
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -93,6 +107,8 @@ class Definition:
     strict_order: bool = False
     #: Of a serial subscription: whether members take turns on all partitions together, or on each by itself.
     scope: Scope = "subscription"
+    #: What `ack` waits for, unless it is told otherwise.
+    ack_level: AckLevel = "redis"
     #: Of a key-ordered subscription: how many members can share a partition, each with its share of the keys.
     #: None: it is chosen when the subscription is created. It never changes, nor does what a key's share is.
     key_lanes: int | None = None
@@ -126,6 +142,7 @@ class Definition:
                 "A shared subscription has no order that could be strict.",
                 remedy="use exclusive, priority, serial or key-ordered",
             )
+        validate_level(self.ack_level)
         if self.scope not in get_args(Scope):
             raise IllegalState(
                 f"Turns cannot have the scope {self.scope!r}.",
@@ -189,6 +206,7 @@ class Definition:
             "strict_order": self.strict_order,
             "key_lanes": self.key_lanes,
             "scope": self.scope,
+            "ack_level": self.ack_level,
         }
 
     @classmethod
@@ -220,6 +238,7 @@ class Definition:
                 strict_order=record.get("strict_order") is True,
                 key_lanes=_number(record, "key_lanes"),
                 scope="partition" if record.get("scope") == "partition" else "subscription",
+                ack_level=_level(record),
             )
         except ValueError as error:
             raise IllegalState(
@@ -233,6 +252,12 @@ def _text(record: Mapping[str, object], name: str) -> str:
         msg = f"field {name!r} is no text"
         raise ValueError(msg)  # noqa: TRY004 - a damaged record is a wrong value, caught by the caller as such
     return value
+
+
+def _level(record: Mapping[str, object]) -> AckLevel:
+    # A level of a newer version reads as the safest one.
+    known: dict[object, AckLevel] = {level: level for level in get_args(AckLevel)}
+    return known.get(record.get("ack_level", "redis"), "journal")
 
 
 def _number(record: Mapping[str, object], name: str) -> int | None:

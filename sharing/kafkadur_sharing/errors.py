@@ -237,6 +237,10 @@ class DeliveryFailed(KafkadurError):
 # --- serializers --------------------------------------------------------------------------------------------
 
 
+class LevelNotReached(KafkadurError):
+    """An acknowledgement is settled in Redis, but did not reach the level that was asked for in time."""
+
+
 class Undecodable(KafkadurError):
     """A key or value cannot be deserialized; what the deserializer raised is the cause."""
 

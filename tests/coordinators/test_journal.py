@@ -59,12 +59,12 @@ def test_what_was_appended_is_read_in_order(journal: Journal) -> None:
     shard = journal.shard(TAG)
     assert journal.read(shard) == []
     first = journal.append_change(shard, change(0))
-    incarnation = journal.append_incarnation(shard, "server")
+    incarnation = journal.append_incarnations("server", {shard: [TAG]})[shard]
     second = journal.append_change(shard, change(first, "b"))
     assert first < incarnation < second
     entries = journal.read(shard)
     assert [entry.offset + 1 for entry in entries] == [first, incarnation, second]
-    assert last_incarnation(entries) == incarnation
+    assert last_incarnation(entries, TAG) == incarnation
     found = in_force(entries, TAG, shard)
     assert found is not None
     assert (found.version, found.id) == (first, f"{shard}.{first - 1}"), (

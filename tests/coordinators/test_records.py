@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+from dataclasses import replace
 
 import hypothesis.strategies as st
 import pytest
@@ -54,7 +55,8 @@ def test_a_change_is_read_as_it_was_written() -> None:
 
 
 def test_an_incarnation_is_read_as_it_was_written() -> None:
-    assert decode(4, encode_incarnation("server")) == Entry(offset=4, change=None)
+    found = decode(4, encode_incarnation("server", [TAG, "another"]))
+    assert found == Entry(offset=4, change=None, tags=frozenset({TAG, "another"}))
 
 
 @given(at=st.integers(min_value=0), bit=st.integers(0, 7))
@@ -124,8 +126,18 @@ def test_offsets_count_and_not_places() -> None:
 
 
 def test_the_last_incarnation() -> None:
-    assert last_incarnation(journal()) == 0
-    assert last_incarnation(journal(change(0), None, None, change(1))) == 3
+    assert last_incarnation(journal(), TAG) == 0
+    assert last_incarnation(journal(change(0), None, None, change(1)), TAG) == 3
+
+
+def test_an_incarnation_of_others_does_not_count() -> None:
+    mine = Entry(offset=1, change=None, tags=frozenset({TAG}))
+    others = Entry(offset=5, change=None, tags=frozenset({"other"}))
+    late = Entry(offset=6, change=change(1, "b", under=2))
+    begun = Entry(offset=0, change=change(0))
+    assert last_incarnation([mine, others], TAG) == 2
+    assert content(in_force([begun, mine, others, late], TAG, 9)) == (7, "9.6", "b")
+    assert content(in_force([begun, mine, replace(others, tags=None), late], TAG, 9)) == (1, "9.0", "a")
 
 
 _changes = st.one_of(

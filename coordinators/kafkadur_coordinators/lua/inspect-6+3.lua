@@ -1,6 +1,6 @@
---- The state of partitions and of all leases, for people. Changes nothing.
+--- The state of partitions and of all leases, for people, checkpoints and recovery. Changes nothing.
 -- KEYS     see include/context.lua; three keys for each partition in ARGV[1][6], at most 16
--- ARGV[1]  6 partitions
+-- ARGV[1]  6 partitions  7 1: also the leases  8 token of a rebuild, which sees what a restarted server kept ('': none)
 -- Reply    head, 5 partitions { partition, base, next, avail, origin, decided above base, runs (runs.lua), seen, bits,
 --            offsets that expired unsettled },
 --          6 leases { token, partition, start, horizon, member id, marks, kind }
@@ -15,6 +15,10 @@
 
 local request = cmsgpack.unpack(ARGV[1])
 local ctx, code = open(request)
+if code == 'RESTARTED' and request[8] ~= '' then
+  local row = redis.call('HMGET', KEYS[1], 'rebuild', 'rebuild_server')
+  code = row[1] == request[8] and row[2] == ctx.server and 'OK' or code
+end
 if code ~= 'OK' then
   return head(ctx, code)
 end
@@ -34,7 +38,7 @@ for i, p in ipairs(request[6]) do
     states[i] = { p, -1 }
   end
 end
-local all = redis.call('HGETALL', KEYS[3])
+local all = request[7] == 1 and redis.call('HGETALL', KEYS[3]) or {}
 for i = 1, #all, 2 do
   local a = cmsgpack.unpack(all[i + 1])
   leases[#leases + 1] = { tonumber(all[i]), a[1], a[2], a[3], a[4], a[5], a[6] }

@@ -1,9 +1,10 @@
 --- Installs what the journal says is in force. Repeating it, or coming late, changes nothing.
 -- KEYS     see include/context.lua
 -- ARGV[1]  6 subscription id ('': unsubscribed)  7 version  8 definition (JSON)  9 type  10 partitions
---          11 incarnation  12 token of the change or of the rebuild that ends with this  13 ms without fresh leases
+--          11 incarnation  12 token of the change or of the rebuild that ends with this
+--          13 ms without fresh leases; where a restarted server kept who was attached, not longer than they need to be back
 --          14 redelivery policy (redelivery.lua)
---          15 1: the same subscription has other lanes of keys, and its partitions were laid anew
+--          15 1: the same subscription has other lanes of keys, or was an older copy: its partitions were laid anew
 -- Reply    head
 -- Codes    OK; CHANGED: something newer is installed, or a rebuild is not (any more) this caller's; VERSION
 --- @include "context"
@@ -43,6 +44,7 @@ if request[6] ~= '' and ctx.row.id == request[6] and code ~= 'MISSING' and reque
 end
 local sequence, time, skew = ctx.sequence + 1, ctx.now, ctx.skew
 local paused = ctx.row.id == request[6] and ctx.row.paused or '0'
+local awaited = code == 'RESTARTED' and ctx.ranks or {}
 redis.call('DEL', KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6])
 if request[6] ~= '' then
   redis.call('HSET', KEYS[1], 'id', request[6], 'version', text(request[7]), 'definition', request[8], 'type', request[9],
@@ -51,6 +53,9 @@ if request[6] ~= '' then
     'skew', text(skew), 'grace', text(request[13] > 0 and time + request[13] or 0),
     'quiet', text(request[13] > 0 and time + request[13] or 0), 'policy', cmsgpack.pack(request[14]),
     'paused', paused, 'recovered', request[13] > 0 and text(math.max(request[11], ctx.incarnation + 1)) or '0')
+  if #awaited > 0 then -- attach-6 ends the time without leases when all of them are back
+    redis.call('HSET', KEYS[1], 'awaited', cmsgpack.pack(awaited), 'session_ttl', text(ctx.session_ttl))
+  end
   ctx.incarnation = math.max(request[11], ctx.incarnation + 1)
 end
 ctx.sequence = sequence

@@ -2,7 +2,7 @@
 -- KEYS     see include/context.lua
 -- ARGV[1]  6 token of this rebuild  7 how long the right lasts, ms
 -- Reply    head, 5 1: the state was kept (reincarnate-6 follows, or install-6 if it is old), 0: it is
---          gone (partitions-6+3, install-6 follow), 6 version of the definition that was kept
+--          gone (partitions-6+3, install-6 follow), 6 version of the definition that was kept, 7 partitions that were
 -- Codes    OK; BUSY: 5 ms until the right of another one ends; INTACT: there is nothing to rebuild; VERSION
 --- @include "context"
 
@@ -25,4 +25,5 @@ redis.call('HSET', KEYS[1], 'rebuild', request[6], 'rebuild_until', text(ctx.now
 local reply = head(ctx, 'OK')
 reply[5] = code == 'RESTARTED' and 1 or 0
 reply[6] = number(ctx.row.version, 0)
+reply[7] = ctx.partitions
 return reply

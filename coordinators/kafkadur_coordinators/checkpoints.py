@@ -1,0 +1,135 @@
+"""Checkpoints: where partitions stood at a moment, as records of the journal, and what several say together.
+
+Settled offsets only become more, so each writer writes under keys of its own and readers unite what all of
+them wrote: an old checkpoint that comes late is still true and overwrites nothing. Pure: bytes in, values
+out. Who writes them and when is `checkpointer.py` of the client; reading the topic is `journal.py`.
+"""
+
+from __future__ import annotations
+
+import struct
+import zlib
+from collections.abc import Iterable, Mapping
+from typing import Any, NamedTuple, cast
+
+import msgpack
+
+from kafkadur_coordinators.places import Place, Waiting, unite
+
+#: Beginning of the keys of all checkpoints.
+KEY_PREFIX = b"settled/"
+#: Version of the bodies written here; a reader that does not know one takes the floor of the head.
+FORMAT = 1
+#: Largest body, bytes: what is beyond it is left out, which makes the checkpoint smaller, not wrong.
+LARGEST_BODY = 512 * 1024
+#: Magic, version of the head, floor, checksum of these.
+_HEAD = struct.Struct(">2sBQI")
+_MAGIC, _HEAD_VERSION = b"KC", 1
+_KEY_PARTS = 5
+#: Largest offset that the shared state can hold.
+_MOST = 2**48
+
+
+class Origin(NamedTuple):
+    """Of what a checkpoint is."""
+
+    #: the subscription's id
+    id: str
+    #: rises when the subscription is moved: what was settled before says nothing then
+    epoch: int
+    #: names the topic's id and its number of lanes (`changes.state_of`)
+    state: str
+
+
+class Checkpoint(NamedTuple):
+    """Where one partition, or lane of keys, stood."""
+
+    origin: Origin
+    lane: int
+    place: Place
+
+
+def key_of(origin: Origin, lane: int, writer: str) -> bytes:
+    """Key of the record: each writer has its own."""
+    return KEY_PREFIX + f"{origin.id}/{origin.epoch}/{origin.state}/{lane}/{writer}".encode()
+
+
+def encode(place: Place) -> bytes:
+    """A place as the value of a record."""
+    head = struct.pack(">2sBQ", _MAGIC, _HEAD_VERSION, place.floor)
+    body = _body(place)
+    while len(body) > LARGEST_BODY:
+        place = _shortened(place)
+        body = _body(place)
+    return head + struct.pack(">I", zlib.crc32(head)) + struct.pack(">I", zlib.crc32(body)) + body
+
+
+def _body(place: Place) -> bytes:
+    plain: list[int] = []
+    marked: list[tuple[int, ...]] = []
+    at = 0
+    for item in place.waiting:
+        plain += (item.start - at, item.end - item.start)
+        at = item.end
+        if item[2:] != (0, False, 0, False):
+            marks = int(item.redelivered) + 2 * int(item.suspect)
+            marked.append((len(plain) // 2 - 1, item.attempts, marks, item.due))
+    return cast("bytes", msgpack.packb([FORMAT, place.next, place.seen, plain, marked]))
+
+
+def _shortened(place: Place) -> Place:
+    """The same place up to the middle of what waits: what is settled behind that is left out."""
+    kept = place.waiting[: len(place.waiting) // 2]
+    return Place(next=kept[-1].end, seen=max(place.seen, place.next), waiting=kept)
+
+
+def decode(key: bytes, value: bytes) -> Checkpoint | None:
+    """Read a record; None if it says nothing that can be used.
+
+    A body that is damaged or of a format this version does not know leaves the floor.
+    """
+    try:
+        parts = key[len(KEY_PREFIX) :].decode().split("/")
+        identity, epoch, state, lane, _writer = parts if len(parts) == _KEY_PARTS else ("", "", "", "", "")
+        origin, number = Origin(identity, int(epoch), state), int(lane)
+        magic, version, floor, checksum = _HEAD.unpack_from(value)
+    except (ValueError, struct.error):
+        return None
+    end = _HEAD.size - 4
+    if magic != _MAGIC or version != _HEAD_VERSION or zlib.crc32(value[:end]) != checksum or floor > _MOST:
+        return None
+    place = _place(value[_HEAD.size :]) or Place(next=floor)
+    return Checkpoint(origin, number, place)
+
+
+def _place(sealed: bytes) -> Place | None:
+    body = sealed[4:]
+    if len(sealed) < 4 or zlib.crc32(body) != int.from_bytes(sealed[:4], "big"):  # noqa: PLR2004 - its checksum
+        return None
+    try:
+        content: Any = msgpack.unpackb(body)
+        version, following, seen, plain, marked = content
+        if version != FORMAT:
+            return None
+        waiting: list[Waiting] = []
+        at = 0
+        for gap, length in zip(plain[::2], plain[1::2], strict=True):
+            if gap < 0 or length <= 0:
+                return None
+            waiting.append(Waiting(at + gap, at + gap + length))
+            at += gap + length
+        for index, attempts, marks, due in marked:
+            start, stop = waiting[index][:2]
+            waiting[index] = Waiting(start, stop, attempts, marks % 2 > 0, due, marks > 1)
+    except (ValueError, TypeError, IndexError, msgpack.UnpackException):
+        return None
+    return Place(next=following, seen=seen, waiting=tuple(waiting)) if at <= following <= _MOST else None
+
+
+def united(checkpoints: Iterable[Checkpoint], origin: Origin) -> Mapping[int, Place]:
+    """What all checkpoints of one origin say together: where each of its lanes stands at least."""
+    places: dict[int, Place] = {}
+    for found, lane, place in checkpoints:
+        if found == origin:
+            places[lane] = unite(places[lane], place) if lane in places else place
+    return places

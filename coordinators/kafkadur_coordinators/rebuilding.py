@@ -1,0 +1,325 @@
+"""Rebuilding: bringing subscriptions back that Redis lost, or going on with what a server kept of them.
+
+Many at once, because they are lost together. For each: take the right to rebuild on this very server state,
+fence (one incarnation record a shard), read the shard to the end of its log, install if that right still
+stands. What was deleted while the server was down is deleted from what it kept, too. Each step can be done
+again by somebody else.
+"""
+
+from __future__ import annotations
+
+import logging
+import uuid
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import NamedTuple
+
+from kafkadur_coordinators import recoveries
+from kafkadur_coordinators.changes import CHANGE_MS, Changes, deleted, key_record, state_of
+from kafkadur_coordinators.checkpoints import Checkpoint, Origin, united
+from kafkadur_coordinators.interface import MAX_PARTITIONS
+from kafkadur_coordinators.journal import Journal, Record
+from kafkadur_coordinators.places import Place, covers, place_of, unite
+from kafkadur_coordinators.records import Entry, InForce, in_force
+from kafkadur_coordinators.recoveries import Cause, Recovery
+from kafkadur_coordinators.redis_coordinator import Call, RedisCoordinator, Refusal, inspection
+from kafkadur_coordinators.topics import TopicInfo, Topics, floor_metadata
+from kafkadur_sharing.definition import Definition
+from kafkadur_sharing.errors import KafkadurError
+from kafkadur_sharing.keys import SubscriptionKey
+
+_log = logging.getLogger("kafkadur.recovery")
+
+
+class Outcome(Enum):
+    """What became of one subscription."""
+
+    #: it was brought back, or its deletion was
+    REBUILT = "rebuilt"
+    #: Redis had it
+    INTACT = "intact"
+    #: somebody else is at it
+    BUSY = "busy"
+
+
+class Rebuilt(NamedTuple):
+    """What became of subscriptions that were to be rebuilt."""
+
+    outcomes: Mapping[SubscriptionKey, Outcome | KafkadurError]
+
+    def count(self, outcome: Outcome) -> int:
+        """How many ended so."""
+        return sum(found is outcome for found in self.outcomes.values())
+
+    @property
+    def failed(self) -> dict[SubscriptionKey, KafkadurError]:
+        """Those that could not be rebuilt, and why."""
+        return {key: found for key, found in self.outcomes.items() if isinstance(found, KafkadurError)}
+
+
+@dataclass(kw_only=True)
+class _Lost:
+    """One subscription on its way."""
+
+    key: SubscriptionKey
+    shard: int
+    #: version of what a restarted server kept; None: it kept nothing
+    kept: int | None
+    #: lanes that it kept, of all partitions
+    lanes: int
+    found: InForce | None = None
+    cause: Cause = Cause.LOST
+    #: how each lane will stand, as far as that is known before anybody is attached
+    places: dict[int, Place] = field(default_factory=dict[int, Place])
+
+    @property
+    def definition(self) -> Definition:
+        """What is in force."""
+        record = None if self.found is None else self.found.change.definition
+        return Definition.from_record(record or {})
+
+    @property
+    def origin(self) -> Origin:
+        """What its checkpoints are of."""
+        found = self.found
+        if found is None or deleted(found):
+            return Origin("", 0, "")
+        return Origin(found.id, found.change.epoch, state_of(found.change.topic_id, self.definition.lanes))
+
+
+class _Seen:
+    """Questions to Kafka about topics, each asked once."""
+
+    def __init__(self, topics: Topics) -> None:
+        self._topics = topics
+        self._described: dict[str, TopicInfo] = {}
+        self._ends: dict[str, Mapping[int, int]] = {}
+
+    def describe(self, topic: str) -> TopicInfo:
+        if topic not in self._described:
+            self._described[topic] = self._topics.describe(topic)
+        return self._described[topic]
+
+    def ends(self, topic: TopicInfo) -> Mapping[int, int]:
+        if topic.name not in self._ends:
+            self._ends[topic.name] = self._topics.offsets(topic.name, topic.partitions, "latest")
+        return self._ends[topic.name]
+
+
+class Rebuilder:
+    """Rebuilds. One thread at a time."""
+
+    def __init__(
+        self,
+        *,
+        coordinator: RedisCoordinator,
+        journal: Journal,
+        topics: Topics,
+        changes: Changes,
+        session_ms: int,
+        clock: Callable[[], float],
+    ) -> None:
+        """`session_ms`: how long nothing is granted after a loss; `clock`: seconds since 1970."""
+        self._coordinator = coordinator
+        self._journal = journal
+        self._topics = topics
+        self._changes = changes
+        self._session_ms = session_ms
+        self._clock = clock
+
+    def rebuild(self, keys: Sequence[SubscriptionKey]) -> dict[SubscriptionKey, Outcome | KafkadurError]:
+        """Rebuild what is lost of these durable subscriptions; says of each what became of it.
+
+        Raises `CoordinatorUnavailable` and `StateLost` when Redis or Kafka do not answer: then others, or a
+        repetition, go on.
+        """
+        outcomes: dict[SubscriptionKey, Outcome | KafkadurError] = {}
+        token = uuid.uuid4().hex
+        lost = self._take(keys, token, outcomes)
+        if not lost:
+            return outcomes
+        tags: dict[int, list[str]] = defaultdict(list)
+        for item in lost:
+            tags[item.shard].append(item.key.tag)
+        incarnations = self._journal.append_incarnations(token, tags)
+        shards = {
+            number: (shard, _by_tag(shard.entries), _by_id(shard.checkpoints))
+            for number, shard in self._journal.read_shards(tags).items()
+        }
+        seen = _Seen(self._topics)
+        rebuilt: list[_Lost] = []
+        calls: list[Call] = []
+        for item in lost:
+            _, entries, checkpoints = shards[item.shard]
+            item.found = in_force(entries.get(item.key.tag, ()), item.key.tag, item.shard)
+            try:
+                known = united(checkpoints.get(item.origin.id, ()), item.origin)
+                calls += self._bring_back(item, known, token, incarnations[item.shard], seen)
+            except Refusal as refusal:  # the server changed meanwhile
+                outcomes[item.key] = Outcome.BUSY if refusal.code != "VERSION" else refusal
+            except KafkadurError as error:
+                outcomes[item.key] = error
+            else:
+                outcomes[item.key] = Outcome.REBUILT
+                rebuilt.append(item)
+        self._coordinator.run_many(calls)
+        self._report(rebuilt, incarnations)
+        return outcomes
+
+    def _take(
+        self,
+        keys: Sequence[SubscriptionKey],
+        token: str,
+        outcomes: dict[SubscriptionKey, Outcome | KafkadurError],
+    ) -> list[_Lost]:
+        """Take the right to rebuild those that are lost."""
+        common = self._coordinator.common()
+        asked: list[Call] = [
+            ("rebuild", self._changes.address(key).fixed(), [*common, token, CHANGE_MS]) for key in keys
+        ]
+        lost: list[_Lost] = []
+        for key, reply in zip(keys, self._coordinator.run_many(asked), strict=True):
+            if reply[0] == "OK":
+                kept = reply[5] if reply[4] == 1 else None
+                shard = self._journal.shard(key.tag)
+                lost.append(_Lost(key=key, shard=shard, kept=kept, lanes=reply[6]))
+            elif reply[0] == "VERSION":
+                outcomes[key] = Refusal("VERSION", reply)
+            else:
+                outcomes[key] = Outcome.INTACT if reply[0] == "INTACT" else Outcome.BUSY
+        return lost
+
+    def _bring_back(
+        self, item: _Lost, known: Mapping[int, Place], token: str, incarnation: int, seen: _Seen
+    ) -> Iterable[Call]:
+        """The calls that bring back one subscription, of which checkpoints say what is `known`."""
+        address, found = self._changes.address(item.key), item.found
+        if found is None or deleted(found):
+            version = incarnation if found is None else found.version
+            return [self._changes.deleting(address, version=version, incarnation=incarnation, token=token)]
+        topic = seen.describe(item.definition.topic)
+        same = topic.id == found.change.topic_id
+        ends = seen.ends(topic) if same else {}
+        if item.kept == found.version:
+            item.cause = Cause.KEPT
+            standing = self._kept_places(item, token)
+            item.places = standing | {
+                lane: unite(standing[lane], place) if lane in standing else place
+                for lane, place in known.items()
+            }
+            behind = any(
+                lane not in standing or not covers(standing[lane], place)
+                for lane, place in item.places.items()
+            )
+            self._mark_seen(item, ends)
+            if not behind:
+                request = [*self._coordinator.common(), token, incarnation]
+                return [("reincarnate", address.fixed(), request)]
+            item.cause = Cause.OLDER
+        else:
+            item.places = self._places_of_journal(item, known, topic if same else None)
+            self._mark_seen(item, ends)
+        lanes = len(item.places)
+        return [
+            *self._changes.laying(
+                address, found.id, item.origin.state, item.places, token=token, total=lanes
+            ),
+            self._changes.installing(
+                address,
+                found,
+                lanes=lanes,
+                token=token,
+                incarnation=incarnation,
+                quiet_ms=self._session_ms,
+                anew=item.kept is not None,
+            ),
+        ]
+
+    def _kept_places(self, item: _Lost, token: str) -> dict[int, Place]:
+        """How the lanes stand in what a server kept: what was held waits."""
+        address, origin = self._changes.address(item.key), item.origin
+        places: dict[int, Place] = {}
+        for first in range(0, item.lanes, MAX_PARTITIONS):
+            wanted = range(first, min(first + MAX_PARTITIONS, item.lanes))
+            call = self._coordinator.inspecting(address, origin.id, origin.state, wanted, token=token)
+            views = inspection(self._coordinator.call(*call)).partitions
+            places |= {view.partition: place_of(view) for view in views}
+        return places
+
+    def _places_of_journal(
+        self, item: _Lost, known: Mapping[int, Place], topic: TopicInfo | None
+    ) -> dict[int, Place]:
+        """Where the lanes stood at least: by checkpoints, else by mirrored floors, else at the beginning.
+
+        `topic` is None if it is another one by now.
+        """
+        change, lanes = (item.found.change if item.found else None), item.definition.lanes
+        starts = {} if change is None else dict(change.starts)
+        partitions = max(topic.partitions if topic else 0, len(starts))
+        missing = any(lane not in known for lane in range(partitions * lanes))
+        if topic is not None and item.found is not None and missing:
+            metadata = floor_metadata(item.found.id, item.found.change.epoch, topic.id)
+            starts |= self._topics.floors(item.key.group, topic.name, topic.partitions, metadata)
+        return {
+            lane: known.get(lane) or Place(next=starts.get(lane // lanes, 0))
+            for lane in range(partitions * lanes)
+        }
+
+    @staticmethod
+    def _mark_seen(item: _Lost, ends: Mapping[int, int]) -> None:
+        """What lay in the topic before the recovery may have been delivered."""
+        lanes = item.definition.lanes
+        item.places = {
+            lane: place._replace(seen=max(place.seen, ends.get(lane // lanes, 0)))
+            for lane, place in item.places.items()
+        }
+
+    def _report(self, rebuilt: Iterable[_Lost], incarnations: Mapping[int, int]) -> None:
+        """Write down what may come again. The subscriptions are there already: a failure is only logged."""
+        now = round(self._clock() * 1000)
+        reports: list[Record] = []
+        for item in rebuilt:
+            if deleted(item.found):
+                continue
+            recovery = Recovery(
+                key=key_record(item.key),
+                tag=item.key.tag,
+                id=item.origin.id,
+                incarnation=incarnations[item.shard],
+                at=now,
+                cause=item.cause,
+                partitions=recoveries.may_come_again(item.places, item.definition.lanes),
+            )
+            reports.append((item.shard, recoveries.key_of(item.key.tag), recoveries.encode(recovery)))
+            _log.warning(
+                "subscription %s was recovered (%s): %d offsets may come again",
+                item.key,
+                item.cause.value,
+                recovery.offsets,
+            )
+        try:
+            self._journal.append(reports)
+        except KafkadurError as error:
+            _log.warning("the report of the recovery could not be written: %s", error)
+
+
+def _by_tag(entries: Iterable[Entry]) -> dict[str, list[Entry]]:
+    """Changes and incarnations of each subscription, in order."""
+    entries = list(entries)
+    found: dict[str, list[Entry]] = {entry.change.tag: [] for entry in entries if entry.change is not None}
+    for entry in entries:
+        if entry.change is not None:
+            found[entry.change.tag].append(entry)
+            continue
+        for tag in found if entry.tags is None else entry.tags & found.keys():
+            found[tag].append(entry)
+    return found
+
+
+def _by_id(checkpoints: Iterable[Checkpoint]) -> dict[str, list[Checkpoint]]:
+    found: dict[str, list[Checkpoint]] = defaultdict(list)
+    for checkpoint in checkpoints:
+        found[checkpoint.origin.id].append(checkpoint)
+    return found

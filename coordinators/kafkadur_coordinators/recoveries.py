@@ -1,0 +1,128 @@
+"""What a recovery may bring again: a record of the journal that states it as exact offsets.
+
+It is written after the state of a subscription was rebuilt, the last one a subscription stays. Pure; who
+recovers is `recovery.py`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from enum import StrEnum
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, NonNegativeInt, ValidationError
+
+from kafkadur_coordinators.places import Place
+from kafkadur_coordinators.records import sealed, unsealed
+
+KEY_PREFIX = b"recovery/"
+#: Ranges that one report lists at most; the offsets of the others are counted.
+MOST_RANGES = 5_000
+
+
+class Cause(StrEnum):
+    """Why a subscription was recovered."""
+
+    #: Redis knew nothing of it: wiped, another database, an empty server
+    LOST = "lost"
+    #: the server restarted, or another one took over, and had kept its state
+    KEPT = "kept"
+    #: it had kept an older copy: what the journal knew more was added
+    OLDER = "older"
+
+
+class PartitionRecovery(BaseModel):
+    """What may come again of one partition or lane of keys."""
+
+    model_config = ConfigDict(frozen=True, extra="ignore")
+
+    partition: NonNegativeInt
+    #: of a key-ordered subscription: which lane of the partition
+    lane: NonNegativeInt = 0
+    #: lowest unsettled offset
+    floor: NonNegativeInt
+    #: start, end (exclusive): offsets that were possibly delivered, even settled, and are delivered (again)
+    ranges: tuple[tuple[NonNegativeInt, NonNegativeInt], ...] = ()
+    #: how many offsets these are, those that are not listed included
+    offsets: NonNegativeInt = 0
+
+
+class Recovery(BaseModel):
+    """One recovery of one subscription."""
+
+    model_config = ConfigDict(frozen=True, extra="ignore")
+
+    format: Literal[1] = 1
+    kind: Literal["recovery"] = "recovery"
+    #: the subscription's key, its parts by name
+    key: dict[str, Any]
+    tag: str
+    id: str
+    incarnation: NonNegativeInt
+    #: ms since 1970
+    at: Annotated[int, Field(ge=0)]
+    cause: Cause
+    partitions: tuple[PartitionRecovery, ...]
+
+    @property
+    def offsets(self) -> int:
+        """How many offsets may come again, gaps and messages of other keys among them."""
+        return sum(item.offsets for item in self.partitions)
+
+
+def key_of(tag: str) -> bytes:
+    """Key of the record: the last one stays."""
+    return KEY_PREFIX + tag.encode()
+
+
+def encode(recovery: Recovery) -> bytes:
+    """One report as the value of a record."""
+    return sealed(recovery.model_dump(mode="json"))
+
+
+def decode(value: bytes) -> Recovery | None:
+    """Read one; None if it is damaged or of a format that this version does not know."""
+    try:
+        return Recovery.model_validate(unsealed(value))
+    except (ValueError, KeyError, TypeError, ValidationError, RecursionError):
+        return None
+
+
+def may_come_again(places: Mapping[int, Place], lanes: int) -> tuple[PartitionRecovery, ...]:
+    """Unsettled offsets below `seen` or marked as redelivered, by lane; `lanes` a partition."""
+    found: list[PartitionRecovery] = []
+    left = MOST_RANGES
+    for number, place in sorted(places.items()):
+        ranges = list(_again(place))
+        if not ranges:
+            continue
+        partition, lane = divmod(number, lanes)
+        listed = tuple(ranges[:left])
+        left -= len(listed)
+        found.append(
+            PartitionRecovery(
+                partition=partition,
+                lane=lane,
+                floor=place.floor,
+                ranges=listed,
+                offsets=sum(end - start for start, end in ranges),
+            )
+        )
+    return tuple(found)
+
+
+def _again(place: Place) -> Iterable[tuple[int, int]]:
+    last: tuple[int, int] | None = None
+    rest = [(place.next, place.seen)] if place.next < place.seen else []
+    waiting = [(w.start, w.end if w.redelivered else min(w.end, place.seen)) for w in place.waiting]
+    for start, end in [*waiting, *rest]:
+        if start >= end:
+            continue
+        if last is not None and last[1] == start:
+            last = (last[0], end)
+            continue
+        if last is not None:
+            yield last
+        last = (start, end)
+    if last is not None:
+        yield last

@@ -1,0 +1,426 @@
+"""The checkpoint thread of a connection: what is settled goes to the journal.
+
+Who asked for more than Redis is told when an acknowledgement is replicated or journalled.
+
+Once a second it writes, for each partition on which a member of this connection settled something, a
+checkpoint (`kafkadur_coordinators/checkpoints.py`). Acknowledgements that wait for the level `journal` make
+it do so at once; all that came meanwhile share the next round (group commit). Those that wait for
+`replicated` share one WAIT. It has connections of its own: the coordinator's thread never waits for it.
+What it cannot write is tried again; a loss of state ends the wait with an error, and in redelivery.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+import uuid
+from collections.abc import Callable, Collection, Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple, Protocol
+
+from kafkadur.member import Confirmation
+from kafkadur_coordinators import checkpoints
+from kafkadur_coordinators.changes import state_of
+from kafkadur_coordinators.checkpoints import Origin
+from kafkadur_coordinators.interface import MAX_PARTITIONS, Inspection
+from kafkadur_coordinators.journal import Journal, Record
+from kafkadur_coordinators.lifecycle import Subscription
+from kafkadur_coordinators.places import place_of
+from kafkadur_coordinators.redis_coordinator import Call, RedisCoordinator, inspection
+from kafkadur_sharing.definition import AckLevel
+from kafkadur_sharing.errors import KafkadurError, LeaseLost, LevelNotReached
+
+_log = logging.getLogger("kafkadur.checkpoints")
+
+#: Seconds between two checkpoints of a partition that nobody waits for.
+EVERY = 1.0
+#: Seconds until a round that failed is tried again.
+_RETRY = 0.2
+#: Longest wait for replicas in one go, ms.
+_WAIT_MS = 500
+
+
+class Settling(Protocol):
+    """What a member tells: where it settled something."""
+
+    @property
+    def display(self) -> str:
+        """The subscription's name."""
+        ...
+
+    def take_settled(self) -> set[int]:
+        """Partitions, or lanes of keys, on which verdicts were confirmed since this was asked last."""
+        ...
+
+
+class _Waiting(NamedTuple):
+    """Somebody who waits for a level above Redis."""
+
+    level: AckLevel
+    lane: int
+    #: of the lease: an acknowledgement that this incarnation confirmed
+    incarnation: int
+    #: monotonic seconds
+    until: float
+    confirmation: Confirmation
+
+
+@dataclass(kw_only=True)
+class _Entry:
+    """One member, and what is to be written for it."""
+
+    member: Settling
+    subscription: Subscription
+    origin: Origin
+    #: lanes on which something was settled since their last checkpoint; none of a non-durable subscription
+    dirty: set[int] = field(default_factory=set[int])
+    #: the member has left
+    gone: bool = False
+    waiting: list[_Waiting] = field(default_factory=list[_Waiting])
+
+
+class _Written(NamedTuple):
+    """What one member's records say."""
+
+    entry: _Entry
+    #: under which all its lanes were found; 0: not all were found under one
+    incarnation: int
+    #: place behind the last of its records
+    end: int
+
+
+class _Raised:
+    """A confirmation by Redis that becomes one of a higher level."""
+
+    __slots__ = ("_checkpointer", "_entry", "_incarnation", "_inner", "_lane", "_level")
+
+    def __init__(
+        self,
+        checkpointer: Checkpointer,
+        entry: _Entry,
+        *,
+        level: AckLevel,
+        lane: int,
+        incarnation: int,
+        inner: Confirmation,
+    ) -> None:
+        self._checkpointer = checkpointer
+        self._entry = entry
+        self._level: AckLevel = level
+        self._lane = lane
+        self._incarnation = incarnation
+        self._inner = inner
+
+    def resolve(self, error: KafkadurError | None) -> None:
+        """Redis confirmed it, or refused it."""
+        if error is not None:
+            self._inner.resolve(error)
+        else:
+            waiting = _Waiting(self._level, self._lane, self._incarnation, 0.0, self._inner)
+            self._checkpointer.wait_for(self._entry, waiting)
+
+
+class Checkpointer:
+    """The checkpoint thread of one connection; it starts with the first durable member."""
+
+    def __init__(
+        self,
+        *,
+        coordinator: Callable[[], RedisCoordinator],
+        journal: Callable[[], Journal],
+        replicas: int,
+        patience: float,
+        beacon: str,
+        monotonic: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """`coordinator` and `journal` make clients of this thread's own, at their first use.
+
+        `replicas`: how many must have a write for the level `replicated`; `patience`: seconds after which
+        somebody who waits for a level is told that it was not reached; `beacon`: a Redis key that is written
+        so that WAIT has something to wait for.
+        """
+        self._make_coordinator = coordinator
+        self._make_journal = journal
+        self._coordinator: RedisCoordinator | None = None
+        self._journal: Journal | None = None
+        self._replicas = replicas
+        self._patience = patience
+        self._beacon = beacon
+        self._monotonic = monotonic
+        self._writer = uuid.uuid4().hex[:12]
+        self._lock = threading.Lock()
+        self._bell = threading.Event()
+        self._entries: dict[int, _Entry] = {}
+        self._thread: threading.Thread | None = None
+        self._closing = False
+        self._next = 0.0
+        self._trouble = ""
+
+    # -- members
+
+    def add(self, member: Settling, subscription: Subscription) -> None:
+        """Write checkpoints for this member of a durable subscription from now on."""
+        state = state_of(subscription.topic.id, subscription.definition.lanes)
+        origin = Origin(subscription.id, subscription.epoch, state)
+        with self._lock:
+            self._entries[id(member)] = _Entry(member=member, subscription=subscription, origin=origin)
+            if subscription.key.durable:
+                self._start()
+
+    def _start(self) -> None:
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._main, name="kafkadur-checkpoints", daemon=True)
+            self._thread.start()
+
+    def remove(self, member: Settling) -> None:
+        """The member has left: what it settled last is written at the next round."""
+        with self._lock:
+            entry = self._entries.get(id(member))
+            if entry is not None:
+                entry.gone = True
+
+    def above(
+        self, member: Settling, level: AckLevel, lane: int, incarnation: int, confirmation: Confirmation
+    ) -> Confirmation:
+        """A confirmation for Redis that tells `confirmation` when `level` is reached, too."""
+        entry = self._entries.get(id(member))
+        if level == "redis" or entry is None:
+            return confirmation
+        return _Raised(self, entry, level=level, lane=lane, incarnation=incarnation, inner=confirmation)
+
+    def wait_for(self, entry: _Entry, waiting: _Waiting) -> None:
+        """Somebody waits from now on: what Redis has confirmed is to reach a level."""
+        until = self._monotonic() + self._patience
+        with self._lock:
+            entry.waiting.append(waiting._replace(until=until))
+            self._start()
+        self._bell.set()
+
+    def close(self) -> None:
+        """Write what is left, and end. Members have left before."""
+        with self._lock:
+            self._closing = True
+            thread = self._thread
+        self._bell.set()
+        if thread is not None:
+            thread.join()
+        if self._coordinator is not None:
+            self._coordinator.close()
+        if self._journal is not None:
+            self._journal.close()
+
+    # -- the thread
+
+    def _main(self) -> None:
+        while True:
+            self._bell.wait(max(self._next - self._monotonic(), 0.0))
+            self._bell.clear()
+            closing = self._closing
+            try:
+                self._work(everything=closing)
+            except KafkadurError as error:
+                self._complain(error)
+                self._next = self._monotonic() + _RETRY
+            else:
+                self._trouble = ""
+            self._give_up(everything=closing)
+            if closing:
+                return
+
+    def _complain(self, error: KafkadurError) -> None:
+        kind = type(error).__name__
+        if self._trouble != kind:
+            self._trouble = kind
+            _log.warning("checkpoints wait: %s", error)
+
+    def _work(self, *, everything: bool) -> None:
+        now = self._monotonic()
+        due = everything or now >= self._next
+        if due:
+            self._next = now + EVERY
+        with self._lock:
+            entries = list(self._entries.values())
+        for entry in entries:
+            if entry.subscription.key.durable:
+                entry.dirty |= entry.member.take_settled()
+        self._replicate(entries)
+        self._write(entries, due=due)
+        with self._lock:
+            for entry in [e for e in entries if e.gone and not e.dirty and not e.waiting]:
+                del self._entries[id(entry.member)]
+            if any(entry.waiting for entry in self._entries.values()):  # not reached yet: soon again
+                self._next = min(self._next, self._monotonic() + _RETRY)
+
+    # -- replicated
+
+    def _replicate(self, entries: Iterable[_Entry]) -> None:
+        """Let replicas confirm what the server had before now."""
+        asked = [entry for entry in entries if _asked(entry, "replicated")]
+        if not asked:
+            return
+        coordinator = self._redis()
+        with self._lock:
+            waiting = {id(entry): [w for w in entry.waiting if w.level == "replicated"] for entry in asked}
+        # the state is that of the lease, on this very server: else WAIT waits for something else
+        held = dict(zip(map(id, asked), self._incarnations(coordinator, asked), strict=True))
+        coordinator.command("SET", self._beacon, "1", "PX", 60_000)
+        if coordinator.command("WAIT", self._replicas, _WAIT_MS) >= self._replicas:
+            for entry in asked:
+                self._resolve(entry, waiting[id(entry)], held[id(entry)])
+
+    @staticmethod
+    def _incarnations(coordinator: RedisCoordinator, entries: Sequence[_Entry]) -> list[int]:
+        """The incarnation that the server holds of each subscription; 0: none of it."""
+        calls = [
+            coordinator.inspecting(entry.subscription.address, entry.origin.id, entry.origin.state, ())
+            for entry in entries
+        ]
+        return [reply[2] if reply[0] == "OK" else 0 for reply in coordinator.run_many(calls)]
+
+    # -- journal
+
+    def _write(self, entries: Sequence[_Entry], *, due: bool) -> None:
+        """Write checkpoints, and confirm those who wait for one that counts."""
+        wanted: list[tuple[_Entry, list[int], list[_Waiting]]] = []
+        with self._lock:
+            for entry in entries:
+                waiting = [w for w in entry.waiting if w.level == "journal"]
+                lanes = {w.lane for w in waiting} | (entry.dirty if due else set())
+                if lanes:
+                    wanted.append((entry, sorted(lanes), waiting))
+        if not wanted:
+            return
+        found = self._look([(entry, lanes) for entry, lanes, _ in wanted])
+        journal = self._kafka()
+        records: list[Record] = []
+        written: list[_Written] = []
+        for (entry, some, _), inspections in zip(wanted, found, strict=True):
+            records += self._records(journal, entry, inspections)
+            seen = {view.partition for one in inspections for view in one.partitions}
+            of = {one.incarnation for one in inspections}
+            incarnation = of.pop() if len(of) == 1 and seen.issuperset(some) else 0
+            written.append(_Written(entry, incarnation, len(records)))
+        offsets = journal.append(records)
+        void = self._void(journal, written, records, offsets, [waiting for _, _, waiting in wanted])
+        for (entry, some, waiting), one in zip(wanted, written, strict=True):
+            entry.dirty.difference_update(some)
+            if entry.origin.id not in void:
+                self._resolve(entry, waiting, one.incarnation)
+
+    def _look(self, wanted: Sequence[tuple[_Entry, Sequence[int]]]) -> list[list[Inspection]]:
+        """How these lanes stand in Redis; nothing of a subscription whose state is not there."""
+        coordinator = self._redis()
+        calls: list[Call] = []
+        counts: list[int] = []
+        for entry, lanes in wanted:
+            some = [lanes[at : at + MAX_PARTITIONS] for at in range(0, len(lanes), MAX_PARTITIONS)]
+            counts.append(len(some))
+            calls += [
+                coordinator.inspecting(entry.subscription.address, entry.origin.id, entry.origin.state, part)
+                for part in some
+            ]
+        replies = coordinator.run_many(calls)
+        found: list[list[Inspection]] = []
+        at = 0
+        for count in counts:
+            found.append([inspection(reply) for reply in replies[at : at + count] if reply[0] == "OK"])
+            at += count
+        return found
+
+    def _records(
+        self, journal: Journal, entry: _Entry, inspections: Iterable[Inspection]
+    ) -> Iterable[Record]:
+        """A record a lane. Each incarnation is a writer of its own: what it finds may be less than before."""
+        shard = journal.shard(entry.subscription.key.tag)
+        for one in inspections:
+            writer = f"{self._writer}.{one.incarnation}"
+            for view in one.partitions:
+                key = checkpoints.key_of(entry.origin, view.partition, writer)
+                yield shard, key, checkpoints.encode(place_of(view))
+
+    @staticmethod
+    def _void(
+        journal: Journal,
+        written: Sequence[_Written],
+        records: Sequence[Record],
+        offsets: Sequence[int],
+        waiting: Sequence[Sequence[_Waiting]],
+    ) -> Collection[str]:
+        """Ids of the subscriptions somebody waits for whose records came too late to count.
+
+        A recovery reads the journal after its incarnation record: who passed its own record without seeing
+        one was read by it, or comes before it.
+        """
+        until: dict[int, int] = {}
+        since: dict[int, int] = {}
+        asked: list[tuple[int, _Written]] = []
+        first = 0
+        for one, some in zip(written, waiting, strict=True):
+            if some and first < one.end:
+                shard = records[first][0]
+                until[shard] = max(until.get(shard, 0), *(offset + 1 for offset in offsets[first : one.end]))
+                since[shard] = min(since.get(shard, one.incarnation), one.incarnation)
+                asked.append((shard, one))
+            first = one.end
+        seen = journal.incarnations(until, since) if asked else {}
+        return {
+            one.entry.origin.id
+            for shard, one in asked
+            if any(
+                entry.begins(one.entry.subscription.key.tag) and entry.offset + 1 > one.incarnation
+                for entry in seen[shard]
+            )
+        }
+
+    # -- telling
+
+    def _resolve(self, entry: _Entry, waiting: Collection[_Waiting], incarnation: int) -> None:
+        """Tell who waited: what this incarnation confirmed has reached its level, the rest is not known."""
+        with self._lock:
+            entry.waiting = [w for w in entry.waiting if w not in waiting]
+        for item in waiting:
+            if item.incarnation == incarnation:
+                item.confirmation.resolve(None)
+            else:
+                item.confirmation.resolve(
+                    LeaseLost(
+                        f"Redis confirmed it, but lost its state before the level {item.level} was reached.",
+                        owner=f"subscription {entry.member.display}",
+                        remedy="do nothing: it was settled, or is delivered again",
+                    )
+                )
+
+    def _give_up(self, *, everything: bool) -> None:
+        """Tell who waited long enough."""
+        now = self._monotonic()
+        late: list[tuple[_Entry, _Waiting]] = []
+        with self._lock:
+            for entry in self._entries.values():
+                late += [(entry, w) for w in entry.waiting if everything or w.until <= now]
+                entry.waiting = [w for w in entry.waiting if not (everything or w.until <= now)]
+        for entry, item in late:
+            item.confirmation.resolve(
+                LevelNotReached(
+                    f"The acknowledgement did not reach the level {item.level} in time.",
+                    state=f"settled in Redis; {self._trouble or 'no answer'} after {self._patience:g} s",
+                    owner=f"subscription {entry.member.display}",
+                    remedy="look at the replicas, or Kafka; it comes again only if Redis loses its state",
+                )
+            )
+
+    # -- clients
+
+    def _redis(self) -> RedisCoordinator:
+        if self._coordinator is None:
+            self._coordinator = self._make_coordinator()
+        return self._coordinator
+
+    def _kafka(self) -> Journal:
+        if self._journal is None:
+            self._journal = self._make_journal()
+        return self._journal
+
+
+def _asked(entry: _Entry, level: AckLevel) -> bool:
+    return any(item.level == level for item in entry.waiting)
