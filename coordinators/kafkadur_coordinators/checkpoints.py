@@ -51,7 +51,7 @@ class Checkpoint(NamedTuple):
 
 def key_of(origin: Origin, lane: int, writer: str) -> bytes:
     """Key of the record: each writer has its own."""
-    return KEY_PREFIX + f"{origin.id}/{origin.epoch}/{origin.state}/{lane}/{writer}".encode()
+    return KEY_PREFIX + f"{origin.id}:{origin.epoch}:{origin.state}:{lane}:{writer}".encode()
 
 
 def encode(place: Place) -> bytes:
@@ -89,7 +89,7 @@ def decode(key: bytes, value: bytes) -> Checkpoint | None:
     A body that is damaged or of a format this version does not know leaves the floor.
     """
     try:
-        parts = key[len(KEY_PREFIX) :].decode().split("/")
+        parts = key[len(KEY_PREFIX) :].decode().split(":")
         identity, epoch, state, lane, _writer = parts if len(parts) == _KEY_PARTS else ("", "", "", "", "")
         origin, number = Origin(identity, int(epoch), state), int(lane)
         magic, version, floor, checksum = _HEAD.unpack_from(value)

@@ -45,7 +45,7 @@ class _Ranges:
 
 @command
 def report(call: Call, names: NamesArgument = None) -> None:
-    """Show the last recovery of each subscription: which offsets may come (again), though possibly settled."""
+    """Show the last recovery of each subscription: which offsets may come again, though settled or held."""
     with Admin(call.settings()) as admin:
         keys = {admin.key(name).tag for name in names or []}
         found = [item for item in admin.recoveries() if not names or item.tag in keys]

@@ -4,8 +4,9 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from kafkadur.stack import Valkey, embedded
-from tests.coordinators.world import World
+from kafkadur.stack import Stack, Valkey, embedded
+from tests.coordinators.party import Party
+from tests.coordinators.world import Clock, World
 
 
 @pytest.fixture(scope="session")
@@ -40,3 +41,31 @@ def make(valkey: Valkey) -> Iterator[Callable[..., World]]:
     yield create
     for world in made:
         world.close()
+
+
+@pytest.fixture
+def clock() -> Clock:
+    """Provide a clock that tests move."""
+    return Clock()
+
+
+@pytest.fixture
+def party(
+    valkey: Valkey, kafkadur_stack: Stack, kafkadur_namespace: str, clock: Clock
+) -> Iterator[Callable[..., Party]]:
+    """Provide a maker of processes on one clock; `real=True`: on the server's."""
+    made: list[Party] = []
+
+    def make(*, real: bool = False) -> Party:
+        made.append(Party(valkey.url, kafkadur_stack.kafka, kafkadur_namespace, None if real else clock))
+        return made[-1]
+
+    yield make
+    for one in made:
+        one.close()
+
+
+@pytest.fixture
+def alone(party: Callable[..., Party]) -> Party:
+    """Provide one process."""
+    return party()

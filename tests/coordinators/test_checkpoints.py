@@ -1,0 +1,121 @@
+"""Checkpoints as records: what they say is read as it was written, damage leaves less, several say more."""
+
+import zlib
+
+import hypothesis.strategies as st
+import msgpack
+import pytest
+from hypothesis import given
+
+from kafkadur_coordinators import checkpoints
+from kafkadur_coordinators.checkpoints import Checkpoint, Origin, decode, encode, key_of, united
+from kafkadur_coordinators.places import Place, Waiting, covers, unite
+from tests.coordinators.test_places import END, in_order, places, unsettled
+
+ORIGIN = Origin("3.17", 2, "gRIpx5/FTNWCz+pv0dMYdw~4")
+KEY = key_of(ORIGIN, 5, "writer.9")
+HEAD = 15
+
+
+def settled(place: Place) -> set[int]:
+    return set(range(place.next)) - set(unsettled(place))
+
+
+@given(places())
+def test_read_as_it_was_written(place: Place) -> None:
+    assert decode(KEY, encode(place)) == Checkpoint(ORIGIN, 5, place)
+
+
+@given(places(), st.integers(HEAD, 400), st.integers(1, 255))
+def test_a_damaged_body_leaves_the_floor(place: Place, at: int, flip: int) -> None:
+    value = bytearray(encode(place))
+    value[HEAD + (at - HEAD) % (len(value) - HEAD)] ^= flip
+    assert decode(KEY, bytes(value)) == Checkpoint(ORIGIN, 5, Place(next=place.floor))
+
+
+@given(places(), st.integers(0, HEAD - 1), st.integers(1, 255))
+def test_a_damaged_head_says_nothing(place: Place, at: int, flip: int) -> None:
+    value = bytearray(encode(place))
+    value[at] ^= flip
+    assert decode(KEY, bytes(value)) is None
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        [2, 9, 9, [], []],  # of a later format
+        [1, 9, 9, [4], []],
+        [1, 9, 9, [4, 0], []],
+        [1, 9, 9, [-4, 2], []],
+        [1, 9, 9, [4, 6], []],  # waits behind its end
+        [1, 9, 9, [4, 2], [[3, 0, 0, 0]]],
+        [1, 9, 9],
+        "text",
+        None,
+        {},
+    ],
+)
+def test_a_body_that_makes_no_sense_leaves_the_floor(body: object) -> None:
+    packed = msgpack.packb(body)
+    value = encode(Place(next=4))[:HEAD] + zlib.crc32(packed).to_bytes(4, "big") + packed
+    assert decode(KEY, value) == Checkpoint(ORIGIN, 5, Place(next=4))
+
+
+@pytest.mark.parametrize(
+    "key", [b"settled/", b"settled/1:2:3:4", b"settled/a:b:c:d:e", b"settled/\xff:1:t:1:w"]
+)
+def test_a_key_that_makes_no_sense_says_nothing(key: bytes) -> None:
+    assert decode(key, encode(Place(next=4))) is None
+
+
+def test_what_does_not_fit_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    place = Place(next=4_000, waiting=tuple(Waiting(n, n + 1) for n in range(10, 4_000, 2)))
+    whole = encode(place)
+    monkeypatch.setattr(checkpoints, "LARGEST_BODY", 1_000)
+    cut = encode(place)
+    assert len(cut) < 1_100 < len(whole)
+    found = decode(KEY, cut)
+    assert found is not None
+    assert found.place.floor == place.floor
+    assert settled(found.place) < settled(place)
+    assert found.place.seen >= place.next, "what was settled may have been delivered"
+
+
+@given(places(), places())
+def test_settled_is_what_is_settled_in_either(one: Place, other: Place) -> None:
+    both = unite(one, other)
+    assert settled(both) == settled(one) | settled(other)
+    assert in_order(both)
+    assert both.seen == max(one.seen, other.seen)
+    assert unite(other, one)[:2] == both[:2]
+    for offset, item in unsettled(both).items():
+        of = [waits[offset] for waits in (unsettled(one), unsettled(other)) if offset in waits]
+        assert item.attempts == max(each.attempts for each in of)
+        assert item.redelivered == any(each.redelivered for each in of)
+        assert item.suspect == any(each.suspect for each in of)
+        assert item.due == max(each.due for each in of)
+
+
+@given(places(), places())
+def test_a_place_covers_what_is_settled_in_it(one: Place, other: Place) -> None:
+    if one.next == END and other.next == END:
+        assert covers(one, other) == (settled(one) >= settled(other))
+    assert covers(unite(one, other), one)
+    assert not covers(one, other) or settled(one) >= settled(other)
+
+
+@given(st.lists(places(), max_size=4), places())
+def test_those_of_one_origin_are_united_by_lane(some: list[Place], other: Place) -> None:
+    found = united(
+        [
+            *(Checkpoint(ORIGIN, 1, place) for place in some),
+            Checkpoint(ORIGIN, 2, other),
+            Checkpoint(ORIGIN._replace(epoch=3), 1, Place(next=90)),
+            Checkpoint(ORIGIN._replace(state="another"), 2, Place(next=90)),
+        ],
+        ORIGIN,
+    )
+    assert found.keys() == ({1, 2} if some else {2})
+    assert found[2] == other
+    if some:
+        assert settled(found[1]) == set().union(*map(settled, some))
