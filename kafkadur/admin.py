@@ -121,8 +121,8 @@ class Admin(Looking):
         another number) what is settled is what every lane had come past: a faster one's messages above that
         are delivered again. With `retroactive` what the old selector skipped since the subscription was made,
         and the new one takes, is delivered: the topic is read once more for it; `on_progress` is told how
-        many records were read. Raises `InvalidDestination` if there is none, `SubscriptionActive` while somebody
-        is attached, `InvalidSelector`, `IllegalState` for what cannot be changed.
+        many records were read. Raises `InvalidDestination` if there is none, `SubscriptionActive` while
+        somebody is attached, `InvalidSelector`, `IllegalState` for what cannot be changed.
         """
         parse_selector(changes.get("selector"))
         seen = self._existing(key)

@@ -19,6 +19,7 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol
 
+from kafkadur.delivery import Chunk
 from kafkadur.member import Confirmation
 from kafkadur_coordinators import checkpoints
 from kafkadur_coordinators.changes import state_of
@@ -93,23 +94,20 @@ class _Written(NamedTuple):
 class _Raised:
     """A confirmation by Redis that becomes one of a higher level."""
 
-    __slots__ = ("_checkpointer", "_entry", "_incarnation", "_inner", "_lane", "_level")
+    __slots__ = ("_checkpointer", "_chunk", "_entry", "_inner", "_level")
 
     def __init__(
         self,
         checkpointer: Checkpointer,
         entry: _Entry,
-        *,
         level: AckLevel,
-        lane: int,
-        incarnation: int,
+        chunk: Chunk,
         inner: Confirmation,
     ) -> None:
         self._checkpointer = checkpointer
         self._entry = entry
         self._level: AckLevel = level
-        self._lane = lane
-        self._incarnation = incarnation
+        self._chunk = chunk
         self._inner = inner
 
     def resolve(self, error: KafkadurError | None) -> None:
@@ -117,7 +115,8 @@ class _Raised:
         if error is not None:
             self._inner.resolve(error)
         else:
-            waiting = _Waiting(self._level, self._lane, self._incarnation, 0.0, self._inner)
+            lease = self._chunk.lease  # it may be another one than when this began: it was claimed again
+            waiting = _Waiting(self._level, lease.partition, lease.incarnation, 0.0, self._inner)
             self._checkpointer.wait_for(self._entry, waiting)
 
 
@@ -181,13 +180,13 @@ class Checkpointer:
                 entry.gone = True
 
     def above(
-        self, member: Settling, level: AckLevel, lane: int, incarnation: int, confirmation: Confirmation
+        self, member: Settling, level: AckLevel, chunk: Chunk, confirmation: Confirmation
     ) -> Confirmation:
-        """A confirmation for Redis that tells `confirmation` when `level` is reached, too."""
+        """A confirmation for Redis, of verdicts in `chunk`, that tells another one of `level`."""
         entry = self._entries.get(id(member))
         if level == "redis" or entry is None:
             return confirmation
-        return _Raised(self, entry, level=level, lane=lane, incarnation=incarnation, inner=confirmation)
+        return _Raised(self, entry, level, chunk, confirmation)
 
     def wait_for(self, entry: _Entry, waiting: _Waiting) -> None:
         """Somebody waits from now on: what Redis has confirmed is to reach a level."""

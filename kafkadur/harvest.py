@@ -27,7 +27,7 @@ from kafkadur_coordinators.interface import How, Returned, Settled
 MOST_RANGES = 20
 _ACKS = re.compile(b"[" + bytes((ACKED, DEAD)) + b"]+")
 _OTHERS = re.compile(b"[" + bytes((ROLLED_BACK, RELEASED, OVERDUE)) + b"]")
-_GONE = (SENT, RETURNED)
+_GONE = (SENT, RETURNED, LOST)
 #: What is rolled back is looked for where it comes again.
 _PAST = (ACKED, SENT, DEAD, LOST, RETURNED)
 
@@ -42,7 +42,7 @@ def has_verdicts(chunk: Chunk) -> bool:
     """Whether records of a chunk have a verdict that was not sent."""
     verdicts, low, handed = chunk.verdicts, chunk.low, chunk.handed
     quiet = verdicts.count(HANDED, low, handed) + verdicts.count(SENT, low, handed)
-    quiet += verdicts.count(REJECTED, low, handed)
+    quiet += verdicts.count(REJECTED, low, handed) + verdicts.count(LOST, low, handed)
     return quiet + verdicts.count(RETURNED, low, handed) != handed - low
 
 

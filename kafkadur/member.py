@@ -14,7 +14,7 @@ import logging
 import threading
 from bisect import bisect_left
 from collections import defaultdict, deque
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import NamedTuple, Protocol
@@ -44,11 +44,14 @@ from kafkadur.holding import Holding
 from kafkadur.key_lanes import KeyLanes
 from kafkadur.live import Behind, LiveEnd
 from kafkadur.promises import FEW, MOST, give_back, promised, surplus
+from kafkadur.reclaiming import claim, take_over
+from kafkadur.reclaiming import keep as keep_hands
 from kafkadur.serialization import RAW
 from kafkadur.turn import LaneGroup, Turn
 from kafkadur_coordinators.interface import (
     MAX_PARTITIONS,
     Attached,
+    Claim,
     Exchange,
     ExchangeReply,
     Grant,
@@ -120,7 +123,7 @@ class Levels(Protocol):
     """Raises confirmations by Redis to higher levels."""
 
     def above(
-        self, member: Member, level: AckLevel, lane: int, incarnation: int, confirmation: Confirmation
+        self, member: Member, level: AckLevel, chunk: Chunk, confirmation: Confirmation
     ) -> Confirmation:
         """A confirmation for Redis that tells `confirmation` when `level` is reached, too."""
         ...
@@ -161,6 +164,8 @@ class _Carried:
     back: list[Lease] = field(default_factory=list[Lease])
     #: who waits for its verdicts
     confirm: list[_Waiting] = field(default_factory=list[_Waiting])
+    #: chunks of which it may say verdicts
+    taken: list[Chunk] = field(default_factory=list[Chunk])
     #: how far partitions were read
     avail: list[tuple[Feed, int]] = field(default_factory=list[tuple[Feed, int]])
 
@@ -172,6 +177,8 @@ class Member:
     checkpointer: Levels | None = None
     #: whether the subscription is in the journal; set by the connection
     durable = True
+    #: chunks with what is in the application's hands, to be claimed after a loss
+    _kept: Sequence[Chunk] = ()
 
     def __init__(
         self,
@@ -365,24 +372,33 @@ class Member:
             self._touch = set(range(self.partitions)) if self.lane else set(self._home)
             self._force = True
 
-    def lose(self, reason: str) -> None:
-        """Every lease is gone: forget all; what is in the application's hands can't be settled any more."""
+    def lose(self, reason: str, *, keep: bool = False) -> None:
+        """Every lease is gone: forget all; what is in the application's hands can't be settled any more.
+
+        With `keep` that is claimed first when the member is attached again (`reclaiming.py`).
+        """
         with self.lock:
-            unknown, waiting = self._carried.confirm, self._confirm
-            burials = list(self._burials.values())
-            self._lost_hands += sum(c.verdicts.count(HANDED, c.low, c.handed) for c in self._active)
-            self.fenced_acks += self._carried.acked  # whether they arrived is not known
-            self.fenced_acks -= sum(item.acks for item in [*unknown, *waiting])  # who waits is told by itself
-            for chunk in [*self._active, *self._ready, *self._urgent]:
-                self.fenced_acks += chunk.verdicts.count(ACKED)
-                chunk.lease.lost = True
-                chunk.verdicts[:] = chunk.verdicts.translate(_FORGET)
+            taken = {id(chunk): chunk for chunk in [*self._kept, *self._carried.taken, *self._active]}
             for lease in self._leases.values():
-                lease.lost = True
+                lease.group.frozen = True  # who hands out one by one stops
+            keeps = keep and not self.keyed
+            kept, unsent = keep_hands(taken.values(), self._pending) if keeps else ([], 0)
+            stay = set(map(id, kept))
+            unknown = [item for item in self._carried.confirm if id(item.chunk) not in stay]
+            waiting = [item for item in self._confirm if id(item.chunk) not in stay]
+            again = [w for w in (*self._carried.confirm, *self._confirm) if id(w.chunk) in stay]
+            burials = {place: who for place, who in self._burials.items() if place[0] in stay}
+            gone = [who for place, who in self._burials.items() if place[0] not in stay]
+            self._forget_hands([chunk for chunk in taken.values() if id(chunk) not in stay], stay)
+            self.fenced_acks += self._carried.acked - unsent  # whether they arrived is not known
+            self.fenced_acks -= sum(item.acks for item in [*unknown, *waiting])  # who waits is told by itself
+            for lease in self._leases.values():
+                lease.lost = lease.lost or not any(chunk.lease is lease for chunk in kept)
             followed = list(self._feeds)
             was_active = self._standing is not Standing.STANDBY
             self.losses += 1
             self._reset()
+            self._kept, self._confirm, self._burials = kept, again, burials
             self._note(self._live.leave())
             if was_active:
                 self._note_standing(active=False)
@@ -390,7 +406,7 @@ class Member:
                 for partition in followed:
                     self.reading.unfollow(partition)
         self.teller.tell()
-        for confirmation in [*burials, *(item.confirmation for item in waiting)]:
+        for confirmation in [*gone, *(item.confirmation for item in waiting)]:
             confirmation.resolve(self._fenced(reason))
         for item in unknown:
             item.confirmation.resolve(
@@ -402,6 +418,75 @@ class Member:
                 )
             )
         self.on_ready()
+
+    def _forget_hands(self, chunks: Iterable[Chunk], stay: Collection[int]) -> None:
+        """These chunks are lost, and what was not handed out, but of those that `stay` (ids)."""
+        for chunk in [*chunks, *(c for c in (*self._ready, *self._urgent) if id(c) not in stay)]:
+            self._lost_hands += chunk.verdicts.count(HANDED, chunk.low, chunk.handed)
+            self.fenced_acks += chunk.verdicts.count(ACKED)
+            chunk.lease.lost = True
+            chunk.verdicts[:] = chunk.verdicts.translate(_FORGET)
+
+    def claims(self) -> dict[int, list[tuple[Chunk, Claim]]]:
+        """What is to be claimed before the first exchange of a new incarnation, by partition: 16 at most."""
+        found: dict[int, list[tuple[Chunk, Claim]]] = {}
+        with self.lock:
+            for chunk in self._kept:
+                if len(found) < MAX_PARTITIONS or chunk.lease.partition in found:
+                    found.setdefault(chunk.lease.partition, []).append((chunk, claim(chunk)))
+        return found
+
+    def reclaimed(self, granted: Iterable[tuple[Chunk, int, Sequence[int]]]) -> None:
+        """Claims were answered: of each chunk the token of its new lease (0: none), and what that holds."""
+        gone: list[_Waiting] = []
+        buried: list[Confirmation] = []
+        with self.lock:
+            for chunk, token, held in granted:
+                lost = self._take_over(chunk, token, held)
+                if lost:
+                    gone += [item for item in self._confirm if item.chunk is chunk]
+                    self._confirm = [item for item in self._confirm if item.chunk is not chunk]
+                    buried += [
+                        self._burials.pop(place)
+                        for place in list(self._burials)
+                        if place[0] == id(chunk) and chunk.verdicts[place[1]] == LOST
+                    ]
+                self._kept = [other for other in self._kept if other is not chunk]
+            self._recount()
+            self._force = True
+        for confirmation in [*buried, *(item.confirmation for item in gone)]:
+            confirmation.resolve(self._fenced("its lease was not granted again"))
+        self.on_ready()
+
+    def _take_over(self, chunk: Chunk, token: int, held: Sequence[int]) -> bool:
+        """One claim was answered; returns whether something of it is lost."""
+        old = chunk.lease
+        lease = Lease(
+            token=token,
+            incarnation=self.incarnation,
+            partition=old.partition,
+            start=held[0] if held else old.start,
+            end=held[-1] if held else old.start,
+            attempts=old.attempts,
+            redelivered=old.redelivered,
+            lane=False,
+            group=self._group(old.partition),
+            seen=old.seen,
+            stretch=held,
+        )
+        hands, acks = take_over(chunk, lease)
+        self._lost_hands += hands
+        self.fenced_acks += acks
+        if token == 0:
+            lease.lost = True
+            return True
+        self._leases[token] = lease
+        self._have = max(self._have, token)
+        self._active.append(chunk)
+        lease.group.turn.hand_out(chunk.verdicts.count(HANDED))
+        if self.holding is not None:
+            self.holding.hand_out(chunk, chunk.low, chunk.handed)
+        return hands + acks > 0 or chunk.verdicts.count(LOST) > 0
 
     def fail(self, error: KafkadurError) -> None:
         """The member cannot go on; the application is told at its next call."""
@@ -1308,11 +1393,11 @@ class Member:
             )
         return chosen
 
-    def above(self, level: AckLevel, lane: int, incarnation: int, confirmation: Confirmation) -> Confirmation:
+    def above(self, level: AckLevel, chunk: Chunk, confirmation: Confirmation) -> Confirmation:
         """What to `confirm` with, so that `confirmation` is told when `level` is reached."""
         if self.checkpointer is None:
             return confirmation
-        return self.checkpointer.above(self, level, lane, incarnation, confirmation)
+        return self.checkpointer.above(self, level, chunk, confirmation)
 
     def take_settled(self) -> set[int]:
         """Partitions, or lanes of keys, on which verdicts were confirmed since this was asked last."""
@@ -1771,6 +1856,7 @@ class Member:
                 harvest.take(chunk)
             if chunk.low < len(chunk.messages):
                 remaining.append(chunk)
+        self._carried.taken = [chunk for chunk in self._active if chunk.lease.partition in partitions]
         self._active = remaining
         hands = [(held(chunk), chunk.weight) for chunk in remaining]
         self._in_hands = sum(count for count, _ in hands)
@@ -2119,6 +2205,7 @@ class Member:
         """Acknowledgements without waiting that were refused, or never answered."""
         with self.lock:
             waiting = sum(chunk.verdicts.count(ACKED) for chunk in self._active)
+            waiting += sum(chunk.verdicts.count(ACKED) for chunk in self._kept)
             return self.fenced_acks + waiting + self._carried.acked
 
     def held_partitions(self) -> list[int]:

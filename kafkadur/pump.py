@@ -207,7 +207,9 @@ class Pump:
             self._served.remove(served)
             self._end(served)
             self._presence.forget(served.membership.subscription.address.channel(served.session.member))
-        return member.unconfirmed_acks()
+        unconfirmed = member.unconfirmed_acks()
+        member.lose("it was closed")  # whoever still waits is told
+        return unconfirmed
 
     def _end(self, served: Served) -> None:
         """A non-durable subscription ends with its last member."""
@@ -263,11 +265,13 @@ class Pump:
 
     def _exchange(self, served: Served) -> None:
         member = served.member
-        exchange = member.build(self._monotonic())
-        if exchange is None:
-            return
         sent_at = self._monotonic()
         try:
+            self._reclaim(served)
+            exchange = member.build(self._monotonic())
+            if exchange is None:
+                return
+            sent_at = self._monotonic()
             self._probe(Stage.SEND)
             reply = served.session.exchange(exchange)
             self._probe(Stage.ANSWERED)
@@ -284,6 +288,18 @@ class Pump:
             _log.warning("%s: Redis answers again", member.display)
             served.trouble = ""
         member.apply(reply, sent_at)
+
+    @staticmethod
+    def _reclaim(served: Served) -> None:
+        """Claim what the application still has in hands of an earlier incarnation."""
+        member = served.member
+        while claims := member.claims():
+            granted = served.session.reclaim({p: [one for _, one in some] for p, some in claims.items()})
+            member.reclaimed(
+                (chunk, token, held)
+                for partition, some in claims.items()
+                for (chunk, _), (token, held) in zip(some, granted[partition], strict=True)
+            )
 
     def _trouble(self, served: Served, error: KafkadurError) -> None:
         served.retry_at = self._monotonic() + _RETRY
@@ -305,7 +321,7 @@ class Pump:
             )
             return
         _log.warning("%s: %s; attaching again", member.display, refusal.code)
-        member.lose(f"the coordinator answered {refusal.code}")
+        member.lose(f"the coordinator answered {refusal.code}", keep=refusal.code in (*_LOST, "INCARNATION"))
         try:
             if refusal.code in _LOST and len(self._served) > 1:  # all of them at once, as they were lost
                 self._lifecycle.rebuild({each.request.key for each in self._served})

@@ -79,6 +79,17 @@ class PartitionReport(NamedTuple):
     ahead: int = 0
 
 
+class Claim(NamedTuple):
+    """What a member still has in hands of a lease of an earlier incarnation."""
+
+    incarnation: int
+    token: int
+    #: attempts that were counted before it, twice, and 1 if it may have been delivered before
+    marks: int
+    #: start, end, start, end, ...
+    held: Sequence[int]
+
+
 class Exchange(NamedTuple):
     """One exchange of a member, from its side. A repeat of it is the same value again."""
 

@@ -7,7 +7,7 @@ broken connection leaves. The rules are in `lua/`; who attaches and why is decid
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NoReturn, cast
 
@@ -33,6 +33,7 @@ from kafkadur_coordinators import scripts
 from kafkadur_coordinators.interface import (
     UNRANKED,
     Attached,
+    Claim,
     Exchange,
     ExchangeReply,
     Grant,
@@ -570,6 +571,20 @@ class MemberSession:
             paused=bool(reply[16]),
             expiry_ms=reply[17] if reply[17] >= 0 else None,
         )
+
+    def reclaim(self, claims: Mapping[int, Sequence[Claim]]) -> dict[int, list[tuple[int, Sequence[int]]]]:
+        """Claim what is still in hands of an earlier incarnation, by partition (at most 16).
+
+        For each claim: the token of its new lease, 0 if there is none, and the pairs start, end, ... that it
+        holds. Raises `Refusal` (FENCED, INVALID, and the common codes).
+        """
+        keys = list(self._fixed)
+        for partition in claims:
+            keys += self._partition_keys(partition)
+        request = [*self._common(), self.attachment, [[p, list(some)] for p, some in claims.items()]]
+        reply = self._coordinator.call("reclaim", keys, request)
+        found = zip(claims, reply[4], strict=True)
+        return {partition: [(token, held) for token, held in granted] for partition, granted in found}
 
     def detach(self, partitions: Sequence[int]) -> None:
         """Leave in order; what is still held goes back uncounted, at once on these (at most 16)."""

@@ -57,11 +57,7 @@ _BREAKER_EVENTS = {
 async def _confirm(chunk: Chunk, acks: int = 0, level: AckLevel = "redis") -> None:
     confirmed = Confirmed()
     member = chunk.member
-    waiting = (
-        confirmed
-        if level == "redis"
-        else member.above(level, chunk.lease.partition, chunk.lease.incarnation, confirmed)
-    )
+    waiting = confirmed if level == "redis" else member.above(level, chunk, confirmed)
     member.confirm(chunk, waiting, acks)
     member.nudge()
     await confirmed.wait()

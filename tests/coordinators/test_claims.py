@@ -22,7 +22,7 @@ from kafkadur_coordinators.redis_coordinator import MemberSession, RedisCoordina
 from kafkadur_sharing.decisions import Request
 from kafkadur_sharing.definition import Definition, SubscriptionType
 from kafkadur_sharing.errors import CoordinatorUnavailable, SubscriptionActive, TopicChanged
-from tests.coordinators.test_lifecycle import Party, produce, wipe
+from tests.coordinators.party import Party, produce, wipe
 from tests.coordinators.world import (
     SESSION_MS,
     TOPIC_ID,

@@ -65,19 +65,6 @@ end
 if ctx.next_expiry == 0 or me.expiry < ctx.next_expiry then
   ctx.next_expiry = me.expiry
 end
-if #ctx.awaited > 0 then -- when all who were attached before a restart are back, nobody needs to wait for them
-  local rest = {}
-  for _, id in ipairs(ctx.awaited) do
-    if id ~= me.id then
-      rest[#rest + 1] = id
-    end
-  end
-  ctx.awaited = rest
-  ctx.awaited_changed = true
-  if #rest == 0 then
-    ctx.grace = 0
-  end
-end
 wake_all(ctx)
 save_members(ctx)
 send_wakes(ctx)

@@ -220,6 +220,22 @@ local function keeping(ctx, me, pt)
   return 1
 end
 
+--- The member is back after a restart, and has claimed what it wanted (reclaim-6+3): when all who were attached
+--- are, nobody need wait for them any more.
+local function note_back(ctx, me)
+  local rest = {}
+  for _, id in ipairs(ctx.awaited) do
+    if id ~= me.id then
+      rest[#rest + 1] = id
+    end
+  end
+  ctx.awaited, ctx.awaited_changed = rest, true
+  if #rest == 0 then
+    ctx.grace = 0
+    wake_all(ctx)
+  end
+end
+
 local request = cmsgpack.unpack(ARGV[1])
 local ctx, code = open(request)
 if code ~= 'OK' then
@@ -258,6 +274,9 @@ if request[6] > me.exchange then
   me.credit = math.max(request[7] - unseen(ctx, me, request[8]), 0)
   me.silent = 0
   touch_member(ctx, me)
+  if #ctx.awaited > 0 then
+    note_back(ctx, me)
+  end
   if not lane and not kept then
     set_hungry(me)
   end

@@ -1,5 +1,6 @@
 --- The server restarted and kept its data: a new incarnation. Settled offsets stay; every lease has ended
---- uncleanly; no lease is granted until all who were attached have attached again, or the longest session is over:
+--- and nothing is counted for it; what members still have in hands they claim (reclaim-6+3). No fresh lease is granted
+--- until all who were attached are back and have made an exchange, or the longest session is over:
 --- also who seems to hold nothing, because what was granted last may not have been kept.
 -- KEYS     see include/context.lua
 -- ARGV[1]  6 token of the rebuild  7 incarnation (offset of its journal record)
@@ -29,7 +30,7 @@ ctx.ranks = {}
 for _, id in ipairs(ids) do
   local m = load_member(ctx, id)
   if m then
-    remove_member(ctx, m, false)
+    remove_member(ctx, m, true) -- no attempt is counted: it was not their fault
   end
 end
 ctx.ranks, ctx.ranks_changed = {}, true
@@ -39,6 +40,6 @@ ctx.grace = #waiting > 0 and ctx.now + ctx.session_ttl or 0
 redis.call('DEL', KEYS[4], KEYS[5])
 redis.call('HSET', KEYS[1], 'server', ctx.server, 'incarnation', text(ctx.incarnation), 'recovered', text(ctx.incarnation),
   'quiet', text(ctx.now + ctx.session_ttl))
-redis.call('HDEL', KEYS[1], 'rebuild', 'rebuild_until', 'rebuild_server')
+redis.call('HDEL', KEYS[1], 'rebuild', 'rebuild_until', 'rebuild_server', 'claims')
 close(ctx)
 return head(ctx, 'OK')

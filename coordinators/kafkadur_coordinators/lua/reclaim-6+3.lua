@@ -1,0 +1,164 @@
+--- A member that is attached again after a loss claims what its application still has in its hands: offsets of leases
+--- of an earlier incarnation. While no lease is granted (grace) they become leases of this one, so that they need not be
+--- delivered again. Who had the higher token of an offset, or of a lane, has it.
+-- KEYS     see include/context.lua; three keys for each partition in ARGV[1][7], at most 16
+-- ARGV[1]  6 number of the attachment (attach-6)
+--          7 partitions { partition, claims }, each claim { incarnation, token, marks, { start, end, start, end, ... } }
+-- Reply    head, 5 for each partition: for each claim { token (0: nothing of it), { start, end, ... } }
+-- Codes    OK; FENCED: the member is not attached (any more); INVALID; MISSING; and those of context.lua
+-- Cost     the claimed runs, and for each claim all leases, of which there are few: only claimed ones
+--- @include "context"
+--- @include "bits"
+--- @include "redelivery"
+--- @include "runs"
+--- @include "members"
+--- @include "partition"
+--- @include "serve"
+local MOST_OFFSET = 2 ^ 48
+
+--- Are the pairs of a claim ranges, in order?
+local function in_order(pairs_)
+  local last = 0
+  for i = 1, #pairs_, 2 do
+    local s, e = pairs_[i], pairs_[i + 1]
+    if not e or s < last or e <= s or e > MOST_OFFSET then
+      return false
+    end
+    last = e
+  end
+  return #pairs_ > 0
+end
+
+--- Was `other` granted before `claim`?
+local function is_below(other, claim)
+  return other[1] < claim[1] or other[1] == claim[1] and other[2] < claim[2]
+end
+
+--- What others claimed: token -> { incarnation, token, member, partition }
+local function claimed_by_others(ctx, me)
+  local packed = redis.call('HGET', KEYS[1], 'claims')
+  local all, others = packed and cmsgpack.unpack(packed) or {}, {}
+  for _, claim in ipairs(all) do
+    local l = load_lease(ctx, claim[1])
+    if l and l.member ~= me.id then
+      others[#others + 1] = { claim[2], claim[3], l }
+    end
+  end
+  return others, all
+end
+
+--- A lane has one holder: whoever had the highest token of it. Ends what others had claimed of it; nil if it is not `me`.
+local function takes_lane(ctx, me, pt, claim, others)
+  local apart = is_keyed(ctx) or has_own_turns(ctx)
+  if not apart and not is_lane(ctx) then
+    return true
+  end
+  for _, other in ipairs(others) do
+    if (not apart or other[3].p == pt.p) and not is_below(other, claim) then
+      return nil
+    end
+  end
+  for _, other in ipairs(others) do
+    local l = load_lease(ctx, other[3].token)
+    if l and l.p == pt.p then
+      end_lease(ctx, pt, l, 1)
+    elseif l and not apart then
+      ctx.orphans[#ctx.orphans + 1] = { l.token, 1, l.p }
+      ctx.orphans_changed = true
+      local m = load_member(ctx, l.member)
+      if m and drop_token(m, l.token) then
+        touch_member(ctx, m)
+      end
+    end
+  end
+  if apart then
+    pt.keeper = me.id
+  else
+    ctx.holder, ctx.holder_changed = me.id, true
+  end
+  return true
+end
+
+--- Claims one lease; returns its new token and what it holds.
+local function reclaim(ctx, me, pt, claim, others)
+  if #me.tokens >= MAX_LEASES or not takes_lane(ctx, me, pt, claim, others) then
+    return 0, {}
+  end
+  local pairs_ = claim[4]
+  local s, e = pairs_[1], pairs_[#pairs_]
+  if e > pt.next then -- what this state never heard of was granted, too: it is not settled, and may have been delivered
+    local from = pt.next
+    pt.next, pt.avail = e, math.max(pt.avail, e)
+    set_aside(pt, from, e, 1, 0, 0)
+  end
+  local token, count = ctx.token + 1, 0
+  local function to_me()
+    return claim[3], 0, token
+  end
+  for i = 1, #pairs_, 2 do
+    count = count + run_change(pt, pairs_[i], pairs_[i + 1], 0, to_me)
+    for _, other in ipairs(others) do
+      if is_below(other, claim) and other[3].p == pt.p then
+        count = count + run_change(pt, pairs_[i], pairs_[i + 1], other[3].token, to_me)
+      end
+    end
+  end
+  if count == 0 then
+    return 0, {}
+  end
+  ctx.token = token
+  save_lease({
+    token = token, p = pt.p, s = s, e = e, member = me.id, marks = claim[3], kind = 'runs', records = count, seen = pt.seen,
+    alone = 0, due = 0,
+  })
+  me.tokens[#me.tokens + 1] = token
+  touch_member(ctx, me)
+  return token, (stretch_of(pt, s, e, token))
+end
+
+local request = cmsgpack.unpack(ARGV[1])
+local ctx, code = open(request)
+if code ~= 'OK' then
+  return head(ctx, code)
+end
+local me = load_member(ctx, request[5])
+if not me or me.n ~= request[6] then
+  return head(ctx, 'FENCED')
+end
+local parts, touched = request[7], {}
+for i, part in ipairs(parts) do
+  touched[i] = load_partition(ctx, part[1], 7 + (i - 1) * 3)
+  if not touched[i] then
+    return head(ctx, 'MISSING')
+  end
+  for _, claim in ipairs(part[2]) do
+    if not in_order(claim[4]) then
+      return head(ctx, 'INVALID')
+    end
+  end
+end
+
+local granted = {}
+local others, all = claimed_by_others(ctx, me)
+for i, pt in ipairs(touched) do
+  granted[i] = {}
+  adopt_orphans(ctx, pt)
+  for j, claim in ipairs(parts[i][2]) do
+    local token, held = 0, {}
+    if ctx.now < ctx.grace then -- else somebody may have been granted them
+      token, held = reclaim(ctx, me, pt, claim, others)
+    end
+    granted[i][j] = { token, held }
+    if token > 0 then
+      all[#all + 1] = { token, claim[1], claim[2] }
+    end
+  end
+  save_partition(pt)
+end
+redis.call('HSET', KEYS[1], 'claims', cmsgpack.pack(all))
+save_members(ctx)
+send_wakes(ctx)
+close(ctx)
+local reply = head(ctx, 'OK')
+reply[5] = granted
+return reply
