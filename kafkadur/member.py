@@ -390,7 +390,8 @@ class Member:
             burials = {place: who for place, who in self._burials.items() if place[0] in stay}
             gone = [who for place, who in self._burials.items() if place[0] not in stay]
             self._forget_hands([chunk for chunk in taken.values() if id(chunk) not in stay], stay)
-            self.fenced_acks += self._carried.acked - unsent  # whether they arrived is not known
+            # whether they arrived is not known; dead letters may be among those that are said again
+            self.fenced_acks += max(self._carried.acked - unsent, 0)
             self.fenced_acks -= sum(item.acks for item in [*unknown, *waiting])  # who waits is told by itself
             for lease in self._leases.values():
                 lease.lost = lease.lost or not any(chunk.lease is lease for chunk in kept)

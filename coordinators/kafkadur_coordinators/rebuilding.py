@@ -14,6 +14,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
+from functools import cached_property
 from typing import NamedTuple
 
 from kafkadur_coordinators import recoveries
@@ -74,15 +75,15 @@ class _Lost:
     #: how each lane will stand, as far as that is known before anybody is attached
     places: dict[int, Place] = field(default_factory=dict[int, Place])
 
-    @property
+    @cached_property
     def definition(self) -> Definition:
-        """What is in force."""
+        """What is in force; asked for when `found` is known."""
         record = None if self.found is None else self.found.change.definition
         return Definition.from_record(record or {})
 
-    @property
+    @cached_property
     def origin(self) -> Origin:
-        """What its checkpoints are of."""
+        """What its checkpoints are of; asked for when `found` is known."""
         found = self.found
         if found is None or deleted(found):
             return Origin("", 0, "")
@@ -293,12 +294,8 @@ class Rebuilder:
                 partitions=recoveries.may_come_again(item.places, item.definition.lanes),
             )
             reports.append((item.shard, recoveries.key_of(item.key.tag), recoveries.encode(recovery)))
-            _log.warning(
-                "subscription %s was recovered (%s): %d offsets may come again",
-                item.key,
-                item.cause.value,
-                recovery.offsets,
-            )
+            said = "subscription %s was recovered (%s): %d offsets may come again"
+            _log.info(said, item.key, item.cause.value, recovery.offsets)
         try:
             self._journal.append(reports)
         except KafkadurError as error:

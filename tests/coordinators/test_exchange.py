@@ -677,6 +677,6 @@ def test_every_script_names_its_keys_in_its_file_name() -> None:
     kept = {
         name: (scripts.load(name).fixed_keys, scripts.load(name).partition_keys) for name in scripts.names()
     }
-    with_partitions = {"exchange", "detach", "inspect", "partitions"}
+    with_partitions = {"exchange", "detach", "inspect", "partitions", "reclaim"}
     assert kept == {name: (6, 3 if name in with_partitions else 0) for name in kept}
     assert with_partitions < set(kept)
