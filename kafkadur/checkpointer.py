@@ -22,11 +22,11 @@ from typing import NamedTuple, Protocol
 from kafkadur.delivery import Chunk
 from kafkadur.member import Confirmation
 from kafkadur_coordinators import checkpoints
-from kafkadur_coordinators.changes import state_of
-from kafkadur_coordinators.checkpoints import Origin
+from kafkadur_coordinators.checkpoints import WRITER_MS
 from kafkadur_coordinators.interface import MAX_PARTITIONS, Inspection
 from kafkadur_coordinators.journal import Journal, Record
 from kafkadur_coordinators.lifecycle import Subscription
+from kafkadur_coordinators.origins import Origin, state_of
 from kafkadur_coordinators.places import place_of
 from kafkadur_coordinators.redis_coordinator import Call, RedisCoordinator, inspection
 from kafkadur_sharing.definition import AckLevel
@@ -132,6 +132,7 @@ class Checkpointer:
         patience: float,
         beacon: str,
         monotonic: Callable[[], float] = time.monotonic,
+        clock: Callable[[], float] = time.time,
     ) -> None:
         """`coordinator` and `journal` make clients of this thread's own, at their first use.
 
@@ -147,7 +148,11 @@ class Checkpointer:
         self._patience = patience
         self._beacon = beacon
         self._monotonic = monotonic
+        self._clock = clock
         self._writer = uuid.uuid4().hex[:12]
+        #: from then on it writes under other keys (monotonic seconds), and looks for old ones in these shards
+        self._renew_at = monotonic() + WRITER_MS / 1000
+        self._shards: set[int] = set()
         self._lock = threading.Lock()
         self._bell = threading.Event()
         self._entries: dict[int, _Entry] = {}
@@ -243,6 +248,7 @@ class Checkpointer:
         for entry in entries:
             if entry.subscription.key.durable:
                 entry.dirty |= entry.member.take_settled()
+        self._renew(now)
         self._replicate(entries)
         self._write(entries, due=due)
         with self._lock:
@@ -250,6 +256,17 @@ class Checkpointer:
                 del self._entries[id(entry.member)]
             if any(entry.waiting for entry in self._entries.values()):  # not reached yet: soon again
                 self._next = min(self._next, self._monotonic() + _RETRY)
+
+    def _renew(self, now: float) -> None:
+        """Write under other keys from time to time, so that old ones can be removed (`superseded`)."""
+        if now < self._renew_at:
+            return
+        self._renew_at = now + WRITER_MS / 1000
+        self._writer = uuid.uuid4().hex[:12]
+        shards, self._shards = self._shards, set()
+        if shards:
+            count = self._kafka().collect(shards, round(self._clock() * 1000))
+            _log.info("removed %d old checkpoints", count)
 
     # -- replicated
 
@@ -301,6 +318,7 @@ class Checkpointer:
             incarnation = of.pop() if len(of) == 1 and seen.issuperset(some) else 0
             written.append(_Written(entry, incarnation, len(records)))
         offsets = journal.append(records)
+        self._shards.update(shard for shard, _, _ in records)
         void = self._void(journal, written, records, offsets, [waiting for _, _, waiting in wanted])
         for (entry, some, waiting), one in zip(wanted, written, strict=True):
             entry.dirty.difference_update(some)

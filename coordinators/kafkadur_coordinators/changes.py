@@ -15,6 +15,7 @@ from typing import Any
 
 from kafkadur_coordinators.interface import MAX_PARTITIONS, Known, PartitionView
 from kafkadur_coordinators.journal import Journal
+from kafkadur_coordinators.origins import state_of
 from kafkadur_coordinators.places import Place, earliest, join, moved_from, packed, place_of
 from kafkadur_coordinators.records import Change, Entry, InForce, in_force, last_incarnation
 from kafkadur_coordinators.redis_coordinator import Call, RedisCoordinator, SubscriptionAddress
@@ -426,11 +427,6 @@ def state_in_force(known: Known) -> str:
     """What names the state of the partitions of what is in force."""
     content = json.loads(known.definition)
     return state_of(content["topic_id"], Definition.from_record(content["definition"]).lanes)
-
-
-def state_of(topic_id: str, lanes: int) -> str:
-    """What names the state of a topic's partitions: it lies elsewhere where they have lanes of keys."""
-    return topic_id if lanes == 1 else f"{topic_id}~{lanes}"
 
 
 def with_lanes(definition: Definition, partitions: int) -> Definition:

@@ -9,12 +9,14 @@ from __future__ import annotations
 
 import struct
 import zlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
+from functools import reduce
 from typing import Any, NamedTuple, cast
 
 import msgpack
 
-from kafkadur_coordinators.places import Place, Waiting, unite
+from kafkadur_coordinators.origins import Origin
+from kafkadur_coordinators.places import Place, Waiting, covers, unite
 
 #: Beginning of the keys of all checkpoints.
 KEY_PREFIX = b"settled/"
@@ -22,6 +24,9 @@ KEY_PREFIX = b"settled/"
 FORMAT = 1
 #: Largest body, bytes: what is beyond it is left out, which makes the checkpoint smaller, not wrong.
 LARGEST_BODY = 512 * 1024
+#: How long a writer writes under the same keys, ms, and how long an old checkpoint is kept at least.
+WRITER_MS = 30 * 60 * 1000
+KEPT_MS = 2 * WRITER_MS
 #: Magic, version of the head, floor, checksum of these.
 _HEAD = struct.Struct(">2sBQI")
 _MAGIC, _HEAD_VERSION = b"KC", 1
@@ -30,23 +35,16 @@ _KEY_PARTS = 5
 _MOST = 2**48
 
 
-class Origin(NamedTuple):
-    """Of what a checkpoint is."""
-
-    #: the subscription's id
-    id: str
-    #: rises when the subscription is moved: what was settled before says nothing then
-    epoch: int
-    #: names the topic's id and its number of lanes (`changes.state_of`)
-    state: str
-
-
 class Checkpoint(NamedTuple):
     """Where one partition, or lane of keys, stood."""
 
     origin: Origin
     lane: int
     place: Place
+    #: key of the record
+    key: bytes = b""
+    #: when Kafka got the record, ms since 1970
+    written: int = 0
 
 
 def key_of(origin: Origin, lane: int, writer: str) -> bytes:
@@ -83,8 +81,8 @@ def _shortened(place: Place) -> Place:
     return Place(next=kept[-1].end, seen=max(place.seen, place.next), waiting=kept)
 
 
-def decode(key: bytes, value: bytes) -> Checkpoint | None:
-    """Read a record; None if it says nothing that can be used.
+def decode(key: bytes, value: bytes, written: int = 0) -> Checkpoint | None:
+    """Read a record that was `written` then (ms since 1970); None if it says nothing that can be used.
 
     A body that is damaged or of a format this version does not know leaves the floor.
     """
@@ -99,7 +97,7 @@ def decode(key: bytes, value: bytes) -> Checkpoint | None:
     if magic != _MAGIC or version != _HEAD_VERSION or zlib.crc32(value[:end]) != checksum or floor > _MOST:
         return None
     place = _place(value[_HEAD.size :]) or Place(next=floor)
-    return Checkpoint(origin, number, place)
+    return Checkpoint(origin, number, place, key, written)
 
 
 def _place(sealed: bytes) -> Place | None:
@@ -129,7 +127,27 @@ def _place(sealed: bytes) -> Place | None:
 def united(checkpoints: Iterable[Checkpoint], origin: Origin) -> Mapping[int, Place]:
     """What all checkpoints of one origin say together: where each of its lanes stands at least."""
     places: dict[int, Place] = {}
-    for found, lane, place in checkpoints:
+    for found, lane, place, _, _ in checkpoints:
         if found == origin:
             places[lane] = unite(places[lane], place) if lane in places else place
     return places
+
+
+def superseded(checkpoints: Iterable[Checkpoint], in_use: Collection[Origin], now: int) -> list[bytes]:
+    """Keys of old checkpoints that say nothing more: of what is not `in_use`, or what others say, too.
+
+    `now` in ms since 1970. Only what is older than `KEPT_MS` goes: no writer uses a key for that long, so
+    none can write under it while it is removed.
+    """
+    lanes: dict[tuple[Origin, int], list[Checkpoint]] = {}
+    for checkpoint in checkpoints:
+        lanes.setdefault((checkpoint.origin, checkpoint.lane), []).append(checkpoint)
+    gone: list[bytes] = []
+    for (origin, _), some in lanes.items():
+        left = sorted(some, key=lambda item: item.written)
+        for item in [item for item in left if item.written < now - KEPT_MS]:
+            others = [other.place for other in left if other is not item]
+            if origin not in in_use or (others and covers(reduce(unite, others), item.place)):
+                left.remove(item)
+                gone.append(item.key)
+    return gone

@@ -17,14 +17,26 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Produ
 from confluent_kafka.admin import AdminClient, ConfigResource, NewTopic, ResourceType
 
 from kafkadur_coordinators import checkpoints, records, recoveries
+from kafkadur_coordinators.checkpoints import superseded
 from kafkadur_coordinators.client_log import client_log
-from kafkadur_coordinators.records import Change, Entry
+from kafkadur_coordinators.origins import origin_of
+from kafkadur_coordinators.records import Change, Entry, by_tag, in_force
 from kafkadur_sharing.errors import CoordinatorRefused, StateLost
 
 #: Keys of records.
 _SHARDS, _CHANGE, _INCARNATION = b"shards", b"change/", b"incarnation/"
-#: A record as it was read: offset, key, value.
-_Found = tuple[int, bytes, bytes | None]
+
+
+class _Found(NamedTuple):
+    """A record as it was read."""
+
+    offset: int
+    key: bytes
+    value: bytes | None
+    #: ms since 1970
+    written: int
+
+
 #: Partitions of a new journal.
 DEFAULT_SHARDS = 64
 _TOPIC_CONFIG = {
@@ -34,6 +46,7 @@ _TOPIC_CONFIG = {
     "min.cleanable.dirty.ratio": "0.1",
     "max.message.bytes": str(1024 * 1024),
     "unclean.leader.election.enable": "false",
+    "message.timestamp.type": "LogAppendTime",
 }
 
 
@@ -177,7 +190,7 @@ class Journal:
             )
 
     def _check_count(self, count: int) -> None:
-        for _, key, value in self._scan([0])[0]:
+        for _, key, value, _ in self._scan([0])[0]:
             if key == _SHARDS and value is not None and int(value) != count:
                 raise CoordinatorRefused(
                     "Partitions were added to the journal topic: subscriptions would not be found any more.",
@@ -232,6 +245,16 @@ class Journal:
             shard: Shard(_entries(found), _checkpoints(found), _recoveries(found))
             for shard, found in self._scan(range(count) if shards is None else shards).items()
         }
+
+    def collect(self, shards: Iterable[int], now: int) -> int:
+        """Remove checkpoints of these shards that say nothing more; how many. `now`: ms since 1970."""
+        gone: list[Record] = []
+        for number, shard in self.read_shards(shards).items():
+            forces = (in_force(entries, tag, number) for tag, entries in by_tag(shard.entries).items())
+            in_use = {origin_of(found) for found in forces if found is not None}
+            gone += [(number, key, None) for key in superseded(shard.checkpoints, in_use, now)]
+        self._append(gone)
+        return len(gone)
 
     # -- confirming
 
@@ -356,9 +379,8 @@ class Journal:
                     if error is None:
                         offset, key, value = message.offset(), message.key(), message.value()
                         if offset is not None and key is not None:
-                            found[shard].append(
-                                (offset, _bytes(key), None if value is None else _bytes(value))
-                            )
+                            content = None if value is None else _bytes(value)
+                            found[shard].append(_Found(offset, _bytes(key), content, message.timestamp()[1]))
                     elif error.code() == KafkaError._PARTITION_EOF:  # noqa: SLF001 - the library's name for it
                         left.discard(shard)
                     elif not error.retriable():
@@ -379,32 +401,25 @@ class Journal:
 def _entries(found: Iterable[_Found]) -> list[Entry]:
     decoded = (
         records.decode(offset, value)
-        for offset, key, value in found
+        for offset, key, value, _ in found
         if value is not None and key.startswith((_CHANGE, _INCARNATION))
     )
     return [entry for entry in decoded if entry is not None]
 
 
-def _last(found: Iterable[_Found], prefix: bytes) -> dict[bytes, bytes | None]:
-    """The last value of each of these keys."""
-    return {key: value for _, key, value in found if key.startswith(prefix)}
+def _last(found: Iterable[_Found], prefix: bytes) -> Iterable[tuple[bytes, bytes, int]]:
+    """Key, value and time of the last record of each of these keys."""
+    last = {record.key: record for record in found if record.key.startswith(prefix)}
+    return ((item.key, item.value, item.written) for item in last.values() if item.value is not None)
 
 
 def _checkpoints(found: Iterable[_Found]) -> list[checkpoints.Checkpoint]:
-    decoded = (
-        checkpoints.decode(key, value)
-        for key, value in _last(found, checkpoints.KEY_PREFIX).items()
-        if value is not None
-    )
+    decoded = (checkpoints.decode(*record) for record in _last(found, checkpoints.KEY_PREFIX))
     return [checkpoint for checkpoint in decoded if checkpoint is not None]
 
 
 def _recoveries(found: Iterable[_Found]) -> list[recoveries.Recovery]:
-    decoded = (
-        recoveries.decode(value)
-        for value in _last(found, recoveries.KEY_PREFIX).values()
-        if value is not None
-    )
+    decoded = (recoveries.decode(value) for _, value, _ in _last(found, recoveries.KEY_PREFIX))
     return [recovery for recovery in decoded if recovery is not None]
 
 

@@ -18,12 +18,13 @@ from functools import cached_property
 from typing import NamedTuple
 
 from kafkadur_coordinators import recoveries
-from kafkadur_coordinators.changes import CHANGE_MS, Changes, deleted, key_record, state_of
-from kafkadur_coordinators.checkpoints import Checkpoint, Origin, united
+from kafkadur_coordinators.changes import CHANGE_MS, Changes, deleted, key_record
+from kafkadur_coordinators.checkpoints import Checkpoint, united
 from kafkadur_coordinators.interface import MAX_PARTITIONS
 from kafkadur_coordinators.journal import Journal, Record
+from kafkadur_coordinators.origins import Origin, origin_of
 from kafkadur_coordinators.places import Place, covers, place_of, unite
-from kafkadur_coordinators.records import Entry, InForce, in_force
+from kafkadur_coordinators.records import InForce, by_tag, in_force
 from kafkadur_coordinators.recoveries import Cause, Recovery
 from kafkadur_coordinators.redis_coordinator import Call, RedisCoordinator, Refusal, inspection
 from kafkadur_coordinators.topics import TopicInfo, Topics, floor_metadata
@@ -84,10 +85,7 @@ class _Lost:
     @cached_property
     def origin(self) -> Origin:
         """What its checkpoints are of; asked for when `found` is known."""
-        found = self.found
-        if found is None or deleted(found):
-            return Origin("", 0, "")
-        return Origin(found.id, found.change.epoch, state_of(found.change.topic_id, self.definition.lanes))
+        return Origin("", 0, "") if self.found is None else origin_of(self.found)
 
 
 class _Seen:
@@ -146,7 +144,7 @@ class Rebuilder:
             tags[item.shard].append(item.key.tag)
         incarnations = self._journal.append_incarnations(token, tags)
         shards = {
-            number: (shard, _by_tag(shard.entries), _by_id(shard.checkpoints))
+            number: (shard, by_tag(shard.entries), _by_id(shard.checkpoints))
             for number, shard in self._journal.read_shards(tags).items()
         }
         seen = _Seen(self._topics)
@@ -300,19 +298,6 @@ class Rebuilder:
             self._journal.append(reports)
         except KafkadurError as error:
             _log.warning("the report of the recovery could not be written: %s", error)
-
-
-def _by_tag(entries: Iterable[Entry]) -> dict[str, list[Entry]]:
-    """Changes and incarnations of each subscription, in order."""
-    entries = list(entries)
-    found: dict[str, list[Entry]] = {entry.change.tag: [] for entry in entries if entry.change is not None}
-    for entry in entries:
-        if entry.change is not None:
-            found[entry.change.tag].append(entry)
-            continue
-        for tag in found if entry.tags is None else entry.tags & found.keys():
-            found[tag].append(entry)
-    return found
 
 
 def _by_id(checkpoints: Iterable[Checkpoint]) -> dict[str, list[Checkpoint]]:

@@ -147,6 +147,19 @@ def last_incarnation(entries: Iterable[Entry], tag: str) -> int:
     return max((entry.offset + 1 for entry in entries if entry.begins(tag)), default=0)
 
 
+def by_tag(entries: Iterable[Entry]) -> dict[str, list[Entry]]:
+    """Changes and incarnations of each subscription that was ever changed, in order."""
+    entries = list(entries)
+    found: dict[str, list[Entry]] = {entry.change.tag: [] for entry in entries if entry.change is not None}
+    for entry in entries:
+        if entry.change is not None:
+            found[entry.change.tag].append(entry)
+            continue
+        for tag in found if entry.tags is None else entry.tags & found.keys():
+            found[tag].append(entry)
+    return found
+
+
 def in_force(entries: Iterable[Entry], tag: str, shard: int) -> InForce | None:
     """The change of subscription `tag` that is in force; None if there never was one.
 

@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given
 
 from kafkadur_coordinators import checkpoints
-from kafkadur_coordinators.checkpoints import Checkpoint, Origin, decode, encode, key_of, united
+from kafkadur_coordinators.checkpoints import KEPT_MS, Checkpoint, decode, encode, key_of, superseded, united
+from kafkadur_coordinators.origins import Origin
 from kafkadur_coordinators.places import Place, Waiting, covers, unite
 from tests.coordinators.test_places import END, in_order, places, unsettled
 
@@ -23,14 +24,14 @@ def settled(place: Place) -> set[int]:
 
 @given(places())
 def test_read_as_it_was_written(place: Place) -> None:
-    assert decode(KEY, encode(place)) == Checkpoint(ORIGIN, 5, place)
+    assert decode(KEY, encode(place)) == Checkpoint(ORIGIN, 5, place, KEY)
 
 
 @given(places(), st.integers(HEAD, 400), st.integers(1, 255))
 def test_a_damaged_body_leaves_the_floor(place: Place, at: int, flip: int) -> None:
     value = bytearray(encode(place))
     value[HEAD + (at - HEAD) % (len(value) - HEAD)] ^= flip
-    assert decode(KEY, bytes(value)) == Checkpoint(ORIGIN, 5, Place(next=place.floor))
+    assert decode(KEY, bytes(value)) == Checkpoint(ORIGIN, 5, Place(next=place.floor), KEY)
 
 
 @given(places(), st.integers(0, HEAD - 1), st.integers(1, 255))
@@ -58,7 +59,7 @@ def test_a_damaged_head_says_nothing(place: Place, at: int, flip: int) -> None:
 def test_a_body_that_makes_no_sense_leaves_the_floor(body: object) -> None:
     packed = msgpack.packb(body)
     value = encode(Place(next=4))[:HEAD] + zlib.crc32(packed).to_bytes(4, "big") + packed
-    assert decode(KEY, value) == Checkpoint(ORIGIN, 5, Place(next=4))
+    assert decode(KEY, value) == Checkpoint(ORIGIN, 5, Place(next=4), KEY)
 
 
 @pytest.mark.parametrize(
@@ -119,3 +120,34 @@ def test_those_of_one_origin_are_united_by_lane(some: list[Place], other: Place)
     assert found[2] == other
     if some:
         assert settled(found[1]) == set().union(*map(settled, some))
+
+
+_written = st.integers(0, 3).map(lambda hours: hours * KEPT_MS)
+_some = st.lists(st.tuples(places(), _written, st.integers(0, 1)), max_size=6)
+
+
+@given(_some)
+def test_what_is_removed_says_nothing_more(some: list[tuple[Place, int, int]]) -> None:
+    now = 3 * KEPT_MS
+    found = [Checkpoint(ORIGIN, lane, p, b"%d" % n, written) for n, (p, written, lane) in enumerate(some)]
+    gone = set(superseded(found, {ORIGIN}, now))
+    left = [item for item in found if item.key not in gone]
+    assert {lane: settled(place) for lane, place in united(left, ORIGIN).items()} == {
+        lane: settled(place) for lane, place in united(found, ORIGIN).items()
+    }
+    assert all(item.written < now - KEPT_MS for item in found if item.key in gone)
+    for item in left:
+        if item.written < now - KEPT_MS:
+            others = [other for other in left if other.lane == item.lane and other is not item]
+            rest = set().union(*(settled(other.place) for other in others))
+            assert (
+                not others
+                or settled(item.place) - rest
+                or item.place.next > max(o.place.next for o in others)
+            )
+
+
+def test_what_is_not_in_use_is_removed_when_it_is_old() -> None:
+    old, new = (Checkpoint(ORIGIN, 0, Place(next=n), b"%d" % n, n * KEPT_MS) for n in (0, 2))
+    assert superseded([old, new], set(), 2 * KEPT_MS) == [b"0"]
+    assert superseded([old], {ORIGIN}, 2 * KEPT_MS) == []

@@ -9,10 +9,9 @@ import redis
 
 from kafkadur.pytest_plugin import TopicFactory
 from kafkadur_coordinators import checkpoints, recoveries
-from kafkadur_coordinators.changes import state_of
-from kafkadur_coordinators.checkpoints import Origin
 from kafkadur_coordinators.interface import PartitionReport, Settled
 from kafkadur_coordinators.lifecycle import Membership
+from kafkadur_coordinators.origins import Origin, state_of
 from kafkadur_coordinators.places import Place, Waiting
 from kafkadur_coordinators.rebuilding import Outcome
 from kafkadur_coordinators.recoveries import Cause, Recovery
@@ -240,3 +239,14 @@ def test_a_damaged_report_is_left_out(alone: Party, kafkadur_topic: TopicFactory
     for value in (b"", b"{}", b"[" * 100_000, b'{"body": [], "sum": 0}'):
         alone.journal.append([(shard, recoveries.key_of(alone.key().tag), value)])
         assert alone.lifecycle.recoveries() == []
+
+
+def test_old_checkpoints_are_removed_from_the_journal(alone: Party, kafkadur_topic: TopicFactory) -> None:
+    first = alone.attach(kafkadur_topic(), start="earliest")
+    shard = alone.journal.shard(alone.key().tag)
+    for number in range(3):
+        checkpoint(alone, first, 0, Place(next=number), writer=f"w{number}")
+    now = max(item.written for item in alone.journal.read_shards([shard])[shard].checkpoints)
+    assert alone.journal.collect([shard], now) == 0
+    assert alone.journal.collect([shard], now + checkpoints.KEPT_MS + 1) == 2
+    assert [item.place.next for item in alone.journal.read_shards([shard])[shard].checkpoints] == [2]
