@@ -1476,7 +1476,13 @@ class Member:
         if not self.own_turns and len(group.seen) < self.partitions:
             return False  # what it was not told of may be its
         waiting = [chunk for chunk in [*self._urgent, *self._ready] if chunk.handed < len(chunk.messages)]
-        return not any(c.lease.group is group for c in waiting) and not any(map(self._starves, leases))
+        return not any(c.lease.group is group for c in waiting) and not any(map(self._lacks_records, leases))
+
+    def _lacks_records(self, lease: Lease) -> bool:
+        """Whether records of a lease are there that a reader, of either kind, has still to bring."""
+        state = self._states.get(lease.partition)
+        end = lease.fill if state is None else min(lease.end, state.avail)
+        return self._starves(lease) or (lease.point and lease.fill < end)
 
     def _is_crowded(self, group: LaneGroup) -> bool:
         """Whether the window is full, and nothing of these lanes takes part in that: others can have them."""

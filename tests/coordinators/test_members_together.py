@@ -189,6 +189,27 @@ def test_every_partition_is_read_however_many_members_there_are(make: Make, defi
     assert together.first_taken(1.0, *peers) == 3000
 
 
+def test_who_has_the_turn_keeps_it_until_what_comes_again_was_read(make: Make) -> None:
+    together = Together(make("serial", policy=OWN_TURNS_POLICY[:5]), SERIAL)
+    peers = [together.join(name, window=3) for name in ("one", "two")]
+    together.settle()
+    together.write(0, 6)
+    for _ in range(3):
+        together.settle()
+        for peer in peers:
+            for _ in peer.take_all():
+                peer.roll_back(delay=5.0)
+    # it fills two turns, lies behind where both read on, and to read it again takes longer than an exchange
+    for peer in peers:
+        peer.reads_ranges = False
+    together.world.clock.advance(5_000)
+    assert settles(together, 20)
+    for peer in peers:
+        peer.reads_ranges = True
+    together.settle()
+    assert [0, 1, 2] in [peer.take_all() for peer in peers]
+
+
 def test_a_stopping_member_lets_go_of_turns_it_does_not_need(make: Make) -> None:
     together = with_own_turns(make, 2)
     stopping = together.join("stopping", window=2)
