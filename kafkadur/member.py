@@ -908,14 +908,18 @@ class Member:
 
     def _first_free(self) -> Chunk | None:
         """The first chunk whose lane may go on; what was set aside comes first."""
-        waiting: set[int] = set()
+        # partition -> the lowest offset that waits: what comes before it may be in a later chunk
+        waiting: dict[int, int] = {}
         for chunk in self._urgent:
             lease = chunk.lease
-            if lease.group.frozen or lease.partition in waiting or chunk.handed == len(chunk.messages):
+            if lease.group.frozen or chunk.handed == len(chunk.messages):
+                continue
+            offset = chunk.offset(chunk.handed)
+            if offset >= waiting.get(lease.partition, offset + 1):
                 continue
             if not self._waits_in_order(chunk):
                 return chunk if self._goes_beside(lease, again=True) else None
-            waiting.add(lease.partition)
+            waiting[lease.partition] = offset
         blocked: list[LaneGroup] = []
         for chunk in self._ready:
             group = chunk.lease.group

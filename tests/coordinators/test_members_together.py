@@ -9,7 +9,7 @@ import pytest
 
 from kafkadur_sharing.definition import Definition
 from tests.coordinators.lives import Life
-from tests.coordinators.together import EXCLUSIVE, OWN_TURNS, SERIAL, Peer, Together
+from tests.coordinators.together import EXCLUSIVE, OWN_TURNS, SERIAL, STRICT, Peer, Together
 from tests.coordinators.world import World, report, rolled_back
 
 Make = Callable[..., World]
@@ -208,6 +208,27 @@ def test_who_has_the_turn_keeps_it_until_what_comes_again_was_read(make: Make) -
         peer.reads_ranges = True
     together.settle()
     assert [0, 1, 2] in [peer.take_all() for peer in peers]
+
+
+def test_what_comes_again_of_what_came_again_holds_nothing_up(make: Make) -> None:
+    together = Together(make("exclusive", policy=(0, 0, 0, 1, 1)), STRICT)
+    one = together.join("one")
+    together.settle()
+    together.write(0, 4)
+    together.settle()
+    assert one.take_all() == [0, 1, 2, 3]
+    for _ in range(4):
+        one.roll_back()
+    together.settle()
+    assert one.take() == 0
+    one.ack()
+    assert one.take() == 1  # of one lease
+    one.roll_back()
+    together.settle()
+    for place in (1, 2, 3):  # 1 of another lease, and what is left of the first one waits for it
+        assert one.take() == place
+        one.ack()
+        together.settle()
 
 
 def test_a_stopping_member_lets_go_of_turns_it_does_not_need(make: Make) -> None:

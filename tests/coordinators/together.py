@@ -21,6 +21,7 @@ SHARED = Definition(type=SubscriptionType.SHARED, topic="t")
 SERIAL = Definition(type=SubscriptionType.SERIAL, topic="t")
 OWN_TURNS = Definition(type=SubscriptionType.SERIAL, topic="t", scope="partition")
 EXCLUSIVE = Definition(type=SubscriptionType.EXCLUSIVE, topic="t")
+STRICT = Definition(type=SubscriptionType.EXCLUSIVE, topic="t", strict_order=True)
 
 #: Places of the first messages of two partitions are so far apart.
 PARTITION = 1_000
