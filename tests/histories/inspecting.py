@@ -53,6 +53,9 @@ class Inspector:
         number = recorder.call("inspect", subscription=name)
         try:
             known = self._coordinator.peek(address)
+            if not known.definition:
+                recorder.done(number, FAIL, error="it is just being made")
+                return
             wanted = range(known.partitions)  # no more than one call can look at: all is of one moment
             seen = self._coordinator.inspect(address, known.id, state_in_force(known), wanted)
         except (KafkadurError, Refusal) as error:

@@ -48,6 +48,10 @@ class Story:
         self.faults: list[Injected] = []
         self.floors: list[Floor] = []
         self.inspections: list[Inspection] = []
+        #: of every subscription one before anything is there
+        self._blank = [
+            Inspection(subscription=name, called=0, at=0, incarnation=0, sequence=0) for name in types
+        ]
         self.calls: list[Call] = []
         self.truth: dict[Place, Message] = {}
         self.dead: list[DeadLetter] = []
@@ -204,6 +208,10 @@ class Story:
         self._counter += len(told)
         self.calls.append(Call(**fields | other))
 
+    def look_away(self) -> None:
+        """Nothing is ever inspected."""
+        self._blank.clear()
+
     def never_drains(self, subscription: str) -> None:
         """What waits is not settled."""
         self._drained[subscription] = None
@@ -219,7 +227,7 @@ class Story:
             lost=self.lost,
             faults=self.faults,
             floors=self.floors,
-            inspections=self.inspections,
+            inspections=[*self.inspections, *self._blank],
             calls=self.calls,
             truth=self.truth,
             dead=self.dead,

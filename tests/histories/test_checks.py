@@ -457,6 +457,10 @@ def truth_incomplete(story: Story, _one: str, _two: str) -> None:
     del story.truth[place]
 
 
+def never_inspected(story: Story, _one: str, _two: str) -> None:
+    story.look_away()
+
+
 def process_ended(story: Story, _one: str, _two: str) -> None:
     story.crashed["p1"] = "Traceback ..."
 
@@ -513,6 +517,7 @@ PLANTED: tuple[tuple[Callable[[Story, str, str], None], set[tuple[str, str]]], .
     (handed_out_beyond_the_bound, {("I9", "beyond the bound")}),
     (never_drained, {("I12", "never drained")}),
     (truth_incomplete, {("run", "truth incomplete")}),
+    (never_inspected, {("run", "never inspected")}),
     (process_ended, {("run", "process ended")}),
 )
 
