@@ -19,8 +19,8 @@ setup: ## make .venv with everything; the other targets do this themselves
 			"make PYTHON=python3.12" >&2; exit 1; }
 	@"$(PYTHON)" -m tools.setup
 
-demo: setup ## durable subscriptions at work on a real Kafka (SHORT=1: a short run)
-	@$(RUN) -m kafkadur.demo $(if $(SHORT),--short) $(ARGS)
+demo: setup ## durable subscriptions at work on a real Kafka (SHORT=1: a short run; CHAOS=1: and everything breaks)
+	@$(RUN) -m kafkadur.demo $(if $(SHORT),--short) $(if $(CHAOS),--chaos) $(ARGS)
 
 test: setup ## all tests but the long ones
 	@$(RUN) -m pytest -m "not long" $(ARGS)

@@ -1011,14 +1011,18 @@ class Member:
 
     def _first_free(self) -> Chunk | None:
         """The first chunk whose lane may go on; what was set aside comes first."""
-        waiting: set[int] = set()
+        # partition -> the lowest offset that waits: what comes before it may be in a later chunk
+        waiting: dict[int, int] = {}
         for chunk in self._urgent:
             lease = chunk.lease
-            if lease.group.frozen or lease.partition in waiting or chunk.handed == len(chunk.messages):
+            if lease.group.frozen or chunk.handed == len(chunk.messages):
+                continue
+            offset = chunk.offset(chunk.handed)
+            if offset >= waiting.get(lease.partition, offset + 1):
                 continue
             if not self._waits_in_order(chunk):
                 return chunk if self._goes_beside(lease, again=True) else None
-            waiting.add(lease.partition)
+            waiting[lease.partition] = offset
         blocked: list[LaneGroup] = []
         for chunk in self._ready:
             group = chunk.lease.group
@@ -1607,7 +1611,13 @@ class Member:
         if not self.own_turns and len(group.seen) < self.partitions:
             return False  # what it was not told of may be its
         waiting = [chunk for chunk in [*self._urgent, *self._ready] if chunk.handed < len(chunk.messages)]
-        return not any(c.lease.group is group for c in waiting) and not any(map(self._starves, leases))
+        return not any(c.lease.group is group for c in waiting) and not any(map(self._lacks_records, leases))
+
+    def _lacks_records(self, lease: Lease) -> bool:
+        """Whether records of a lease are there that a reader, of either kind, has still to bring."""
+        state = self._states.get(lease.partition)
+        end = lease.fill if state is None else min(lease.end, state.avail)
+        return self._starves(lease) or (lease.point and lease.fill < end)
 
     def _is_crowded(self, group: LaneGroup) -> bool:
         """Whether the window is full, and nothing of these lanes takes part in that: others can have them."""

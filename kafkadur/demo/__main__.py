@@ -7,6 +7,7 @@ import contextlib
 import json
 import logging
 import os
+import random
 import signal
 import sys
 import threading
@@ -21,11 +22,12 @@ from typing import Final, NoReturn
 from confluent_kafka import KafkaException
 from rich.console import Console
 
+from kafkadur.demo.chaos import Chaos
 from kafkadur.demo.display import Display
 from kafkadur.demo.flights import ALL, SHORT
 from kafkadur.demo.handover import hand_over
 from kafkadur.demo.story import Outcome, Stage, play
-from kafkadur.stack import FOLDER, Stack, down, embedded, status, up
+from kafkadur.stack import FOLDER, RunningStack, Stack, down, embedded, status, up
 from kafkadur.stack.errors import file_error
 from kafkadur_sharing.errors import KafkadurError
 
@@ -77,7 +79,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         line, code = f"demo: FAILED {file_error(error, options.output)}", FAILED
     if options.json:
         seconds["all"] = time.monotonic() - started
-        sys.stdout.write(json.dumps(_document(line, code, outcome, seconds)) + "\n")
+        sys.stdout.write(json.dumps(_document(options, line, code, outcome, seconds)) + "\n")
     console.print(line, markup=False, highlight=False, soft_wrap=True)
     return code
 
@@ -102,12 +104,25 @@ def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument(
         "--keep", action="store_true", help="leave Kafka, Valkey and the ledgers for looking around"
     )
+    parser.add_argument(
+        "--chaos",
+        action="store_true",
+        help="break everything else in the middle of it: Redis wiped and restarted, processes, connections",
+    )
+    parser.add_argument("--seed", type=int, help="of what --chaos breaks (default: drawn, and shown)")
     parser.add_argument("--json", action="store_true", help="the result as JSON on standard output")
     parser.add_argument(
         "--output", type=Path, default=Path("demo-output"), metavar="FOLDER",
         help="where the workers' ledgers lie while it runs (default: %(default)s)",
     )  # fmt: skip
-    return parser.parse_args(arguments)
+    options = parser.parse_args(arguments)
+    if options.chaos and options.keep:
+        parser.error("--chaos breaks the servers of its own stack: leave --keep out")
+    if options.seed is not None and not options.chaos:
+        parser.error("--seed is for --chaos")
+    if options.chaos and options.seed is None:
+        options.seed = random.randrange(1_000_000)  # noqa: S311 - not a secret
+    return options
 
 
 def _interrupt(number: int, _frame: FrameType | None) -> NoReturn:
@@ -127,11 +142,28 @@ def _run(options: argparse.Namespace, display: Display, seconds: dict[str, float
         display.head(f"kafkadur demo: {total:,} flights of 2013 on a real Kafka")
         with ExitStack() as running:
             begun = time.monotonic()
-            kafka, redis = running.enter_context(_kept_stack(display) if options.keep else _stack(display))
+            stack: Stack | RunningStack
+            chaos: Chaos | None = None
+            if options.keep:
+                stack = running.enter_context(_kept_stack(display))
+            else:
+                stack = running.enter_context(_stack(display, proxy=options.chaos))
+                if options.chaos:
+                    chaos = Chaos(stack, seed=options.seed, total=total, say=display.say)
+                    display.say(
+                        f"   chaos: {chaos.planned} things will be broken; repeat with --seed {chaos.seed}"
+                    )
+                running.enter_context(_watched(stack, chaos))
             seconds["stack"] = time.monotonic() - begun
             try:
                 stage = Stage(
-                    kafka=kafka, redis=redis, output=output, total=total, display=display, seconds=seconds
+                    kafka=stack.kafka,
+                    redis=stack.redis,
+                    output=output,
+                    total=total,
+                    display=display,
+                    chaos=chaos,
+                    seconds=seconds,
                 )
                 outcome = play(stage, lambda: hand_over(stage))
             except KafkadurError:
@@ -163,24 +195,25 @@ def _clear(output: Path) -> None:
 
 
 @contextlib.contextmanager
-def _stack(display: Display) -> Generator[tuple[str, str], None, None]:
-    """A stack for the length of the demo: its addresses of Kafka and Redis."""
+def _stack(display: Display, *, proxy: bool) -> Generator[Stack, None, None]:
+    """A stack for the length of the demo; `proxy`: with proxies before the servers."""
     with ExitStack() as running:
         with display.bar("starting Kafka and Valkey") as bar:
-            stack = running.enter_context(embedded(progress=bar.update))
-        with _watched(stack):
-            yield stack.kafka, stack.redis
+            stack = running.enter_context(embedded(proxy=proxy, progress=bar.update))
+        yield stack
 
 
 @contextlib.contextmanager
-def _watched(stack: Stack) -> Generator[None, None, None]:
+def _watched(stack: Stack, chaos: Chaos | None) -> Generator[None, None, None]:
     """Raise `ServerEnded` when a server ends by itself: what waits for it would wait for long."""
+    in_order = threading.Lock() if chaos is None else chaos.lock
     found: list[KafkadurError] = []
     over = threading.Event()
 
     def watch() -> None:
         while not over.wait(_LOOK_S):
-            failure = next(filter(None, (server.failure() for server in stack.servers)), None)
+            with in_order:
+                failure = next(filter(None, (server.failure() for server in stack.servers)), None)
             if failure is not None and not over.is_set():
                 found.append(failure)
                 os.kill(os.getpid(), signal.SIGTERM)  # wakes the main thread wherever it waits
@@ -204,13 +237,13 @@ def _watched(stack: Stack) -> Generator[None, None, None]:
 
 
 @contextlib.contextmanager
-def _kept_stack(display: Display) -> Generator[tuple[str, str], None, None]:
+def _kept_stack(display: Display) -> Generator[RunningStack, None, None]:
     """A stack that stays when the demo comes to its end; if it does not, only one that was there before."""
     there = status().stack is not None
     with display.bar("starting Kafka and Valkey") as bar:
         stack = up(progress=bar.update)
     try:
-        yield stack.kafka, stack.redis
+        yield stack
     except BaseException:
         if not there:
             down()
@@ -221,11 +254,15 @@ def _kept_stack(display: Display) -> Generator[tuple[str, str], None, None]:
     )
 
 
-def _document(line: str, code: int, outcome: Outcome | None, seconds: dict[str, float]) -> dict[str, object]:
+def _document(
+    options: argparse.Namespace, line: str, code: int, outcome: Outcome | None, seconds: dict[str, float]
+) -> dict[str, object]:
     """The result for programs."""
     return {
         "status": code,
         "line": line,
+        "seed": options.seed,
+        "broken": outcome.broken if outcome else [],
         "messages": outcome.total if outcome else 0,
         "takeover_seconds": outcome.takeover if outcome else None,
         "defects": outcome.defects if outcome else [line],

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import queue
+import signal
 import subprocess
 import sys
 import threading
@@ -41,6 +42,7 @@ class Worker:
         self.job = job
         self.log = log
         self.killed = False
+        self.frozen = False
         self.confirmed = False
         #: When it had the message it told of last, monotonic seconds; None: it has had none.
         self.first_at: float | None = None
@@ -81,6 +83,16 @@ class Worker:
         self.process.kill()
         self.process.wait()
 
+    def freeze(self) -> None:
+        """SIGSTOP."""
+        self.frozen = True
+        self.process.send_signal(signal.SIGSTOP)
+
+    def thaw(self) -> None:
+        """SIGCONT."""
+        self.frozen = False
+        self.process.send_signal(signal.SIGCONT)
+
     def end(self) -> None:
         """Make sure that nothing is left of it."""
         self.process.kill()
@@ -120,8 +132,8 @@ class Crew:
         for worker in self.workers:
             worker.end()
 
-    def start(self, subscription: str, number: int, *, last_stand: int = 0) -> Worker:
-        """Start a worker."""
+    def start(self, subscription: str, number: int, *, last_stand: int = 0, pace: float = 0.0) -> Worker:
+        """Start a worker; `pace`: see `Job`."""
         name = f"{subscription}-{number}"
         job = Job(
             name=name,
@@ -131,6 +143,7 @@ class Crew:
             ledger=str(self._output / f"{name}.ledger"),
             report_every=max(self._total // 100, 1),
             last_stand=last_stand,
+            pace=pace,
         )
         worker = Worker(job, self._output / f"{name}.log", self._news)
         self.workers.append(worker)

@@ -17,11 +17,12 @@ from confluent_kafka import KafkaError, KafkaException, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic, OffsetSpec
 
 import kafkadur.sync
+from kafkadur.demo.chaos import Chaos, missing
 from kafkadur.demo.crew import Crew, DemoError, News, Worker
 from kafkadur.demo.display import Display
 from kafkadur.demo.flights import digest, flights
 from kafkadur.demo.ledger import Ledger
-from kafkadur.demo.verification import KILLED, ROLLED_BACK, Proof, verify
+from kafkadur.demo.verification import BROKEN, KILLED, ROLLED_BACK, Proof, verify
 from kafkadur.demo.watch import View, Watch
 from kafkadur.demo.worker import (
     AGAIN,
@@ -35,6 +36,7 @@ from kafkadur.demo.worker import (
     client_id,
     rolls_back,
 )
+from kafkadur_sharing.errors import KafkadurError
 
 PARTITIONS: Final = 6
 BILLING_WORKERS: Final = 4
@@ -71,6 +73,8 @@ class Stage:
     #: Number of flights.
     total: int
     display: Display
+    #: What breaks things; None: nobody does.
+    chaos: Chaos | None = None
     #: Part of the story -> seconds it took.
     seconds: dict[str, float] = field(default_factory=dict[str, float])
 
@@ -96,6 +100,8 @@ class Outcome:
     defects: tuple[str, ...]
     #: Seconds from the kill to the first message of the next process, for `audit`.
     takeover: float
+    #: What was broken, in order (`chaos.py`).
+    broken: tuple[str, ...] = ()
 
     @property
     def ok(self) -> bool:
@@ -125,12 +131,19 @@ def play(stage: Stage, handover: Callable[[], None]) -> Outcome:
         audit_ledgers, takeover, defects = audit(stage, ends)
     with stage.part("billing"):
         billing_ledgers = billing(stage, ends)
+        defects += missing(stage.chaos)
     with stage.part("handover"):
         stage.display.head("3. dispatch, by turns, and control, by priority: one holder at a time")
         handover()
     with stage.part("verification"):
         proofs, more = verification(stage, ends, {AUDIT: audit_ledgers, BILLING: billing_ledgers})
-    return Outcome(total=stage.total, proofs=proofs, defects=(*defects, *more), takeover=takeover)
+    return Outcome(
+        total=stage.total,
+        proofs=proofs,
+        defects=(*defects, *more),
+        takeover=takeover,
+        broken=tuple(stage.chaos.names) if stage.chaos else (),
+    )
 
 
 # --- loading ------------------------------------------------------------------------------------------------
@@ -272,7 +285,12 @@ def billing(stage: Stage, ends: Mapping[int, int]) -> list[Ledger]:
         # Well below its share: how the messages spread over the members is not even
         kill_after = total // (8 * BILLING_WORKERS)
         workers = [
-            crew.start(BILLING, number, last_stand=2 * kill_after if number == 1 else 0)
+            crew.start(
+                BILLING,
+                number,
+                last_stand=2 * kill_after if number == 1 else 0,
+                pace=stage.chaos.pace(BILLING_WORKERS) if stage.chaos else 0.0,
+            )
             for number in range(1, BILLING_WORKERS + 1)
         ]
         victim = workers[0]
@@ -289,15 +307,15 @@ def billing(stage: Stage, ends: Mapping[int, int]) -> list[Ledger]:
             if not victim.killed and victim.done >= kill_after:
                 victim.kill()
 
-        _drain(crew, watch, look, kill)
+        _drain(crew, watch, look, kill, stage.chaos)
         took = time.monotonic() - started
-        crew.stop(*workers[1:])
+        crew.stop(*(worker for worker in crew.workers if not worker.killed))
     if not victim.killed:
         raise DemoError(f"{victim.job.name} got {victim.done} messages only, so it was never killed.")
     say(f"   {victim.job.name} was killed (SIGKILL) after {victim.done:,} messages; the others did the rest")
     say(f"   {total:,} messages in {took:.1f} s, {total / took:,.0f} a second")
     say(f"   about 1 % was rolled back once and came again {ROLLBACK_DELAY} s later")
-    return [worker.ledger for worker in workers]
+    return [worker.ledger for worker in crew.workers]
 
 
 class _Tables:
@@ -319,11 +337,11 @@ class _Tables:
         summary = (
             f"{len(view.members)} members, in flight {view.in_flight:,}, "
             f"floor {view.floor:,} of {self._total:,}, backlog {view.backlog:,}, "
-            f"redeliveries {self._crew.redelivered:,}, {rate:,.0f} a second"
+            f"marked redelivered {self._crew.redelivered:,}, {rate:,.0f} a second"
         )
         return (
             f"subscription {BILLING}",
-            ("member", "state", "in flight", "done", "redeliveries"),
+            ("member", "state", "in flight", "done", "marked redelivered"),
             rows,
             summary,
         )
@@ -332,7 +350,7 @@ class _Tables:
     def _row(worker: Worker, view: View) -> Sequence[str]:
         name = worker.job.name
         held = sum(member.in_flight for member in view.members if member.name == name)
-        state = "killed" if worker.killed else "works"
+        state = "killed" if worker.killed else "stopped" if worker.frozen else "works"
         return name, state, f"{held:,}", f"{worker.done:,}", f"{worker.redelivered:,}"
 
 
@@ -341,7 +359,11 @@ def _nothing() -> None:
 
 
 def _drain(
-    crew: Crew, watch: Watch, look: Callable[[View], None], at_news: Callable[[], None] = _nothing
+    crew: Crew,
+    watch: Watch,
+    look: Callable[[View], None],
+    at_news: Callable[[], None] = _nothing,
+    chaos: Chaos | None = None,
 ) -> None:
     """Wait until everything is settled; raises `DemoError` when nothing more is settled."""
     next_look = time.monotonic()
@@ -353,9 +375,15 @@ def _drain(
         if now < next_look:
             continue
         next_look = now + _LOOK_EVERY
-        view = watch.view()
+        if chaos is not None and chaos.step(crew):
+            least, progressed = None, now  # what was settled may be forgotten
+        view = _view(watch, chaos)
+        if view is None:
+            if now - progressed > _STUCK_S:
+                raise DemoError(f"Redis could not be asked for {_STUCK_S:.0f} s.")
+            continue
         look(view)
-        if watch.drained(view):
+        if watch.drained(view) and (chaos is None or not chaos.lasts):
             return
         if least is None or view.backlog < least:
             least, progressed = view.backlog, now
@@ -368,6 +396,16 @@ def _drain(
                 ),
                 owner=", ".join(member.name for member in view.members),
             )
+
+
+def _view(watch: Watch, chaos: Chaos | None) -> View | None:
+    """The state; None while it cannot be asked for because something is broken."""
+    try:
+        return watch.view()
+    except KafkadurError:
+        if chaos is None:
+            raise
+        return None
 
 
 # --- verification -------------------------------------------------------------------------------------------
@@ -395,6 +433,7 @@ def verification(
                     ledgers[durable],
                     rolls_back=rolls_back if durable == BILLING else lambda _row: False,
                     most_unconfirmed=WINDOW + UNCONFIRMED[durable],
+                    disturbances=stage.chaos.disturbances if stage.chaos and durable == BILLING else (),
                 )
                 for durable in TYPES
             )
@@ -433,8 +472,10 @@ def _open(stage: Stage, durable: str, ends: Mapping[int, int]) -> list[str]:
 
 def _told(proof: Proof) -> str:
     causes = proof.repeats
+    broken = f", {causes[BROKEN]:,} after something was broken" if BROKEN in causes else ""
     return (
         f"   {proof.subscription}: {proof.messages:,} flights, {proof.deliveries:,} deliveries, "
         f"{len(proof.lost)} lost, {len(proof.invented)} invented, {len(proof.unexplained)} unexplained; "
         f"redelivered: {causes.get(ROLLED_BACK, 0):,} rolled back, {causes.get(KILLED, 0):,} after a kill"
+        f"{broken}"
     )

@@ -1,9 +1,9 @@
 """The check at the end: do the ledgers of a subscription prove that every message was settled exactly once?
 
 It compares what workers wrote down with what the input says, and knows nothing of kafkadur's own counters.
-Legal repeats have one of two causes: a worker rolled the message back as it was meant to, or the worker that
-had it was killed before its verdict was confirmed. Whatever else happened twice, or not at all, or was never
-in the input, is a defect.
+Legal repeats have one of these causes: a worker rolled the message back as it was meant to; the worker that
+had it was killed before its verdict was confirmed; or something was broken on purpose (`chaos.py`) in
+between. Whatever else happened twice, or not at all, or was never in the input, is a defect.
 """
 
 from __future__ import annotations
@@ -18,9 +18,29 @@ from kafkadur.demo.ledger import ACK, ROLLBACK, Ledger, Line
 #: Causes of repeats that are no defect.
 KILLED: Final = "killed"
 ROLLED_BACK: Final = "rolled back"
+BROKEN: Final = "broken"
 
 #: So many examples of a defect are named.
 _EXAMPLES: Final = 3
+
+
+@dataclass(frozen=True, kw_only=True)
+class Disturbance:
+    """Something that was broken: lines of each worker's ledger when it began and when it was over."""
+
+    began: Mapping[str, int]
+    ended: Mapping[str, int]
+
+    def between(self, one: Entry, other: Entry, most_unconfirmed: int) -> bool:
+        """Whether it may have come after one of the deliveries and before the other one.
+
+        Who had a message in its hands, or its verdict unconfirmed, when it was over, had it before.
+        """
+        return any(
+            before.number < self.ended.get(before.worker, -most_unconfirmed) + most_unconfirmed
+            and after.number >= self.began.get(after.worker, 0)
+            for before, after in ((one, other), (other, one))
+        )
 
 
 class Entry(NamedTuple):
@@ -28,6 +48,8 @@ class Entry(NamedTuple):
 
     worker: str
     killed: bool
+    #: Lines of the same ledger before this one.
+    number: int
     #: Lines of the same ledger after this one.
     before_end: int
     attempt: int
@@ -83,12 +105,14 @@ def verify(
     *,
     rolls_back: Callable[[int], bool],
     most_unconfirmed: int,
+    disturbances: Sequence[Disturbance] = (),
 ) -> Proof:
     """Compare the ledgers of a subscription with the input.
 
     `expected` holds the digest of every row, row 1 first. `rolls_back` says which rows are rolled back at
     their first attempt. `most_unconfirmed` (messages) is the published bound: further than that from the end
-    of its ledger, a killed worker's verdicts were confirmed, and nothing may come again.
+    of its ledger, a killed worker's verdicts were confirmed, and nothing may come again. `disturbances` are
+    what was broken on purpose.
     """
     read = _Read(expected)
     for ledger in ledgers:
@@ -97,7 +121,9 @@ def verify(
     lost += [row for row, entry in read.first.items() if entry.verdict != ACK and row not in read.again]
     repeats: Counter[str] = Counter()
     for row, entries in read.again.items():
-        causes, odd = _explain(entries, may_roll_back=rolls_back(row), most_unconfirmed=most_unconfirmed)
+        causes, odd = _explain(
+            entries, disturbances, may_roll_back=rolls_back(row), most_unconfirmed=most_unconfirmed
+        )
         repeats.update(causes)
         read.unexplained += [f"row {row} {text}" for text in odd]
         if all(entry.verdict != ACK for entry in entries):
@@ -140,7 +166,8 @@ class _Read:
             if wrong is not None:
                 self.invented.append(wrong)
                 continue
-            entry = Entry(ledger.worker, ledger.killed, left, line.attempt, line.verdict)
+            number = len(lines) - 1 - left
+            entry = Entry(ledger.worker, ledger.killed, number, left, line.attempt, line.verdict)
             earlier = self.first.setdefault(line.row, entry)
             if earlier is not entry:
                 self.again.setdefault(line.row, [earlier]).append(entry)
@@ -156,7 +183,11 @@ class _Read:
 
 
 def _explain(
-    entries: Sequence[Entry], *, may_roll_back: bool, most_unconfirmed: int
+    entries: Sequence[Entry],
+    disturbances: Sequence[Disturbance],
+    *,
+    may_roll_back: bool,
+    most_unconfirmed: int,
 ) -> tuple[Counter[str], list[str]]:
     """The causes of the repeats of one row, and what has no legal cause.
 
@@ -179,10 +210,29 @@ def _explain(
             causes[KILLED] += 1
         elif entry.verdict == ROLLBACK and may_roll_back and entry.attempt == 1 and not causes[ROLLED_BACK]:
             causes[ROLLED_BACK] += 1
+        elif _is_broken(entry, entries, disturbances, most_unconfirmed):
+            causes[BROKEN] += 1
         else:
             told = f"{entry.verdict.decode()} by {entry.worker} at attempt {entry.attempt}"
             odd.append(f"has a repeat that nothing explains: {told}")
-    rolled_back = any(entry.verdict == ROLLBACK and not entry.killed for entry in entries)
+    rolled_back = any(
+        entry.verdict == ROLLBACK
+        and not entry.killed
+        and not _is_broken(entry, entries, disturbances, most_unconfirmed)
+        for entry in entries
+    )
     if settling is not None and settling.attempt == 1 and rolled_back:
         odd.append(f"was rolled back, and came to {settling.worker} as if for the first time")
     return causes, odd
+
+
+def _is_broken(
+    entry: Entry, entries: Sequence[Entry], disturbances: Sequence[Disturbance], most_unconfirmed: int
+) -> bool:
+    """Whether something was broken between this delivery of a row and another one."""
+    return any(
+        disturbance.between(entry, other, most_unconfirmed)
+        for other in entries
+        if other is not entry
+        for disturbance in disturbances
+    )

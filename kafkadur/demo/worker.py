@@ -23,7 +23,7 @@ import kafkadur.sync
 from kafkadur.demo.flights import row_of
 from kafkadur.demo.ledger import ACK, ROLLBACK, LedgerWriter, line
 from kafkadur.stack.errors import file_error
-from kafkadur_sharing.errors import KafkadurError, SubscriptionActive
+from kafkadur_sharing.errors import KafkadurError, LeaseLost, SubscriptionActive
 
 TOPIC: Final = "flights"
 AUDIT: Final = "audit"
@@ -34,6 +34,8 @@ TYPES: Final = {AUDIT: "exclusive", BILLING: "shared"}
 HANDOVERS: Final = {"dispatch": "serial", "control": "priority"}
 #: Session time-out of their members, seconds: so long a stopped process is waited for.
 RELAY_SESSION_S: Final = 2.0
+#: Session time-out of workers while all around them is broken, seconds.
+CHAOS_SESSION_S: Final = 2.0
 #: Records in a worker's hands.
 WINDOW: Final = 500
 #: Acknowledgements without confirmation: what a takeover may repeat on top of the window.
@@ -41,6 +43,10 @@ UNCONFIRMED: Final = {AUDIT: 500, BILLING: WINDOW}
 #: Which rows `billing` rolls back at the first attempt, and for how long, seconds.
 ROLLBACK_EVERY: Final = 100
 ROLLBACK_DELAY: Final = 0.2
+
+#: A pace is kept over so many messages; work that is late by more than so many seconds is not made up for.
+_BREATH: Final = 20
+_LATE_S: Final = 0.2
 
 #: Orders.
 GO: Final = "go"
@@ -68,6 +74,8 @@ class Job:
     report_every: int
     #: After so many messages it writes the next ones into its ledger and waits to be killed; 0: never.
     last_stand: int = 0
+    #: Messages a second at most, while all around it is broken (`chaos.py`); 0: nothing is, and no limit.
+    pace: float = 0.0
 
     def argument(self) -> str:
         """The job as an argument."""
@@ -115,6 +123,8 @@ class Work:
         self._done = 0
         self._redelivered = 0
         self._told = 0
+        #: when the next messages may be worked on, monotonic seconds
+        self._next = time.monotonic()
 
     def audit(self, subscription: kafkadur.sync.Subscription) -> None:
         """Settle whole batches: write their lines, then acknowledge them."""
@@ -139,6 +149,7 @@ class Work:
             else:
                 delivery.ack_nowait()
             self._count(1, int(delivery.redelivered))
+            self._keep_pace()
 
     def relay(self, subscription: kafkadur.sync.Subscription) -> None:
         """Hold each message until it is said to go on."""
@@ -146,6 +157,15 @@ class Work:
             tell("first", at=time.monotonic())
             self._orders.wait_for(GO)
             delivery.ack()
+
+    def _keep_pace(self) -> None:
+        """Take time, if a pace is given; what could not be done while stopped is not made up for."""
+        if not self._job.pace or self._done % _BREATH:
+            return
+        now = time.monotonic()
+        self._next = max(self._next, now - _LATE_S) + _BREATH / self._job.pace
+        if self._next > now:
+            time.sleep(self._next - now)
 
     def _stand(self) -> None:
         """At the last stand, wait for the end: written down, but not settled."""
@@ -196,9 +216,28 @@ def attach(connection: kafkadur.sync.Connection, job: Job, orders: Orders) -> ka
             orders.wait_for(AGAIN)
 
 
+def close(subscription: kafkadur.sync.Subscription, job: Job) -> None:
+    """Leave; raises `LeaseLost` if acknowledgements were not confirmed, unless that is to be expected.
+
+    In chaos it is: those messages come again, and whether they did is verified.
+    """
+    try:
+        subscription.close()
+    except LeaseLost:
+        if not job.pace:
+            raise
+
+
 def client_id(subscription: str) -> str | None:
     """The client id a subscription needs: an exclusive one belongs to a client (rule U1)."""
     return AUDIT if subscription == AUDIT else None
+
+
+def session_timeout(job: Job) -> timedelta | None:
+    """The session time-out of a worker; None: as the settings say."""
+    if job.subscription in HANDOVERS:
+        return timedelta(seconds=RELAY_SESSION_S)
+    return timedelta(seconds=CHAOS_SESSION_S) if job.pace else None
 
 
 def main(argument: str) -> int:
@@ -211,7 +250,7 @@ def main(argument: str) -> int:
                 kafka=job.kafka,
                 redis=job.redis,
                 client_id=client_id(job.subscription),
-                session_timeout=timedelta(seconds=RELAY_SESSION_S) if job.subscription in HANDOVERS else None,
+                session_timeout=session_timeout(job),
             ) as connection,
             LedgerWriter(Path(job.ledger)) as ledger,
             attach(connection, job, orders) as subscription,
@@ -223,7 +262,7 @@ def main(argument: str) -> int:
             works = {AUDIT: work.audit, BILLING: work.billing}
             works.get(job.subscription, work.relay)(subscription)
             work.tell_progress()
-            subscription.close()
+            close(subscription, job)
             closed_at = time.monotonic()
     except KafkadurError as error:
         tell("failed", text=str(error))

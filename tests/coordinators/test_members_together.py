@@ -9,7 +9,7 @@ import pytest
 
 from kafkadur_sharing.definition import Definition
 from tests.coordinators.lives import Life
-from tests.coordinators.together import EXCLUSIVE, OWN_TURNS, SERIAL, Peer, Together
+from tests.coordinators.together import EXCLUSIVE, OWN_TURNS, SERIAL, STRICT, Peer, Together
 from tests.coordinators.world import World, report, rolled_back
 
 Make = Callable[..., World]
@@ -187,6 +187,48 @@ def test_every_partition_is_read_however_many_members_there_are(make: Make, defi
     together.run(12)
     together.write(3)
     assert together.first_taken(1.0, *peers) == 3000
+
+
+def test_who_has_the_turn_keeps_it_until_what_comes_again_was_read(make: Make) -> None:
+    together = Together(make("serial", policy=OWN_TURNS_POLICY[:5]), SERIAL)
+    peers = [together.join(name, window=3) for name in ("one", "two")]
+    together.settle()
+    together.write(0, 6)
+    for _ in range(3):
+        together.settle()
+        for peer in peers:
+            for _ in peer.take_all():
+                peer.roll_back(delay=5.0)
+    # it fills two turns, lies behind where both read on, and to read it again takes longer than an exchange
+    for peer in peers:
+        peer.reads_ranges = False
+    together.world.clock.advance(5_000)
+    assert settles(together, 20)
+    for peer in peers:
+        peer.reads_ranges = True
+    together.settle()
+    assert [0, 1, 2] in [peer.take_all() for peer in peers]
+
+
+def test_what_comes_again_of_what_came_again_holds_nothing_up(make: Make) -> None:
+    together = Together(make("exclusive", policy=(0, 0, 0, 1, 1)), STRICT)
+    one = together.join("one")
+    together.settle()
+    together.write(0, 4)
+    together.settle()
+    assert one.take_all() == [0, 1, 2, 3]
+    for _ in range(4):
+        one.roll_back()
+    together.settle()
+    assert one.take() == 0
+    one.ack()
+    assert one.take() == 1  # of one lease
+    one.roll_back()
+    together.settle()
+    for place in (1, 2, 3):  # 1 of another lease, and what is left of the first one waits for it
+        assert one.take() == place
+        one.ack()
+        together.settle()
 
 
 def test_a_stopping_member_lets_go_of_turns_it_does_not_need(make: Make) -> None:

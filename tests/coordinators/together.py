@@ -21,6 +21,7 @@ SHARED = Definition(type=SubscriptionType.SHARED, topic="t")
 SERIAL = Definition(type=SubscriptionType.SERIAL, topic="t")
 OWN_TURNS = Definition(type=SubscriptionType.SERIAL, topic="t", scope="partition")
 EXCLUSIVE = Definition(type=SubscriptionType.EXCLUSIVE, topic="t")
+STRICT = Definition(type=SubscriptionType.EXCLUSIVE, topic="t", strict_order=True)
 
 #: Places of the first messages of two partitions are so far apart.
 PARTITION = 1_000
@@ -40,6 +41,8 @@ class Peer:
         #: partition -> next offset to read, number that the reader was given
         self.followed: dict[int, tuple[int, int]] = {}
         self.hands: list[Delivery[Any, Any]] = []
+        #: whether its point reader gets anything from Kafka
+        self.reads_ranges = True
         self._together = together
         #: partition, start, end, token
         self._ranges: list[tuple[int, int, int, int]] = []
@@ -92,7 +95,7 @@ class Peer:
         self._read_ranges()
 
     def _read_ranges(self) -> None:
-        for asked in [*self._ranges]:
+        for asked in [*self._ranges] if self.reads_ranges else ():
             partition, start, last, token = asked
             end = min(last, self._together.ends[partition])
             if start < end:
@@ -149,8 +152,8 @@ class Peer:
         while self.hands:
             self.ack()
 
-    def roll_back(self, index: int = 0) -> None:
-        self.hands.pop(index).rollback_nowait()
+    def roll_back(self, index: int = 0, delay: float | None = None) -> None:
+        self.hands.pop(index).rollback_nowait(delay)
         self.member.poke()
 
     def release(self, index: int = 0) -> None:

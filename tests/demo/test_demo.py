@@ -11,8 +11,9 @@ from pathlib import Path
 
 import pytest
 
-#: Seconds a short run may take on a busy machine.
+#: Seconds a short run may take on a busy machine, and one in which everything is broken.
 TIMEOUT = 240
+CHAOS_TIMEOUT = 400
 
 Start = Callable[..., "subprocess.Popen[str]"]
 
@@ -93,6 +94,36 @@ def test_json_is_all_that_standard_output_holds(tmp_path: Path, environment: dic
         "audit": [],
         "billing": [],
     }
+
+
+def test_nothing_is_lost_in_chaos(tmp_path: Path, environment: dict[str, str]) -> None:
+    demo = start(tmp_path, environment, "--chaos", "--seed", "3", "--json")
+    out, err = demo.communicate(timeout=CHAOS_TIMEOUT)
+    document = json.loads(out)
+    assert demo.returncode == document["status"] == 0, err
+    assert document["seed"] == 3
+    assert set(document["broken"]) == {
+        *("FLUSHALL", "Redis cut off", "Redis emptied", "Redis restarted"),
+        *("SIGKILL", "SIGSTOP", "Kafka cut off"),
+    }
+    billing = next(proof for proof in document["subscriptions"] if proof["subscription"] == "billing")
+    assert billing["lost"] == []
+    assert billing["repeats"]["broken"] > 0
+    # what happens is said when it happens: in the middle of the work
+    lines = err.splitlines()
+    said = [number for number, line in enumerate(lines) if line.startswith("   chaos ")]
+    assert sum("chaos 7/7" in lines[number] for number in said) >= 1
+    assert any("members, in flight" in line for line in lines[said[0] : said[-1]])
+    assert lines[-1].startswith("demo: ok, 20000 messages, 2 subscriptions, 0 lost, ")
+    assert list((tmp_path / "t").iterdir()) == []
+
+
+def test_options_that_do_not_go_together(tmp_path: Path, environment: dict[str, str]) -> None:
+    for options in (["--chaos", "--keep"], ["--seed", "1"]):
+        demo = start(tmp_path, environment, *options)
+        _, err = demo.communicate(timeout=TIMEOUT)
+        assert demo.returncode == 2
+        assert "--chaos" in err
 
 
 @pytest.mark.parametrize("moment", ["starting Kafka", "loading", "audit-1 holds", "4 members"])

@@ -6,7 +6,7 @@ import pytest
 
 from kafkadur.demo.flights import digest
 from kafkadur.demo.ledger import ACK, ROLLBACK, Ledger, Line, write_lines
-from kafkadur.demo.verification import KILLED, ROLLED_BACK, Proof, verify
+from kafkadur.demo.verification import BROKEN, KILLED, ROLLED_BACK, Disturbance, Proof, verify
 
 ROWS = 10
 #: Messages: further than this from its end, a killed worker's ledger excuses nothing.
@@ -28,6 +28,7 @@ class Desk:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.ledgers: list[Ledger] = []
+        self.disturbances: list[Disturbance] = []
 
     def ledger(self, worker: str, lines: list[Line], *, killed: bool = False) -> Path:
         path = self.folder / worker
@@ -37,7 +38,12 @@ class Desk:
 
     def verify(self) -> Proof:
         return verify(
-            "s", EXPECTED, self.ledgers, rolls_back=lambda row: row in {5, 6}, most_unconfirmed=BOUND
+            "s",
+            EXPECTED,
+            self.ledgers,
+            rolls_back=lambda row: row in {5, 6},
+            most_unconfirmed=BOUND,
+            disturbances=self.disturbances,
         )
 
 
@@ -159,3 +165,48 @@ def test_a_damaged_ledger_is_a_defect(desk: Desk, end: bytes) -> None:
     proof = desk.verify()
     assert not proof.ok
     assert len(proof.unexplained) == 1
+
+
+def test_what_was_broken_in_between_explains_a_repeat(desk: Desk) -> None:
+    desk.ledger("a", rows(1, 8))
+    desk.ledger("b", [line(9), line(1), line(10)])
+    desk.disturbances.append(Disturbance(began={"a": 2, "b": 1}, ended={"a": 2, "b": 1}))
+    proof = desk.verify()
+    assert proof.ok
+    assert proof.repeats == {BROKEN: 1}
+
+
+def test_what_was_in_hands_when_something_was_broken_comes_again_later(desk: Desk) -> None:
+    desk.ledger("a", rows(1, 8))
+    desk.ledger("b", [line(9), line(4), line(10)])
+    desk.disturbances.append(Disturbance(began={"a": 1, "b": 0}, ended={"a": 1, "b": 0}))
+    assert desk.verify().repeats == {BROKEN: 1}
+
+
+def test_what_was_broken_afterwards_explains_nothing(desk: Desk) -> None:
+    desk.ledger("a", rows(1, 8))
+    desk.ledger("b", [line(9), line(1), line(10)])
+    desk.disturbances.append(Disturbance(began={"a": 8, "b": 3}, ended={"a": 8, "b": 3}))
+    assert len(desk.verify().unexplained) == 1
+
+
+def test_what_was_broken_before_explains_nothing(desk: Desk) -> None:
+    desk.ledger("a", rows(1, 8))
+    desk.ledger("b", [line(9), line(8), line(10)])
+    desk.disturbances.append(Disturbance(began={"a": 0}, ended={"a": 0}))
+    assert len(desk.verify().unexplained) == 1
+
+
+def test_a_rollback_may_be_forgotten_when_something_was_broken(desk: Desk) -> None:
+    desk.ledger("a", [*rows(1, 4), line(5, verdict=ROLLBACK), *rows(6, ROWS)])
+    desk.ledger("b", [line(5)])
+    desk.disturbances.append(Disturbance(began={"a": 5}, ended={"a": 5}))
+    proof = desk.verify()
+    assert proof.ok
+    assert proof.redelivered == 1
+
+
+def test_what_was_broken_does_not_excuse_a_loss(desk: Desk) -> None:
+    desk.ledger("a", [*rows(1, 6), *rows(8, ROWS)])
+    desk.disturbances.append(Disturbance(began={"a": 6}, ended={"a": 7}))
+    assert desk.verify().lost == [7]

@@ -23,7 +23,7 @@ from kafkadur_sharing.keys import SubscriptionKey
 from tests.histories.crew import Crew, Slot
 from tests.histories.faults import ADMIN, FAULTS, MEMBER
 from tests.histories.plan import Plan
-from tests.histories.recording import OK, Recorder
+from tests.histories.recording import OK, UNKNOWN, Recorder
 
 _ADMIN_S = 20.0
 
@@ -47,6 +47,8 @@ class Breaker:
         self._busy: Future[None] | None = None
         self._member_kinds = [kind for kind in plan.faults if FAULTS[kind].hits == MEMBER]
         self._server_kinds = [kind for kind in plan.faults if FAULTS[kind].hits != MEMBER]
+        #: kinds that are still to come before any comes once more
+        self._next_kinds: dict[bool, list[str]] = {True: [], False: []}
         now = time.monotonic()
         self._member_at = now + self._wait(plan.member_fault_every)
         self._server_at = now + self._wait(plan.server_fault_every) / 2
@@ -62,14 +64,23 @@ class Breaker:
         self._do_due(now)
         if self._member_kinds and now >= self._member_at:
             self._member_at = now + self._wait(self._plan.member_fault_every)
-            self._break_member(self._chance.choice(self._member_kinds), self._chance.random())
+            self._break_member(self._chance.random())
         if self._server_kinds and now >= self._server_at:
             self._server_at = now + self._wait(self._plan.server_fault_every)
-            kind, much = self._chance.choice(self._server_kinds), self._chance.random()
+            much = self._chance.random()
             if self._busy is None or self._busy.done():
                 self._raise_failure()
+                kind = self._kind(members=False)
                 self.injected += 1
                 self._busy = self._servers.submit(self._break_server, kind, much, self._chance.random())
+
+    def _kind(self, *, members: bool) -> str:
+        """The next kind: all of them in turn, in an order that is drawn anew each time."""
+        kinds = self._next_kinds[members]
+        if not kinds:
+            kinds += self._member_kinds if members else self._server_kinds
+            self._chance.shuffle(kinds)
+        return kinds.pop()
 
     def _do_due(self, now: float) -> None:
         while self._later and self._later[0][0] <= now:
@@ -93,11 +104,12 @@ class Breaker:
 
     # -- members
 
-    def _break_member(self, kind: str, much: float) -> None:
+    def _break_member(self, much: float) -> None:
         slots = [slot for slot in self._crew.slots if slot.alive is not None and not slot.disturbed]
         pick = self._chance.random()
         if not slots:
             return
+        kind = self._kind(members=True)
         slot = slots[int(pick * len(slots))]
         process = slot.alive
         assert process is not None
@@ -154,7 +166,7 @@ class Breaker:
             try:
                 admin.pause(key)
             except KafkadurError as error:
-                self._recorder.done(number, OK, error=type(error).__name__)
+                self._recorder.done(number, UNKNOWN, error=type(error).__name__)
                 return
             time.sleep(0.3 + 2 * much)  # how long it is paused
             self._resume(admin, key)

@@ -6,6 +6,9 @@ from collections.abc import Callable, Iterable
 
 from tests.histories.checks import (
     attempts,
+    conservation,
+    fairness,
+    faults,
     fencing,
     floors,
     holders,
@@ -28,8 +31,11 @@ CHECKS: tuple[Callable[[History], Iterable[Finding]], ...] = (
     order.check,
     windows.check,
     attempts.check,
+    conservation.check,
     floors.check,
+    fairness.check,
     liveness.check,
+    faults.check,
 )
 
 

@@ -163,7 +163,7 @@ class Crew:
             seed=str(self._plan.seed),
             kafka=self._stack.kafka,
             record=str(self._folder / "published.jsonl"),
-            topics=tuple(self._plan.subscriptions),
+            topics={name: (of.partitions, of.share) for name, of in self._plan.subscriptions.items()},
             rate=self._plan.rate,
         )
         self.producer = Process("producer", "tests.histories.producing", job.argument(), self._folder)

@@ -16,7 +16,9 @@ INVARIANTS: Final = {
     "I6": "order",
     "I7": "window",
     "I8": "attempts",
+    "I9": "conservation",
     "I10": "floors",
+    "I11": "fairness",
     "I12": "liveness",
     "run": "the run itself",
 }

@@ -10,15 +10,17 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from kafkadur_coordinators.interface import LeaseView, PartitionView, Run
 from tests.histories.faults import FAULTS, MEMBER
 from tests.histories.plan import Plan
 from tests.histories.recording import OK, UNKNOWN, read
 
 #: Names of files in the folder of a history.
-PLAN, FAULT_LOG, OBSERVED, PUBLISHED, TRUTH, DEAD, END = (
+PLAN, FAULT_LOG, OBSERVED, INSPECTED, PUBLISHED, TRUTH, DEAD, END = (
     "plan.json",
     "faults.jsonl",
     "observed.jsonl",
+    "inspected.jsonl",
     "published.jsonl",
     "truth.jsonl",
     "dead.jsonl",
@@ -146,6 +148,8 @@ class Injected:
     process: str = ""
     #: paused
     subscription: str = ""
+    #: whether it is certain that it happened
+    certain: bool = True
 
     @property
     def forgets(self) -> float:
@@ -167,6 +171,58 @@ class Floor:
     floor: int
     called: int
     at: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Inspection:
+    """Everything the coordinator keeps of the offsets of a subscription, of one moment between two times."""
+
+    subscription: str
+    called: int
+    at: int
+    incarnation: int
+    sequence: int
+    #: where keys have lanes: one each
+    partitions: Sequence[PartitionView] = ()
+    leases: Sequence[LeaseView] = ()
+
+
+class Told(NamedTuple):
+    """A lease, as the reply to an exchange told its holder."""
+
+    token: int
+    partition: int
+    #: offsets it holds
+    records: int
+    #: range, lane, runs, ahead
+    kind: str
+    #: it is one of a suspect that ended its holders several times (`include/redelivery.lua`)
+    grave: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class Call:
+    """A script that a member of a shared subscription ran, with its reply."""
+
+    process: str
+    subscription: str
+    member: str
+    at: int
+    #: exchange, attach, detach, ...
+    name: str
+    incarnation: int
+    #: how many scripts had changed the subscription when it was over
+    sequence: int
+    #: of an exchange: free credit and highest token known when it was written; highest token given out
+    credit: int = 0
+    have: int = 0
+    token: int = 0
+    #: place among the members, and how many there are
+    rank: int = 0
+    members: int = 0
+    #: whether leases wait to be told or ended
+    left_over: bool = False
+    grants: Sequence[Told] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -217,6 +273,9 @@ class History:
     lost: Sequence[Lost] = ()
     faults: Sequence[Injected] = ()
     floors: Sequence[Floor] = ()
+    inspections: Sequence[Inspection] = ()
+    #: of shared subscriptions, in the order in which the coordinator ran them
+    calls: Sequence[Call] = ()
     truth: Mapping[Place, Message] = field(default_factory=dict[Place, Message])
     dead: Sequence[DeadLetter] = ()
     published: Sequence[Publication] = ()
@@ -338,6 +397,17 @@ def _line(history: History, item: object) -> tuple[int, str]:  # noqa: PLR0911 -
         return item.at, (
             f"{history.time(item.at)} s  floor of {item.subscription}[{item.partition}] is {item.floor}"
         )
+    if isinstance(item, Inspection):
+        return item.at, (
+            f"{history.time(item.called)} s to {history.time(item.at)} s  {item.subscription} inspected: "
+            f"incarnation {item.incarnation}, script {item.sequence}"
+        )
+    if isinstance(item, Call):
+        told = ", ".join(f"{t.token}: {t.records} of [{t.partition}] {t.kind}" for t in item.grants)
+        return item.at, (
+            f"{history.time(item.at)} s  {item.process} ({item.member}) {item.name} {item.sequence}, "
+            f"credit {item.credit}; leases {told or 'none'}"
+        )
     if isinstance(item, Lost):
         return item.at, f"{history.time(item.at)} s  {item.member} saw that {item.place} was lost"
     return history.began, str(item)
@@ -373,6 +443,8 @@ def load(folder: Path) -> History:
             key=lambda each: each.start,
         ),
         floors=list(_floors(folder / OBSERVED)),
+        inspections=list(_inspections(folder / INSPECTED)),
+        calls=sorted(members.calls, key=lambda each: (each.incarnation, each.sequence, each.at)),
         truth={message.place: message for message in _truth(folder / TRUTH)},
         dead=list(_dead(folder / DEAD)),
         published=list(_published(folder / PUBLISHED)),
@@ -391,6 +463,7 @@ class _Members:
         self.attachments: dict[str, Attachment] = {}
         self.lost: list[Lost] = []
         self.stalls: list[Injected] = []
+        self.calls: list[Call] = []
         #: when each process wrote something last (ns)
         self.latest: dict[str, int] = {}
         self.counts: defaultdict[tuple[str, str], int] = defaultdict(int)
@@ -400,6 +473,9 @@ class _Members:
         closing: dict[str, dict[str, Any]] = {}
         for line in lines:
             op = line["op"]
+            if op == "script":
+                self.calls.append(_call(process, line))
+                continue
             self.latest[process] = line.get("at") or line["called"]
             self.counts[op, line.get("outcome", OK)] += 1
             if op == "deliver":
@@ -431,17 +507,10 @@ class _Members:
                     Injected(kind="stall", start=line["since"], end=line["at"], process=process)
                 )
             elif "partition" in line:
-                self.verdicts.append(
-                    Verdict(
-                        process=process,
-                        place=_place(line),
-                        token=_token(line),
-                        kind=op,
-                        at=line.get("at"),
-                        error=line.get("error", ""),
-                        **{name: line[name] for name in ("member", "attempt", "called", "outcome")},
-                    )
-                )
+                self.verdicts.append(_verdict(process, line))
+        self._close(closing)
+
+    def _close(self, closing: Mapping[str, dict[str, Any]]) -> None:
         for member, line in closing.items():
             known = self.attachments[member]
             self.attachments[member] = Attachment(
@@ -457,6 +526,29 @@ class _Members:
 
 
 _DELIVERY = ("member", "digest", "key", "attempt", "redelivered", "called", "at")
+
+
+_CALL = (
+    *("subscription", "member", "at", "name", "incarnation", "sequence"),
+    *("credit", "have", "token", "rank", "members", "left_over"),
+)
+
+
+def _call(process: str, line: Mapping[str, Any]) -> Call:
+    told = [Told(*grant) for grant in line["grants"]]
+    return Call(process=process, grants=told, **{name: line[name] for name in _CALL})
+
+
+def _verdict(process: str, line: Mapping[str, Any]) -> Verdict:
+    return Verdict(
+        process=process,
+        place=_place(line),
+        token=_token(line),
+        kind=line["op"],
+        at=line.get("at"),
+        error=line.get("error", ""),
+        **{name: line[name] for name in ("member", "attempt", "called", "outcome")},
+    )
 
 
 def _place(line: Mapping[str, Any]) -> Place:
@@ -476,7 +568,26 @@ def _faults(path: Path, ended: int) -> Iterator[Injected]:
             end=line.get("at", ended),
             process=line.get("process", "") if FAULTS[line["op"]].hits == MEMBER else "",
             subscription=line.get("subscription", ""),
+            certain=line["outcome"] == OK,
         )
+
+
+def _inspections(path: Path) -> Iterator[Inspection]:
+    if not path.exists():  # one of an earlier version
+        return
+    for line in read(path):
+        if line["outcome"] == OK:
+            yield Inspection(
+                partitions=[
+                    PartitionView(
+                        **view
+                        | {"bits": bytes.fromhex(view["bits"]), "runs": [Run(*r) for r in view["runs"]]}
+                    )
+                    for view in line["partitions"]
+                ],
+                leases=[LeaseView(*lease) for lease in line["leases"]],
+                **{name: line[name] for name in ("subscription", "called", "at", "incarnation", "sequence")},
+            )
 
 
 def _floors(path: Path) -> Iterator[Floor]:

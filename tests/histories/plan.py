@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-#: Partitions of every topic.
+#: Partitions of a topic.
 PARTITIONS = 3
 #: Keys of every topic; all messages of a key lie in one partition.
 KEYS = 24
@@ -32,6 +32,15 @@ class SubscriptionPlan:
     strict: bool = False
     scope: str = "subscription"
     key_lanes: int | None = None
+    #: of its topic
+    partitions: int = PARTITIONS
+    #: its share of the messages a second of a plan: less where every roll back holds all others back
+    share: float = 1.0
+
+    @property
+    def lanes(self) -> int:
+        """Lanes of keys that each partition has; to the coordinator each is a partition."""
+        return self.key_lanes or 1
 
     @property
     def ordered(self) -> bool:
@@ -49,7 +58,9 @@ SUBSCRIPTIONS: Mapping[str, SubscriptionPlan] = {
         SubscriptionPlan(name="serial", type="serial", window=3, lane=WHOLE),
         SubscriptionPlan(name="own-turns", type="serial", window=3, lane=PARTITION, scope="partition"),
         SubscriptionPlan(name="key-ordered", type="key-ordered", window=8, lane=KEY, key_lanes=2),
-        SubscriptionPlan(name="strict", type="exclusive", window=5, lane=WHOLE, strict=True),
+        SubscriptionPlan(name="strict", type="exclusive", window=5, lane=WHOLE, strict=True, share=0.3),
+        # several members are at home with one partition: only then have they to be served in turn
+        SubscriptionPlan(name="crowd", type="shared", window=4, partitions=1),
     )
 }
 

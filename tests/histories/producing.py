@@ -16,7 +16,7 @@ from pathlib import Path
 
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
-from tests.histories.plan import KEYS, PARTITIONS
+from tests.histories.plan import KEYS
 from tests.histories.recording import FAIL, OK, UNKNOWN, Recorder
 from tests.histories.working import POISON, Orders, digest, follow_parent
 
@@ -34,8 +34,8 @@ class Job:
     seed: str
     kafka: str
     record: str
-    #: subscriptions, which are also topics
-    topics: tuple[str, ...]
+    #: subscriptions, which are also topics: partitions, and share of the messages
+    topics: dict[str, tuple[int, float]]
     #: messages a second and topic
     rate: float
 
@@ -58,16 +58,16 @@ class Publisher:
         )
         self._transactional: Producer | None = None
 
-    def _message(self) -> tuple[bytes, bytes, int]:
-        """Value, key and partition of the next message."""
+    def _message(self, topic: str) -> tuple[bytes, bytes, int]:
+        """Value, key and partition of the next message of a topic."""
         self._count += 1
         key = self._chance.randrange(KEYS)
         kind = POISON if self._chance.randrange(_POISON_EVERY) == 0 else b"order"
         value = b"%b:%d:%016x" % (kind, self._count, self._chance.getrandbits(64))
-        return value, b"k%d" % key, key % PARTITIONS
+        return value, b"k%d" % key, key % self._job.topics[topic][0]
 
     def _send(self, producer: Producer, topic: str, told: Callable[[int, object], None]) -> int:
-        value, key, partition = self._message()
+        value, key, partition = self._message(topic)
         number = self._recorder.call("publish", subscription=topic, partition=partition, digest=digest(value))
 
         def report(error: KafkaError | None, message: Message) -> None:
@@ -147,10 +147,11 @@ def main(argument: str) -> None:
         began, rounds = time.monotonic(), 0
         while not orders.ending and not orders.draining:
             rounds += 1
+            topics = [name for name, (_, share) in job.topics.items() if chance.random() < share]
             if chance.random() < _TRANSACTIONS:
-                publisher.transaction(job.topics)
+                publisher.transaction(topics)
             else:
-                publisher.plain(job.topics)
+                publisher.plain(topics)
             late = began + rounds / job.rate - time.monotonic()
             if late < -1:  # what could not be written during a fault is not made up for
                 began, rounds = time.monotonic(), 0

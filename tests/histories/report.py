@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from kafkadur.cli.output import Column, Output, count
+from tests.histories.checks.fairness import waited
 from tests.histories.faults import FAULTS
 from tests.histories.findings import INVARIANTS, Finding
 from tests.histories.history import History
@@ -29,6 +30,8 @@ def document(history: History, findings: Sequence[Finding], folder: Path | None)
         "deliveries": len(history.deliveries),
         "dead_letters": len(history.dead),
         "faults": dict(_faults(history)),
+        "inspections": len(history.inspections),
+        "grants_while_others_waited": waited(history),
         "operations": {
             name: {outcome: history.counts.get((name, outcome), 0) for outcome in (OK, FAIL, UNKNOWN)}
             for name in _names(history)
@@ -47,8 +50,12 @@ def show(history: History, findings: Sequence[Finding], output: Output) -> None:
     output.table(
         [Column(title="fault"), Column(title="times", number=True), Column(title="what it is", wide=True)],
         [
-            (name, count(times), FAULTS[name].text if name in FAULTS else "noticed by a process")
-            for name, times in sorted(_faults(history).items())
+            (
+                name,
+                count(times) if times else "NEVER",
+                FAULTS[name].text if name in FAULTS else "noticed by a process",
+            )
+            for name, times in sorted((dict.fromkeys(history.plan.faults, 0) | _faults(history)).items())
         ],
     )
     output.table(
@@ -65,7 +72,8 @@ def show(history: History, findings: Sequence[Finding], output: Output) -> None:
     )
     output.line(
         f"{count(len(history.truth))} messages, {count(len(history.deliveries))} deliveries, "
-        f"{count(len(history.dead))} dead letters; {len(findings)} violations"
+        f"{count(len(history.dead))} dead letters; {count(len(history.inspections))} inspections, "
+        f"{count(waited(history))} grants while others waited for one; {len(findings)} violations"
     )
     _show_findings(findings, output)
     if findings:
@@ -88,7 +96,7 @@ def _show_findings(findings: Sequence[Finding], output: Output) -> None:
 
 
 def _faults(history: History) -> Counter[str]:
-    return Counter(fault.kind for fault in history.faults)
+    return Counter(fault.kind for fault in history.faults if fault.certain)
 
 
 def _names(history: History) -> list[str]:

@@ -23,9 +23,10 @@ from kafkadur.stack.kafka import quiet_admin
 from kafkadur_sharing.errors import KafkadurError
 from tests.histories.breaking import Breaker
 from tests.histories.crew import Crew
-from tests.histories.history import DEAD, END, FAULT_LOG, OBSERVED, PLAN, TRUTH
+from tests.histories.history import DEAD, END, FAULT_LOG, INSPECTED, OBSERVED, PLAN, TRUTH
 from tests.histories.history import End as Ending
-from tests.histories.plan import PARTITIONS, Plan
+from tests.histories.inspecting import Inspector
+from tests.histories.plan import Plan
 from tests.histories.recording import FAIL, OK, Recorder
 from tests.histories.truth import write_dead, write_truth
 from tests.histories.working import DRAIN
@@ -109,7 +110,7 @@ def run(plan: Plan, folder: Path, progress: Progress) -> None:
 
 
 def _make_topics(plan: Plan, stack: Stack) -> None:
-    topics = [NewTopic(name, PARTITIONS, 1) for name in plan.subscriptions]
+    topics = [NewTopic(name, of.partitions, 1) for name, of in plan.subscriptions.items()]
     admin = quiet_admin(stack.kafka)  # must outlive what it promises
     for future in admin.create_topics(topics).values():
         future.result(_END_S)
@@ -130,6 +131,7 @@ def _work(
     crew.produce()
     _wait_for_members(crew, folder)
     observer = Observer(plan, chosen, folder / OBSERVED)
+    inspector = Inspector(plan, chosen, folder / INSPECTED)
     try:
         breaker = Breaker(plan, stack, crew, recorder, settings=chosen)
         seconds = round(plan.minutes * 60)
@@ -149,6 +151,7 @@ def _work(
         crew.order(END_ORDER)
         crew.end({s.process.name: s.process for s in crew.slots if s.process is not None}, _END_S)
     finally:
+        inspector.close()
         observer.close()
     ends = [
         Ending(

@@ -2,21 +2,26 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Any
 
+from kafkadur_coordinators.interface import LeaseView, PartitionView, Run
 from tests.histories.history import (
     Attachment,
+    Call,
     DeadLetter,
     Delivery,
     End,
     Floor,
     History,
     Injected,
+    Inspection,
     Lost,
     Message,
     Place,
     Publication,
+    Told,
     Verdict,
 )
 from tests.histories.plan import Plan
@@ -42,6 +47,12 @@ class Story:
         self.lost: list[Lost] = []
         self.faults: list[Injected] = []
         self.floors: list[Floor] = []
+        self.inspections: list[Inspection] = []
+        #: of every subscription one before anything is there
+        self._blank = [
+            Inspection(subscription=name, called=0, at=0, incarnation=0, sequence=0) for name in types
+        ]
+        self.calls: list[Call] = []
         self.truth: dict[Place, Message] = {}
         self.dead: list[DeadLetter] = []
         self.published: list[Publication] = []
@@ -143,6 +154,64 @@ class Story:
             Floor(subscription=subscription, partition=0, floor=floor, called=called, at=self.step())
         )
 
+    def inspect(
+        self,
+        subscription: str,
+        *,
+        settled: Iterable[int] = (),
+        leases: Sequence[LeaseView] = (),
+        **other: Any,
+    ) -> None:
+        """All that is kept of partition 0 is seen; `settled`: above base; `other`: fields of the view."""
+        fields: dict[str, Any] = dict.fromkeys(("partition", "base", "next", "avail", "origin", "seen"), 0)
+        fields |= other
+        runs: Sequence[Run] = fields.pop("runs", ())
+        decided = {*settled, *(offset for run in runs for offset in range(run.start, run.end))}
+        ones = bytearray(max([fields["next"], *(offset + 1 for offset in decided)]) // 8 + 1)
+        for offset in decided:
+            ones[offset // 8] |= 128 >> offset % 8
+        view = PartitionView(**fields, decided=len(decided), runs=runs, bits=bytes(ones))
+        called = self.step()
+        self.inspections.append(
+            Inspection(
+                subscription=subscription,
+                called=called,
+                at=self.step(),
+                incarnation=self._incarnation,
+                sequence=len(self.inspections),
+                partitions=[view],
+                leases=leases,
+            )
+        )
+
+    def call(self, member: str, *, credit: int = 5, rank: int = 0, members: int = 2, **other: Any) -> None:
+        """A member makes an exchange, and is told leases: pairs of partition and records of new messages."""
+        told: list[tuple[int, int]] = other.pop("told", [])
+        fields: dict[str, Any] = {
+            "process": self._subscription[member],
+            "member": member,
+            "subscription": self.attachments[member].subscription,
+            "at": self.step(),
+            "name": "exchange",
+            "incarnation": self._incarnation,
+            "sequence": len(self.calls) + 1,
+            "credit": credit,
+            "have": self._counter,
+            "token": self._counter + len(told),
+            "rank": rank,
+            "members": members,
+            "grants": [
+                Told(self._counter + number, partition, records, "range")
+                for number, (partition, records) in enumerate(told, 1)
+            ],
+        }
+        self._counter += len(told)
+        self.calls.append(Call(**fields | other))
+
+    def look_away(self) -> None:
+        """Nothing is ever inspected."""
+        self._blank.clear()
+
     def never_drains(self, subscription: str) -> None:
         """What waits is not settled."""
         self._drained[subscription] = None
@@ -158,6 +227,8 @@ class Story:
             lost=self.lost,
             faults=self.faults,
             floors=self.floors,
+            inspections=[*self.inspections, *self._blank],
+            calls=self.calls,
             truth=self.truth,
             dead=self.dead,
             published=self.published,

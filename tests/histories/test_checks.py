@@ -8,7 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from kafkadur_coordinators.interface import LeaseView, Run
 from tests.histories.checking import check
+from tests.histories.checks.fairness import waited
 from tests.histories.history import Lost, Place
 from tests.histories.plan import Plan
 from tests.histories.recording import FAIL, OK, UNKNOWN, Recorder, read
@@ -88,6 +90,119 @@ def test_clean_history_of_a_poison_message() -> None:
         story.settle(story.deliver(one, place, attempt=attempt), "rollback")
     story.bury(place, "attempts", 5)
     story.floor("exclusive", 1)
+    assert found(story) == set()
+
+
+def lease(token: int, start: int, horizon: int, kind: str = "range") -> LeaseView:
+    return LeaseView(token, 0, start, horizon, "m", 0, kind)
+
+
+def run(start: int, end: int, token: int = 0) -> Run:
+    return Run(start=start, end=end, attempts=1, redelivered=True, due=0, token=token)
+
+
+def test_clean_inspections() -> None:
+    story = Story("shared")
+    one = story.attach("p1", "shared")
+    places = [story.publish("shared") for _ in range(7)]
+    story.inspect("shared", avail=7)
+    first, second, third = (story.deliver(one, place) for place in places[:3])
+    story.settle(first)
+    story.settle(third)
+    story.settle(second, "rollback")
+    story.settle(story.deliver(one, places[5]))
+    # 1 is ready, 3 leased as new, 4 leased once more, 6 is ready and new
+    story.inspect(
+        "shared",
+        base=3,
+        next=6,
+        avail=7,
+        settled=[5],
+        runs=[run(1, 2), run(4, 5, token=9)],
+        leases=[lease(8, 3, 6), lease(9, 4, 5, "runs")],
+    )
+    story.fault("flush")
+    story.inspect("shared", next=0, avail=7)
+    for offset in (1, 3, 4, 6):
+        story.settle(story.deliver(one, places[offset], attempt=1 + (offset == 1)))
+    assert found(story) == set()
+
+
+def test_what_was_seen_of_an_ended_lease_lies_below_the_bound() -> None:
+    story = Story("exclusive")
+    one = story.attach("p1", "exclusive")
+    held = [story.deliver(one, story.publish("exclusive")) for _ in range(2)]
+    story.inspect("exclusive", next=0, avail=0, seen=2)
+    for delivery in held:
+        story.settle(delivery)
+    assert found(story) == set()
+
+
+def crowd() -> tuple[Story, str, str]:
+    """Two members of one partition, of which both have called."""
+    story = Story("crowd")
+    one, two = story.attach("p1", "crowd"), story.attach("p2", "crowd")
+    for _ in range(2):  # who is attached is known from the second on
+        story.call(one, rank=0)
+        story.call(two, rank=1)
+    return story, one, two
+
+
+def test_clean_grants() -> None:
+    story, one, two = crowd()
+    for _ in range(3):
+        story.call(one, rank=0, told=[(0, 1)])
+        story.call(two, rank=1, told=[(0, 1)])
+    assert found(story) == set()
+    assert waited(story.history()) == 6
+
+
+@pytest.mark.parametrize("why", ["no room", "a fault", "a script that nobody recorded", "others came"])
+def test_who_may_be_passed_over(why: str) -> None:
+    story, one, two = crowd()
+    if why == "no room":
+        story.call(two, rank=1, credit=0)
+    story.call(one, rank=0, told=[(0, 1)])
+    if why == "a fault":
+        story.fault("hole", "p2")
+    sequence = len(story.calls) + (2 if why == "a script that nobody recorded" else 1)
+    members = 3 if why == "others came" else 2
+    story.call(one, rank=0, told=[(0, 1)], members=members, sequence=sequence)
+    assert found(story) == set()
+
+
+def test_who_was_passed_over() -> None:
+    story, one, _ = crowd()
+    story.call(one, rank=0, told=[(0, 1)])
+    assert found(story) == set()
+    story.call(one, rank=0, told=[(0, 1)])
+    assert found(story) == {("I11", "passed over")}
+
+
+def test_two_grants_in_one_script_pass_over_who_waits() -> None:
+    story, one, _ = crowd()
+    story.call(one, rank=0, told=[(0, 1), (0, 1)])
+    assert found(story) == {("I11", "passed over")}
+
+
+def test_who_is_not_at_home_comes_after_who_is() -> None:
+    story = Story("shared")
+    one, two = story.attach("p1", "shared"), story.attach("p2", "shared")
+    for _ in range(2):
+        story.call(one, rank=0)
+        story.call(two, rank=1)
+    story.call(two, rank=1, told=[(1, 1)])  # of its own partition
+    assert found(story) == set()
+    story.call(two, rank=1, told=[(0, 1)])
+    assert found(story) == {("I11", "passed over")}
+
+
+def test_a_fault_that_never_happened() -> None:
+    story = Story("exclusive")
+    story.plan = Plan(seed=0, types=("exclusive",), faults=("kill", "pause"), minutes=1)
+    story.fault("kill", "p1")
+    assert found(story) == {("run", "fault never injected")}
+    story.fault("pause")
     assert found(story) == set()
 
 
@@ -277,6 +392,62 @@ def settled_before_delivered(story: Story, one: str, _two: str) -> None:
     story.settle(story.deliver(one, place))
 
 
+def granted_and_forgotten(story: Story, _one: str, _two: str) -> None:
+    story.inspect("exclusive", next=3, avail=3, leases=[lease(1, 0, 2)])
+
+
+def held_under_a_token_that_is_no_more(story: Story, _one: str, _two: str) -> None:
+    story.inspect("exclusive", base=1, next=1, avail=1, runs=[run(0, 1, token=9)])
+
+
+def held_outside_its_lease(story: Story, _one: str, _two: str) -> None:
+    story.inspect(
+        "exclusive", base=2, next=2, avail=2, runs=[run(0, 2, token=9)], leases=[lease(9, 1, 2, "runs")]
+    )
+
+
+def held_twice(story: Story, _one: str, _two: str) -> None:
+    story.inspect("exclusive", next=2, avail=2, leases=[lease(1, 0, 2), lease(2, 1, 2)])
+
+
+def listed_twice(story: Story, _one: str, _two: str) -> None:
+    story.inspect("exclusive", base=2, next=2, avail=2, runs=[run(0, 2), run(1, 2)])
+
+
+def decided_before_it_was_granted(story: Story, _one: str, _two: str) -> None:
+    story.inspect("exclusive", next=1, avail=9, settled=[5], leases=[lease(1, 0, 1)])
+
+
+def settled_by_nobody(story: Story, one: str, _two: str) -> None:
+    places = [story.publish("exclusive") for _ in range(2)]
+    story.inspect("exclusive", next=2, avail=2, settled=[1], leases=[lease(1, 0, 2)])
+    for place in places:
+        story.settle(story.deliver(one, place))
+
+
+def confirmed_and_not_settled(story: Story, one: str, _two: str) -> None:
+    story.settle(story.deliver(one, story.publish("exclusive")))
+    story.inspect("exclusive", next=1, avail=1, leases=[lease(1, 0, 1)])
+
+
+def confirmed_and_to_be_granted_again(story: Story, one: str, _two: str) -> None:
+    place = story.publish("exclusive")
+    story.settle(story.deliver(one, place), "reject")
+    story.bury(place, "rejected", 1)
+    story.inspect("exclusive", next=0, avail=1, seen=1)
+
+
+def lease_beyond_the_bound(story: Story, _one: str, _two: str) -> None:
+    story.inspect("exclusive", next=1, avail=3, leases=[lease(1, 0, 3, "lane")])
+
+
+def handed_out_beyond_the_bound(story: Story, one: str, _two: str) -> None:
+    held = [story.deliver(one, story.publish("exclusive")) for _ in range(2)]
+    story.inspect("exclusive", next=1, avail=1, leases=[lease(1, 0, 1, "lane")])
+    for delivery in held:
+        story.settle(delivery)
+
+
 def never_drained(story: Story, _one: str, _two: str) -> None:
     story.never_drains("exclusive")
 
@@ -284,6 +455,10 @@ def never_drained(story: Story, _one: str, _two: str) -> None:
 def truth_incomplete(story: Story, _one: str, _two: str) -> None:
     place = story.publish("exclusive")
     del story.truth[place]
+
+
+def never_inspected(story: Story, _one: str, _two: str) -> None:
+    story.look_away()
 
 
 def process_ended(story: Story, _one: str, _two: str) -> None:
@@ -329,8 +504,20 @@ PLANTED: tuple[tuple[Callable[[Story, str, str], None], set[tuple[str, str]]], .
     (dead_letter_without_attempts, {("I8", "dead letter too early")}),
     (dead_letter_of_nobody, {("I8", "dead letter too early")}),
     (settled_before_delivered, {("I10", "settled too early")}),
+    (granted_and_forgotten, {("I9", "held by nobody")}),
+    (held_under_a_token_that_is_no_more, {("I9", "held by nobody")}),
+    (held_outside_its_lease, {("I9", "held by nobody")}),
+    (held_twice, {("I9", "held twice")}),
+    (listed_twice, {("I9", "malformed")}),
+    (decided_before_it_was_granted, {("I9", "malformed")}),
+    (settled_by_nobody, {("I9", "settled by nobody")}),
+    (confirmed_and_not_settled, {("I9", "not settled")}),
+    (confirmed_and_to_be_granted_again, {("I9", "not settled")}),
+    (lease_beyond_the_bound, {("I9", "beyond the bound")}),
+    (handed_out_beyond_the_bound, {("I9", "beyond the bound")}),
     (never_drained, {("I12", "never drained")}),
     (truth_incomplete, {("run", "truth incomplete")}),
+    (never_inspected, {("run", "never inspected")}),
     (process_ended, {("run", "process ended")}),
 )
 

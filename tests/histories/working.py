@@ -25,6 +25,7 @@ from typing import Any
 import kafkadur
 import kafkadur.sync
 from kafkadur.delivery import Delivery as PlainDelivery
+from kafkadur_coordinators.places import SUSPECT
 from kafkadur_sharing.errors import AlreadySettled, Fenced, KafkadurError, LeaseLost, SubscriptionActive
 from tests.histories.plan import SubscriptionPlan
 from tests.histories.recording import FAIL, OK, UNKNOWN, Recorder
@@ -44,6 +45,10 @@ VERDICTS = {
     "reject": 1,
 }
 _DEATH_OF_PARENT = 1
+#: Scripts that change nothing.
+_LOOKING = {"peek", "inspect"}
+#: Attempts from which on a suspect may be kept apart (`include/redelivery.lua`).
+_GRAVE = 3
 _RECEIVE_S = 0.3
 _STALL_S = 0.5
 
@@ -101,6 +106,16 @@ class Orders:
 def digest(value: bytes) -> str:
     """What a message is recognized by."""
     return hashlib.sha256(value).hexdigest()[:16]
+
+
+def _text(value: bytes | str) -> str:
+    return value.decode() if isinstance(value, bytes) else value
+
+
+def _records(lease: Sequence[Any]) -> int:
+    """Offsets that a lease in the reply to an exchange holds."""
+    start, end, stretch = lease[2], lease[3], lease[7]
+    return int(sum(stretch[1::2]) - sum(stretch[::2])) if stretch else int(end - start)
 
 
 def follow_parent() -> None:
@@ -264,6 +279,7 @@ class Worker:
                     session_timeout=timedelta(seconds=self._job.session),
                     redis_timeout=timedelta(seconds=2),
                     journal_partitions=2,
+                    recorder=self._note_script if self._plan.type == "shared" else None,
                 ) as connection:
                     self._recorder.done(number, OK)
                     again = True
@@ -272,6 +288,38 @@ class Worker:
             except KafkadurError as error:
                 self._recorder.done(number, FAIL, error=type(error).__name__)
                 self._orders.pause(0.3)
+
+    def _note_script(self, name: str, request: Sequence[Any], reply: Sequence[Any]) -> None:
+        """Record a script that changed the subscription; any thread."""
+        if reply[0] != "OK" or name in _LOOKING:
+            return
+        facts: dict[str, Any] = {
+            "credit": 0,
+            "have": 0,
+            "token": 0,
+            "rank": 0,
+            "members": 0,
+            "left_over": False,
+        }
+        grants: list[Any] = []
+        if name == "exchange":
+            rank, members, _ = reply[6]
+            facts |= {"credit": request[6], "have": request[7], "token": reply[4]}
+            facts |= {"rank": rank, "members": members, "left_over": bool(reply[12])}
+            grants = [
+                (v[0], v[1], _records(v), _text(v[5]), v[4] // 2 % 16384 >= _GRAVE and v[4] >= SUSPECT)
+                for v in reply[7]
+            ]
+        self._recorder.note(
+            "script",
+            subscription=self._plan.name,
+            member=_text(request[4])[:8],
+            name=name,
+            incarnation=reply[2],
+            sequence=reply[1],
+            grants=grants,
+            **facts,
+        )
 
     def _attach(self, connection: kafkadur.sync.Connection) -> bool:
         """Attach, work and leave; whether the connection is to be used again."""
