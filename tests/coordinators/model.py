@@ -260,12 +260,20 @@ class Model:
         """Whether something of this partition could be handed out, or could if its lane were free."""
         place = self.places[part.partition]
         mine = [x for x in self.leases.values() if x.partition == part.partition]
-        if any(0 < mark.due <= now or (mark.due == 0 and mark != FRESH) for mark in place.ready.values()):
+        if self._has_due(part.partition, now):
             return True
         waiting = any(mark.due > now for mark in place.ready.values()) or bool(place.unsure)
         if self.policy.strict and waiting:
             return False
         return FRESH in place.ready.values() or any(o < place.avail for x in mine for o in x.open)
+
+    def _has_due(self, partition: int, now: int) -> bool:
+        """Whether an exception can be granted; in strict order only the lowest one can."""
+        ready = self.places[partition].ready
+        exceptions = [ready[offset] for offset in sorted(ready) if ready[offset] != FRESH]
+        if self.policy.strict:
+            exceptions = exceptions[:1]
+        return any(mark.due <= now for mark in exceptions)
 
     def touch(self, partition: int, now: int) -> None:
         """A script touched a partition: the leases there of those who are gone end."""
@@ -487,7 +495,7 @@ class Model:
         exceptions = [mark for mark in self.places[p].ready.values() if mark != FRESH]
         granted = sum(len(x.open) for x in here if x.token in grown and not x.lane)
         full = (granted >= span and not self.keyed) or len(mine) >= MOST_LEASES
-        if any(self.keyed or mark.due <= now for mark in exceptions):
+        if self._has_due(p, now) or (self.keyed and exceptions):
             assert full or any(x.suspects for x in mine), "an exception was not granted"
         elif self.kind != "serial" and not (self.policy.strict and exceptions and not self.keyed):
             # what was set aside unread comes before the lane, too
@@ -625,6 +633,11 @@ class Model:
         lease.suspects, lease.alone = first.suspect, self.policy.is_last(first)
         lease.due = first.due if first.due > now else 0
         assert len(held) <= self.policy.together(first), "too many suspects share a lease"
+        if self.policy.strict:
+            waiting = [o for o, mark in ready.items() if mark != FRESH and mark.due > now]
+            assert all(offset < min(waiting, default=offset + 1) for offset, _ in held), (
+                "an earlier one waits"
+            )
         for offset, due in held:
             mark = ready.pop(offset)
             assert mark.attempts == attempts_of(marks)

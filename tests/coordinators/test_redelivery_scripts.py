@@ -333,6 +333,22 @@ def test_in_strict_order_nothing_new_comes_while_an_exception_waits(make: Make, 
     assert told(reply) == [("runs", 3, 4, 1), *([("lane", 4, 13, 0)] if strict else [])]
 
 
+@pytest.mark.parametrize("strict", [0, 1])
+def test_in_strict_order_an_exception_waits_for_earlier_ones(make: Make, strict: int) -> None:
+    world = make("priority", policy=(0, 0, 0, strict, 1))
+    first = world.attach()
+    first.say(report(avail=9), span=9)
+    back = [rolled_back(1, 3, 4, delay=9_000), rolled_back(1, 5, 6, delay=1_000)]
+    first.say(report(position=6, settled=[settled(1, 0, 3, 4, 5)], returned=back), span=9)
+    world.clock.advance(1_000)
+    reply = first.say(report(position=6), span=9)
+    assert [each[:3] for each in told(reply)] == ([] if strict else [("runs", 5, 6)])
+    assert reply.partitions[0].due_ms == 8_000  # when it is worth while to come again
+    world.clock.advance(8_000)
+    reply = first.say(report(position=6), span=9)
+    assert [each[:3] for each in told(reply)] == ([("runs", 3, 6)] if strict else [("runs", 3, 4)])
+
+
 def test_in_strict_order_a_turn_does_not_pass_on_for_what_is_kept_back(make: Make) -> None:
     world = make("serial", policy=(0, 0, 0, 1, 1))
     first, second = world.attach(), world.attach()

@@ -117,7 +117,8 @@ local function run_change(pt, s, e, token, change)
   return changed
 end
 
---- Ready runs from the lowest offset on that one lease can take: first offset, end, marks; nil if there is none.
+--- Ready runs from the lowest offset on that one lease can take: first offset, end, marks; nil if there is none. In
+-- strict order none of those behind one that is not due yet.
 -- They lie below avail and near each other, have equal marks, are at most STRETCH_RUNS, and have `limit` records at most
 -- together, and no more than most_together allows.
 -- Looks at every run only when something may be due, and then corrects pt.xd.
@@ -149,8 +150,11 @@ local function ready_stretch(ctx, pt, limit)
       if limit == 0 then
         return first, stop, marks
       end
-    elseif token == 0 and (least < 0 or due < least) then
-      least = due
+    elseif token == 0 then
+      least = least < 0 and due or math.min(least, due)
+      if ctx.policy[4] == 1 then
+        break
+      end
     end
   end
   if not first then
