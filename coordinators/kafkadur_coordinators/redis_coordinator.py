@@ -13,8 +13,6 @@ from typing import Any, NoReturn, cast
 
 import hiredis
 import msgpack
-from redis import Redis
-from redis.backoff import NoBackoff
 from redis.exceptions import (
     AuthenticationError,
     ClusterDownError,
@@ -27,9 +25,8 @@ from redis.exceptions import (
 )
 from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import TimeoutError as RedisTimeoutError
-from redis.retry import Retry
 
-from kafkadur_coordinators import scripts
+from kafkadur_coordinators import scripts, servers
 from kafkadur_coordinators.interface import (
     UNRANKED,
     Attached,
@@ -153,26 +150,21 @@ class RedisCoordinator:
         recorder: Recorder | None = None,
         clock: Callable[[], int] | None = None,
         on_warning: Callable[[str], None] | None = None,
+        on_connect: Callable[[str], None] | None = None,
     ) -> None:
-        """Remember the address; connects at the first call.
+        """Remember the address (`servers.py`); connects at the first call.
 
         `timeout` in seconds bounds connecting and every call. `clock` (ms since the epoch) replaces the
-        server's clock in scripts: for tests.
+        server's clock in scripts: for tests. `on_connect` is told the run id of a server that can be used.
         """
-        self._redis = Redis.from_url(
-            url,
-            socket_timeout=timeout,
-            socket_connect_timeout=timeout,
-            socket_keepalive=True,
-            retry=Retry(NoBackoff(), 0),
-            protocol=2,
-        )
-        self._where = url.rsplit("@", 1)[-1]
+        self._redis = servers.client(url, timeout=timeout, keepalive=True)
+        self._where = servers.where(url)
         self._connection: Any = None
         self._run_id = ""
         self._recorder = recorder
         self._clock = clock
         self._on_warning = on_warning
+        self._on_connect = on_connect
 
     # -- the connection
 
@@ -193,6 +185,8 @@ class RedisCoordinator:
         except BaseException:
             self.disconnect()
             raise
+        if self._on_connect is not None:
+            self._on_connect(self._run_id)
 
     def disconnect(self) -> None:
         """Close the connection; the next call opens a new one."""
@@ -275,8 +269,8 @@ class RedisCoordinator:
         # redis-py takes the code off the text of those errors that it has a class for
         passing = isinstance(error, (OutOfMemoryError, ReadOnlyError, ClusterDownError, TryAgainError))
         if passing or text.startswith(("MISCONF", "NOREPLICAS", "BUSY")):
-            if isinstance(error, ReadOnlyError):
-                self.disconnect()  # it is a replica now: connecting again looks for the master
+            if isinstance(error, ReadOnlyError) or text.startswith("NOREPLICAS"):
+                self.disconnect()  # it may be the master no more: connecting again looks for that
             raise CoordinatorUnavailable(
                 state=f"{type(error).__name__}: {text}" if passing else text,
                 owner=self._where,
