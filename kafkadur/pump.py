@@ -325,6 +325,7 @@ class Pump:
             whole=served.whole,
             rank=served.rank,
             only=served.membership.subscription.id,
+            seen=served.member.incarnation,
         )
         served.membership = membership
         served.member.attached(membership.attached, sent_at)

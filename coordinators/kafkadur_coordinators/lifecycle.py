@@ -133,6 +133,7 @@ class Lifecycle:
         whole: bool = False,
         rank: Rank = UNRANKED,
         only: str | None = None,
+        seen: int = 0,
         before: Callable[[SubscriptionAddress], None] = lambda _: None,
     ) -> Membership:
         """Attach `member`, creating or replacing the subscription where the rules say so.
@@ -140,6 +141,7 @@ class Lifecycle:
         `name` is shown to people. `whole` claims the subscription for one holder that reads it as a whole
         (Spark); it is refused while others are attached, and others while it is. `only` attaches to the
         subscription of this id or to none: who was attached must not bring back what was deleted since.
+        `seen` is the incarnation it was attached under: what is of an earlier one is an old copy.
         `before` is called with the address before the member is attached: it must begin to listen then.
         Raises what the rules say, `SubscriptionActive` naming the holder, and `StateLost` when no
         consistent state could be reached in time.
@@ -151,7 +153,7 @@ class Lifecycle:
         deadline = self._monotonic() + ATTACH_WAIT
         refused_at: float | None = None
         while self._monotonic() < deadline:
-            known = self._known(key)
+            known = self._known(key, seen)
             if known is None:
                 continue
             if only is not None and known.id != only:
@@ -340,13 +342,13 @@ class Lifecycle:
                 return known if known.version else None
         raise state_lost(str(key), "no consistent state was reached in time")
 
-    def _known(self, key: SubscriptionKey) -> Known | None:
+    def _known(self, key: SubscriptionKey, seen: int = 0) -> Known | None:
         """What is in force; version 0: no such subscription. None: something was repaired, ask again."""
         try:
-            known = self._coordinator.peek(self.address(key))
+            known = self._coordinator.peek(self.address(key), seen=seen)
         except Refusal as refusal:
             if refusal.code in ("MISSING", "RESTARTED"):
-                return self._rebuild(key, kept=refusal.code == "RESTARTED")
+                return self._rebuild(key, kept=refusal.code == "RESTARTED", seen=seen)
             self._retry(key, refusal)
             return None
         if known.changing_ms is not None:
@@ -359,7 +361,7 @@ class Lifecycle:
 
     # -- rebuilding
 
-    def _rebuild(self, key: SubscriptionKey, *, kept: bool) -> Known | None:
+    def _rebuild(self, key: SubscriptionKey, *, kept: bool, seen: int) -> Known | None:
         """Bring back a subscription that Redis lost, or go on with what a restarted server kept.
 
         Returns what is known if the journal knows no such subscription (version 0), else None: ask again.
@@ -370,30 +372,26 @@ class Lifecycle:
         if not key.durable:
             if not kept:
                 return _nothing()
-            self._rebuild_unwritten(key)
+            self._rebuild_unwritten(key, seen)
             return None
         shard = self._journal.shard(key.tag)
         address = self.address(key)
         if not kept and deleted(in_force(self._journal.read(shard), key.tag, shard)):
             return _nothing()
-        token = uuid.uuid4().hex
-        reply = self._coordinator.run(
-            "rebuild", address.fixed(), [*self._coordinator.common(), token, CHANGE_MS]
-        )
+        token, common = uuid.uuid4().hex, self._coordinator.common(incarnation=-seen)
+        reply = self._coordinator.run("rebuild", address.fixed(), [*common, token, CHANGE_MS])
         if reply[0] != "OK":
             if reply[0] == "VERSION":
                 self._retry(key, Refusal("VERSION", reply))
             self._wait(self._rng.uniform(0.01, 0.05))
             return None
-        incarnation = self._journal.append_incarnation(shard, token)
+        incarnation = max(self._journal.append_incarnation(shard, token), seen + 1)
         found = in_force(self._journal.read(shard), key.tag, shard)
         if found is None or deleted(found):
             version = incarnation if found is None else found.version
             self._changes.install_deletion(address, version=version, incarnation=incarnation, token=token)
         elif reply[4] == 1 and reply[5] == found.version:
-            self._coordinator.run(
-                "reincarnate", address.fixed(), [*self._coordinator.common(), token, incarnation]
-            )
+            self._coordinator.run("reincarnate", address.fixed(), [*common, token, incarnation])
         else:
             # it is gone, or what was kept is a copy from before the last change: of that nothing is believed
             self._changes.install(
@@ -401,13 +399,13 @@ class Lifecycle:
             )
         return None
 
-    def _rebuild_unwritten(self, key: SubscriptionKey) -> None:
+    def _rebuild_unwritten(self, key: SubscriptionKey, seen: int) -> None:
         """Go on with what a restarted server kept of a non-durable subscription."""
         address, token = self.address(key), uuid.uuid4().hex
-        common = self._coordinator.common()
+        common = self._coordinator.common(incarnation=-seen)
         reply = self._coordinator.run("rebuild", address.fixed(), [*common, token, CHANGE_MS])
         if reply[0] == "OK":
-            self._coordinator.run("reincarnate", address.fixed(), [*common, token, 0])
+            self._coordinator.run("reincarnate", address.fixed(), [*common, token, seen + 1])
         elif reply[0] == "VERSION":
             self._retry(key, Refusal("VERSION", reply))
         else:

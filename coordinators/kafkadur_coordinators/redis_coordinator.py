@@ -159,7 +159,10 @@ class RedisCoordinator:
         """
         self._redis = servers.client(url, timeout=timeout, keepalive=True)
         self._where = servers.where(url)
+        self._url = url
         self._connection: Any = None
+        #: there was a master at this address
+        self._used = False
         self._run_id = ""
         self._recorder = recorder
         self._clock = clock
@@ -185,6 +188,7 @@ class RedisCoordinator:
         except BaseException:
             self.disconnect()
             raise
+        self._used = True
         if self._on_connect is not None:
             self._on_connect(self._run_id)
 
@@ -213,11 +217,13 @@ class RedisCoordinator:
                 remedy="use Redis or Valkey 7.2 or newer",
             )
         if info.get("role", "master") != "master":
-            raise CoordinatorRefused(
+            # where a master is expected because there was one, or Sentinels say so, there will be one again
+            passing = self._used or servers.is_watched(self._url)
+            raise (CoordinatorUnavailable if passing else CoordinatorRefused)(
                 "This Redis is a replica.",
                 state=f"role {info['role']}",
                 owner=self._where,
-                remedy="connect to the master",
+                remedy="wait until the address leads to the new master" if passing else "connect to the master",
             )
         policy = info.get("maxmemory_policy", "noeviction")
         if policy != "noeviction":
@@ -332,9 +338,12 @@ class RedisCoordinator:
 
     # -- reading
 
-    def peek(self, address: SubscriptionAddress) -> Known:
-        """What is known of a subscription; raises `Refusal` with MISSING, RESTARTED or VERSION."""
-        reply = self.run("peek", address.fixed(), self.common())
+    def peek(self, address: SubscriptionAddress, *, seen: int = 0) -> Known:
+        """What is known of a subscription; raises `Refusal` with MISSING, RESTARTED or VERSION.
+
+        RESTARTED also if it is of an incarnation before `seen`: then this server holds an old copy.
+        """
+        reply = self.run("peek", address.fixed(), self.common(incarnation=-seen))
         if reply[0] not in ("OK", "MISSING"):
             raise Refusal(reply[0], reply)
         if reply[0] == "MISSING" and reply[7] < 0:

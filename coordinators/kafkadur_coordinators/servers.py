@@ -40,7 +40,7 @@ class _Watched:
 
 def check_url(url: str) -> None:
     """Raise `ValueError`, saying what is wrong, unless `url` names a server or Sentinels."""
-    if _is_watched(url):
+    if is_watched(url):
         _watched(url)
     else:
         parse_url(url)
@@ -63,7 +63,7 @@ def client(url: str, *, timeout: float, keepalive: bool = False) -> Redis:
         "retry": Retry(NoBackoff(), 0),
         "protocol": 2,
     }
-    if not _is_watched(url):
+    if not is_watched(url):
         return Redis.from_url(url, **options)
     watched = _watched(url)
     patience = min(timeout, _ASK)
@@ -74,7 +74,8 @@ def client(url: str, *, timeout: float, keepalive: bool = False) -> Redis:
     return master
 
 
-def _is_watched(url: str) -> bool:
+def is_watched(url: str) -> bool:
+    """Whether it names Sentinels."""
     return url.partition("://")[0].lower() in _SCHEMES
 
 

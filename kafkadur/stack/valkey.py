@@ -98,17 +98,21 @@ class Valkey(Server):
 
     def _replication(self) -> dict[str, object]:
         """What it says of its replication, nothing if it does not answer."""
-        return cast("dict[str, object]", ask(self.url, "INFO", "replication") or {})
+        return cast("dict[str, object]", self.ask("INFO", "replication") or {})
 
     @property
     def is_master(self) -> bool:
         """Whether it says now that it is one."""
         return self._replication().get("role") == "master"
 
+    def ask(self, *command: str) -> object:
+        """Return the answer to one command, None if it refuses it or gives none within half a second."""
+        return ask(self.url, *command)
+
     def promote(self) -> None:
         """Make a replica a master, also for later starts. Raises StackError if it does not become one."""
         self._primary = None
-        ask(self.url, "REPLICAOF", "NO", "ONE")
+        self.ask("REPLICAOF", "NO", "ONE")
         self._wait(lambda: self.is_master, "become a master")
 
     def copy(self, primary: "Valkey | TcpProxy") -> None:
@@ -117,7 +121,7 @@ class Valkey(Server):
         What it holds beyond that is lost. Raises StackError if it gets no copy.
         """
         self._primary = primary.port
-        ask(self.url, "REPLICAOF", HOST, str(primary.port))
+        self.ask("REPLICAOF", HOST, str(primary.port))
         self._wait(lambda: self._replication().get("master_link_status") == "up", "get a copy")
 
     def _wait(self, done: Callable[[], bool], what: str) -> None:
@@ -202,7 +206,7 @@ def answers(url: str) -> bool:
 
 
 def ask(url: str, *command: str) -> object:
-    """Return the answer to one command, None if the server gives none within half a second."""
+    """Return the answer to one command, None if the server refuses it or gives none within half a second."""
     options: dict[str, Any] = {
         "socket_timeout": ASK_S,
         "socket_connect_timeout": ASK_S,
