@@ -17,7 +17,14 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from kafkadur_coordinators.changes import CHANGE_MS, Changes, deleted, key_record, state_in_force, with_lanes
-from kafkadur_coordinators.interface import UNRANKED, Attached, Known, PartitionView, Rank
+from kafkadur_coordinators.interface import (
+    MAX_PARTITIONS,
+    UNRANKED,
+    Attached,
+    Known,
+    PartitionView,
+    Rank,
+)
 from kafkadur_coordinators.journal import Journal
 from kafkadur_coordinators.places import Place
 from kafkadur_coordinators.records import in_force
@@ -284,11 +291,7 @@ class Lifecycle:
         definition = Definition.from_record(content["definition"])
         topic = self._topics.describe(definition.topic)
         if topic.id != content["topic_id"]:
-            raise TopicChanged(
-                state=f"topic id is {topic.id}, the subscription was made for {content['topic_id']}",
-                owner=f"topic {definition.topic}, subscription {key}",
-                remedy="unsubscribe, then subscribe again: old offsets mean nothing in the new topic",
-            )
+            raise _topic_changed(key, topic, content["topic_id"])
         return Subscription(
             key=key,
             id=known.id,
@@ -330,6 +333,34 @@ class Lifecycle:
         added = dict.fromkeys(new, Place(next=0))
         topic = subscription.topic
         self._changes.put_partitions(subscription.key, subscription.id, topic, added, token="", lanes=lanes)
+
+    # -- what Kafka lost
+
+    def truncate(self, membership: Membership, cuts: Mapping[int, int]) -> dict[int, int]:
+        """Kafka lost what lay at or beyond these offsets of partitions (lanes): forget what was settled there.
+
+        Floors that were mirrored beyond are taken back first: until new ones are, they would be believed after
+        a loss of Redis. Returns how many known offsets were lost, by partition. Raises `TopicChanged` if the
+        topic was deleted and made again instead, and `Refusal` (INCARNATION: another member was faster).
+        """
+        was, lanes = membership.subscription, membership.subscription.definition.lanes
+        topic = self._topics.describe(was.definition.topic)
+        if topic.id != was.topic.id:
+            raise _topic_changed(was.key, topic, was.topic.id)
+        incarnation = 0
+        if was.key.durable:
+            first = {partition // lanes: offset for partition, offset in cuts.items()}
+            mirrored = self._topics.floors(was.key.group, topic.name, topic.partitions, was.floor_metadata)
+            back = {p: offset for p, offset in first.items() if mirrored.get(p, 0) > offset}
+            if back:
+                self._topics.commit(was.key.group, topic.name, back, metadata=was.floor_metadata)
+            incarnation = self._journal.append_incarnation(self._journal.shard(was.key.tag), uuid.uuid4().hex)
+        lost: dict[int, int] = {}
+        partitions = sorted(cuts)
+        for at in range(0, len(partitions), MAX_PARTITIONS):
+            group = {partition: cuts[partition] for partition in partitions[at : at + MAX_PARTITIONS]}
+            lost |= membership.session.truncate(group, incarnation=incarnation)
+        return lost
 
     # -- what is known
 
@@ -547,6 +578,14 @@ class Lifecycle:
                 if found is not None and found.change.definition is not None:
                     keys[tag] = SubscriptionKey(**record)
         return sorted(keys.values(), key=lambda key: key.display)
+
+
+def _topic_changed(key: SubscriptionKey, topic: TopicInfo, made_for: str) -> TopicChanged:
+    return TopicChanged(
+        state=f"topic id is {topic.id}, the subscription was made for {made_for}",
+        owner=f"topic {topic.name}, subscription {key}",
+        remedy="unsubscribe, then subscribe again: old offsets mean nothing in the new topic",
+    )
 
 
 def _nothing() -> Known:

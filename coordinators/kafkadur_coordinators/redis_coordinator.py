@@ -7,7 +7,7 @@ broken connection leaves. The rules are in `lua/`; who attaches and why is decid
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NoReturn, cast
 
@@ -399,6 +399,8 @@ class RedisCoordinator:
                     seen=p[7],
                     bits=p[8],
                     expired=p[9],
+                    epoch=p[10],
+                    truncated=p[11],
                 )
                 for p in reply[4]
                 if p[1] >= 0
@@ -530,7 +532,7 @@ class MemberSession:
             horizons=dict(reply[8]),
             refused=reply[9],
             partitions=[
-                PartitionState._make([*state[:6], Standing(state[6]), state[7]]) for state in reply[10]
+                PartitionState._make([*state[:6], Standing(state[6]), *state[7:]]) for state in reply[10]
             ],
             watches=reply[11],
             orphaned=reply[12],
@@ -540,6 +542,19 @@ class MemberSession:
             paused=bool(reply[16]),
             expiry_ms=reply[17] if reply[17] >= 0 else None,
         )
+
+    def truncate(self, cuts: Mapping[int, int], *, incarnation: int) -> dict[int, int]:
+        """Forget what lies at or beyond these offsets of partitions (at most 16): Kafka lost it.
+
+        Every member has to attach again. Returns how many known offsets were lost, by partition; raises
+        `Refusal`, INCARNATION also when another member was faster.
+        """
+        keys = list(self._fixed)
+        for partition in cuts:
+            keys += self._partition_keys(partition)
+        reply = self._coordinator.call("truncate", keys, [*self._common(), list(cuts.items()), incarnation])
+        self.incarnation = reply[2]
+        return dict(zip(cuts, reply[4], strict=True))
 
     def detach(self, partitions: Sequence[int]) -> None:
         """Leave in order; what is still held goes back uncounted, at once on these (at most 16)."""

@@ -173,9 +173,9 @@ class Topics:
             raise _no_answer("time-out") from error
         return {tp.partition: tp.offset for tp in found if tp.offset >= 0}
 
-    def commit(self, group: str, topic: str, offsets: Mapping[int, int]) -> None:
+    def commit(self, group: str, topic: str, offsets: Mapping[int, int], *, metadata: str = "") -> None:
         """Set the offsets of a consumer group; raises `IllegalState` while it has members."""
-        places = [TopicPartition(topic, partition, offset) for partition, offset in offsets.items()]
+        places = [TopicPartition(topic, partition, offset, metadata) for partition, offset in offsets.items()]
         request = ConsumerGroupTopicPartitions(group, places)
         try:
             future = self._admin.alter_consumer_group_offsets([request], request_timeout=self._timeout)[group]
