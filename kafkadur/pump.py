@@ -261,6 +261,9 @@ class Pump:
 
     def _exchange(self, served: Served) -> None:
         member = served.member
+        if member.cuts:
+            self._truncate(served)
+            return
         exchange = member.build(self._monotonic())
         if exchange is None:
             return
@@ -282,6 +285,21 @@ class Pump:
             _log.warning("%s: Redis answers again", member.display)
             served.trouble = ""
         member.apply(reply, sent_at)
+
+    def _truncate(self, served: Served) -> None:
+        """Kafka lost the end of partitions: first of all the coordinator must forget it, then all begin anew."""
+        member = served.member
+        try:
+            lost = self._lifecycle.truncate(served.membership, dict(member.cuts))
+            member.note_truncated(lost)
+            member.lose("Kafka lost the end of a partition")
+            self._attach_again(served)
+        except (CoordinatorUnavailable, StateLost) as error:
+            self._trouble(served, error)
+        except Refusal as refusal:
+            self._refused(served, refusal)
+        except KafkadurError as error:
+            member.fail(error)
 
     def _trouble(self, served: Served, error: KafkadurError) -> None:
         served.retry_at = self._monotonic() + _RETRY

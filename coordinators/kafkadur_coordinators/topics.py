@@ -35,6 +35,11 @@ _ELECTING = (
 )
 
 
+#: What an admin client asks is answered by the broker that it takes for the controller. If that one dies, it finds another
+#: one only when it refreshes what it knows: by default after five minutes.
+_ASKING: Mapping[str, Any] = {"topic.metadata.refresh.interval.ms": 2_000}
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TopicInfo:
     """A Kafka topic."""
@@ -55,7 +60,7 @@ class Topics:
 
     def __init__(self, kafka: Mapping[str, Any], *, timeout: float = 15.0) -> None:
         """`kafka` is confluent configuration; `timeout` in seconds."""
-        self._config = dict(kafka)
+        self._config = {**_ASKING, **kafka}
         self._admin = AdminClient(self._config, logger=client_log)
         self._timeout = timeout
 

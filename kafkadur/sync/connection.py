@@ -157,6 +157,7 @@ class Connection:
             timeout=chosen.redis_timeout.total_seconds(),
             recorder=self._recorder,
             on_warning=_log.warning,
+            on_connect=self._be_at,
         )
         timeout = chosen.kafka_timeout.total_seconds()
         self._journal = Journal(
@@ -184,6 +185,11 @@ class Connection:
         except BaseException:
             self.close()
             raise
+
+    def _be_at(self, run_id: str) -> None:
+        """The coordinator's connection is to the server with this run id now."""
+        if self._presence is not None:
+            self._presence.be_at(run_id)
 
     def close(self) -> None:
         """Close everything opened on it. Closing twice is fine; raises what closing a subscription raises."""

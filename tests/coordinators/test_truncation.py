@@ -4,6 +4,7 @@ The model is a set of settled offsets: below the cut it stays as it was, beyond 
 """
 
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -75,7 +76,7 @@ def test_all_that_comes_after_the_cut_is_delivered(
     first = world.attach()
     reply = first.say(report(avail=END, epoch=3), credit=END, span=END)
     (grant,) = reply.grants
-    parts = {
+    parts: dict[str, Any] = {
         "settled": [settled(grant.token, *(x for o, v in enumerate(verdicts) if v in "ap" for x in (o, o + 1)))],
         "returned": [rolled_back(grant.token, o, o + 1, 5_000) for o, v in enumerate(verdicts) if v == "r"],
     }

@@ -42,13 +42,20 @@ class Crew:
         self._ended = asyncio.Event()
         self._members: list[asyncio.Task[None]] = []
         self.events: list[kafkadur.Event] = []
+        #: one for the whole test: it finds the servers again by itself, as members do
+        self._admin = Admin(
+            settings(place.settings(redis_timeout=CALL, session_timeout=SESSION, kafka_timeout=CALL))
+        )
 
     async def __aenter__(self) -> "Crew":
         return self
 
     async def __aexit__(self, *_: object) -> None:
         self._ended.set()
-        await asyncio.gather(*self._members)
+        try:
+            await asyncio.gather(*self._members)
+        finally:
+            await asyncio.to_thread(self._admin.close)
 
     async def join(self, **more: Any) -> None:
         """Let one more member work; `more` are settings of its connection."""
@@ -100,46 +107,44 @@ class Crew:
         """Wait until this part of the messages was acknowledged."""
         await self.until(lambda: len(self.confirmed) >= self.count * part, f"{part:.0%} acknowledged")
 
-    async def look(self, **more: Any) -> SubscriptionInfo | None:
+    async def look(self) -> SubscriptionInfo | None:
         """The subscription as an administrator sees it; None while the servers do not answer.
 
         Whenever somebody looks the floor is not above the truth.
         """
-        info = await asyncio.to_thread(self._info, more)
+        info = await asyncio.to_thread(self._info)
         if info is not None:
             first = min(set(range(self.count)) - self.given.keys(), default=self.count)
             assert info.partitions[0].floor <= first, (info, first)
         return info
 
-    def _info(self, more: dict[str, Any]) -> SubscriptionInfo | None:
-        given = {"redis_timeout": CALL, "session_timeout": SESSION, **more}
+    def _info(self) -> SubscriptionInfo | None:
         try:
-            with Admin(settings(self.place.settings(**given))) as admin:
-                return admin.info(admin.key("d"))
+            return self._admin.info(self._admin.key("d"))
         except KafkadurError:
             return None
 
-    async def drained(self, **more: Any) -> SubscriptionInfo:
+    async def drained(self) -> SubscriptionInfo:
         """Wait until everything is settled, looking all the time; each message was handed out then."""
         deadline = time.monotonic() + HEALED_S
         while True:
             await self.until(lambda: True, "")
-            info = await self.look(**more)
+            info = await self.look()
             if info is not None and info.backlog == 0 and info.partitions[0].floor >= self.count:
                 break
             assert time.monotonic() < deadline, (info, sorted(set(range(self.count)) - self.given.keys()))
-            await asyncio.sleep(0.05)
+            await asyncio.sleep(0.2)
         assert set(range(self.count)) <= self.given.keys(), "settled, but never handed out"
         return info
 
 
 async def work_through(
-    crew: Crew, fault: Callable[[], Awaitable[None]], *, members: int = 2, **more: Any
+    crew: Crew, fault: Callable[[], Awaitable[None]], *, members: int = 2
 ) -> SubscriptionInfo:
     """Let members work through a fault that happens when a quarter is done."""
     async with crew:
         for _ in range(members):
-            await crew.join(**more)
+            await crew.join()
         await crew.given_some(0.25)
         await fault()
-        return await crew.drained(**more)
+        return await crew.drained()
