@@ -476,7 +476,10 @@ class Member:
             feed.epoch = epoch  # one assignment: no lock is needed
 
     def cut(self, partition: int, offset: int) -> None:
-        """Kafka lost what lay at or beyond `offset`: nothing may be said of it before the coordinator knows."""
+        """Kafka lost what lay at or beyond `offset`.
+
+        Nothing is said of it any more before the coordinator knows.
+        """
         with self.lock:
             self._cuts[partition] = min(offset, self._cuts.get(partition, offset))
         self.poke()
@@ -491,9 +494,10 @@ class Member:
         self.teller.note(Event.TRUNCATED)
         for partition, count in sorted(lost.items()):
             _log.error(
-                "Kafka lost the end of a partition. State: %s[%d] from offset %d on; %d offsets that had been read "
-                "are gone, settled or not. Owner: subscription %s. Remedy: none is needed for what is written there "
-                "now, it is delivered; set unclean.leader.election.enable=false to prefer waiting.",
+                "Kafka lost the end of a partition. State: %s[%d] from offset %d on; %d offsets that had been "
+                "read are gone, settled or not. Owner: subscription %s. Remedy: none is needed for what is "
+                "written there now, it is delivered; to have Kafka wait for a broker that has all, set "
+                "unclean.leader.election.enable=false.",
                 self.definition.topic,
                 partition // self.definition.lanes,
                 self._cuts.get(partition, 0),

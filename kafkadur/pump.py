@@ -287,7 +287,10 @@ class Pump:
         member.apply(reply, sent_at)
 
     def _truncate(self, served: Served) -> None:
-        """Kafka lost the end of partitions: first of all the coordinator must forget it, then all begin anew."""
+        """Kafka lost the end of partitions.
+
+        First of all the coordinator must forget it, then all members begin anew.
+        """
         member = served.member
         try:
             lost = self._lifecycle.truncate(served.membership, dict(member.cuts))

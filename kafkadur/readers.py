@@ -183,13 +183,11 @@ class _Reader:
         if self._error_cb is not None:
             self._error_cb(error)
 
-    def _begin_anew(
-        self, consumer: Consumer, event: Message, member: ReadingFor, mark: Mark
-    ) -> int | None:
+    def _begin_anew(self, consumer: Consumer, event: Message, member: ReadingFor, mark: Mark) -> int | None:
         """Go on where Kafka keeps a partition, after it did not have the offset that was to be read.
 
-        Returns where that is: what lies before is not there. None: the log does not go on behind what was read
-        (`mark`), it was cut off, and the member was told.
+        Returns where that is: what lies before is not there. None: the log does not go on behind what was
+        read (`mark`), it was cut off, and the member was told.
         """
         partition, wanted = event.partition() or 0, event.offset()
         try:
@@ -217,7 +215,9 @@ class _Reader:
         """
         offset = min(mark.offset, end) if mark.epoch < 0 else self._find_cut(partition, mark)
         if offset is None:
-            self._put(lambda _: self._cut(partition, mark, end, member))  # what else is read goes on meanwhile
+            self._put(
+                lambda _: self._cut(partition, mark, end, member)
+            )  # what else is read goes on meanwhile
         else:
             member.cut(partition, offset)
 
@@ -235,9 +235,7 @@ class _Reader:
         consumer = Consumer(config, logger=client_log)
         deadline = time.monotonic() + _WATERMARKS
         try:
-            consumer.assign(
-                [TopicPartition(self._topic, partition, mark.offset, leader_epoch=mark.epoch)]
-            )
+            consumer.assign([TopicPartition(self._topic, partition, mark.offset, leader_epoch=mark.epoch)])
             while time.monotonic() < deadline and not self._closing:
                 message = consumer.poll(_WAIT)
                 error = None if message is None else message.error()
@@ -420,9 +418,7 @@ class TailReader(_Reader):
         if start < len(messages):
             self._give_records(consumer, partition, messages[start:], number)
 
-    def _give_records(
-        self, consumer: Consumer, partition: int, messages: list[Message], number: int
-    ) -> bool:
+    def _give_records(self, consumer: Consumer, partition: int, messages: list[Message], number: int) -> bool:
         """Give the member records, unless they show that the log is not the one that was read before."""
         epoch = messages[-1].leader_epoch()
         if epoch is not None and epoch != self._epochs.get(partition):  # once a leader

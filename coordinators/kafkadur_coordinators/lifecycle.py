@@ -337,10 +337,10 @@ class Lifecycle:
     # -- what Kafka lost
 
     def truncate(self, membership: Membership, cuts: Mapping[int, int]) -> dict[int, int]:
-        """Kafka lost what lay at or beyond these offsets of partitions (lanes): forget what was settled there.
+        """Kafka lost what lay at or beyond these offsets of partitions (lanes): forget what was settled.
 
-        Floors that were mirrored beyond are taken back first: until new ones are, they would be believed after
-        a loss of Redis. Returns how many known offsets were lost, by partition. Raises `TopicChanged` if the
+        Floors that were mirrored beyond are taken back first: until new ones are, they would be believed
+        after a loss of Redis. Returns how many known offsets were lost, by partition. Raises `TopicChanged` if the
         topic was deleted and made again instead, and `Refusal` (INCARNATION: another member was faster).
         """
         was, lanes = membership.subscription, membership.subscription.definition.lanes

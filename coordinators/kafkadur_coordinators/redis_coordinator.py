@@ -223,7 +223,9 @@ class RedisCoordinator:
                 "This Redis is a replica.",
                 state=f"role {info['role']}",
                 owner=self._where,
-                remedy="wait until the address leads to the new master" if passing else "connect to the master",
+                remedy="wait until the address leads to the new master"
+                if passing
+                else "connect to the master",
             )
         policy = info.get("maxmemory_policy", "noeviction")
         if policy != "noeviction":

@@ -3,7 +3,8 @@
 `redis+sentinel://[user:password@]host:port,host:port.../service[/db][?option=value&...]` names Sentinels and
 the service they watch; `rediss+sentinel://` is the same over TLS. User, password and options (those that
 redis-py takes in a URL) are the Redis server's; the options `sentinel_username` and `sentinel_password` are
-the Sentinels' own. Every new connection asks them for the master of this moment. All other URLs are redis-py's.
+the Sentinels' own. Every new connection asks them for the master of this moment. All other URLs are
+redis-py's.
 """
 
 from __future__ import annotations

@@ -35,8 +35,8 @@ _ELECTING = (
 )
 
 
-#: What an admin client asks is answered by the broker that it takes for the controller. If that one dies, it finds another
-#: one only when it refreshes what it knows: by default after five minutes.
+#: What an admin client asks is answered by the broker that it takes for the controller. If that one dies, it
+#: finds another one only when it refreshes what it knows: by default after five minutes.
 _ASKING: Mapping[str, Any] = {"topic.metadata.refresh.interval.ms": 2_000}
 
 

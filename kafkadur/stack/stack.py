@@ -136,11 +136,12 @@ def embedded(
     They end with the block, and with the process however it ends, SIGKILL included.
 
     ``brokers``: how many, each a JVM of at most 512 MB heap. ``replica``: a second Valkey that copies the
-    first. ``sentinels``: how many watch the two; :attr:`Stack.redis` is their URL then. ``data``: folder that keeps the data (and ``logs``) for a later start with as many brokers; None:
-    a temporary folder, and logs in the user's cache folder, where those of the last 10 stacks stay.
-    ``proxy``: put a :class:`TcpProxy` before each broker, before Valkey and between it and its replica. ``kafka``, ``valkey``: leave
-    one out. ``kafka_port``, ``valkey_port``: fixed ports for the first broker and for Valkey; None: free
-    ones. ``kafka_settings``, ``valkey_settings``: settings of the servers that go before the usual ones.
+    first. ``sentinels``: how many watch the two; :attr:`Stack.redis` is their URL then. ``data``: folder
+    that keeps the data (and ``logs``) for a later start with as many brokers; None: a temporary folder, and
+    logs in the user's cache folder, where those of the last 10 stacks stay. ``proxy``: put a
+    :class:`TcpProxy` before each broker, before Valkey and between it and its replica. ``kafka``,
+    ``valkey``: leave one out. ``kafka_port``, ``valkey_port``: fixed ports for the first broker and for
+    Valkey; None: free ones. ``kafka_settings``, ``valkey_settings``: settings of the servers that go before the usual ones.
     ``progress`` is called with (steps done, steps in all, text) while starting, from the calling thread.
 
     Raises StackError: Java missing or too old, no network for the first download, busy port, full disk, or

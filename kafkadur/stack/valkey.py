@@ -171,7 +171,9 @@ class Sentinel(Server):
     def _command(self) -> list[str]:
         self._folder.mkdir(parents=True, exist_ok=True)
         file = self._folder / "sentinel.conf"
-        if not self._described:  # it writes there itself what it has found out, and reads that at its next start
+        if (
+            not self._described
+        ):  # it writes there itself what it has found out, and reads that at its next start
             self._described = True
             lines = [
                 f"port {self.port}",

@@ -11,7 +11,16 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from kafkadur_coordinators.redis_coordinator import Refusal
-from tests.coordinators.world import SESSION_MS, Member, World, refusal, released, report, rolled_back, settled
+from tests.coordinators.world import (
+    SESSION_MS,
+    Member,
+    World,
+    refusal,
+    released,
+    report,
+    rolled_back,
+    settled,
+)
 
 Make = Callable[..., World]
 END = 40
@@ -24,7 +33,7 @@ def is_settled(world: World, offset: int) -> bool:
     return view.is_decided(offset) and view.run_of(offset) is None
 
 
-def deliver_all(world: World, member: Member, avail: int) -> set[int]:
+def deliver_all(member: Member, avail: int) -> set[int]:
     """Settle whatever a member gets until it gets nothing more; returns the offsets."""
     got: set[int] = set()
     reply = member.say(report(avail=avail), credit=1_000, span=1_000)
@@ -36,7 +45,9 @@ def deliver_all(world: World, member: Member, avail: int) -> set[int]:
                 pieces = list(grant.stretch)
             if pieces[0] >= pieces[-1]:  # a lane of what is not written yet
                 continue
-            got |= {o for at in range(0, len(pieces), 2) for o in range(pieces[at], min(pieces[at + 1], avail))}
+            got |= {
+                o for at in range(0, len(pieces), 2) for o in range(pieces[at], min(pieces[at + 1], avail))
+            }
             verdicts.append(settled(grant.token, *pieces))
             if grant.kind != "lane":
                 done.append(grant.token)
@@ -77,7 +88,9 @@ def test_all_that_comes_after_the_cut_is_delivered(
     reply = first.say(report(avail=END, epoch=3), credit=END, span=END)
     (grant,) = reply.grants
     parts: dict[str, Any] = {
-        "settled": [settled(grant.token, *(x for o, v in enumerate(verdicts) if v in "ap" for x in (o, o + 1)))],
+        "settled": [
+            settled(grant.token, *(x for o, v in enumerate(verdicts) if v in "ap" for x in (o, o + 1)))
+        ],
         "returned": [rolled_back(grant.token, o, o + 1, 5_000) for o, v in enumerate(verdicts) if v == "r"],
     }
     first.say(report(**parts), span=END)
@@ -98,7 +111,7 @@ def test_all_that_comes_after_the_cut_is_delivered(
 
     member = back(world, first)
     end = max(cut, 1) + grown
-    got = deliver_all(world, member, end)
+    got = deliver_all(member, end)
     assert got == {o for o in range(end) if o >= cut or o not in before}
     assert world.partition().floor == max(end, view.avail)
 

@@ -1,4 +1,4 @@
-"""Members that acknowledge whatever comes while servers fail, and what must hold afterwards, whatever failed.
+"""Members that acknowledge whatever comes while servers fail, and what must hold whatever failed.
 
 Every message was handed out and is settled; and never does the floor lie above a message that nobody was given.
 """
@@ -9,7 +9,7 @@ import time
 from collections import Counter
 from collections.abc import Awaitable, Callable
 from datetime import timedelta
-from typing import Any
+from typing import Any, Self
 
 import pytest
 
@@ -47,7 +47,7 @@ class Crew:
             settings(place.settings(redis_timeout=CALL, session_timeout=SESSION, kafka_timeout=CALL))
         )
 
-    async def __aenter__(self) -> "Crew":
+    async def __aenter__(self) -> Self:
         return self
 
     async def __aexit__(self, *_: object) -> None:

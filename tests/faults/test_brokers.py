@@ -1,4 +1,4 @@
-"""Three brokers: leaders change while messages are delivered, the journal has too few of them, a log is cut off."""
+"""Three brokers: leaders change in the middle, the journal has too few of them, a log is cut off."""
 
 import asyncio
 import time
@@ -51,7 +51,7 @@ def start(brokers: Sequence[Broker]) -> None:
 
 def leader(place: Place, topic: str) -> int:
     """Node id of the leader of partition 0 as the running brokers tell; -1: there is none."""
-    return partition_of(place, topic).leader
+    return int(partition_of(place, topic).leader)
 
 
 @cache
@@ -120,7 +120,7 @@ async def test_every_broker_restarts_in_turn(place: Place) -> None:
 
 @pytest.mark.long
 async def test_the_journal_lacks_brokers(place: Place) -> None:
-    """Two of three are dead: no change is taken, and the error says so; what is there goes on, changes later too."""
+    """Two of three are dead: no change is taken, and the error says so; what is there goes on."""
     topic = await asyncio.to_thread(replicated, place, [1, 2, 3], min_insync_replicas="1")
     place.publish(topic, range(20))
     async with (
@@ -285,7 +285,7 @@ async def collect(subscription: kafkadur.Subscription) -> list[bytes]:
 
 
 def test_raw_client_sees_the_cut(place: Place, diverging: str) -> None:
-    """What this is built on: librdkafka says that the log is another one, and goes to where it begins to be."""
+    """What this is built on: librdkafka says that the log is another one, or goes to where it begins."""
     leave_behind(place, diverging)
     place.publish_values(diverging, values("a", KEPT, LOST))
     cut_off(place, diverging)

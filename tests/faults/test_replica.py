@@ -69,7 +69,9 @@ def pair(stack: Stack) -> Pair:
     return found
 
 
-LONG_EXCLUSIVE = pytest.mark.parametrize("kind", ["shared", pytest.param("exclusive", marks=pytest.mark.long)])
+LONG_EXCLUSIVE = pytest.mark.parametrize(
+    "kind", ["shared", pytest.param("exclusive", marks=pytest.mark.long)]
+)
 
 
 @LONG_EXCLUSIVE
@@ -138,9 +140,11 @@ async def test_two_masters(
                 pair.stop_copying()
                 await asyncio.to_thread(pair.take_over)  # `other_side` still leads to the old one
                 if guarded:
-                    with redis.Redis.from_url(pair.first.url) as client:
-                        with pytest.raises(redis.ResponseError, match="NOREPLICAS"):
-                            client.set("kafkadur-test", "1")
+                    with (
+                        redis.Redis.from_url(pair.first.url) as client,
+                        pytest.raises(redis.ResponseError, match="NOREPLICAS"),
+                    ):
+                        client.set("kafkadur-test", "1")
                 await crew.given_some(0.7)
                 await asyncio.to_thread(pair.first.copy, pair.second)
                 other_side.point_at(("127.0.0.1", pair.second.port))

@@ -45,9 +45,7 @@ def pair(stack: Stack) -> tuple[Valkey, Valkey]:
 
 
 @pytest.mark.parametrize("kind", ["shared", pytest.param("exclusive", marks=pytest.mark.long)])
-async def test_the_master_is_killed(
-    watched: Stack, place_on: Callable[[Stack], Place], kind: str
-) -> None:
+async def test_the_master_is_killed(watched: Stack, place_on: Callable[[Stack], Place], kind: str) -> None:
     place = place_on(watched)
     master, other = pair(watched)
 
@@ -133,7 +131,9 @@ def test_wrong_urls(url: str, word: str) -> None:
 
 
 def test_what_a_url_says() -> None:
-    url = "rediss+sentinel://u:p%40x@a:1,[::1],b/svc/3?sentinel_username=w&sentinel_password=s&ssl_ca_certs=/c"
+    url = (
+        "rediss+sentinel://u:p%40x@a:1,[::1],b/svc/3?sentinel_username=w&sentinel_password=s&ssl_ca_certs=/c"
+    )
     servers.check_url(url)
     assert "p%40x" not in servers.where(url)
     assert "=s&" not in servers.where(url)
