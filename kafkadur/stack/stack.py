@@ -23,6 +23,8 @@ PORT_TRIES = 4
 
 #: Folders of logs of finished temporary stacks that stay in the cache folder.
 KEPT_LOGS = 10
+#: Seconds for which a stack that writes no line may still run.
+IN_USE_S = 3_600.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -337,7 +339,16 @@ def _ports_may_change(plan: Plan) -> bool:
 def _remove_old_logs(folder: Path) -> None:
     newest_first = sorted(folder.iterdir(), key=lambda logs: logs.name, reverse=True)
     for old in newest_first[KEPT_LOGS:]:
-        shutil.rmtree(old, ignore_errors=True)
+        if time.time() - _last_written(old) > IN_USE_S:
+            shutil.rmtree(old, ignore_errors=True)
+
+
+def _last_written(folder: Path) -> float:
+    """When something in a folder was written last, seconds since 1970; now, if another process removes it."""
+    try:
+        return max(file.stat().st_mtime for file in (folder, *folder.iterdir()))
+    except OSError:
+        return time.time()
 
 
 def silent(_done: int, _all: int, _text: str) -> None:
