@@ -340,8 +340,9 @@ class Lifecycle:
         """Kafka lost what lay at or beyond these offsets of partitions (lanes): forget what was settled.
 
         Floors that were mirrored beyond are taken back first: until new ones are, they would be believed
-        after a loss of Redis. Returns how many known offsets were lost, by partition. Raises `TopicChanged` if the
-        topic was deleted and made again instead, and `Refusal` (INCARNATION: another member was faster).
+        after a loss of Redis. Returns how many known offsets were lost, by partition. Raises `TopicChanged`
+        if the topic was deleted and made again instead, and `Refusal` (INCARNATION: another member was
+        faster).
         """
         was, lanes = membership.subscription, membership.subscription.definition.lanes
         topic = self._topics.describe(was.definition.topic)

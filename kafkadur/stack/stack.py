@@ -143,7 +143,8 @@ def embedded(
     logs in the user's cache folder, where those of the last 10 stacks stay. ``proxy``: put a
     :class:`TcpProxy` before each broker, before Valkey and between it and its replica. ``kafka``,
     ``valkey``: leave one out. ``kafka_port``, ``valkey_port``: fixed ports for the first broker and for
-    Valkey; None: free ones. ``kafka_settings``, ``valkey_settings``: settings of the servers that go before the usual ones.
+    Valkey; None: free ones. ``kafka_settings``, ``valkey_settings``: settings of the servers that go before
+    the usual ones.
     ``progress`` is called with (steps done, steps in all, text) while starting, from the calling thread.
 
     Raises StackError: Java missing or too old, no network for the first download, busy port, full disk, or

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 from confluent_kafka import Message
 
-from kafkadur.feed import NOWHERE, Mark
 from kafkadur.delivery import Chunk
+from kafkadur.feed import NOWHERE, Mark
 from kafkadur.member import Member
 from kafkadur_coordinators.interface import (
     Attached,

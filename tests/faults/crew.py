@@ -1,6 +1,6 @@
 """Members that acknowledge whatever comes while servers fail, and what must hold whatever failed.
 
-Every message was handed out and is settled; and never does the floor lie above a message that nobody was given.
+Every message was handed out and is settled; never does the floor lie above a message that nobody was given.
 """
 
 import asyncio

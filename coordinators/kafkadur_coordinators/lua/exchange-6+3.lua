@@ -23,7 +23,8 @@
 --          9 horizons { token, horizon } of lanes, 10 refused tokens (fenced; nothing was changed for them),
 --         11 partitions { partition, base, next, avail, floor, ms until the next exception is due (-1: none),
 --            0: another member keeps this lane, 1: this one does, 2: it does and is to drain it: another one is to
---            keep it, or nobody while it is paused, first offset at or beyond avail that is nobody's, leader epoch of what lies before avail (-1: not known) },
+--            keep it, or nobody while it is paused, first offset at or beyond avail that is nobody's,
+--            leader epoch of what lies before avail (-1: not known) },
 --         12 partitions to watch,
 --         13 partitions to touch next: leases of members who are gone, or of this one, are still to be seen there,
 --         14 ms until leases are granted again,
