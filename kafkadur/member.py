@@ -495,8 +495,8 @@ class Member:
         for partition, count in sorted(lost.items()):
             _log.error(
                 "Kafka lost the end of a partition. State: %s[%d] from offset %d on; %d offsets that had "
-                "been read are gone, settled or not. Owner: subscription %s. Remedy: none is needed for what is "
-                "written there now, it is delivered; to have Kafka wait for a broker that has all, set "
+                "been read are gone, settled or not. Owner: subscription %s. Remedy: none is needed for what "
+                "is written there now, it is delivered; to have Kafka wait for a broker that has all, set "
                 "unclean.leader.election.enable=false.",
                 self.definition.topic,
                 partition // self.definition.lanes,

