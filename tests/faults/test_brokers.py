@@ -284,6 +284,7 @@ async def collect(subscription: kafkadur.Subscription) -> list[bytes]:
     return found
 
 
+@pytest.mark.long
 def test_raw_client_sees_the_cut(place: Place, diverging: str) -> None:
     """What this is built on: librdkafka says that the log is another one, or goes to where it begins."""
     leave_behind(place, diverging)
