@@ -51,7 +51,14 @@ def start(brokers: Sequence[Broker]) -> None:
 
 def leader(place: Place, topic: str) -> int:
     """Node id of the leader of partition 0 as the running brokers tell; -1: there is none."""
-    return int(partition_of(place, topic).leader)
+    found = partition_of(place, topic)
+    return -1 if found is None else int(found.leader)
+
+
+def in_sync(place: Place, topic: str) -> list[int]:
+    """Node ids of the replicas of partition 0 that have all, as the running brokers tell."""
+    found = partition_of(place, topic)
+    return [] if found is None else list(found.isrs)
 
 
 @cache
@@ -61,8 +68,9 @@ def asking(bootstrap: str) -> AdminClient:
 
 
 def partition_of(place: Place, topic: str) -> Any:
+    """What they tell of partition 0; None: that broker does not know the topic yet."""
     running = ",".join(broker.address for broker in place.stack.brokers if broker.running)
-    return asking(running).list_topics(topic, timeout=LIMIT_S).topics[topic].partitions[0]
+    return asking(running).list_topics(topic, timeout=LIMIT_S).topics[topic].partitions.get(0)
 
 
 def until(condition: Callable[[], bool], what: str) -> None:
@@ -84,7 +92,7 @@ def replicated(place: Place, on: list[int], **config: str) -> str:
     given = {key.replace("_", "."): value for key, value in config.items()}
     topic = NewTopic(name, num_partitions=1, replica_assignment=[on], config=given)
     admin.create_topics([topic])[name].result(LIMIT_S)
-    until(lambda: partition_of(place, name).isrs == on and leader(place, name) == on[0], "a leader")
+    until(lambda: in_sync(place, name) == on and leader(place, name) == on[0], "a leader")
     return name
 
 
@@ -165,7 +173,7 @@ def cut_off(place: Place, topic: str) -> None:
 def leave_behind(place: Place, topic: str) -> None:
     """Let only the leader have what is written next."""
     broker_of(place, 2).kill()
-    until(lambda: partition_of(place, topic).isrs == [1], "a follower that is out of sync")
+    until(lambda: in_sync(place, topic) == [1], "a follower that is out of sync")
 
 
 def values(letter: str, start: int, end: int) -> list[bytes]:
