@@ -118,6 +118,14 @@ class Crew:
             assert info.partitions[0].floor <= first, (info, first)
         return info
 
+    async def seen(self) -> SubscriptionInfo:
+        """As `look`, when the servers answer."""
+        deadline = time.monotonic() + HEALED_S
+        while (info := await self.look()) is None:
+            assert time.monotonic() < deadline
+            await asyncio.sleep(0.05)
+        return info
+
     def _info(self) -> SubscriptionInfo | None:
         try:
             return self._admin.info(self._admin.key("d"))
