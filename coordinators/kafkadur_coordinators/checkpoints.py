@@ -27,7 +27,7 @@ LARGEST_BODY = 512 * 1024
 #: How long a writer writes under the same keys, ms, and how long an old checkpoint is kept at least.
 WRITER_MS = 30 * 60 * 1000
 KEPT_MS = 2 * WRITER_MS
-#: Incarnations that began because Kafka lost the end of partitions: number, and the first offset lost of each.
+#: Incarnations that began because Kafka lost the end of partitions: number, and first offset lost of each.
 Cuts = Sequence[tuple[int, Mapping[int, int]]]
 #: Magic, version of the head, floor, checksum of these.
 _HEAD = struct.Struct(">2sBQI")

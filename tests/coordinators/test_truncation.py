@@ -127,6 +127,8 @@ def test_all_members_begin_anew_and_none_counts_an_attempt(make: Make) -> None:
         assert code(member) == "INCARNATION"
     again = [world.attach(member.id) for member in members]
     assert again[0].attached.incarnation == 9
+    for member in again:
+        member.say(report(0), report(1))
     # all are back: leases are granted at once, what was in hands again, without an attempt
     grants = [g for member in again for g in member.say(report(0), report(1), credit=50).grants]
     assert {(grant.partition, grant.attempts) for grant in grants} == {(0, 0), (1, 0)}
