@@ -134,20 +134,22 @@ def united(checkpoints: Iterable[Checkpoint], origin: Origin) -> Mapping[int, Pl
 
 
 def superseded(checkpoints: Iterable[Checkpoint], in_use: Collection[Origin], now: int) -> list[bytes]:
-    """Keys of old checkpoints that say nothing more: of what is not `in_use`, or what others say, too.
+    """Keys of old checkpoints that say nothing more: of what is not `in_use`, or what later ones say, too.
 
     `now` in ms since 1970. Only what is older than `KEPT_MS` goes: no writer uses a key for that long, so
-    none can write under it while it is removed.
+    none can write under it while it is removed. Only later ones count: of two that say the same, two who
+    remove at once must not each keep the other one (found by model checking).
     """
     lanes: dict[tuple[Origin, int], list[Checkpoint]] = {}
     for checkpoint in checkpoints:
         lanes.setdefault((checkpoint.origin, checkpoint.lane), []).append(checkpoint)
     gone: list[bytes] = []
     for (origin, _), some in lanes.items():
-        left = sorted(some, key=lambda item: item.written)
-        for item in [item for item in left if item.written < now - KEPT_MS]:
-            others = [other.place for other in left if other is not item]
-            if origin not in in_use or (others and covers(reduce(unite, others), item.place)):
-                left.remove(item)
+        ordered = sorted(some, key=lambda item: (item.written, item.key))
+        for at, item in enumerate(ordered):
+            later = [other.place for other in ordered[at + 1 :]]
+            if item.written >= now - KEPT_MS:
+                break
+            if origin not in in_use or (later and covers(reduce(unite, later), item.place)):
                 gone.append(item.key)
     return gone
