@@ -93,7 +93,8 @@ class Journal:
         self._producer: Producer | None = None
         self._consumer: Consumer | None = None
         self._follower: Consumer | None = None
-        #: what the follower has passed: the next offset of each shard, and the incarnations it saw
+        #: what the follower has passed: where it began in each shard, the next offset, incarnations it saw
+        self._began: dict[int, int] = {}
         self._passed: dict[int, int] = {}
         self._incarnations: dict[int, list[Entry]] = {}
 
@@ -103,6 +104,7 @@ class Journal:
             if consumer is not None:
                 consumer.close()
         self._consumer = self._follower = None
+        self._began.clear()
         self._passed.clear()
         self._incarnations.clear()
         self._producer = None
@@ -263,9 +265,10 @@ class Journal:
     def incarnations(self, until: Mapping[int, int], since: Mapping[int, int]) -> dict[int, Sequence[Entry]]:
         """Incarnations in these shards, read up to the offsets `until` (exclusive), by shard.
 
-        All with a number above `since` are among them: at the first use of a shard it is read from there. A
-        writer may say that its record counts if no newer incarnation of the subscription is here: whoever
-        recovers appends one and then reads to the end, and so either finds the record or is found.
+        All with a number above `since` are among them: a shard is read from there, and once more when a
+        subscription with an older incarnation is asked for. A writer may say that its record counts if no
+        newer incarnation of the subscription is here: whoever recovers appends one and then reads to the end,
+        and so either finds the record or is found.
         """
         follower = self._following({shard: offset for shard, offset in since.items() if shard in until})
         deadline = time.monotonic() + self._timeout
@@ -291,19 +294,22 @@ class Journal:
                 self._incarnations[shard].append(entry)
 
     def _following(self, since: Mapping[int, int]) -> Consumer:
-        """A consumer that follows these shards, new ones from the offsets given."""
+        """A consumer that follows these shards at least from the offsets given."""
         if self._follower is None:
             self._follower = Consumer(
                 {**self._reading(), "queued.max.messages.kbytes": 1024}, logger=client_log
             )
             self._follower.assign([])
-        new = [shard for shard in since if shard not in self._passed]
+        new = [shard for shard, offset in since.items() if offset < self._began.get(shard, offset + 1)]
+        again = [TopicPartition(self.topic, shard) for shard in new if shard in self._began]
+        if again:
+            self._follower.incremental_unassign(again)
         if new:
             self._follower.incremental_assign(
                 [TopicPartition(self.topic, shard, since[shard]) for shard in new]
             )
             for shard in new:
-                self._passed[shard] = since[shard]
+                self._began[shard] = self._passed[shard] = since[shard]
                 self._incarnations[shard] = []
         return self._follower
 
