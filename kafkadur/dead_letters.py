@@ -20,6 +20,7 @@ from confluent_kafka import KafkaError, KafkaException, Message, Producer
 from confluent_kafka.admin import AdminClient, ConfigResource, NewTopic, ResourceType
 
 from kafkadur_coordinators.client_log import client_log
+from kafkadur_coordinators.lost_brokers import SILENT_S, answers
 
 _log = logging.getLogger("kafkadur.dead_letters")
 
@@ -103,6 +104,9 @@ class DeadLetters:
         self._known: set[str] = set()
         self._open = 0
         self._trouble = ""
+        #: when a letter was last heard of, or none was under way; topic of the last one sent
+        self._heard_at = 0.0
+        self._last = ""
         self._lock = threading.Lock()
         self._idle = threading.Condition(self._lock)
         self._closing = False
@@ -130,17 +134,41 @@ class DeadLetters:
             self._thread.join()
 
     def _main(self) -> None:
-        producer = Producer(self._config, logger=client_log)
+        producer = self._make()
         while not self._closing:
             letter = self._next()
             if letter is not None:
                 self._send(producer, letter)
             producer.poll(0)
+            producer = self._look_after(producer)
             due = [item for at, item in self._retry if at <= self._monotonic()]
             self._retry = [(at, item) for at, item in self._retry if at > self._monotonic()]
             for item in due:
                 self._send(producer, item)
         producer.flush(_RETRY)
+
+    def _make(self) -> Producer:
+        return Producer(self._config, logger=client_log)
+
+    def _look_after(self, producer: Producer) -> Producer:
+        """Make the producer anew when Kafka answers another one, but has not told of any letter for long.
+
+        What it had is tried again: a letter may then be there twice.
+        """
+        now = self._monotonic()
+        if not len(producer):
+            self._heard_at = now
+        if now - self._heard_at < SILENT_S:
+            return producer
+        new = self._make()
+        found = answers(new, self._last)
+        self._heard_at = self._monotonic()
+        if not found:
+            return producer
+        _log.warning("Kafka's client for dead letters does not find Kafka any more; it was made anew")
+        producer.purge()
+        producer.flush(_RETRY)
+        return new
 
     def _next(self) -> Letter | None:
         try:
@@ -150,6 +178,7 @@ class DeadLetters:
 
     def _send(self, producer: Producer, letter: Letter) -> None:
         def delivered(error: KafkaError | None, _: Message) -> None:
+            self._heard_at = self._monotonic()
             if error is not None:
                 self._known.discard(letter.topic)
                 self._again(letter, error.str())
@@ -163,6 +192,7 @@ class DeadLetters:
         try:
             self._ensure(letter)
             headers: Any = headers_of(letter)
+            self._last = letter.topic
             producer.produce(
                 letter.topic,
                 value=letter.message.value(),
