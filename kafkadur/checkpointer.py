@@ -351,9 +351,8 @@ class Checkpointer:
         """A record a lane. Each incarnation is a writer of its own: what it finds may be less than before."""
         shard = journal.shard(entry.subscription.key.tag)
         for one in inspections:
-            writer = f"{self._writer}.{one.incarnation}"
             for view in one.partitions:
-                key = checkpoints.key_of(entry.origin, view.partition, writer)
+                key = checkpoints.key_of(entry.origin, view.partition, self._writer, one.incarnation)
                 yield shard, key, checkpoints.encode(place_of(view))
 
     @staticmethod

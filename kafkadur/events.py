@@ -28,6 +28,9 @@ class Event(StrEnum):
     FELL_BEHIND = "fell-behind"
     #: Kafka removed messages that were not settled: they are lost; the log says which.
     EXPIRED = "expired"
+    #: Kafka lost the end of a partition, because a broker that had not all became its leader; what is written
+    #: there now is delivered. The log says which offsets.
+    TRUNCATED = "truncated"
     #: its handler failed so often that nothing is handed out for a while
     BREAKER_OPENED = "breaker-opened"
     #: after that while one message is tried

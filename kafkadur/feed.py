@@ -7,11 +7,25 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections import deque
+from typing import NamedTuple
 
 from confluent_kafka import Message
 
 #: Records, the offset of the first, and all offsets if they do not follow one another.
 Piece = tuple[list[Message], int, list[int] | None]
+
+
+class Mark(NamedTuple):
+    """How far a log was read, and under which leader: a log that disagrees lost its end meanwhile."""
+
+    #: everything before this offset may have been read
+    offset: int = 0
+    #: leader epoch of the last record before it; -1: not known
+    epoch: int = -1
+
+
+#: Nothing is known of what was read.
+NOWHERE = Mark()
 
 
 class ReadBatch:
@@ -54,7 +68,18 @@ class ReadBatch:
 class Feed:
     """The records of one partition that were read and not yet given to a lease."""
 
-    __slots__ = ("batches", "buffered", "end", "kept_from", "number", "position", "reported", "start", "stop")
+    __slots__ = (
+        "batches",
+        "buffered",
+        "end",
+        "epoch",
+        "kept_from",
+        "number",
+        "position",
+        "reported",
+        "start",
+        "stop",
+    )
 
     def __init__(self, start: int, number: int = 0) -> None:
         """Reading begins at offset `start`; `number` tells this feed from earlier ones of the partition."""
@@ -69,6 +94,8 @@ class Feed:
         self.position = start
         #: the position that the coordinator knows
         self.reported = -1
+        #: leader epoch of what was read last; -1: not known
+        self.epoch = -1
         #: end of the log when Kafka last told; -1: not known yet
         self.end = -1
         #: offset at which there was nothing more to read, the last time that was so; -1: never

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 
 from confluent_kafka import Message
 
+from kafkadur.feed import NOWHERE, Mark
 from kafkadur.member import Member, Reading
 from kafkadur_sharing.errors import KafkadurError
 from kafkadur_sharing.keys import SLOTS, key_slot
@@ -33,17 +34,24 @@ class KeyRouter:
 
     # -- what the member asks for
 
-    def follow(self, partition: int, offset: int, number: int) -> None:
+    def follow(self, partition: int, offset: int, number: int, mark: Mark = NOWHERE) -> None:
         """Read a lane from `offset` on."""
         own, lane = self._place(partition), partition
         with self._lock:
             self._followed.setdefault(own, {})[lane] = number
-            if own in self._read and self._read[own][1] <= offset:
-                return
-            self._number += 1
-            self._read[own] = (self._number, offset)
+            reads = own in self._read and self._read[own][1] <= offset
+            if not reads:
+                self._number += 1
+                self._read[own] = (self._number, offset)
+        if self.reading is not None and reads:
+            self.reading.compare(own, mark)
+        elif self.reading is not None:
+            self.reading.follow(own, offset, self._number, mark)
+
+    def compare(self, partition: int, mark: Mark) -> None:
+        """What is read of a lane must agree with this."""
         if self.reading is not None:
-            self.reading.follow(own, offset, self._number)
+            self.reading.compare(self._place(partition), mark)
 
     def unfollow(self, partition: int) -> None:
         """Stop reading a lane."""
@@ -105,6 +113,16 @@ class KeyRouter:
         """The reader came to the end of a partition, which is `offset`."""
         for lane, its_number in self._reached(partition, offset, number).items():
             self._member.reach(lane, offset, its_number)
+
+    def lead(self, partition: int, epoch: int, number: int) -> None:
+        """What is read of a partition from now on was written under this leader epoch."""
+        for lane, its_number in self._reached(partition, 0, number).items():
+            self._member.lead(lane, epoch, its_number)
+
+    def cut(self, partition: int, offset: int) -> None:
+        """Kafka lost what lay at or beyond `offset` of a partition."""
+        for lane in self._of(partition):
+            self._member.cut(lane, offset)
 
     def end_at(self, partition: int, offset: int, number: int) -> None:
         """The log of a partition ends at `offset` now."""

@@ -52,6 +52,8 @@ class PartitionInfo:
     in_flight: int
     #: Offsets that Kafka removed before they were settled.
     expired: int
+    #: Offsets that were known and that Kafka lost with the end of the log, settled or not.
+    truncated: int
     #: Unsettled offsets that it is about to remove (`retention.py`); None when the topic is not there.
     expiring: int | None
     #: Offsets that are set aside: rolled back, delayed, or left by a member that went.
@@ -107,6 +109,11 @@ class SubscriptionInfo:
     def expired(self) -> int:
         """Offsets that Kafka removed before they were settled."""
         return sum(partition.expired for partition in self.partitions)
+
+    @property
+    def truncated(self) -> int:
+        """Offsets that were known and that Kafka lost with the end of its logs, settled or not."""
+        return sum(partition.truncated for partition in self.partitions)
 
     @property
     def expiring(self) -> int | None:
@@ -529,6 +536,7 @@ def _joined(partition: int, lanes: Sequence[PartitionInfo]) -> PartitionInfo:
         avail=max(lane.avail for lane in lanes),
         in_flight=max(lane.in_flight for lane in lanes),
         expired=max(lane.expired for lane in lanes),
+        truncated=max(lane.truncated for lane in lanes),
         expiring=None if first.expiring is None else max(lane.expiring or 0 for lane in lanes),
         exceptions=sum(exceptions),
         backlog=together(backlogs) if len(backlogs) == len(lanes) > 1 else first.backlog,
@@ -551,6 +559,7 @@ def _partition(
         avail=view.avail,
         in_flight=in_flight(view, leases, members),
         expired=view.expired,
+        truncated=view.truncated,
         expiring=None if log is None else unsettled_before(view, log, soon),
         exceptions=sum(run.end - run.start for run in view.exceptions),
         backlog=None if log is None else backlog(view, log),

@@ -36,7 +36,7 @@ from kafkadur.delivery import (
 )
 from kafkadur.events import Event, Teller
 from kafkadur.expiry import Expiry
-from kafkadur.feed import Feed, Piece, ReadBatch
+from kafkadur.feed import NOWHERE, Feed, Mark, Piece, ReadBatch
 from kafkadur.filtering import Takes
 from kafkadur.following import Following
 from kafkadur.harvest import Harvest, has_verdicts, held, unsettled_before
@@ -102,8 +102,11 @@ class Reading(Protocol):
     Called with the member's lock held: must not block, must not call back.
     """
 
-    def follow(self, partition: int, offset: int, number: int) -> None:
-        """Read a partition from `offset` on."""
+    def follow(self, partition: int, offset: int, number: int, mark: Mark = NOWHERE) -> None:
+        """Read a partition from `offset` on; the log must agree with `mark`."""
+
+    def compare(self, partition: int, mark: Mark) -> None:
+        """The log of a partition that is followed must agree with `mark`, too."""
 
     def unfollow(self, partition: int) -> None:
         """Stop reading a partition."""
@@ -317,6 +320,8 @@ class Member:
         #: lanes whose avail was reported since they were claimed: only then does a death count all attempts
         self._warm: set[int] = set()
         self._expiry = Expiry()
+        #: partition -> offset from which on Kafka lost it
+        self._cuts: dict[int, int] = {}
 
     def _reset_hands(self) -> None:
         """Nothing waits for the application, nothing is in its hands."""
@@ -566,6 +571,42 @@ class Member:
         if self.definition.redelivery.rescue:
             with self.lock:
                 self._expiry.rescue(until)
+
+    def lead(self, partition: int, epoch: int, number: int) -> None:
+        """What is read of a followed partition from now on was written under this leader epoch."""
+        feed = self._feeds.get(partition)
+        if feed is not None and feed.number == number:
+            feed.epoch = epoch  # one assignment: no lock is needed
+
+    def cut(self, partition: int, offset: int) -> None:
+        """Kafka lost what lay at or beyond `offset`.
+
+        Nothing is said of it any more before the coordinator knows.
+        """
+        with self.lock:
+            self._cuts[partition] = min(offset, self._cuts.get(partition, offset))
+        self.poke()
+
+    @property
+    def cuts(self) -> Mapping[int, int]:
+        """Offsets of partitions from which on Kafka lost them, unknown to the coordinator so far."""
+        return self._cuts
+
+    def note_truncated(self, lost: Mapping[int, int]) -> None:
+        """The coordinator has forgotten what Kafka lost: so many known offsets of each partition."""
+        self.teller.note(Event.TRUNCATED)
+        for partition, count in sorted(lost.items()):
+            _log.error(
+                "Kafka lost the end of a partition. State: %s[%d] from offset %d on; %d offsets that had "
+                "been read are gone, settled or not. Owner: subscription %s. Remedy: none is needed for what "
+                "is written there now, it is delivered; to have Kafka wait for a broker that has all, set "
+                "unclean.leader.election.enable=false.",
+                self.definition.topic,
+                partition // self.definition.lanes,
+                self._cuts.get(partition, 0),
+                count,
+                self.display,
+            )
 
     def end_at(self, partition: int, offset: int, number: int) -> None:
         """The log of a partition that is followed ends at `offset` now.
@@ -1781,8 +1822,9 @@ class Member:
 
     def _report(self, partition: int, harvest: Harvest) -> PartitionReport:
         feed = self._feeds.get(partition)
-        avail = -1
+        avail = epoch = -1
         if feed is not None and feed.position > feed.reported:
+            epoch = feed.epoch  # first: it may only be too new
             avail = feed.position
             self._carried.avail.append((feed, avail))
         position = -1
@@ -1798,6 +1840,7 @@ class Member:
             drained=int(self._gives_up(partition)),
             expired=self._expiry.take_lost(partition),
             ahead=self._to_be_promised(partition),
+            epoch=epoch,
         )
 
     def _gives_up(self, partition: int) -> bool:
@@ -2114,7 +2157,8 @@ class Member:
             start = min(starts) if self.lane and starts else min([begin, *starts])
             self._follow_number += 1
             self._feeds[partition] = Feed(start, self._follow_number)
-            self.reading.follow(partition, start, self._follow_number)
+            mark = Mark(state.avail, state.epoch)
+            self.reading.follow(partition, start, self._follow_number, mark)
 
     # -- resting
 

@@ -265,6 +265,9 @@ class Pump:
 
     def _exchange(self, served: Served) -> None:
         member = served.member
+        if member.cuts:
+            self._truncate(served)
+            return
         sent_at = self._monotonic()
         try:
             self._reclaim(served)
@@ -301,6 +304,24 @@ class Pump:
                 for (chunk, _), (token, held) in zip(some, granted[partition], strict=True)
             )
 
+    def _truncate(self, served: Served) -> None:
+        """Kafka lost the end of partitions.
+
+        First of all the coordinator must forget it, then all members begin anew.
+        """
+        member = served.member
+        try:
+            lost = self._lifecycle.truncate(served.membership, dict(member.cuts))
+            member.note_truncated(lost)
+            member.lose("Kafka lost the end of a partition")
+            self._attach_again(served)
+        except (CoordinatorUnavailable, StateLost) as error:
+            self._trouble(served, error)
+        except Refusal as refusal:
+            self._refused(served, refusal)
+        except KafkadurError as error:
+            member.fail(error)
+
     def _trouble(self, served: Served, error: KafkadurError) -> None:
         served.retry_at = self._monotonic() + _RETRY
         kind = type(error).__name__
@@ -324,7 +345,7 @@ class Pump:
         member.lose(f"the coordinator answered {refusal.code}", keep=refusal.code in (*_LOST, "INCARNATION"))
         try:
             if refusal.code in _LOST and len(self._served) > 1:  # all of them at once, as they were lost
-                self._lifecycle.rebuild({each.request.key for each in self._served})
+                self._lifecycle.rebuild({each.request.key: each.session.incarnation for each in self._served})
             self._attach_again(served)
         except CoordinatorUnavailable as error:
             self._trouble(served, error)
@@ -345,6 +366,7 @@ class Pump:
             whole=served.whole,
             rank=served.rank,
             only=served.membership.subscription.id,
+            seen=served.member.incarnation,
         )
         served.membership = membership
         served.member.attached(membership.attached, sent_at)

@@ -17,6 +17,7 @@ from typing import Any, Protocol
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
 
+from kafkadur.feed import NOWHERE, Mark
 from kafkadur.stages import Probe, Stage, no_probe
 from kafkadur_coordinators.client_log import client_log
 from kafkadur_coordinators.lost_brokers import SILENT_S, answers
@@ -105,6 +106,12 @@ class ReadingFor(Protocol):
     def end_at(self, partition: int, offset: int, number: int) -> None:
         """The log of a partition that is followed ends at `offset` now."""
 
+    def lead(self, partition: int, epoch: int, number: int) -> None:
+        """What is read from now on was written under this leader epoch."""
+
+    def cut(self, partition: int, offset: int) -> None:
+        """Kafka lost what lay at or beyond `offset`."""
+
     def expire(self, partition: int, offset: int) -> None:
         """Kafka does not keep what lies before `offset` any more."""
 
@@ -143,7 +150,7 @@ class _Reader:
         #: when Kafka was last heard, or asked
         self._heard_at = 0.0
         #: where partitions that nothing was read of yet begin
-        self._starts: dict[int, int] = {}
+        self._starts: dict[int, TopicPartition] = {}
         self._thread = threading.Thread(target=self._main, name=name, daemon=True)
 
     def start(self) -> None:
@@ -199,11 +206,8 @@ class _Reader:
         """Let another Consumer read on where this one stands."""
         old, self._consumer = self._consumer, new
         _log.warning("Kafka's client of topic %s does not find Kafka any more; it was made anew", self._topic)
-        places = old.position(old.assignment())
-        for place in places:
-            if (place.offset or 0) < 0:
-                place.offset = self._starts.get(place.partition, 0)
-        new.incremental_assign(places)
+        read = old.position(old.assignment())
+        new.incremental_assign([p if p.offset >= 0 else self._starts[p.partition] for p in read])
         # what it was still to commit may keep it for most of a minute
         threading.Thread(target=old.close, name=f"{self._thread.name}-old", daemon=True).start()
 
@@ -220,29 +224,70 @@ class _Reader:
         if self._error_cb is not None:
             self._error_cb(error)
 
-    def _begin_anew(self, consumer: Consumer, event: Message, member: ReadingFor) -> int:
+    def _begin_anew(self, consumer: Consumer, event: Message, member: ReadingFor, mark: Mark) -> int | None:
         """Go on where Kafka keeps a partition, after it did not have the offset that was to be read.
 
-        Returns where that is: what lies before is not there. Raises `StateLost` if the offset lies behind the
-        end: then the log was cut off or made anew.
+        Returns where that is: what lies before is not there. None: the log does not go on behind what was
+        read (`mark`), it was cut off, and the member was told.
         """
-        partition, wanted, error = event.partition() or 0, event.offset() or 0, event.error()
+        partition, wanted = event.partition() or 0, event.offset()
         try:
             first, end = consumer.get_watermark_offsets(
                 TopicPartition(self._topic, partition), timeout=_WATERMARKS
             )
         except KafkaException as failed:  # it is tried once more: the same event comes again
             _log.info("looking where %s[%d] begins: %s", self._topic, partition, failed)
-            first, end = 0, wanted
-        if wanted > end:
-            state = "unknown" if error is None else error.str()
-            raise _removed(self._topic, partition, f"{state}; it ends at {end}", member.display)
+            first, end = 0, mark.offset if wanted is None else wanted
+        if wanted is None or wanted > end:  # None: leader epochs do not agree
+            consumer.incremental_unassign([TopicPartition(self._topic, partition)])
+            self._cut(partition, mark if wanted is None else Mark(wanted, mark.epoch), end, member)
+            return None
         if first > wanted:
             member.expire(partition, first)
-        start = self._starts[partition] = max(first, wanted)
+        start = max(first, wanted)
+        self._starts[partition] = TopicPartition(self._topic, partition, start)
         consumer.incremental_unassign([TopicPartition(self._topic, partition)])
-        consumer.incremental_assign([TopicPartition(self._topic, partition, start)])
+        consumer.incremental_assign([self._starts[partition]])
         return start
+
+    def _cut(self, partition: int, mark: Mark, end: int, member: ReadingFor) -> None:
+        """Find out from where on the log is another one than what was read, and tell the member.
+
+        `end` is its end: without a leader epoch nothing else is known.
+        """
+        offset = min(mark.offset, end) if mark.epoch < 0 else self._find_cut(partition, mark)
+        if offset is None:
+            self._put(
+                lambda _: self._cut(partition, mark, end, member)
+            )  # what else is read goes on meanwhile
+        else:
+            member.cut(partition, offset)
+
+    def _find_cut(self, partition: int, mark: Mark) -> int | None:
+        """First offset at which the log is not what was read before `mark`; None: Kafka did not say in time.
+
+        Another Consumer is asked, which is allowed to go where librdkafka says that the log is the same.
+        """
+        config = {
+            **self._config,
+            "auto.offset.reset": "earliest",
+            "isolation.level": "read_uncommitted",
+            "error_cb": _say_nothing,
+        }
+        consumer = Consumer(config, logger=client_log)
+        deadline = time.monotonic() + _WATERMARKS
+        try:
+            consumer.assign([TopicPartition(self._topic, partition, mark.offset, leader_epoch=mark.epoch)])
+            while time.monotonic() < deadline and not self._closing:
+                message = consumer.poll(_WAIT)
+                error = None if message is None else message.error()
+                if message is None or (error is not None and error.code() != _EOF):
+                    continue
+                return min(message.offset() or 0, mark.offset)
+        finally:
+            consumer.close()
+        _log.warning("looking where %s[%d] was cut off: Kafka did not say; once more", self._topic, partition)
+        return None
 
     def _heard(self) -> None:
         """Note that Kafka answers."""
@@ -279,13 +324,8 @@ def _broken(state: str, topic: str) -> StateLost:
     )
 
 
-def _removed(topic: str, partition: int, state: str, display: str) -> StateLost:
-    return StateLost(
-        "The topic ends before what the subscription has settled.",
-        state=f"{topic}[{partition}]: {state}",
-        owner=f"subscription {display}",
-        remedy="a truncation removed it; `kafkadur sub seek NAME latest --yes` goes on from its end",
-    )
+def _say_nothing(_error: KafkaError) -> None:
+    """Brokers that are away are told of by the reader itself."""
 
 
 class TailReader(_Reader):
@@ -311,21 +351,42 @@ class TailReader(_Reader):
         self._metadata = floor_metadata
         self._probe = probe
         self._followed: dict[int, int] = {}
+        #: what logs must agree with: how far they were read before this reader began
+        self._marks: dict[int, Mark] = {}
+        #: leader epoch of what was read last; missing: to be looked at
+        self._epochs: dict[int, int] = {}
+        #: the record that was read last
+        self._ends: dict[int, Message] = {}
         self._mirrored: dict[int, int] = {}
         self._mirror_at = 0.0
 
-    def follow(self, partition: int, offset: int, number: int) -> None:
-        """Read `partition` from `offset` on."""
+    def follow(self, partition: int, offset: int, number: int, mark: Mark = NOWHERE) -> None:
+        """Read `partition` from `offset` on; a log that does not agree with `mark` was cut off."""
 
         def assign(consumer: Consumer) -> None:
             self._probe(Stage.FOLLOW)
             if partition in self._followed:
                 consumer.incremental_unassign([TopicPartition(self._topic, partition)])
             self._followed[partition] = number
-            self._starts[partition] = offset
-            consumer.incremental_assign([TopicPartition(self._topic, partition, offset)])
+            self._marks[partition] = mark
+            self._epochs.pop(partition, None)
+            self._ends.pop(partition, None)
+            start = TopicPartition(self._topic, partition, offset)
+            if mark.epoch >= 0:  # librdkafka asks whether the log is still the same up to there
+                start = TopicPartition(self._topic, partition, offset, leader_epoch=mark.epoch)
+            self._starts[partition] = start
+            consumer.incremental_assign([start])
 
         self._put(assign)
+
+    def compare(self, partition: int, mark: Mark) -> None:
+        """What is read of `partition` must agree with `mark`, too."""
+
+        def note(_: Consumer) -> None:
+            self._marks[partition] = max(mark, self._marks.get(partition, NOWHERE))
+            self._epochs.pop(partition, None)
+
+        self._put(note)
 
     def unfollow(self, partition: int) -> None:
         """Stop reading `partition`."""
@@ -385,25 +446,55 @@ class TailReader(_Reader):
         number = self._followed[partition]
         self._probe(Stage.READ)
         if not any(map(Message.error, messages)):
-            self._member.add_records(partition, messages, number)
+            self._give_records(consumer, partition, messages, number)
             return
         start = 0
         for index, error in enumerate(map(Message.error, messages)):
             if error is None:
                 continue
-            if index > start:
-                self._member.add_records(partition, messages[start:index], number)
+            if index > start and not self._give_records(consumer, partition, messages[start:index], number):
+                return
             start = index + 1
             if error.code() == _EOF:
                 self._probe(Stage.END)
                 self._member.reach(partition, messages[index].offset() or 0, number)
             elif error.code() == KafkaError._AUTO_OFFSET_RESET:  # noqa: SLF001 - the library's name for it
-                kept = self._begin_anew(consumer, messages[index], self._member)
+                kept = self._begin_anew(consumer, messages[index], self._member, self._read_to(partition))
+                if kept is None:
+                    del self._followed[partition]
+                    return
                 self._member.reach(partition, kept, number)
             else:
                 self._complain(error, partition)
         if start < len(messages):
-            self._member.add_records(partition, messages[start:], number)
+            self._give_records(consumer, partition, messages[start:], number)
+
+    def _give_records(self, consumer: Consumer, partition: int, messages: list[Message], number: int) -> bool:
+        """Give the member records, unless they show that the log is not the one that was read before."""
+        epoch = messages[-1].leader_epoch()
+        if epoch is not None and epoch != self._epochs.get(partition):  # once a leader
+            mark = self._marks.get(partition, NOWHERE)
+            strange = mark.epoch >= 0 and any(
+                (message.offset() or 0) < mark.offset and (message.leader_epoch() or 0) > mark.epoch
+                for message in messages
+            )
+            if strange:
+                del self._followed[partition]
+                consumer.incremental_unassign([TopicPartition(self._topic, partition)])
+                self._cut(partition, mark, mark.offset, self._member)
+                return False
+            self._epochs[partition] = epoch
+            self._member.lead(partition, epoch, number)
+        self._ends[partition] = messages[-1]
+        self._member.add_records(partition, messages, number)
+        return True
+
+    def _read_to(self, partition: int) -> Mark:
+        """How far a partition was read, here or before."""
+        mark, last = self._marks.get(partition, NOWHERE), self._ends.get(partition)
+        if last is None:
+            return mark
+        return max(mark, Mark((last.offset() or 0) + 1, self._epochs.get(partition, -1)))
 
     def _complain(self, error: KafkaError, partition: int) -> None:
         if not error.retriable() and error.code() in (
@@ -463,9 +554,9 @@ class PointReader(_Reader):
             self._read(*self._waiting.popleft())
 
     def _read(self, partition: int, start: int, end: int, token: int) -> None:
-        self._starts[partition] = start
+        self._starts[partition] = TopicPartition(self._topic, partition, start)
         self._heard_at = self._monotonic()  # nothing was waited for
-        self._consumer.incremental_assign([TopicPartition(self._topic, partition, start)])
+        self._consumer.incremental_assign([self._starts[partition]])
         self._find_leaders(self._consumer)
         reached = start
         try:
@@ -481,7 +572,11 @@ class PointReader(_Reader):
                     self._look_after()
                 records, reached, gone = self._sort_out(messages, reached)
                 if gone is not None:
-                    reached = self._begin_anew(consumer, gone, self._member)
+                    # of the leader nothing is known here: whoever follows the partition finds out exactly
+                    begins = self._begin_anew(consumer, gone, self._member, Mark(reached))
+                    if begins is None:
+                        return
+                    reached = begins
                 if not self._member.add_range_records(token, records, reached):
                     return
         finally:
@@ -516,6 +611,7 @@ class Readers:
         self._tail = tail
         self._point = point
         self.follow = tail.follow
+        self.compare = tail.compare
         self.unfollow = tail.unfollow
         self.read_range = point.read_range
 

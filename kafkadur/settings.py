@@ -11,8 +11,8 @@ from datetime import timedelta
 from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
-from redis.connection import parse_url
 
+from kafkadur_coordinators.servers import check_url
 from kafkadur_sharing.errors import IllegalState
 from kafkadur_sharing.keys import ClientIdPolicy
 from kafkadur_sharing.names import validate_client_id, validate_namespace
@@ -27,7 +27,8 @@ class Settings(BaseModel):
 
     #: confluent-kafka configuration; a text is taken as bootstrap.servers
     kafka: dict[str, Any]
-    #: URL of Redis or Valkey: redis://, rediss:// or unix://
+    #: URL of Redis or Valkey: redis://, rediss:// or unix://; or of the Sentinels that know it:
+    #: redis+sentinel://host:port,host:port/service/db (kafkadur_coordinators/servers.py)
     redis: str = "redis://127.0.0.1:6379/0"
     #: client id of the connection (rules C1-C4); needed by exclusive subscriptions (rule U1)
     client_id: str | None = None
@@ -61,7 +62,7 @@ class Settings(BaseModel):
     @field_validator("redis")
     @classmethod
     def _redis(cls, value: str) -> str:
-        parse_url(value)  # raises ValueError
+        check_url(value)  # raises ValueError
         return value
 
     @field_validator("client_id")

@@ -94,15 +94,18 @@ class Changes:
         incarnation: int,
         quiet_ms: int = 0,
         anew: bool = False,
+        seen: int = 0,
+        unclaimed: int = 0,
     ) -> Call:
         """The call that installs a definition whose partitions are laid.
 
         `lanes`: of all partitions together; `quiet_ms`: how long nothing is granted; `anew`: also in place of
-        an older copy of the same subscription.
+        an older copy of the same subscription; `seen`: incarnation after which that is one; `unclaimed`: what
+        was leased in incarnations below cannot be claimed.
         """
         definition = Definition.from_record(found.change.definition or {})
         request = [
-            *self._coordinator.common(),
+            *self._coordinator.common(incarnation=-seen),
             found.id,
             found.version,
             content_of(found),
@@ -113,12 +116,16 @@ class Changes:
             quiet_ms,
             definition.policy,
             int(anew),
+            unclaimed,
         ]
         return ("install", address.fixed(), request)
 
-    def deleting(self, address: SubscriptionAddress, *, version: int, incarnation: int, token: str) -> Call:
+    def deleting(
+        self, address: SubscriptionAddress, *, version: int, incarnation: int, token: str, seen: int = 0
+    ) -> Call:
         """The call that puts into Redis that there is no such subscription."""
-        request = [*self._coordinator.common(), "", version, "", "", 0, incarnation, token, 0, (), 0]
+        common = self._coordinator.common(incarnation=-seen)
+        request = [*common, "", version, "", "", 0, incarnation, token, 0, (), 0, 0]
         return ("install", address.fixed(), request)
 
     def install_deletion(
@@ -152,6 +159,7 @@ class Changes:
         *,
         token: str,
         total: int,
+        seen: int = 0,
     ) -> Iterator[Call]:
         """The calls that give lanes their state; `total`: how many lanes there are altogether."""
         wanted = sorted(by_lane)
@@ -164,7 +172,8 @@ class Changes:
                 [number, place.next, place.seen, packed(place), earliest(place)]
                 for number, place in ((number, by_lane[number]) for number in group)
             ]
-            yield ("partitions", keys, [*self._coordinator.common(), parts, token, total])
+            common = self._coordinator.common(incarnation=-seen)
+            yield ("partitions", keys, [*common, parts, token, total])
 
     def change(
         self,
@@ -377,6 +386,7 @@ class Changes:
             0,
             () if definition is None else definition.policy,
             int(relaid),
+            0,
         ]
 
     def views(self, key: SubscriptionKey, known: Known) -> dict[int, PartitionView]:

@@ -9,14 +9,14 @@ from __future__ import annotations
 
 import struct
 import zlib
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from functools import reduce
 from typing import Any, NamedTuple, cast
 
 import msgpack
 
 from kafkadur_coordinators.origins import Origin
-from kafkadur_coordinators.places import Place, Waiting, covers, unite
+from kafkadur_coordinators.places import Place, Waiting, covers, cut_off, unite
 
 #: Beginning of the keys of all checkpoints.
 KEY_PREFIX = b"settled/"
@@ -27,10 +27,12 @@ LARGEST_BODY = 512 * 1024
 #: How long a writer writes under the same keys, ms, and how long an old checkpoint is kept at least.
 WRITER_MS = 30 * 60 * 1000
 KEPT_MS = 2 * WRITER_MS
+#: Incarnations that began because Kafka lost the end of partitions: number, and first offset lost of each.
+Cuts = Sequence[tuple[int, Mapping[int, int]]]
 #: Magic, version of the head, floor, checksum of these.
 _HEAD = struct.Struct(">2sBQI")
 _MAGIC, _HEAD_VERSION = b"KC", 1
-_KEY_PARTS = 5
+_KEY_PARTS = 6
 #: Largest offset that the shared state can hold.
 _MOST = 2**48
 
@@ -45,11 +47,13 @@ class Checkpoint(NamedTuple):
     key: bytes = b""
     #: when Kafka got the record, ms since 1970
     written: int = 0
+    #: under which it was read from Redis
+    incarnation: int = 0
 
 
-def key_of(origin: Origin, lane: int, writer: str) -> bytes:
-    """Key of the record: each writer has its own."""
-    return KEY_PREFIX + f"{origin.id}:{origin.epoch}:{origin.state}:{lane}:{writer}".encode()
+def key_of(origin: Origin, lane: int, writer: str, incarnation: int) -> bytes:
+    """Key of the record: each writer has its own under each incarnation."""
+    return KEY_PREFIX + f"{origin.id}:{origin.epoch}:{origin.state}:{lane}:{writer}:{incarnation}".encode()
 
 
 def encode(place: Place) -> bytes:
@@ -88,8 +92,9 @@ def decode(key: bytes, value: bytes, written: int = 0) -> Checkpoint | None:
     """
     try:
         parts = key[len(KEY_PREFIX) :].decode().split(":")
-        identity, epoch, state, lane, _writer = parts if len(parts) == _KEY_PARTS else ("", "", "", "", "")
-        origin, number = Origin(identity, int(epoch), state), int(lane)
+        if len(parts) != _KEY_PARTS:
+            return None
+        origin, number, incarnation = Origin(parts[0], int(parts[1]), parts[2]), int(parts[3]), int(parts[5])
         magic, version, floor, checksum = _HEAD.unpack_from(value)
     except (ValueError, struct.error):
         return None
@@ -97,7 +102,7 @@ def decode(key: bytes, value: bytes, written: int = 0) -> Checkpoint | None:
     if magic != _MAGIC or version != _HEAD_VERSION or zlib.crc32(value[:end]) != checksum or floor > _MOST:
         return None
     place = _place(value[_HEAD.size :]) or Place(next=floor)
-    return Checkpoint(origin, number, place, key, written)
+    return Checkpoint(origin, number, place, key, written, incarnation)
 
 
 def _place(sealed: bytes) -> Place | None:
@@ -124,12 +129,26 @@ def _place(sealed: bytes) -> Place | None:
     return Place(next=following, seen=seen, waiting=tuple(waiting)) if at <= following <= _MOST else None
 
 
-def united(checkpoints: Iterable[Checkpoint], origin: Origin) -> Mapping[int, Place]:
-    """What all checkpoints of one origin say together: where each of its lanes stands at least."""
+def without_lost(place: Place, partition: int, incarnation: int, cuts: Cuts) -> Place:
+    """What a place that was read under an incarnation still says after Kafka lost the end of partitions."""
+    for number, lost in cuts:
+        if incarnation < number and partition in lost:
+            place = cut_off(place, lost[partition])
+    return place
+
+
+def united(
+    checkpoints: Iterable[Checkpoint], origin: Origin, cuts: Cuts = (), lanes: int = 1
+) -> Mapping[int, Place]:
+    """What all checkpoints of one origin say together: where each of its lanes stands at least.
+
+    `lanes`: of each partition.
+    """
     places: dict[int, Place] = {}
-    for found, lane, place, _, _ in checkpoints:
-        if found == origin:
-            places[lane] = unite(places[lane], place) if lane in places else place
+    for item in checkpoints:
+        if item.origin == origin:
+            place = without_lost(item.place, item.lane // lanes, item.incarnation, cuts)
+            places[item.lane] = unite(places[item.lane], place) if item.lane in places else place
     return places
 
 
@@ -146,7 +165,8 @@ def superseded(checkpoints: Iterable[Checkpoint], in_use: Collection[Origin], no
     for (origin, _), some in lanes.items():
         left = sorted(some, key=lambda item: item.written)
         for item in [item for item in left if item.written < now - KEPT_MS]:
-            others = [other.place for other in left if other is not item]
+            # one that was read earlier may say more than is still true, one that was read later not
+            others = [o.place for o in left if o is not item and o.incarnation >= item.incarnation]
             if origin not in in_use or (others and covers(reduce(unite, others), item.place)):
                 left.remove(item)
                 gone.append(item.key)

@@ -77,6 +77,8 @@ class PartitionReport(NamedTuple):
     expired: int = 0
     #: offsets that are not written yet and that the member can be promised, those it has included (shared)
     ahead: int = 0
+    #: leader epoch of what was read before `avail`; -1: not known, or nothing new
+    epoch: int = -1
 
 
 class Claim(NamedTuple):
@@ -157,6 +159,8 @@ class PartitionState(NamedTuple):
     standing: Standing = Standing.STANDBY
     #: first offset at or beyond avail that is nobody's
     free_from: int = 0
+    #: leader epoch of what lies before avail; -1: not known
+    epoch: int = -1
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -304,6 +308,10 @@ class PartitionView:
     bits: bytes
     #: offsets that Kafka removed before they were settled
     expired: int = 0
+    #: leader epoch of what lies before avail; -1: not known
+    epoch: int = -1
+    #: offsets that were known, and that Kafka lost with the end of its log
+    truncated: int = 0
 
     @property
     def floor(self) -> int:

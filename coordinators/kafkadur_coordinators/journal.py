@@ -213,13 +213,15 @@ class Journal:
         key = _CHANGE + f"{change.tag}/{change.expected}/{uuid.uuid4().hex}".encode()
         return self._append([(shard, key, records.encode_change(change))])[0] + 1
 
-    def append_incarnations(self, server: str, tags: Mapping[int, Iterable[str]]) -> dict[int, int]:
+    def append_incarnations(
+        self, server: str, tags: Mapping[int, Iterable[str]], cuts: Mapping[int, int] | None = None
+    ) -> dict[int, int]:
         """Append an incarnation of these subscriptions to each shard and wait until they are durable.
 
-        Returns their numbers (offset + 1), by shard.
+        `cuts`: the first offsets that Kafka lost, by partition. Returns the numbers (offset + 1), by shard.
         """
         new: list[Record] = [
-            (shard, _INCARNATION + uuid.uuid4().hex.encode(), records.encode_incarnation(server, some))
+            (shard, _INCARNATION + uuid.uuid4().hex.encode(), records.encode_incarnation(server, some, cuts))
             for shard, some in tags.items()
         ]
         return {record[0]: offset + 1 for record, offset in zip(new, self._append(new), strict=True)}

@@ -9,15 +9,23 @@ past its deadline finishes it.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import random
 import time
 import uuid
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from kafkadur_coordinators.changes import CHANGE_MS, Changes, deleted, key_record, state_in_force, with_lanes
-from kafkadur_coordinators.interface import UNRANKED, Attached, Known, PartitionView, Rank
+from kafkadur_coordinators.interface import (
+    MAX_PARTITIONS,
+    UNRANKED,
+    Attached,
+    Known,
+    PartitionView,
+    Rank,
+)
 from kafkadur_coordinators.journal import Journal
 from kafkadur_coordinators.places import Place
 from kafkadur_coordinators.rebuilding import Outcome, Rebuilder, Rebuilt
@@ -150,6 +158,7 @@ class Lifecycle:
         whole: bool = False,
         rank: Rank = UNRANKED,
         only: str | None = None,
+        seen: int = 0,
         before: Callable[[SubscriptionAddress], None] = lambda _: None,
     ) -> Membership:
         """Attach `member`, creating or replacing the subscription where the rules say so.
@@ -157,6 +166,7 @@ class Lifecycle:
         `name` is shown to people. `whole` claims the subscription for one holder that reads it as a whole
         (Spark); it is refused while others are attached, and others while it is. `only` attaches to the
         subscription of this id or to none: who was attached must not bring back what was deleted since.
+        `seen` is the incarnation it was attached under: what is of an earlier one is an old copy.
         `before` is called with the address before the member is attached: it must begin to listen then.
         Raises what the rules say, `SubscriptionActive` naming the holder, and `StateLost` when no
         consistent state could be reached in time.
@@ -168,7 +178,7 @@ class Lifecycle:
         deadline = self._monotonic() + ATTACH_WAIT
         refused_at: float | None = None
         while self._monotonic() < deadline:
-            known = self._known(key)
+            known = self._known(key, seen)
             if known is None:
                 continue
             if only is not None and known.id != only:
@@ -299,11 +309,7 @@ class Lifecycle:
         definition = Definition.from_record(content["definition"])
         topic = self._topics.describe(definition.topic)
         if topic.id != content["topic_id"]:
-            raise TopicChanged(
-                state=f"topic id is {topic.id}, the subscription was made for {content['topic_id']}",
-                owner=f"topic {definition.topic}, subscription {key}",
-                remedy="unsubscribe, then subscribe again: old offsets mean nothing in the new topic",
-            )
+            raise _topic_changed(key, topic, content["topic_id"])
         return Subscription(
             key=key,
             id=known.id,
@@ -346,6 +352,42 @@ class Lifecycle:
         topic = subscription.topic
         self._changes.put_partitions(subscription.key, subscription.id, topic, added, token="", lanes=lanes)
 
+    # -- what Kafka lost
+
+    def truncate(self, membership: Membership, cuts: Mapping[int, int]) -> dict[int, int]:
+        """Kafka lost what lay at or beyond these offsets of partitions (lanes): forget what was settled.
+
+        Floors that were mirrored beyond are taken back first: until new ones are, they would be believed
+        after a loss of Redis. Returns how many known offsets were lost, by partition. Raises `TopicChanged`
+        if the topic was deleted and made again instead, and `Refusal` (INCARNATION: another member was
+        faster).
+        """
+        was, lanes = membership.subscription, membership.subscription.definition.lanes
+        topic = self._topics.describe(was.definition.topic)
+        if topic.id != was.topic.id:
+            raise _topic_changed(was.key, topic, was.topic.id)
+        incarnation = 0
+        if was.key.durable:
+            first = {
+                p: min(o for lane, o in cuts.items() if lane // lanes == p)
+                for p in {n // lanes for n in cuts}
+            }
+            mirrored = self._topics.floors(was.key.group, topic.name, topic.partitions, was.floor_metadata)
+            back = {p: offset for p, offset in first.items() if mirrored.get(p, 0) > offset}
+            if back:
+                # a refusal does not matter much: readers mirror what is right within a second
+                with contextlib.suppress(IllegalState):
+                    self._topics.commit(was.key.group, topic.name, back, metadata=was.floor_metadata)
+            shard = self._journal.shard(was.key.tag)
+            named = self._journal.append_incarnations(uuid.uuid4().hex, {shard: [was.key.tag]}, first)
+            incarnation = named[shard]
+        lost: dict[int, int] = {}
+        partitions = sorted(cuts)
+        for at in range(0, len(partitions), MAX_PARTITIONS):
+            group = {partition: cuts[partition] for partition in partitions[at : at + MAX_PARTITIONS]}
+            lost |= membership.session.truncate(group, incarnation=incarnation)
+        return lost
+
     # -- what is known
 
     def known(self, key: SubscriptionKey) -> Known | None:
@@ -357,13 +399,13 @@ class Lifecycle:
                 return known if known.version else None
         raise state_lost(str(key), "no consistent state was reached in time")
 
-    def _known(self, key: SubscriptionKey) -> Known | None:
+    def _known(self, key: SubscriptionKey, seen: int = 0) -> Known | None:
         """What is in force; version 0: no such subscription. None: something was repaired, ask again."""
         try:
-            known = self._coordinator.peek(self.address(key))
+            known = self._coordinator.peek(self.address(key), seen=seen)
         except Refusal as refusal:
             if refusal.code in ("MISSING", "RESTARTED"):
-                return self._rebuild(key, kept=refusal.code == "RESTARTED")
+                return self._rebuild(key, kept=refusal.code == "RESTARTED", seen=seen)
             self._retry(key, refusal)
             return None
         if known.changing_ms is not None:
@@ -376,7 +418,7 @@ class Lifecycle:
 
     # -- rebuilding
 
-    def _rebuild(self, key: SubscriptionKey, *, kept: bool) -> Known | None:
+    def _rebuild(self, key: SubscriptionKey, *, kept: bool, seen: int) -> Known | None:
         """Bring back a subscription that Redis lost, or go on with what a restarted server kept.
 
         Returns what is known if the journal knows no such subscription (version 0), else None: ask again.
@@ -384,13 +426,13 @@ class Lifecycle:
         if not key.durable:
             if not kept:
                 return _nothing()
-            self._rebuild_unwritten(key)
+            self._rebuild_unwritten(key, seen)
             return None
         if not kept:
             shard = self._journal.shard(key.tag)
             if deleted(in_force(self._journal.read(shard), key.tag, shard)):
                 return _nothing()
-        outcome = self._rebuilder.rebuild([key])[key]
+        outcome = self._rebuilder.rebuild([key], {key: seen})[key]
         if isinstance(outcome, Refusal):
             self._retry(key, outcome)
         elif isinstance(outcome, KafkadurError):
@@ -399,12 +441,12 @@ class Lifecycle:
             self._wait(self._rng.uniform(0.01, 0.05))
         return None
 
-    def rebuild(self, keys: Collection[SubscriptionKey]) -> None:
-        """Bring back at once what Redis lost of these durable subscriptions.
+    def rebuild(self, seen: Mapping[SubscriptionKey, int]) -> None:
+        """Bring back at once what Redis lost of these durable subscriptions, seen under these incarnations.
 
         What does not succeed is tried again by whoever asks for it.
         """
-        self._rebuilder.rebuild([key for key in keys if key.durable])
+        self._rebuilder.rebuild([key for key in seen if key.durable], seen)
 
     def rebuild_all(self, told: Callable[[int, int], None] = lambda _done, _all: None) -> Rebuilt:
         """Bring back at once what Redis lost of all subscriptions of the namespace.
@@ -430,13 +472,13 @@ class Lifecycle:
                     found.append(recovery)
         return sorted(found, key=lambda recovery: SubscriptionKey(**recovery.key).display)
 
-    def _rebuild_unwritten(self, key: SubscriptionKey) -> None:
+    def _rebuild_unwritten(self, key: SubscriptionKey, seen: int) -> None:
         """Go on with what a restarted server kept of a non-durable subscription."""
         address, token = self.address(key), uuid.uuid4().hex
-        common = self._coordinator.common()
+        common = self._coordinator.common(incarnation=-seen)
         reply = self._coordinator.run("rebuild", address.fixed(), [*common, token, CHANGE_MS])
         if reply[0] == "OK":
-            self._coordinator.run("reincarnate", address.fixed(), [*common, token, 0])
+            self._coordinator.run("reincarnate", address.fixed(), [*common, token, seen + 1])
         elif reply[0] == "VERSION":
             self._retry(key, Refusal("VERSION", reply))
         else:
@@ -578,6 +620,14 @@ class Lifecycle:
                 if found is not None and found.change.definition is not None:
                     keys[tag] = SubscriptionKey(**record)
         return sorted(keys.values(), key=lambda key: key.display)
+
+
+def _topic_changed(key: SubscriptionKey, topic: TopicInfo, made_for: str) -> TopicChanged:
+    return TopicChanged(
+        state=f"topic id is {topic.id}, the subscription was made for {made_for}",
+        owner=f"topic {topic.name}, subscription {key}",
+        remedy="unsubscribe, then subscribe again: old offsets mean nothing in the new topic",
+    )
 
 
 def _nothing() -> Known:

@@ -139,6 +139,14 @@ def _both(one: Waiting, other: Waiting) -> Waiting:
     )
 
 
+def cut_off(place: Place, end: int) -> Place:
+    """The place where nothing at or beyond `end` is settled, or was ever seen."""
+    if max(place.next, place.seen) <= end:
+        return place
+    waiting = tuple(w._replace(end=min(w.end, end)) for w in place.waiting if w.start < end)
+    return Place(next=min(place.next, end), seen=min(place.seen, end), waiting=waiting)
+
+
 def covers(one: Place, other: Place) -> bool:
     """Whether all that is settled in `other` is settled in `one`."""
     both = unite(one, other)

@@ -16,12 +16,10 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any
 
-from redis import Redis
-from redis.backoff import NoBackoff
 from redis.exceptions import RedisError
 from redis.exceptions import TimeoutError as RedisTimeoutError
-from redis.retry import Retry
 
+from kafkadur_coordinators import servers
 from kafkadur_sharing.errors import CoordinatorUnavailable
 
 #: Seconds between pings.
@@ -36,18 +34,15 @@ class Presence:
 
     def __init__(self, url: str, *, timeout: float, monotonic: Callable[[], float] = time.monotonic) -> None:
         """Start the thread; `timeout` in seconds bounds connecting and the first answer to `listen`."""
-        self._redis = Redis.from_url(
-            url,
-            socket_timeout=timeout,
-            socket_connect_timeout=timeout,
-            retry=Retry(NoBackoff(), 0),
-            protocol=2,
-        )
-        self._where = url.rsplit("@", 1)[-1]
+        self._redis = servers.client(url, timeout=timeout)
+        self._where = servers.where(url)
         self._timeout = timeout
         self._monotonic = monotonic
         self._lock = threading.Lock()
         self._connection: Any = None
+        self._run_id = b""
+        #: the connection is to a server that is not used any more
+        self._elsewhere = False
         self._listeners: dict[bytes, Callable[[], None]] = {}
         self._confirmed: dict[bytes, threading.Event] = {}
         self._pings: deque[float] = deque()
@@ -94,6 +89,15 @@ class Presence:
                     self._connection.send_command("SUNSUBSCRIBE", name)
             self._confirmed.pop(name, None)
 
+    def be_at(self, run_id: str) -> None:
+        """Listen on the server with this run id: there the scripts of this process run now.
+
+        An old master may go on to answer those who are connected to it when another one has taken over.
+        """
+        with self._lock:
+            if self._connection is not None and self._run_id != run_id.encode():
+                self._elsewhere = True
+
     def close(self) -> None:
         """Stop the thread and close the connection."""
         self._closing.set()
@@ -117,7 +121,9 @@ class Presence:
                 continue
             pause = _RECONNECT_FIRST
             try:
+                run_id = _run_id_of(connection)
                 with self._lock:
+                    self._run_id, self._elsewhere = run_id, False
                     self._pings.clear()
                     for name in self._listeners:
                         connection.send_command("SSUBSCRIBE", name)
@@ -134,7 +140,7 @@ class Presence:
 
     def _serve(self, connection: Any) -> None:  # noqa: ANN401 - redis-py's connection classes share no public base
         next_ping = self._monotonic()
-        while not self._closing.is_set():
+        while not (self._closing.is_set() or self._elsewhere):
             now = self._monotonic()
             if now >= next_ping:
                 with self._lock:
@@ -164,6 +170,13 @@ class Presence:
             confirmed = self._confirmed.get(answer[1])
             if confirmed is not None:
                 confirmed.set()
+
+
+def _run_id_of(connection: Any) -> bytes:  # noqa: ANN401 - as above
+    connection.send_command("INFO", "server")
+    info: bytes = connection.read_response()
+    lines = info.splitlines()
+    return next((line.partition(b":")[2] for line in lines if line.startswith(b"run_id:")), b"")
 
 
 _shared: dict[tuple[str, float], tuple[Presence, int]] = {}

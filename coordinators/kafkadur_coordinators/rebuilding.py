@@ -19,7 +19,7 @@ from typing import NamedTuple
 
 from kafkadur_coordinators import recoveries
 from kafkadur_coordinators.changes import CHANGE_MS, Changes, deleted, key_record
-from kafkadur_coordinators.checkpoints import Checkpoint, united
+from kafkadur_coordinators.checkpoints import Checkpoint, Cuts, united, without_lost
 from kafkadur_coordinators.interface import MAX_PARTITIONS
 from kafkadur_coordinators.journal import Journal, Record
 from kafkadur_coordinators.origins import Origin, origin_of
@@ -33,6 +33,7 @@ from kafkadur_sharing.errors import KafkadurError
 from kafkadur_sharing.keys import SubscriptionKey
 
 _log = logging.getLogger("kafkadur.recovery")
+_NOTHING_SEEN: Mapping[SubscriptionKey, int] = {}
 
 
 class Outcome(Enum):
@@ -69,8 +70,12 @@ class _Lost:
     shard: int
     #: version of what a restarted server kept; None: it kept nothing
     kept: int | None
-    #: lanes that it kept, of all partitions
+    #: lanes that it kept, of all partitions, and under which incarnation
     lanes: int
+    incarnation: int
+    #: incarnation that the caller has seen
+    seen: int
+    cuts: Cuts = ()
     found: InForce | None = None
     cause: Cause = Cause.LOST
     #: how each lane will stand, as far as that is known before anybody is attached
@@ -128,15 +133,18 @@ class Rebuilder:
         self._session_ms = session_ms
         self._clock = clock
 
-    def rebuild(self, keys: Sequence[SubscriptionKey]) -> dict[SubscriptionKey, Outcome | KafkadurError]:
+    def rebuild(
+        self, keys: Sequence[SubscriptionKey], seen: Mapping[SubscriptionKey, int] = _NOTHING_SEEN
+    ) -> dict[SubscriptionKey, Outcome | KafkadurError]:
         """Rebuild what is lost of these durable subscriptions; says of each what became of it.
 
-        Raises `CoordinatorUnavailable` and `StateLost` when Redis or Kafka do not answer: then others, or a
+        `seen`: under which incarnation each was attached; what is of an earlier one is an old copy. Raises
+        `CoordinatorUnavailable` and `StateLost` when Redis or Kafka do not answer: then others, or a
         repetition, go on.
         """
         outcomes: dict[SubscriptionKey, Outcome | KafkadurError] = {}
         token = uuid.uuid4().hex
-        lost = self._take(keys, token, outcomes)
+        lost = self._take(keys, token, seen, outcomes)
         if not lost:
             return outcomes
         tags: dict[int, list[str]] = defaultdict(list)
@@ -147,15 +155,20 @@ class Rebuilder:
             number: (shard, by_tag(shard.entries), _by_id(shard.checkpoints))
             for number, shard in self._journal.read_shards(tags).items()
         }
-        seen = _Seen(self._topics)
+        asked = _Seen(self._topics)
         rebuilt: list[_Lost] = []
         calls: list[Call] = []
         for item in lost:
             _, entries, checkpoints = shards[item.shard]
             item.found = in_force(entries.get(item.key.tag, ()), item.key.tag, item.shard)
             try:
-                known = united(checkpoints.get(item.origin.id, ()), item.origin)
-                calls += self._bring_back(item, known, token, incarnations[item.shard], seen)
+                item.cuts = [
+                    (entry.offset + 1, entry.cuts) for entry in entries.get(item.key.tag, ()) if entry.cuts
+                ]
+                found = checkpoints.get(item.origin.id, ())
+                known = united(found, item.origin, item.cuts, item.definition.lanes) if found else {}
+                incarnation = max(incarnations[item.shard], item.seen + 1)
+                calls += self._bring_back(item, known, token, incarnation, asked)
             except Refusal as refusal:  # the server changed meanwhile
                 outcomes[item.key] = Outcome.BUSY if refusal.code != "VERSION" else refusal
             except KafkadurError as error:
@@ -171,19 +184,33 @@ class Rebuilder:
         self,
         keys: Sequence[SubscriptionKey],
         token: str,
+        seen: Mapping[SubscriptionKey, int],
         outcomes: dict[SubscriptionKey, Outcome | KafkadurError],
     ) -> list[_Lost]:
         """Take the right to rebuild those that are lost."""
-        common = self._coordinator.common()
         asked: list[Call] = [
-            ("rebuild", self._changes.address(key).fixed(), [*common, token, CHANGE_MS]) for key in keys
+            (
+                "rebuild",
+                self._changes.address(key).fixed(),
+                [*self._coordinator.common(incarnation=-seen.get(key, 0)), token, CHANGE_MS],
+            )
+            for key in keys
         ]
         lost: list[_Lost] = []
         for key, reply in zip(keys, self._coordinator.run_many(asked), strict=True):
             if reply[0] == "OK":
                 kept = reply[5] if reply[4] == 1 else None
                 shard = self._journal.shard(key.tag)
-                lost.append(_Lost(key=key, shard=shard, kept=kept, lanes=reply[6]))
+                lost.append(
+                    _Lost(
+                        key=key,
+                        shard=shard,
+                        kept=kept,
+                        lanes=reply[6],
+                        incarnation=reply[2],
+                        seen=seen.get(key, 0),
+                    )
+                )
             elif reply[0] == "VERSION":
                 outcomes[key] = Refusal("VERSION", reply)
             else:
@@ -197,7 +224,11 @@ class Rebuilder:
         address, found = self._changes.address(item.key), item.found
         if found is None or deleted(found):
             version = incarnation if found is None else found.version
-            return [self._changes.deleting(address, version=version, incarnation=incarnation, token=token)]
+            return [
+                self._changes.deleting(
+                    address, version=version, incarnation=incarnation, token=token, seen=item.seen
+                )
+            ]
         topic = seen.describe(item.definition.topic)
         same = topic.id == found.change.topic_id
         ends = seen.ends(topic) if same else {}
@@ -208,13 +239,14 @@ class Rebuilder:
                 lane: unite(standing[lane], place) if lane in standing else place
                 for lane, place in known.items()
             }
-            behind = any(
+            # what was leased before Kafka lost the end of a partition cannot be claimed: install-6 says so
+            behind = any(number > item.incarnation for number, _ in item.cuts) or any(
                 lane not in standing or not covers(standing[lane], place)
                 for lane, place in item.places.items()
             )
             self._mark_seen(item, ends)
             if not behind:
-                request = [*self._coordinator.common(), token, incarnation]
+                request = [*self._coordinator.common(incarnation=-item.seen), token, incarnation]
                 return [("reincarnate", address.fixed(), request)]
             item.cause = Cause.OLDER
         else:
@@ -223,7 +255,7 @@ class Rebuilder:
         lanes = len(item.places)
         return [
             *self._changes.laying(
-                address, found.id, item.origin.state, item.places, token=token, total=lanes
+                address, found.id, item.origin.state, item.places, token=token, total=lanes, seen=item.seen
             ),
             self._changes.installing(
                 address,
@@ -233,6 +265,8 @@ class Rebuilder:
                 incarnation=incarnation,
                 quiet_ms=self._session_ms,
                 anew=item.kept is not None,
+                seen=item.seen,
+                unclaimed=max((number for number, _ in item.cuts), default=0),
             ),
         ]
 
@@ -244,7 +278,9 @@ class Rebuilder:
             wanted = range(first, min(first + MAX_PARTITIONS, item.lanes))
             call = self._coordinator.inspecting(address, origin.id, origin.state, wanted, token=token)
             views = inspection(self._coordinator.call(*call)).partitions
-            places |= {view.partition: place_of(view) for view in views}
+            for view in views:
+                partition = view.partition // item.definition.lanes
+                places[view.partition] = without_lost(place_of(view), partition, item.incarnation, item.cuts)
         return places
 
     def _places_of_journal(
@@ -256,6 +292,9 @@ class Rebuilder:
         """
         change, lanes = (item.found.change if item.found else None), item.definition.lanes
         starts = {} if change is None else dict(change.starts)
+        for number, lost in item.cuts:
+            if item.found is not None and number > item.found.version:
+                starts |= {p: min(starts.get(p, 0), end) for p, end in lost.items()}
         partitions = max(topic.partitions if topic else 0, len(starts))
         missing = any(lane not in known for lane in range(partitions * lanes))
         if topic is not None and item.found is not None and missing:

@@ -64,6 +64,8 @@ class Entry:
     change: Change | None
     #: of an incarnation: the subscriptions' tags for which it counts; None: all of the shard
     tags: frozenset[str] | None = None
+    #: of an incarnation that began because Kafka lost the end of partitions: the first offset lost of each
+    cuts: Mapping[int, int] = field(default_factory=dict[int, int])
 
     def begins(self, tag: str) -> bool:
         """Whether this is an incarnation of subscription `tag`."""
@@ -89,12 +91,22 @@ def encode_change(change: Change) -> bytes:
     return sealed(body)
 
 
-def encode_incarnation(server: str, tags: Iterable[str]) -> bytes:
+def encode_incarnation(server: str, tags: Iterable[str], cuts: Mapping[int, int] | None = None) -> bytes:
     """An incarnation of these subscriptions.
 
-    Everything of theirs that began before it and comes after it is void.
+    Everything of theirs that began before it and comes after it is void. `cuts`: Kafka lost what lay at or
+    beyond these offsets of partitions, so what was settled there before says nothing any more.
     """
-    return sealed({"format": RECORD_FORMAT, "kind": "incarnation", "server": server, "tags": sorted(tags)})
+    lost = {str(partition): offset for partition, offset in (cuts or {}).items()}
+    return sealed(
+        {
+            "format": RECORD_FORMAT,
+            "kind": "incarnation",
+            "server": server,
+            "tags": sorted(tags),
+            **({"cuts": lost} if lost else {}),
+        }
+    )
 
 
 def sealed(body: Mapping[str, Any]) -> bytes:
@@ -122,7 +134,12 @@ def decode(offset: int, value: bytes) -> Entry | None:
             return None
         if body["kind"] == "incarnation":
             tags = body.get("tags")
-            return Entry(offset=offset, change=None, tags=None if tags is None else frozenset(tags))
+            return Entry(
+                offset=offset,
+                change=None,
+                tags=None if tags is None else frozenset(tags),
+                cuts={int(partition): end for partition, end in body.get("cuts", {}).items()},
+            )
         if body["kind"] != "change":
             return None
         change = Change(

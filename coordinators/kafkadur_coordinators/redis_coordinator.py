@@ -13,8 +13,6 @@ from typing import Any, NoReturn, cast
 
 import hiredis
 import msgpack
-from redis import Redis
-from redis.backoff import NoBackoff
 from redis.exceptions import (
     AuthenticationError,
     ClusterDownError,
@@ -27,9 +25,8 @@ from redis.exceptions import (
 )
 from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import TimeoutError as RedisTimeoutError
-from redis.retry import Retry
 
-from kafkadur_coordinators import scripts
+from kafkadur_coordinators import scripts, servers
 from kafkadur_coordinators.interface import (
     UNRANKED,
     Attached,
@@ -159,28 +156,26 @@ class RedisCoordinator:
         recorder: Recorder | None = None,
         clock: Callable[[], int] | None = None,
         on_warning: Callable[[str], None] | None = None,
+        on_connect: Callable[[str], None] | None = None,
     ) -> None:
-        """Remember the address; connects at the first call.
+        """Remember the address (`servers.py`); connects at the first call.
 
         `timeout` in seconds bounds connecting and every call. `clock` (ms since the epoch) replaces the
-        server's clock in scripts: for tests.
+        server's clock in scripts: for tests. `on_connect` is told the run id of a server that can be used.
         """
-        self._redis = Redis.from_url(
-            url,
-            socket_timeout=timeout,
-            socket_connect_timeout=timeout,
-            socket_keepalive=True,
-            retry=Retry(NoBackoff(), 0),
-            protocol=2,
-        )
-        self._where = url.rsplit("@", 1)[-1]
+        self._redis = servers.client(url, timeout=timeout, keepalive=True)
+        self._where = servers.where(url)
+        self._url = url
         self._connection: Any = None
         #: scripts that the server has, as far as this connection knows
         self._loaded: set[str] = set()
+        #: there was a master at this address
+        self._used = False
         self._run_id = ""
         self._recorder = recorder
         self._clock = clock
         self._on_warning = on_warning
+        self._on_connect = on_connect
 
     # -- the connection
 
@@ -201,6 +196,9 @@ class RedisCoordinator:
         except BaseException:
             self.disconnect()
             raise
+        self._used = True
+        if self._on_connect is not None:
+            self._on_connect(self._run_id)
 
     def disconnect(self) -> None:
         """Close the connection; the next call opens a new one."""
@@ -228,11 +226,15 @@ class RedisCoordinator:
                 remedy="use Redis or Valkey 7.2 or newer",
             )
         if info.get("role", "master") != "master":
-            raise CoordinatorRefused(
+            # where a master is expected because there was one, or Sentinels say so, there will be one again
+            passing = self._used or servers.is_watched(self._url)
+            raise (CoordinatorUnavailable if passing else CoordinatorRefused)(
                 "This Redis is a replica.",
                 state=f"role {info['role']}",
                 owner=self._where,
-                remedy="connect to the master",
+                remedy="wait until the address leads to the new master"
+                if passing
+                else "connect to the master",
             )
         policy = info.get("maxmemory_policy", "noeviction")
         if policy != "noeviction":
@@ -284,8 +286,8 @@ class RedisCoordinator:
         # redis-py takes the code off the text of those errors that it has a class for
         passing = isinstance(error, (OutOfMemoryError, ReadOnlyError, ClusterDownError, TryAgainError))
         if passing or text.startswith(("MISCONF", "NOREPLICAS", "BUSY")):
-            if isinstance(error, ReadOnlyError):
-                self.disconnect()  # it is a replica now: connecting again looks for the master
+            if isinstance(error, ReadOnlyError) or text.startswith("NOREPLICAS"):
+                self.disconnect()  # it may be the master no more: connecting again looks for that
             raise CoordinatorUnavailable(
                 state=f"{type(error).__name__}: {text}" if passing else text,
                 owner=self._where,
@@ -387,9 +389,12 @@ class RedisCoordinator:
 
     # -- reading
 
-    def peek(self, address: SubscriptionAddress) -> Known:
-        """What is known of a subscription; raises `Refusal` with MISSING, RESTARTED or VERSION."""
-        reply = self.run("peek", address.fixed(), self.common())
+    def peek(self, address: SubscriptionAddress, *, seen: int = 0) -> Known:
+        """What is known of a subscription; raises `Refusal` with MISSING, RESTARTED or VERSION.
+
+        RESTARTED also if it is of an incarnation before `seen`: then this server holds an old copy.
+        """
+        reply = self.run("peek", address.fixed(), self.common(incarnation=-seen))
         if reply[0] not in ("OK", "MISSING"):
             raise Refusal(reply[0], reply)
         if reply[0] == "MISSING" and reply[7] < 0:
@@ -561,7 +566,7 @@ class MemberSession:
             horizons=dict(reply[8]),
             refused=reply[9],
             partitions=[
-                PartitionState._make([*state[:6], Standing(state[6]), state[7]]) for state in reply[10]
+                PartitionState._make([*state[:6], Standing(state[6]), *state[7:]]) for state in reply[10]
             ],
             watches=reply[11],
             orphaned=reply[12],
@@ -585,6 +590,19 @@ class MemberSession:
         reply = self._coordinator.call("reclaim", keys, request)
         found = zip(claims, reply[4], strict=True)
         return {partition: [(token, held) for token, held in granted] for partition, granted in found}
+
+    def truncate(self, cuts: Mapping[int, int], *, incarnation: int) -> dict[int, int]:
+        """Forget what lies at or beyond these offsets of partitions (at most 16): Kafka lost it.
+
+        Every member has to attach again. Returns how many known offsets were lost, by partition; raises
+        `Refusal`, INCARNATION also when another member was faster.
+        """
+        keys = list(self._fixed)
+        for partition in cuts:
+            keys += self._partition_keys(partition)
+        reply = self._coordinator.call("truncate", keys, [*self._common(), list(cuts.items()), incarnation])
+        self.incarnation = reply[2]
+        return dict(zip(cuts, reply[4], strict=True))
 
     def detach(self, partitions: Sequence[int]) -> None:
         """Leave in order; what is still held goes back uncounted, at once on these (at most 16)."""
@@ -612,6 +630,8 @@ def inspection(reply: Sequence[Any]) -> Inspection:
                 seen=p[7],
                 bits=p[8],
                 expired=p[9],
+                epoch=p[10],
+                truncated=p[11],
             )
             for p in reply[4]
             if p[1] >= 0

@@ -35,6 +35,11 @@ _ELECTING = (
 )
 
 
+#: What an admin client asks is answered by the broker that it takes for the controller. If that one dies, it
+#: finds another one only when it refreshes what it knows: by default after five minutes.
+_ASKING: Mapping[str, Any] = {"topic.metadata.refresh.interval.ms": 2_000}
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TopicInfo:
     """A Kafka topic."""
@@ -55,7 +60,7 @@ class Topics:
 
     def __init__(self, kafka: Mapping[str, Any], *, timeout: float = 15.0) -> None:
         """`kafka` is confluent configuration; `timeout` in seconds."""
-        self._config = dict(kafka)
+        self._config = {**_ASKING, **kafka}
         self._admin = AdminClient(self._config, logger=client_log)
         self._timeout = timeout
 
@@ -173,9 +178,9 @@ class Topics:
             raise _no_answer("time-out") from error
         return {tp.partition: tp.offset for tp in found if tp.offset >= 0}
 
-    def commit(self, group: str, topic: str, offsets: Mapping[int, int]) -> None:
+    def commit(self, group: str, topic: str, offsets: Mapping[int, int], *, metadata: str = "") -> None:
         """Set the offsets of a consumer group; raises `IllegalState` while it has members."""
-        places = [TopicPartition(topic, partition, offset) for partition, offset in offsets.items()]
+        places = [TopicPartition(topic, partition, offset, metadata) for partition, offset in offsets.items()]
         request = ConsumerGroupTopicPartitions(group, places)
         try:
             future = self._admin.alter_consumer_group_offsets([request], request_timeout=self._timeout)[group]

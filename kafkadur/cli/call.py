@@ -16,11 +16,11 @@ from pathlib import Path
 from typing import Annotated, Any, Concatenate, ParamSpec
 
 import typer
-from redis.connection import parse_url
 
 from kafkadur.cli.output import Output
 from kafkadur.settings import Settings, settings
 from kafkadur.stack import FOLDER, status
+from kafkadur_coordinators.servers import check_url
 from kafkadur_sharing.errors import IllegalState, KafkadurError
 
 FAILED, INTERRUPTED = 1, 130
@@ -100,7 +100,7 @@ class Call:
             given |= {"kafka": running.kafka, "redis": running.redis}
         try:
             chosen = settings(given)
-            parse_url(chosen.redis)
+            check_url(chosen.redis)
         except ValueError as error:
             raise IllegalState(
                 "A setting cannot be read.", state=str(error), remedy="correct the option or the environment"

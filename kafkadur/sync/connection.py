@@ -160,7 +160,7 @@ class Connection:
         Raises `CoordinatorUnavailable` and `CoordinatorRefused`.
         """
         chosen = self.settings
-        coordinator = self._new_coordinator()
+        coordinator = self._new_coordinator(self._be_at)
         timeout = chosen.kafka_timeout.total_seconds()
         self._journal = self._new_journal()
         self._lifecycle = Lifecycle(
@@ -182,12 +182,13 @@ class Connection:
             self.close()
             raise
 
-    def _new_coordinator(self) -> RedisCoordinator:
+    def _new_coordinator(self, on_connect: Callable[[str], None] | None = None) -> RedisCoordinator:
         return RedisCoordinator(
             self.settings.redis,
             timeout=self.settings.redis_timeout.total_seconds(),
             recorder=self._recorder,
             on_warning=_log.warning,
+            on_connect=on_connect,
         )
 
     def _new_journal(self, checked: Journal | None = None) -> Journal:
@@ -200,6 +201,11 @@ class Connection:
             timeout=chosen.kafka_timeout.total_seconds(),
             checked=checked,
         )
+
+    def _be_at(self, run_id: str) -> None:
+        """The coordinator's connection is to the server with this run id now."""
+        if self._presence is not None:
+            self._presence.be_at(run_id)
 
     def close(self) -> None:
         """Close everything opened on it. Closing twice is fine; raises what closing a subscription raises."""

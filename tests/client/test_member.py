@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from confluent_kafka import Message
 
 from kafkadur.delivery import Chunk
+from kafkadur.feed import NOWHERE, Mark
 from kafkadur.member import Member
 from kafkadur_coordinators.interface import (
     Attached,
@@ -25,10 +26,15 @@ class Reading:
 
     def __init__(self) -> None:
         self.followed: dict[int, tuple[int, int]] = {}
+        self.marks: dict[int, Mark] = {}
         self.ranges: list[tuple[int, int, int, int]] = []
 
-    def follow(self, partition: int, offset: int, number: int) -> None:
+    def follow(self, partition: int, offset: int, number: int, mark: Mark = NOWHERE) -> None:
         self.followed[partition] = (offset, number)
+        self.marks[partition] = mark
+
+    def compare(self, partition: int, mark: Mark) -> None:
+        self.marks[partition] = mark
 
     def unfollow(self, partition: int) -> None:
         del self.followed[partition]
@@ -128,6 +134,20 @@ def settled_offsets(exchange: Exchange) -> set[int]:
             for a, b in zip(pairs[::2], pairs[1::2], strict=True):
                 found |= set(range(a, b))
     return found
+
+
+def test_the_reader_is_told_how_far_the_log_was_read_under_which_leader() -> None:
+    driver = Driver(partitions=1)
+    driver.exchange(0, 1, [state(0, next_=3, avail=7)._replace(epoch=4)], [lease(1, 0, 0, 3)])
+    assert driver.reading.marks == {0: Mark(7, 4)}
+    number = driver.reading.followed[0][1]
+    driver.member.lead(0, 5, number)
+    driver.member.lead(0, 9, number - 1)  # an assignment from before
+    driver.records(0, range(9))
+    said = driver.exchange(0, 1, [state(0, next_=9, avail=9)])
+    assert (said.parts[0].avail, said.parts[0].epoch) == (9, 5)
+    driver.member.wake()
+    assert driver.exchange(0, 1, []).parts[0].epoch == -1, "nothing new"
 
 
 def test_records_of_an_earlier_assignment_are_no_gap() -> None:

@@ -14,7 +14,7 @@ from kafkadur_coordinators.places import Place, Waiting, covers, unite
 from tests.coordinators.test_places import END, in_order, places, unsettled
 
 ORIGIN = Origin("3.17", 2, "gRIpx5/FTNWCz+pv0dMYdw~4")
-KEY = key_of(ORIGIN, 5, "writer.9")
+KEY = key_of(ORIGIN, 5, "writer", 9)
 HEAD = 15
 
 
@@ -24,14 +24,14 @@ def settled(place: Place) -> set[int]:
 
 @given(places())
 def test_read_as_it_was_written(place: Place) -> None:
-    assert decode(KEY, encode(place)) == Checkpoint(ORIGIN, 5, place, KEY)
+    assert decode(KEY, encode(place)) == Checkpoint(ORIGIN, 5, place, KEY, 0, 9)
 
 
 @given(places(), st.integers(HEAD, 400), st.integers(1, 255))
 def test_a_damaged_body_leaves_the_floor(place: Place, at: int, flip: int) -> None:
     value = bytearray(encode(place))
     value[HEAD + (at - HEAD) % (len(value) - HEAD)] ^= flip
-    assert decode(KEY, bytes(value)) == Checkpoint(ORIGIN, 5, Place(next=place.floor), KEY)
+    assert decode(KEY, bytes(value)) == Checkpoint(ORIGIN, 5, Place(next=place.floor), KEY, 0, 9)
 
 
 @given(places(), st.integers(0, HEAD - 1), st.integers(1, 255))
@@ -59,11 +59,11 @@ def test_a_damaged_head_says_nothing(place: Place, at: int, flip: int) -> None:
 def test_a_body_that_makes_no_sense_leaves_the_floor(body: object) -> None:
     packed = msgpack.packb(body)
     value = encode(Place(next=4))[:HEAD] + zlib.crc32(packed).to_bytes(4, "big") + packed
-    assert decode(KEY, value) == Checkpoint(ORIGIN, 5, Place(next=4), KEY)
+    assert decode(KEY, value) == Checkpoint(ORIGIN, 5, Place(next=4), KEY, 0, 9)
 
 
 @pytest.mark.parametrize(
-    "key", [b"settled/", b"settled/1:2:3:4", b"settled/a:b:c:d:e", b"settled/\xff:1:t:1:w"]
+    "key", [b"settled/", b"settled/1:2:3:4", b"settled/a:b:c:d:e:f", b"settled/\xff:1:t:1:w:1"]
 )
 def test_a_key_that_makes_no_sense_says_nothing(key: bytes) -> None:
     assert decode(key, encode(Place(next=4))) is None

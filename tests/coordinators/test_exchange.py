@@ -96,8 +96,18 @@ def test_a_member_holds_a_thousand_leases_at_most(make: Make) -> None:
 def test_an_exchange_of_another_incarnation_is_refused(make: Make) -> None:
     world = make()
     member = world.attach()
-    member.session.incarnation += 1
+    session = world.session("another")
+    session.truncate({0: 0}, incarnation=7)
+    assert session.incarnation == 7
     assert refused_unchanged(world, member, report(avail=5)) == "INCARNATION"
+
+
+def test_a_member_of_a_later_incarnation_shows_that_this_is_an_old_copy(make: Make) -> None:
+    """As after the return to a master that another one had replaced."""
+    world = make()
+    member = world.attach()
+    member.session.incarnation += 1
+    assert refused_unchanged(world, member, report(avail=5)) == "RESTARTED"
 
 
 def test_an_exchange_of_another_subscription_is_refused(make: Make) -> None:
@@ -677,6 +687,6 @@ def test_every_script_names_its_keys_in_its_file_name() -> None:
     kept = {
         name: (scripts.load(name).fixed_keys, scripts.load(name).partition_keys) for name in scripts.names()
     }
-    with_partitions = {"exchange", "detach", "inspect", "partitions", "reclaim"}
+    with_partitions = {"exchange", "detach", "inspect", "partitions", "reclaim", "truncate"}
     assert kept == {name: (6, 3 if name in with_partitions else 0) for name in kept}
     assert with_partitions < set(kept)

@@ -21,11 +21,13 @@ from kafkadur_sharing.keys import SubscriptionKey
 from tests.coordinators.party import SESSION_MS, Party, produce, say, wipe
 
 
-def checkpoint(party: Party, membership: Membership, lane: int, place: Place, writer: str = "w") -> None:
+def checkpoint(
+    party: Party, membership: Membership, lane: int, place: Place, writer: str = "w", incarnation: int = 1
+) -> None:
     """Write a checkpoint as a member does."""
     subscription = membership.subscription
     state = state_of(subscription.topic.id, subscription.definition.lanes)
-    key = checkpoints.key_of(Origin(subscription.id, subscription.epoch, state), lane, writer)
+    key = checkpoints.key_of(Origin(subscription.id, subscription.epoch, state), lane, writer, incarnation)
     shard = party.journal.shard(subscription.key.tag)
     party.journal.append([(shard, key, checkpoints.encode(place))])
 
@@ -92,7 +94,7 @@ def test_an_undecodable_checkpoint_leaves_the_floor(alone: Party, kafkadur_topic
     value = bytearray(checkpoints.encode(place))
     value[-1] ^= 1
     shard = alone.journal.shard(alone.key().tag)
-    alone.journal.append([(shard, checkpoints.key_of(origin, 0, "w"), bytes(value))])
+    alone.journal.append([(shard, checkpoints.key_of(origin, 0, "w", 1), bytes(value))])
     wipe(alone.url)
     assert standing(alone)[0].next == 6
 

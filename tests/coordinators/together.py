@@ -13,6 +13,7 @@ from typing import Any
 from confluent_kafka import Message
 
 from kafkadur.aio.subscription import Delivery, _one_by_one
+from kafkadur.feed import NOWHERE, Mark
 from kafkadur.member import Member
 from kafkadur_sharing.definition import Definition, SubscriptionType
 from tests.coordinators.world import SESSION_MS, World
@@ -70,8 +71,12 @@ class Peer:
 
     # -- what the member asks of its readers
 
-    def follow(self, partition: int, offset: int, number: int) -> None:
+    def follow(self, partition: int, offset: int, number: int, mark: Mark = NOWHERE) -> None:
+        assert mark.offset >= 0
         self.followed[partition] = (offset, number)
+
+    def compare(self, partition: int, mark: Mark) -> None:
+        raise AssertionError(f"no lanes of keys here: {partition} {mark}")
 
     def unfollow(self, partition: int) -> None:
         self.followed.pop(partition, None)

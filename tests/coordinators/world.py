@@ -201,6 +201,7 @@ class World:
             grace,
             self.policy,
             0,
+            0,
         )
 
     def create(self, *, starts: Sequence[int] = ()) -> "World":

@@ -136,3 +136,15 @@ def test_valkey_behind_a_proxy() -> None:
         stack.redis_proxy.cut(refuse=True)
         with pytest.raises(redis.ConnectionError):
             client.execute_command("PING")
+
+
+def test_points_at_another_target(proxy: TcpProxy, listener: socket.socket) -> None:
+    with socket.create_server((HOST, 0)) as other:
+        other.settimeout(10)
+        with through(proxy, listener) as (near, far):
+            proxy.point_at(other.getsockname())
+            assert near.recv(1) == b"", "open connections end"
+            assert far.recv(1) == b""
+        with through(proxy, other) as (near, far):
+            near.sendall(b"there")
+            assert receive(far, 5) == b"there"

@@ -243,3 +243,29 @@ def test_two_brokers_behind_proxies(temporary: Path) -> None:
         assert len(stack.kafka_proxies) == 2
         known = quiet_admin(stack.kafka).list_topics(timeout=LIMIT_S).brokers
         assert {broker.port for broker in known.values()} == {proxy.port for proxy in stack.kafka_proxies}
+
+
+@pytest.mark.parametrize("replica", [False, True])
+def test_sentinels_without_sense_are_refused(*, replica: bool) -> None:
+    """Without a replica, or with a proxy."""
+    with (
+        pytest.raises(StackError, match="sentinels"),
+        embedded(kafka=False, sentinels=3, replica=replica, proxy=replica),
+    ):
+        pass
+
+
+def test_a_replica_takes_over_and_copies_the_other_then() -> None:
+    with embedded(kafka=False, replica=True) as stack:
+        first, second = stack.valkey, stack.replica
+        assert first is not None
+        assert second is not None
+        second.promote()
+        second.ask("SET", "a", "there")
+        first.copy(second)
+        assert (first.is_master, second.is_master) == (False, True)
+        assert first.ask("GET", "a") == b"there"
+        assert first.ask("SET", "a", "here") is None, "a replica takes no writes"
+        second.stop()
+        second.start()
+        assert second.is_master, "as it was promoted"

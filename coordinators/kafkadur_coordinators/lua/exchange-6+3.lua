@@ -4,7 +4,7 @@
 --          7 free credit, records     8 highest token the member has seen     9 1: ask for presence of the others
 --         10 span of a lane: window + unconfirmed budget, records
 --         11 touched partitions, each { partition, avail (-1: nothing new), position of the lane (-1: none),
---              settled, returned, done, drained, expired, ahead }
+--              settled, returned, done, drained, expired, ahead, epoch }
 --              settled:  { token, { start, end, start, end, ... }, blob start, blob }  blob '' if there is none
 --              returned: { token, start, end, how (0-2 of redelivery.lua), delay ms (-1: as the policy says) }
 --              done:     tokens whose offsets all have their verdict
@@ -12,6 +12,7 @@
 --                        of it is in the application's hands, nor will be until the reply is there
 --              expired:  unsettled offsets of this report's that Kafka does not keep any more; they are counted
 --              ahead:    how many offsets that are not written yet the member can be promised here (shared)
+--              epoch:    leader epoch of what was read before avail (-1: not known, or nothing new)
 --         12 1: the lanes are offered: nothing of them is in the application's hands, nor will be until the reply
 --         13 number of the attachment (attach-6)
 -- Reply    head, 5 highest token up to which all were told, 6 ask for presence again in ms (-1: all are heard),
@@ -22,7 +23,8 @@
 --          9 horizons { token, horizon } of lanes, 10 refused tokens (fenced; nothing was changed for them),
 --         11 partitions { partition, base, next, avail, floor, ms until the next exception is due (-1: none),
 --            0: another member keeps this lane, 1: this one does, 2: it does and is to drain it: another one is to
---            keep it, or nobody while it is paused, first offset at or beyond avail that is nobody's },
+--            keep it, or nobody while it is paused, first offset at or beyond avail that is nobody's,
+--            leader epoch of what lies before avail (-1: not known) },
 --         12 partitions to watch,
 --         13 partitions to touch next: leases of members who are gone, or of this one, are still to be seen there,
 --         14 ms until leases are granted again,
@@ -120,6 +122,7 @@ end
 local function apply(ctx, pt, part, leases)
   local before = pt.avail
   pt.avail = math.max(pt.avail, part[2])
+  pt.epoch = math.max(pt.epoch, part[10] or -1) -- older clients do not say it
   if pt.recovered ~= ctx.recovered and ctx.now >= ctx.grace then -- who held what before is not known for sure
     pt.seen = math.max(pt.seen, pt.avail)
     pt.recovered = part[2] >= 0 and ctx.recovered or pt.recovered
@@ -343,7 +346,7 @@ for i, pt in ipairs(touched) do
   end
   local due = pt.xd < 0 and -1 or math.max(pt.xd - ctx.now, 0)
   states[i] = { pt.p, pt.base, pt.next, pt.avail, floor_of(pt), due, kept and keeping(ctx, me, pt) or 0,
-    first_free(pt) }
+    first_free(pt), pt.epoch }
 end
 local rank = rank_of(ctx, me.id) or 0
 local told, untold, known = new_leases(ctx, me, request[8], by_partition)

@@ -2,7 +2,7 @@
 -- KEYS     see include/context.lua; three keys for each partition in ARGV[1][6], at most 16
 -- ARGV[1]  6 partitions  7 1: also the leases  8 token of a rebuild, which sees what a restarted server kept ('': none)
 -- Reply    head, 5 partitions { partition, base, next, avail, origin, decided above base, runs (runs.lua), seen, bits,
---            offsets that expired unsettled },
+--            offsets that expired unsettled, leader epoch of what lies before avail, offsets lost by truncation },
 --          6 leases { token, partition, start, horizon, member id, marks, kind }
 --          a partition without state is { partition, -1 }
 -- Codes    OK, and those of context.lua
@@ -32,7 +32,7 @@ for i, p in ipairs(request[6]) do
     end
     states[i] = {
       p, pt.base, pt.next, pt.avail, pt.origin, decided, runs_text(pt), pt.seen, redis.call('GET', pt.bits_key) or '',
-      pt.expired,
+      pt.expired, pt.epoch, pt.truncated,
     }
   else
     states[i] = { p, -1 }

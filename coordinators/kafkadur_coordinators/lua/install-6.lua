@@ -5,6 +5,7 @@
 --          13 ms without fresh leases; where a restarted server kept who was attached, not longer than they need to be back
 --          14 redelivery policy (redelivery.lua)
 --          15 1: the same subscription has other lanes of keys, or was an older copy: its partitions were laid anew
+--          16 leases of incarnations below this one cannot be claimed (reclaim-6+3; 0: all can)
 -- Reply    head
 -- Codes    OK; CHANGED: something newer is installed, or a rebuild is not (any more) this caller's; VERSION
 --- @include "context"
@@ -52,7 +53,8 @@ if request[6] ~= '' then
     'state_version', text(STATE_VERSION), 'server', ctx.server, 'sequence', text(sequence), 'time', text(time),
     'skew', text(skew), 'grace', text(request[13] > 0 and time + request[13] or 0),
     'quiet', text(request[13] > 0 and time + request[13] or 0), 'policy', cmsgpack.pack(request[14]),
-    'paused', paused, 'recovered', request[13] > 0 and text(math.max(request[11], ctx.incarnation + 1)) or '0')
+    'unclaimed', text(request[16]), 'paused', paused,
+    'recovered', request[13] > 0 and text(math.max(request[11], ctx.incarnation + 1)) or '0')
   if #awaited > 0 then -- attach-6 ends the time without leases when all of them are back
     redis.call('HSET', KEYS[1], 'awaited', cmsgpack.pack(awaited), 'session_ttl', text(ctx.session_ttl))
   end

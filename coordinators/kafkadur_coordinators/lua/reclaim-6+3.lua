@@ -1,6 +1,7 @@
 --- A member that is attached again after a loss claims what its application still has in its hands: offsets of leases
 --- of an earlier incarnation. While no lease is granted (grace) they become leases of this one, so that they need not be
---- delivered again. Who had the higher token of an offset, or of a lane, has it.
+--- delivered again. Who had the higher token of an offset, or of a lane, has it. What was granted before Kafka lost the end
+--- of a partition (truncate-6+3) cannot be claimed: it may be no more.
 -- KEYS     see include/context.lua; three keys for each partition in ARGV[1][7], at most 16
 -- ARGV[1]  6 number of the attachment (attach-6)
 --          7 partitions { partition, claims }, each claim { incarnation, token, marks, { start, end, start, end, ... } }
@@ -140,12 +141,13 @@ end
 
 local granted = {}
 local others, all = claimed_by_others(ctx, me)
+local unclaimed = number(redis.call('HGET', KEYS[1], 'unclaimed'), 0)
 for i, pt in ipairs(touched) do
   granted[i] = {}
   adopt_orphans(ctx, pt)
   for j, claim in ipairs(parts[i][2]) do
     local token, held = 0, {}
-    if ctx.now < ctx.grace then -- else somebody may have been granted them
+    if ctx.now < ctx.grace and claim[1] >= unclaimed then -- else somebody may have been granted them
       token, held = reclaim(ctx, me, pt, claim, others)
     end
     granted[i][j] = { token, held }

@@ -18,28 +18,8 @@ local row = redis.call('HMGET', KEYS[1], 'rebuild', 'rebuild_server')
 if code ~= 'RESTARTED' or row[1] ~= request[6] or row[2] ~= ctx.server then
   return head(ctx, code == 'OK' and 'OK' or 'CHANGED')
 end
-local waiting = {}
-for _, id in ipairs(ctx.ranks) do
-  local m = load_member(ctx, id)
-  if m then
-    waiting[#waiting + 1] = id
-  end
-end
-local ids = ctx.ranks
-ctx.ranks = {}
-for _, id in ipairs(ids) do
-  local m = load_member(ctx, id)
-  if m then
-    remove_member(ctx, m, true) -- no attempt is counted: it was not their fault
-  end
-end
-ctx.ranks, ctx.ranks_changed = {}, true
-ctx.awaited, ctx.awaited_changed = waiting, true
-ctx.incarnation = math.max(request[7], ctx.incarnation + 1)
-ctx.grace = #waiting > 0 and ctx.now + ctx.session_ttl or 0
-redis.call('DEL', KEYS[4], KEYS[5])
-redis.call('HSET', KEYS[1], 'server', ctx.server, 'incarnation', text(ctx.incarnation), 'recovered', text(ctx.incarnation),
-  'quiet', text(ctx.now + ctx.session_ttl))
+begin_anew(ctx, request[7])
+redis.call('HSET', KEYS[1], 'server', ctx.server, 'recovered', text(ctx.incarnation), 'quiet', text(ctx.now + ctx.session_ttl))
 redis.call('HDEL', KEYS[1], 'rebuild', 'rebuild_until', 'rebuild_server', 'claims')
 close(ctx)
 return head(ctx, 'OK')

@@ -10,9 +10,10 @@
 -- ARGV[2] is the run id of the server (server_identity). ARGV[1] is one msgpack array; its first five elements
 -- are the same in every script:
 --   1 state version, 2 clock (ms; 0: the server's own), 3 subscription id ('' before it is known),
---   4 incarnation (0: any), 5 member id ('' if it is none)
+--   4 incarnation (0: any; -n: n or a later one), 5 member id ('' if it is none)
 -- Every reply begins with: code, sequence number of the subscription, incarnation, time (ms).
--- Codes: OK, MISSING (nothing known here), RESTARTED (the server is not the one that held this state),
+-- Codes: OK, MISSING (nothing known here), RESTARTED (the server is not the one that held this state, or holds an old
+--   copy: its caller has seen a later incarnation),
 --   INCARNATION (state was rebuilt since), GONE (another subscription has this key now), VERSION
 --   (state is of another version), CHANGING (the definition is being changed), and what a script adds.
 local STATE_VERSION = 1
@@ -79,13 +80,13 @@ local function open(request)
   if not row.id then
     return ctx, 'MISSING'
   end
-  if row.server ~= ctx.server then
+  if row.server ~= ctx.server or math.abs(request[4]) > ctx.incarnation then
     return ctx, 'RESTARTED'
   end
   if request[3] ~= '' and request[3] ~= row.id then
     return ctx, 'GONE'
   end
-  if request[4] ~= 0 and request[4] ~= ctx.incarnation then
+  if request[4] > 0 and request[4] ~= ctx.incarnation then
     return ctx, 'INCARNATION'
   end
   return ctx, 'OK'

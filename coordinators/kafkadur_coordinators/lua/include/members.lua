@@ -146,6 +146,28 @@ local function remove_member(ctx, m, clean)
   wake_all(ctx)
 end
 
+--- A new incarnation: every member has to attach again, and no lease is granted until all have, and have made an
+--- exchange, or the longest session is over. What they held goes back, uncounted: it was not their fault. Returns who is
+--- awaited: also who seems to hold nothing, because what was granted last may not have been kept.
+local function begin_anew(ctx, incarnation)
+  local waiting = {}
+  for _, id in ipairs(ctx.ranks) do
+    if load_member(ctx, id) then
+      waiting[#waiting + 1] = id
+    end
+  end
+  for _, id in ipairs(waiting) do
+    remove_member(ctx, load_member(ctx, id), true)
+  end
+  ctx.ranks, ctx.ranks_changed = {}, true
+  ctx.awaited, ctx.awaited_changed = waiting, true
+  ctx.incarnation = math.max(incarnation, ctx.incarnation + 1)
+  ctx.grace = #waiting > 0 and ctx.now + ctx.session_ttl or 0
+  redis.call('DEL', KEYS[4], KEYS[5])
+  redis.call('HSET', KEYS[1], 'incarnation', text(ctx.incarnation))
+  return waiting
+end
+
 --- Ends members whose session is over: time-out passed, or channel silent for PRESENCE_GRACE_MS.
 --- Presence is not asked for one session after the server changed: everybody reconnects then.
 --- Returns in how many ms a silent member is to be looked at again (-1: there is none).

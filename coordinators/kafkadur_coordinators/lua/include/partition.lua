@@ -11,13 +11,15 @@ local CONVERT_RUNS = 256 -- in one script call: the next one goes on
 local function load_partition(_, p, first_key)
   local pt = { p = p, state_key = KEYS[first_key], bits_key = KEYS[first_key + 1], runs_key = KEYS[first_key + 2] }
   local row = redis.call('HMGET', pt.state_key, 'base', 'next', 'avail', 'origin', 'due', 'seen', 'lane', 'keeper', 'expired',
-    'recovered')
+    'recovered', 'epoch', 'truncated')
   if not row[1] then
     return nil
   end
   pt.base, pt.next, pt.avail, pt.origin = tonumber(row[1]), tonumber(row[2]), tonumber(row[3]), tonumber(row[4])
   pt.xd, pt.seen, pt.lane, pt.keeper = tonumber(row[5]), tonumber(row[6]), tonumber(row[7]), row[8] or ''
   pt.expired, pt.recovered = number(row[9], 0), number(row[10], 0)
+  pt.epoch, pt.truncated = number(row[11], -1), number(row[12], 0)
+  pt.saved_epoch, pt.saved_truncated = pt.epoch, pt.truncated
   return pt
 end
 
@@ -25,6 +27,9 @@ local function save_partition(pt)
   redis.call('HSET', pt.state_key, 'base', text(pt.base), 'next', text(pt.next), 'avail', text(pt.avail),
     'origin', text(pt.origin), 'due', text(pt.xd), 'seen', text(pt.seen), 'lane', text(pt.lane), 'keeper', pt.keeper,
     'expired', text(pt.expired), 'recovered', text(pt.recovered))
+  if pt.epoch ~= pt.saved_epoch or pt.truncated ~= pt.saved_truncated then -- with a new leader
+    redis.call('HSET', pt.state_key, 'epoch', text(pt.epoch), 'truncated', text(pt.truncated))
+  end
   if pt.runs_changed then
     if #pt.runs == 0 then
       redis.call('DEL', pt.runs_key)

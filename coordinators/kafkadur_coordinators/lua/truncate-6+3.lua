@@ -1,0 +1,72 @@
+--- Kafka lost the end of partitions (an election of a leader that had not all): what was settled, set aside or leased at or
+--- beyond that offset is forgotten, because other records come there. A new incarnation: every member has to begin anew,
+--- since each may have read what is no more. What they held goes back, uncounted, and cannot be claimed; no lease is granted
+--- until all are back, or the longest session is over: they may still hand out what they were granted.
+-- KEYS     see include/context.lua; three keys for each partition in ARGV[1][6], at most 16
+-- ARGV[1]  6 partitions { partition, first offset that was lost }  7 incarnation (offset of its journal record; 0: the next)
+-- Reply    head, 5 offsets that were known and are lost, for each partition
+-- Codes    OK; MISSING (also: a partition is not known); and those of context.lua
+-- Cost     bounded by all leases and members of the subscription: this is rare
+--- @include "context"
+--- @include "bits"
+--- @include "redelivery"
+--- @include "runs"
+--- @include "members"
+--- @include "partition"
+
+--- Forgets what lies at or beyond `from`; returns how many offsets of it were known to be readable.
+local function cut_off(pt, from)
+  local lost = math.max(pt.avail - from, 0)
+  local i = run_search(pt, from)
+  if i <= run_count(pt) then
+    local s, e, marks, due, token = run_at(pt, i)
+    run_splice(pt, i, run_count(pt) + 1, run_text(s, math.min(e, from), marks, due, token))
+  end
+  undecide_from(pt, from)
+  pt.next, pt.avail = math.min(pt.next, from), math.min(pt.avail, from)
+  pt.seen = math.min(pt.seen, from)
+  pt.truncated = pt.truncated + lost
+  return lost
+end
+
+local request = cmsgpack.unpack(ARGV[1])
+local ctx, code = open(request)
+if code ~= 'OK' then
+  return head(ctx, code)
+end
+local touched = {}
+for i, part in ipairs(request[6]) do
+  local pt = load_partition(ctx, part[1], 7 + (i - 1) * 3)
+  if not pt then
+    return head(ctx, 'MISSING')
+  end
+  touched[i] = pt
+end
+local tokens, all = {}, redis.call('HGETALL', KEYS[3])
+for i = 1, #all, 2 do
+  local p = cmsgpack.unpack(all[i + 1])[1]
+  tokens[p] = tokens[p] or {}
+  tokens[p][#tokens[p] + 1] = tonumber(all[i])
+end
+local lost = {}
+for i, pt in ipairs(touched) do
+  adopt_orphans(ctx, pt)
+  for _, token in ipairs(tokens[pt.p] or {}) do
+    local l = load_lease(ctx, token)
+    if l then
+      end_lease(ctx, pt, l, 1)
+    end
+  end
+  lost[i] = cut_off(pt, request[6][i][2])
+  save_partition(pt)
+end
+local waiting = begin_anew(ctx, request[7])
+redis.call('HSET', KEYS[1], 'unclaimed', text(ctx.incarnation)) -- what was granted before may be no more (reclaim-6+3)
+for _, id in ipairs(waiting) do -- their next exchange tells them
+  want_wake(ctx, id)
+end
+send_wakes(ctx)
+close(ctx)
+local reply = head(ctx, 'OK')
+reply[5] = lost
+return reply
