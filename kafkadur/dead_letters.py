@@ -37,6 +37,8 @@ HEADERS = (SUBSCRIPTION, CAUSE, REASON, ATTEMPTS, ORIGIN, TIMESTAMP)
 LONGEST_REASON = 1_000
 #: Seconds until a dead letter that could not be written is tried again.
 _RETRY = 1.0
+#: Seconds after which a producer that answers, but does not write, is given up.
+_STUCK = 30.0
 _WAIT = 0.05
 #: Largest message that the client lets pass, bytes: the topic decides; and room for a letter's headers.
 _LARGEST, _HEADERS_BYTES = 1_000_000_000, 65_536
@@ -106,6 +108,7 @@ class DeadLetters:
         self._trouble = ""
         #: when a letter was last heard of, or none was under way; topic of the last one sent
         self._heard_at = 0.0
+        self._asked_at = 0.0
         self._last = ""
         self._lock = threading.Lock()
         self._idle = threading.Condition(self._lock)
@@ -151,19 +154,21 @@ class DeadLetters:
         return Producer(self._config, logger=client_log)
 
     def _look_after(self, producer: Producer) -> Producer:
-        """Make the producer anew when Kafka answers another one, but has not told of any letter for long.
+        """Make the producer anew if it has lost Kafka for good and another one finds it.
 
-        What it had is tried again: a letter may then be there twice.
+        So, too, if it finds Kafka and yet has not told of any letter for long. What it had is tried again: a
+        letter may then be there twice.
         """
         now = self._monotonic()
         if not len(producer):
             self._heard_at = now
-        if now - self._heard_at < SILENT_S:
+        if now - max(self._heard_at, self._asked_at) < SILENT_S:
             return producer
-        new = self._make()
-        found = answers(new, self._last)
-        self._heard_at = self._monotonic()
-        if not found:
+        new = None
+        if now - self._heard_at > _STUCK or not answers(producer, self._last):
+            new = self._make()
+        self._asked_at = self._monotonic()
+        if new is None or not answers(new, self._last):
             return producer
         _log.warning("Kafka's client for dead letters does not find Kafka any more; it was made anew")
         producer.purge()

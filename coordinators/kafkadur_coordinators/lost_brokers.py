@@ -25,10 +25,13 @@ class Asked(Protocol):
         ...
 
 
-def answers(client: Asked, topic: str, timeout: float = ASK_S) -> bool:
-    """Whether a client gets an answer about a topic in `timeout` seconds. Blocks."""
+def answers(client: Asked, topic: str | None = None, timeout: float = ASK_S) -> bool:
+    """Whether a client gets an answer about a topic (None: about all) in `timeout` seconds. Blocks."""
     try:
-        client.list_topics(topic, timeout=timeout)
+        if topic is None:
+            client.list_topics(timeout=timeout)
+        else:
+            client.list_topics(topic, timeout=timeout)
     except KafkaException:
         return False
     return True
