@@ -527,8 +527,8 @@ class Producer(Generic[V_contra, K_contra]):
 
     def _replace(self, new: confluent_kafka.Producer) -> None:
         _log.warning(
-            "Kafka's client of a producer does not find Kafka any more; it was made anew. %d messages that it "
-            "had fail; send them again.",
+            "Kafka's client of a producer does not find Kafka any more; it was made anew. %d messages that "
+            "it had fail; send them again.",
             self._pending,
         )
         old = self._kafka
