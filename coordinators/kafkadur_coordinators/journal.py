@@ -172,7 +172,12 @@ class Journal:
 
     def _check(self, admin: AdminClient, replicas: list[int]) -> None:
         resource = ConfigResource(ResourceType.TOPIC, self.topic)
-        config = admin.describe_configs([resource])[resource].result(self._timeout)
+        try:
+            config = admin.describe_configs([resource])[resource].result(self._timeout)
+        except KafkaException as error:
+            raise self._lost(error.args[0].str()) from error
+        except TimeoutError as error:
+            raise self._lost("time-out") from error
 
         def value(name: str) -> str:
             return str(config[name].value) if name in config else ""
