@@ -8,7 +8,7 @@ are read here and written by the members' readers.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, TypeVar, cast
@@ -231,7 +231,7 @@ class Topics:
             time.sleep(0.02)  # polls for a condition, with a deadline
 
     @contextmanager
-    def _of_group(self, group: str) -> Iterator[Consumer]:
+    def _of_group(self, group: str) -> Generator[Consumer]:
         """A Consumer that speaks for a group and does not become a member of it.
 
         The admin requests for offsets of groups are not used: if one times out before the group's coordinator
