@@ -19,6 +19,7 @@ from confluent_kafka.admin import AdminClient, ConfigResource, NewTopic, Resourc
 from kafkadur_coordinators import checkpoints, records, recoveries
 from kafkadur_coordinators.checkpoints import superseded
 from kafkadur_coordinators.client_log import client_log
+from kafkadur_coordinators.lost_brokers import SILENT_S, answers
 from kafkadur_coordinators.origins import origin_of
 from kafkadur_coordinators.records import Change, Entry, by_tag, in_force
 from kafkadur_sharing.errors import CoordinatorRefused, StateLost
@@ -39,6 +40,8 @@ class _Found(NamedTuple):
 
 #: Partitions of a new journal.
 DEFAULT_SHARDS = 64
+#: What the records of a producer that was given up end with.
+_PURGED = (KafkaError._PURGE_QUEUE, KafkaError._PURGE_INFLIGHT)  # noqa: SLF001 - the library's names for them
 _TOPIC_CONFIG = {
     "cleanup.policy": "compact",
     "segment.bytes": str(32 * 1024 * 1024),
@@ -171,7 +174,12 @@ class Journal:
 
     def _check(self, admin: AdminClient, replicas: list[int]) -> None:
         resource = ConfigResource(ResourceType.TOPIC, self.topic)
-        config = admin.describe_configs([resource])[resource].result(self._timeout)
+        try:
+            config = admin.describe_configs([resource])[resource].result(self._timeout)
+        except KafkaException as error:
+            raise self._lost(error.args[0].str()) from error
+        except TimeoutError as error:
+            raise self._lost("time-out") from error
 
         def value(name: str) -> str:
             return str(config[name].value) if name in config else ""
@@ -271,11 +279,17 @@ class Journal:
         and so either finds the record or is found.
         """
         follower = self._following({shard: offset for shard, offset in since.items() if shard in until})
-        deadline = time.monotonic() + self._timeout
+        heard = time.monotonic()
+        deadline = heard + self._timeout
         while any(self._passed[shard] < end for shard, end in until.items()):
             if time.monotonic() > deadline:
                 raise self._lost("what was written could not be read back in time")
             first = follower.poll(0.05)
+            if first is not None:
+                heard = time.monotonic()
+            elif time.monotonic() - heard > SILENT_S:
+                follower = self._follower = self._look_after(follower, self._make_follower)
+                heard = time.monotonic()
             for message in [] if first is None else [first, *follower.consume(500, 0)]:
                 error, shard, offset = message.error(), message.partition() or 0, message.offset()
                 if error is not None:
@@ -296,10 +310,7 @@ class Journal:
     def _following(self, since: Mapping[int, int]) -> Consumer:
         """A consumer that follows these shards at least from the offsets given."""
         if self._follower is None:
-            self._follower = Consumer(
-                {**self._reading(), "queued.max.messages.kbytes": 1024}, logger=client_log
-            )
-            self._follower.assign([])
+            self._follower = self._make_follower()
         new = [shard for shard, offset in since.items() if offset < self._began.get(shard, offset + 1)]
         again = [TopicPartition(self.topic, shard) for shard in new if shard in self._began]
         if again:
@@ -313,35 +324,87 @@ class Journal:
                 self._incarnations[shard] = []
         return self._follower
 
+    def _make_follower(self) -> Consumer:
+        """A consumer that goes on where the last one was."""
+        consumer = Consumer({**self._reading(), "queued.max.messages.kbytes": 1024}, logger=client_log)
+        consumer.assign([TopicPartition(self.topic, shard, offset) for shard, offset in self._passed.items()])
+        return consumer
+
+    def _make_reader(self) -> Consumer:
+        return Consumer(self._reading(), logger=client_log)
+
+    def _look_after(self, consumer: Consumer, make: Callable[[], Consumer]) -> Consumer:
+        """The consumer itself, or a new one if only that finds Kafka."""
+        if answers(consumer, self.topic):
+            return consumer
+        new = make()
+        found = answers(new, self.topic)
+        (consumer if found else new).close()
+        return new if found else consumer
+
     def _append(self, new: Sequence[Record]) -> list[int]:
         if self._producer is None:
-            # Not idempotent: that costs half a second at the first record, and a record written twice
-            # changes nothing (the first of equal ones counts). One request in flight keeps the order.
-            config = {
-                "acks": "all",
-                "enable.idempotence": False,
-                "max.in.flight": 1,
-                "linger.ms": 0,
-                "compression.type": "lz4",
-                "message.timeout.ms": round(self._timeout * 1000),
-            }
-            self._producer = Producer({**self._config, **config}, logger=client_log)
+            self._producer = self._make_producer()
         offsets: dict[int, int] = {}
         failed: list[str] = []
 
         def told(index: int, error: KafkaError | None, message: Message) -> None:
             offset = message.offset()
-            if error is not None or offset is None:
-                failed.append("a record got no offset" if error is None else error.str())
-            else:
+            if error is None and offset is not None:
                 offsets[index] = offset
+            elif error is None or error.code() not in _PURGED:
+                failed.append("a record got no offset" if error is None else error.str())
 
-        for index, (shard, key, value) in enumerate(new):
-            self._produce(shard, key, value, partial(told, index))
-        self._producer.flush(self._timeout)
+        def send() -> None:
+            for index, (shard, key, value) in enumerate(new):
+                if index not in offsets:
+                    self._produce(shard, key, value, partial(told, index))
+
+        send()
+        self._flush(send, offsets)
         if failed or len(offsets) < len(new):
+            self._producer.purge()  # nothing may be written after it was said that it is not
             raise self._lost(failed[0] if failed else "a record was not confirmed in time")
         return [offsets[index] for index in range(len(new))]
+
+    def _flush(self, send: Callable[[], None], offsets: Mapping[int, int]) -> None:
+        """Wait for reports; where a new producer is needed, `send` what has no offset once more."""
+        deadline = time.monotonic() + self._timeout
+        while (left := deadline - time.monotonic()) > 0:
+            known = len(offsets)
+            if not cast("Producer", self._producer).flush(min(left, SILENT_S)):
+                return
+            if len(offsets) == known and self._find_producer():
+                send()
+
+    def _find_producer(self) -> bool:
+        """Make the producer anew if only a new one finds Kafka; whether it was.
+
+        What was in the old one is forgotten.
+        """
+        old = cast("Producer", self._producer)
+        if answers(old, self.topic):
+            return False
+        new = self._make_producer()
+        if not answers(new, self.topic):
+            return False
+        old.purge()
+        old.flush(0.1)
+        self._producer = new
+        return True
+
+    def _make_producer(self) -> Producer:
+        # Not idempotent: that costs half a second at the first record, and a record written twice
+        # changes nothing (the first of equal ones counts). One request in flight keeps the order.
+        config = {
+            "acks": "all",
+            "enable.idempotence": False,
+            "max.in.flight": 1,
+            "linger.ms": 0,
+            "compression.type": "lz4",
+            "message.timeout.ms": round(self._timeout * 1000),
+        }
+        return Producer({**self._config, **config}, logger=client_log)
 
     def _produce(
         self, shard: int, key: bytes, value: bytes | None, told: Callable[[KafkaError | None, Message], None]
@@ -367,35 +430,48 @@ class Journal:
 
     def _scan(self, shards: Iterable[int]) -> dict[int, list[_Found]]:
         """Offset, key and value of each record of these shards, up to their ends now."""
-        if self._consumer is None:
-            self._consumer = Consumer(self._reading(), logger=client_log)
-        consumer = self._consumer
         found: dict[int, list[_Found]] = {shard: [] for shard in shards}
-        consumer.assign([TopicPartition(self.topic, shard, 0) for shard in found])
         left = set(found)
-        deadline = time.monotonic() + self._timeout
+
+        def begin() -> None:
+            """Go on behind what was found."""
+            places = {shard: found[shard][-1].offset + 1 if found[shard] else 0 for shard in left}
+            reader.assign([TopicPartition(self.topic, shard, offset) for shard, offset in places.items()])
+
+        reader = self._consumer = self._consumer or self._make_reader()
+        begin()
+        heard = time.monotonic()
+        deadline = heard + self._timeout
         try:
             while left:
                 if time.monotonic() > deadline:
                     raise self._lost("its end was not reached in time")
-                first = consumer.poll(0.1)
-                if first is None:
-                    continue
-                deadline = time.monotonic() + self._timeout
-                for message in [first, *consumer.consume(500, 0)]:
-                    error, shard = message.error(), message.partition() or 0
-                    if error is None:
-                        offset, key, value = message.offset(), message.key(), message.value()
-                        if offset is not None and key is not None:
-                            content = None if value is None else _bytes(value)
-                            found[shard].append(_Found(offset, _bytes(key), content, message.timestamp()[1]))
-                    elif error.code() == KafkaError._PARTITION_EOF:  # noqa: SLF001 - the library's name for it
-                        left.discard(shard)
-                    elif not error.retriable():
-                        raise self._lost(error.str())
+                first = reader.poll(0.1)
+                if first is not None:
+                    heard = time.monotonic()
+                    deadline = heard + self._timeout
+                    self._take([first, *reader.consume(500, 0)], found, left)
+                elif time.monotonic() - heard > SILENT_S:
+                    reader = self._consumer = self._look_after(reader, self._make_reader)
+                    begin()
+                    heard = time.monotonic()
         finally:
-            consumer.unassign()
+            reader.unassign()
         return found
+
+    def _take(self, messages: Iterable[Message], found: dict[int, list[_Found]], left: set[int]) -> None:
+        """Add records to what was `found`; shards whose end was reached are not `left` any more."""
+        for message in messages:
+            error, shard = message.error(), message.partition() or 0
+            if error is None:
+                offset, key, value = message.offset(), message.key(), message.value()
+                if offset is not None and key is not None:
+                    content = None if value is None else _bytes(value)
+                    found[shard].append(_Found(offset, _bytes(key), content, message.timestamp()[1]))
+            elif error.code() == KafkaError._PARTITION_EOF:  # noqa: SLF001 - the library's name for it
+                left.discard(shard)
+            elif not error.retriable():
+                raise self._lost(error.str())
 
     def _lost(self, state: str) -> StateLost:
         return StateLost(
