@@ -32,15 +32,16 @@ Attach(m) == /\ ~l[m].on /\ n.att < MaxAtt /\ n' = [n EXCEPT !.att = @ + 1]
 Serve(p,m) ==
     LET R == ReadyStretch(p,Most) IN
     IF R # {} THEN GrantRuns(p,m,R)
-    ELSE LET e == Min(p.next + Most, p.avail) IN IF e > p.next THEN [Grant(p,m,p.next,e,"range",FALSE) EXCEPT !.next = e] ELSE p
+    ELSE LET e == Min(p.next + Most, p.avail) IN IF e > p.next THEN [Grant(p,m,p.next,e,"range",FALSE) EXCEPT !.next = IF Bad("next_stays") THEN p.next + 1 ELSE e] ELSE p
 Exchange(m) ==
     /\ l[m].on /\ l[m].inc = s.inc /\ l[m].kept = {} /\ n.ex < MaxEx /\ n' = [n EXCEPT !.ex = @ + 1] /\ old' = old
     /\ IF m \notin s.mem THEN l' = [l EXCEPT ![m] = Idle] /\ UNCHANGED <<s,h>>
        ELSE LET x == l[m]
                 ok == {y.t : y \in Held(s.p,m)}
+                acks == x.acks \cup (IF Bad("settled_in_hands") THEN x.hands ELSE {})
                 V(Q) == {v \in Q : v[1] \in ok \/ Bad("no_fencing")}
-                late == {v \in V(x.acks) : \E y \in s.p.leases : y.t # v[1] /\ v[2] \in Of(s.p,y)}
-                p1 == RollAll(IF Bad("no_fencing") THEN SettleBlind(s.p,x.acks) ELSE SettleAll(s.p,V(x.acks)), V(x.rbs), FALSE)
+                late == {v \in V(acks) : \E y \in s.p.leases : y.t # v[1] /\ v[2] \in Of(s.p,y)}
+                p1 == RollAll(IF Bad("no_fencing") THEN SettleBlind(s.p,acks) ELSE SettleAll(s.p,V(acks)), V(x.rbs), FALSE)
                 p2 == Adopt(EndAll(p1, {y \in Held(p1,m) : y.t <= x.have /\ Of1(x.hands,y.t) = {}}, 1))
                 s1 == Back([s EXCEPT !.p = p2],m)
                 p3 == IF s1.grace THEN p2 ELSE Serve(p2,m)
@@ -49,7 +50,7 @@ Exchange(m) ==
                 told == {v \in got : (p3.exc[v[2]].tok = v[1] /\ p3.exc[v[2]].red) \/ v[2] < Lease(p3,v[1]).seen}
             IN /\ s' = [s1 EXCEPT !.p = p3]
                /\ l' = [l EXCEPT ![m] = [@ EXCEPT !.have = p3.tok, !.acks = {}, !.rbs = {}, !.hands = @ \cup got]]
-               /\ h' = [h EXCEPT !.cR = @ \cup Offs(V(x.acks)), !.disp = @ \cup Offs(got),
+               /\ h' = [h EXCEPT !.cR = @ \cup Offs(V(acks)), !.disp = @ \cup Offs(got),
                           !.bad = @ \cup (IF late # {} THEN {"fence"} ELSE {}) \cup (IF Offs(got) \cap h.cR # {} THEN {"again"} ELSE {})
                                     \cup (IF Offs(got \ told) \cap h.disp # {} THEN {"unmarked"} ELSE {})]
 Ack(m) == \E v \in l[m].hands : /\ l' = [l EXCEPT ![m].hands = @ \ {v}, ![m].acks = @ \cup {v}]
