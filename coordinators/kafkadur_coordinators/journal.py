@@ -93,7 +93,7 @@ class Journal:
         self._producer: Producer | None = None
         self._consumer: Consumer | None = None
         self._follower: Consumer | None = None
-        #: what the follower has passed: where it began, the next offset of each shard, the incarnations it saw
+        #: of the follower, by shard: where it began, the next offset, the incarnations it saw
         self._began: dict[int, int] = {}
         self._passed: dict[int, int] = {}
         self._incarnations: dict[int, list[Entry]] = {}
