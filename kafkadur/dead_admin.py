@@ -101,7 +101,7 @@ class DeadLetterAdmin:
             p: (max(start, views[p].floor if p in views else 0), end) for p, (start, end) in ends.items()
         }
         timeout = self._settings.kafka_timeout.total_seconds()
-        for message in records(self._settings.kafka, topic, ranges, timeout=timeout):
+        for message in records(self._settings.kafka, topic, ranges, namespace=key.namespace, timeout=timeout):
             letter = _letter(message, key)
             view = views.get(message.partition() or 0)
             if letter is not None and not _is_done(view, letter.offset) and letter.passes(where):

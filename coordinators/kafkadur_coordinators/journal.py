@@ -17,8 +17,9 @@ from confluent_kafka.admin import AdminClient, ConfigResource, NewTopic, Resourc
 
 from kafkadur_coordinators import records
 from kafkadur_coordinators.client_log import client_log
+from kafkadur_coordinators.kafka_refusal import Refusals, refused
 from kafkadur_coordinators.records import Change, Entry
-from kafkadur_sharing.errors import CoordinatorRefused, StateLost
+from kafkadur_sharing.errors import CoordinatorRefused, KafkadurError, StateLost
 
 #: Partitions of a new journal.
 DEFAULT_SHARDS = 64
@@ -30,6 +31,11 @@ _TOPIC_CONFIG = {
     "max.message.bytes": str(1024 * 1024),
     "unclean.leader.election.enable": "false",
 }
+
+
+def journal_topic(namespace: str) -> str:
+    """Name of the topic that holds the journal of a namespace."""
+    return f"kafkadur.journal.{namespace}"
 
 
 class Journal:
@@ -52,8 +58,11 @@ class Journal:
         `kafka` is confluent configuration (at least bootstrap.servers); `shards` counts for a new topic only;
         `replication` -1 takes the broker's default; `timeout` in seconds.
         """
-        self._config = dict(kafka)
-        self.topic = f"kafkadur.journal.{namespace}"
+        self._refusals = Refusals(kafka.get("error_cb"))
+        self._config = {**kafka, "error_cb": self._refusals}
+        self.topic = journal_topic(namespace)
+        # the client needs one; nothing is committed
+        self._group = f"kafkadur:{namespace}:journal"
         self._shards = shards
         self._replication = replication
         self._timeout = timeout
@@ -95,7 +104,7 @@ class Journal:
             try:
                 topic = admin.list_topics(self.topic, timeout=self._timeout).topics[self.topic]
             except KafkaException as error:
-                raise self._lost(error.args[0].str()) from error
+                raise self._lost(error.args[0]) from error
             if (
                 topic.error is None
                 and topic.partitions
@@ -119,13 +128,16 @@ class Journal:
             admin.create_topics([new])[self.topic].result(self._timeout)
         except KafkaException as error:
             if error.args[0].code() != KafkaError.TOPIC_ALREADY_EXISTS:
-                raise self._lost(error.args[0].str()) from error
+                raise self._lost(error.args[0]) from error
             return
         self._append(0, b"shards", str(self._shards).encode())
 
     def _check(self, admin: AdminClient, replicas: list[int]) -> None:
         resource = ConfigResource(ResourceType.TOPIC, self.topic)
-        config = admin.describe_configs([resource])[resource].result(self._timeout)
+        try:
+            config = admin.describe_configs([resource])[resource].result(self._timeout)
+        except KafkaException as error:
+            raise self._lost(error.args[0]) from error
 
         def value(name: str) -> str:
             return str(config[name].value) if name in config else ""
@@ -203,7 +215,7 @@ class Journal:
         error, message = done[0]
         offset = message.offset()
         if error is not None or offset is None:
-            raise self._lost(error.str() if error is not None else "a record got no offset")
+            raise self._lost(error if error is not None else "a record got no offset")
         return offset
 
     def _scan(self, shards: Iterable[int]) -> dict[int, list[tuple[int, bytes, bytes]]]:
@@ -212,7 +224,7 @@ class Journal:
             self._consumer = Consumer(
                 {
                     **self._config,
-                    "group.id": "kafkadur-journal-reader",  # needed by the client; nothing is committed
+                    "group.id": self._group,
                     "enable.auto.commit": False,
                     "enable.partition.eof": True,
                     "auto.offset.reset": "earliest",
@@ -239,16 +251,18 @@ class Journal:
                     elif error.code() == KafkaError._PARTITION_EOF:  # noqa: SLF001 - the library's name for it
                         left.discard(shard)
                     elif not error.retriable():
-                        raise self._lost(error.str())
+                        raise self._lost(error)
         finally:
             consumer.unassign()
         return found
 
-    def _lost(self, state: str) -> StateLost:
-        return StateLost(
+    def _lost(self, state: str | KafkaError) -> KafkadurError:
+        owner = f"topic {self.topic}"
+        refusal = self._refusals.error(owner) if isinstance(state, str) else refused(state, owner)
+        return refusal or StateLost(
             "The journal in Kafka cannot be used.",
-            state=state,
-            owner=f"topic {self.topic}",
+            state=state if isinstance(state, str) else state.str(),
+            owner=owner,
             remedy="check that Kafka runs and can be reached, then subscribe again; nothing is lost",
         )
 

@@ -16,12 +16,10 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any
 
-from redis import Redis
-from redis.backoff import NoBackoff
 from redis.exceptions import RedisError
 from redis.exceptions import TimeoutError as RedisTimeoutError
-from redis.retry import Retry
 
+from kafkadur_coordinators.redis_server import open_server, shown
 from kafkadur_sharing.errors import CoordinatorUnavailable
 
 #: Seconds between pings.
@@ -36,14 +34,8 @@ class Presence:
 
     def __init__(self, url: str, *, timeout: float, monotonic: Callable[[], float] = time.monotonic) -> None:
         """Start the thread; `timeout` in seconds bounds connecting and the first answer to `listen`."""
-        self._redis = Redis.from_url(
-            url,
-            socket_timeout=timeout,
-            socket_connect_timeout=timeout,
-            retry=Retry(NoBackoff(), 0),
-            protocol=2,
-        )
-        self._where = url.rsplit("@", 1)[-1]
+        self._redis = open_server(url, timeout=timeout)
+        self._where = shown(url)
         self._timeout = timeout
         self._monotonic = monotonic
         self._lock = threading.Lock()

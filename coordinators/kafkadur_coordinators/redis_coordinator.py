@@ -13,8 +13,6 @@ from typing import Any, NoReturn, cast
 
 import hiredis
 import msgpack
-from redis import Redis
-from redis.backoff import NoBackoff
 from redis.exceptions import (
     AuthenticationError,
     ClusterDownError,
@@ -27,7 +25,6 @@ from redis.exceptions import (
 )
 from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import TimeoutError as RedisTimeoutError
-from redis.retry import Retry
 
 from kafkadur_coordinators import scripts
 from kafkadur_coordinators.interface import (
@@ -48,6 +45,7 @@ from kafkadur_coordinators.interface import (
     Standing,
 )
 from kafkadur_coordinators.places import RUN_BYTES, SUSPECT
+from kafkadur_coordinators.redis_server import open_server, refused_by_tls, shown
 from kafkadur_sharing.errors import CoordinatorRefused, CoordinatorUnavailable, KafkadurError, StateLost
 
 #: Version of the shared state that this client writes and understands.
@@ -159,15 +157,8 @@ class RedisCoordinator:
         `timeout` in seconds bounds connecting and every call. `clock` (ms since the epoch) replaces the
         server's clock in scripts: for tests.
         """
-        self._redis = Redis.from_url(
-            url,
-            socket_timeout=timeout,
-            socket_connect_timeout=timeout,
-            socket_keepalive=True,
-            retry=Retry(NoBackoff(), 0),
-            protocol=2,
-        )
-        self._where = url.rsplit("@", 1)[-1]
+        self._redis = open_server(url, timeout=timeout)
+        self._where = shown(url)
         self._connection: Any = None
         self._run_id = ""
         self._recorder = recorder
@@ -264,6 +255,13 @@ class RedisCoordinator:
                 owner=self._where,
                 remedy="correct the credentials in the Redis URL",
             ) from error
+        if (refused := refused_by_tls(error)) is not None:
+            raise CoordinatorRefused(
+                "Redis and this process do not agree on TLS.",
+                state=refused.state,
+                owner=self._where,
+                remedy=refused.remedy,
+            ) from error
         raise CoordinatorUnavailable(
             state=f"{type(error).__name__}: {error}",
             owner=self._where,
@@ -286,7 +284,7 @@ class RedisCoordinator:
             "Redis refused a command.",
             state=text,
             owner=self._where,
-            remedy="check the user's ACL: scripts, the key prefix and the channel prefix must be allowed",
+            remedy="give the user what `kafkadur acl redis` prints, if it is said to lack permission",
         ) from error
 
     # -- scripts

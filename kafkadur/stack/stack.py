@@ -16,7 +16,7 @@ from kafkadur.stack.ports import HOST, free_ports
 from kafkadur.stack.proxy import TcpProxy
 from kafkadur.stack.server import Server
 from kafkadur.stack.supervision import Supervisor
-from kafkadur.stack.valkey import Valkey
+from kafkadur.stack.valkey import Valkey, as_administrator
 
 #: How often a start is tried when another process takes a port that was free a moment before.
 PORT_TRIES = 4
@@ -34,6 +34,7 @@ class Plan:
     proxy: bool = False
     kafka: bool = True
     valkey: bool = True
+    users: bool = False
     kafka_port: int | None = None
     valkey_port: int | None = None
     kafka_settings: Mapping[str, str] = field(default_factory=dict[str, str])
@@ -79,10 +80,15 @@ class Stack:
 
     @property
     def redis(self) -> str:
-        """URL of Valkey. Raises StackError for a stack without it."""
+        """URL of Valkey for applications. Raises StackError for a stack without it."""
         if self.valkey is None:
             raise StackError("This stack was started without Valkey; start one with valkey=True.")
-        return f"redis://{self.redis_proxy.address}/0" if self.redis_proxy else self.valkey.url
+        return self.valkey.url_at(self.redis_proxy.address if self.redis_proxy else self.valkey.address)
+
+    @property
+    def admin_redis(self) -> str:
+        """URL of Valkey for who may do everything; without users the one of applications."""
+        return as_administrator(self.redis)
 
     @property
     def replica_redis(self) -> str:
@@ -106,6 +112,7 @@ def embedded(
     proxy: bool = False,
     kafka: bool = True,
     valkey: bool = True,
+    users: bool = False,
     kafka_port: int | None = None,
     valkey_port: int | None = None,
     kafka_settings: Mapping[str, str] | None = None,
@@ -120,7 +127,8 @@ def embedded(
     first. ``data``: folder that keeps the data (and ``logs``) for a later start with as many brokers; None:
     a temporary folder, and logs in the user's cache folder, where those of the last 10 stacks stay.
     ``proxy``: put a :class:`TcpProxy` before each broker and before Valkey. ``kafka``, ``valkey``: leave
-    one out. ``kafka_port``, ``valkey_port``: fixed ports for the first broker and for Valkey; None: free
+    one out. ``users``: who connects to Valkey by ``redis`` is a user that may do no more than kafkadur needs
+    (``kafkadur acl redis``), and everything by ``admin_redis``. ``kafka_port``, ``valkey_port``: fixed ports for the first broker and for Valkey; None: free
     ones. ``kafka_settings``, ``valkey_settings``: settings of the servers that go before the usual ones.
     ``progress`` is called with (steps done, steps in all, text) while starting, from the calling thread.
 
@@ -133,6 +141,7 @@ def embedded(
         proxy=proxy,
         kafka=kafka,
         valkey=valkey,
+        users=users,
         kafka_port=kafka_port,
         valkey_port=valkey_port,
         kafka_settings=kafka_settings or {},
@@ -259,14 +268,14 @@ def _assemble(
         first, second = free_ports(2)
         valkey = Valkey(
             supervisor, name="valkey", port=plan.valkey_port or first, logs=logs, data=data / "valkey",
-            settings=plan.valkey_settings,
+            settings=plan.valkey_settings, users=plan.users,
         )  # fmt: skip
         if plan.proxy:
             redis_proxy = running.enter_context(TcpProxy((HOST, valkey.port)))
         if plan.replica:
             replica = Valkey(
                 supervisor, name="valkey-replica", port=second, logs=logs, data=data / "valkey-replica",
-                settings=plan.valkey_settings, primary=valkey,
+                settings=plan.valkey_settings, primary=valkey, users=plan.users,
             )  # fmt: skip
     return Stack(
         data=data,

@@ -4,7 +4,8 @@ import importlib.util
 import os
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, Final, cast
+from urllib.parse import urlsplit
 
 import redis
 from redis.backoff import NoBackoff
@@ -14,9 +15,15 @@ from kafkadur.stack.errors import StackError
 from kafkadur.stack.ports import HOST
 from kafkadur.stack.server import Server
 from kafkadur.stack.supervision import Supervisor
+from kafkadur_coordinators.redis_access import redis_user
 
 #: A socket path that is longer than this does not fit into ``sockaddr_un`` everywhere.
 SOCKET_PATH_LIMIT = 100
+
+#: Who may do what on a server with users: the application what kafkadur needs, under all prefixes that begin
+#: with a word of ours; the administrator everything. Loopback and tests alone: so these are no secrets.
+APPLICATION: Final = "application:application"
+ADMINISTRATOR: Final = "default:administrator"
 
 #: Seconds one question to a starting server may take.
 ASK_S = 0.5
@@ -48,8 +55,11 @@ class Valkey(Server):
         data: Path,
         settings: Mapping[str, str],
         primary: "Valkey | None" = None,
+        users: bool = False,
     ) -> None:
         """``settings`` go before the usual ones; with ``primary`` it is a replica of that one.
+
+        ``users``: applications and administrators log in, and an application may do only what it needs.
 
         Raises StackError.
         """
@@ -57,6 +67,7 @@ class Valkey(Server):
         self._folder = data
         self._settings = settings
         self._primary = primary
+        self._users = users
         self._binary = find_binary()
         socket = data / "valkey.sock"
         #: Path of the Unix socket it listens on as well, None where the path is too long for one.
@@ -64,14 +75,27 @@ class Valkey(Server):
 
     @property
     def url(self) -> str:
-        """The URL of the server itself (with a proxy: behind it)."""
-        return f"redis://{self.address}/0"
+        """The URL of the server itself (with a proxy: behind it), for applications."""
+        return self.url_at(self.address)
+
+    @property
+    def admin_url(self) -> str:
+        """The URL of the server itself for who may do everything."""
+        return as_administrator(self.url)
+
+    def url_at(self, address: str) -> str:
+        """The URL for applications of the server behind ``host:port``."""
+        return f"redis://{APPLICATION}@{address}/0" if self._users else f"redis://{address}/0"
 
     def _command(self) -> list[str]:
         self._folder.mkdir(parents=True, exist_ok=True)
         own = {"port": str(self.port), "dir": f'"{self._folder}"', "logfile": f'"{self.log}"'}
         if self.socket:
             own |= {"unixsocket": f'"{self.socket}"', "unixsocketperm": "700"}
+        if self._users:
+            name, _, password = APPLICATION.partition(":")
+            own["user"] = redis_user(name, password=password).removeprefix("user ")
+            own["requirepass"] = own["primaryauth"] = ADMINISTRATOR.partition(":")[2]
         if self._primary:
             own["replicaof"] = f"{HOST} {self._primary.port}"
         settings = {**SETTINGS, **own, **self._settings}
@@ -81,8 +105,8 @@ class Valkey(Server):
 
     def _answers(self) -> bool:
         if self._primary is None:
-            return answers(self.url)
-        state = ask(self.url, "INFO", "replication")
+            return answers(self.admin_url)
+        state = ask(self.admin_url, "INFO", "replication")
         return state is not None and cast("dict[str, object]", state)["master_link_status"] == "up"
 
     def _ports(self) -> tuple[int, ...]:
@@ -90,6 +114,11 @@ class Valkey(Server):
 
     def _data(self) -> Path:
         return self._folder
+
+
+def as_administrator(url: str) -> str:
+    """Return the URL of a stack's server for who may do everything, from the one for applications."""
+    return urlsplit(url)._replace(netloc=urlsplit(url).netloc.replace(APPLICATION, ADMINISTRATOR)).geturl()
 
 
 def answers(url: str) -> bool:

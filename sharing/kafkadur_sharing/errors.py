@@ -25,6 +25,7 @@ __all__ = [
     "InvalidProperty",
     "InvalidSelector",
     "InvalidSubscriptionSharing",
+    "KafkaRefused",
     "KafkadurError",
     "LeaseLost",
     "NotConnected",
@@ -196,6 +197,10 @@ class CoordinatorUnavailable(KafkadurError):
 
 class CoordinatorRefused(KafkadurError):
     """Redis cannot be used as it is: it is too old, or set up so that coordination state could be evicted."""
+
+
+class KafkaRefused(KafkadurError):
+    """Kafka refuses who connects, how, or what they ask for."""
 
 
 class StateLost(KafkadurError):

@@ -15,7 +15,7 @@ from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewPartitions
 
 from kafkadur.pytest_plugin import TopicFactory
-from kafkadur.stack import Stack, Valkey
+from kafkadur.stack import Stack, Valkey, as_administrator
 from kafkadur_coordinators.changes import CHANGE_MS
 from kafkadur_coordinators.interface import Exchange, ExchangeReply, Known, PartitionReport, Settled
 from kafkadur_coordinators.journal import Journal
@@ -89,7 +89,7 @@ class Party:
     def stored(self) -> set[str]:
         """Keys of the subscription, without the beginning they share."""
         root = self.lifecycle.address(self.key()).root
-        client: Any = redis.Redis.from_url(self.url)
+        client: Any = redis.Redis.from_url(as_administrator(self.url))
         with client:
             return {key.decode().removeprefix(root) for key in client.scan_iter(match=f"{root}*", count=1000)}
 
@@ -155,7 +155,7 @@ def say(membership: Membership, number: int, *parts: PartitionReport, credit: in
 
 
 def wipe(url: str) -> None:
-    client: Any = redis.Redis.from_url(url)
+    client: Any = redis.Redis.from_url(as_administrator(url))
     with client:
         client.flushall()
 

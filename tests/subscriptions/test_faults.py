@@ -36,7 +36,7 @@ SESSION = timedelta(seconds=1)
 @pytest.fixture(scope="module")
 def own_stack() -> Iterator[Stack]:
     """Provide a stack that may be broken."""
-    with embedded() as stack:
+    with embedded(users=True) as stack:
         yield stack
 
 
@@ -138,7 +138,7 @@ async def test_redis_is_killed_in_the_middle(fragile: Place, kind: str) -> None:
 @both_types
 async def test_redis_loses_everything_in_the_middle(fragile: Place, kind: str) -> None:
     async def flush() -> None:
-        with redis.Redis.from_url(fragile.stack.redis) as client:
+        with redis.Redis.from_url(fragile.stack.admin_redis) as client:
             client.flushall()
 
     seen = await drain_through(fragile, fragile.topic(range(COUNT)), kind, flush)
@@ -152,7 +152,7 @@ async def test_flushed_while_nobody_is_attached(fragile: Place, kind: str) -> No
     async with fragile.connect(session_timeout=SESSION) as connection:
         await (await connection.subscribe(topic, durable="d", type=kind)).close()
     fragile.publish(topic, range(3, 6))
-    with redis.Redis.from_url(fragile.stack.redis) as client:
+    with redis.Redis.from_url(fragile.stack.admin_redis) as client:
         client.flushall()
     async with (
         fragile.connect(session_timeout=SESSION) as connection,
@@ -178,7 +178,7 @@ async def test_flushed_after_all_was_settled_and_closed(fragile: Place, kind: st
             delivery = await subscription.receive(timeout=LIMIT_S)
             assert delivery is not None
             await delivery.ack()
-    with redis.Redis.from_url(fragile.stack.redis) as client:
+    with redis.Redis.from_url(fragile.stack.admin_redis) as client:
         client.flushall()
     async with (
         fragile.connect(session_timeout=SESSION) as connection,
@@ -197,7 +197,7 @@ async def test_acknowledgements_without_waiting_that_a_wipe_refused_are_told(fra
         subscription = await connection.subscribe(topic, durable="d", type="shared", start="earliest")
         one = await subscription.receive(timeout=LIMIT_S)
         assert one is not None
-        with redis.Redis.from_url(fragile.stack.redis) as client:
+        with redis.Redis.from_url(fragile.stack.admin_redis) as client:
             client.flushall()
         one.ack_nowait()
         again = await subscription.receive(timeout=LIMIT_S)
@@ -217,7 +217,7 @@ async def test_late_verdict_after_the_state_was_lost(fragile: Place, kind: str) 
         old = await subscription.receive(timeout=LIMIT_S)
         assert old is not None
         token = old.fencing_token
-        with redis.Redis.from_url(fragile.stack.redis) as client:
+        with redis.Redis.from_url(fragile.stack.admin_redis) as client:
             client.flushall()
         with pytest.raises(kafkadur.LeaseLost):
             await old.ack()
@@ -271,7 +271,7 @@ async def test_messages_published_after_kafka_came_back(
 
 
 async def test_evicting_redis_is_refused() -> None:
-    with embedded(kafka=False, valkey_settings={"maxmemory-policy": "allkeys-lru"}) as stack:
+    with embedded(kafka=False, users=True, valkey_settings={"maxmemory-policy": "allkeys-lru"}) as stack:
         with pytest.raises(CoordinatorRefused, match="allkeys-lru") as caught:
             async with kafkadur.connect(kafka="127.0.0.1:1", redis=stack.redis):
                 pass
@@ -282,14 +282,15 @@ async def test_old_redis_is_refused(kafkadur_stack: Stack) -> None:
     """A real server behind a relay that changes one thing: the version it reports."""
     assert kafkadur_stack.valkey is not None
     with _relay(kafkadur_stack.valkey.port, b"redis_version:7.2.4", b"redis_version:7.0.9") as port:
+        url = kafkadur_stack.valkey.url_at(f"127.0.0.1:{port}")
         with pytest.raises(CoordinatorRefused, match=r"7\.0\.9") as caught:
-            async with kafkadur.connect(kafka=kafkadur_stack.kafka, redis=f"redis://127.0.0.1:{port}"):
+            async with kafkadur.connect(kafka=kafkadur_stack.kafka, redis=url):
                 pass
         speaks(caught.value, "7.2")
 
 
 async def test_replica_is_refused() -> None:
-    with embedded(kafka=False, replica=True) as stack:
+    with embedded(kafka=False, users=True, replica=True) as stack:
         with pytest.raises(CoordinatorRefused, match="replica") as caught:
             async with kafkadur.connect(kafka="127.0.0.1:1", redis=stack.replica_redis):
                 pass
