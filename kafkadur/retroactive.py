@@ -32,7 +32,10 @@ class Skipped:
         timeout: float,
         on_progress: Callable[[int], None],
     ) -> None:
-        """`namespace`: the reader's; `timeout`: longest silence of Kafka, seconds; `on_progress` is told how many records were read."""
+        """`namespace`: the reader's; `timeout`: longest silence of Kafka, seconds.
+
+        `on_progress` is told how many records were read.
+        """
         self._kafka = kafka
         self._namespace = namespace
         self._topic = before.topic

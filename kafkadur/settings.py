@@ -68,8 +68,8 @@ class Settings(BaseModel):
         except ValueError:
             # what is wrong may be a part of the password, which must not be told
             msg = (
-                "is no URL of Redis: write redis://, rediss:// or unix://, and percent-encode what is special "
-                "in a password"
+                "is no URL of Redis: write redis://, rediss:// or unix://, and percent-encode what is "
+                "special in a password"
             )
             raise ValueError(msg) from None
         return value

@@ -74,7 +74,7 @@ def redis_user(
     """The user as a line of an ACL file, without line end.
 
     The password stands there as its SHA-256, as ACL SAVE writes it; None: the user is off until one is set.
-    Raises `InvalidName` for a namespace or prefix, `IllegalState` for a user name that an ACL file can't hold.
+    Raises `InvalidName` for a namespace or prefix, `IllegalState` for a name that an ACL file can't hold.
     """
     if _USER.fullmatch(user) is None:
         raise IllegalState(

@@ -45,7 +45,7 @@ from kafkadur_coordinators.interface import (
     Standing,
 )
 from kafkadur_coordinators.places import RUN_BYTES, SUSPECT
-from kafkadur_coordinators.redis_server import open_server, refused_by_tls, shown
+from kafkadur_coordinators.redis_server import open_server, refused_by_tls, shown, what_to_check
 from kafkadur_sharing.errors import CoordinatorRefused, CoordinatorUnavailable, KafkadurError, StateLost
 
 #: Version of the shared state that this client writes and understands.
@@ -158,6 +158,7 @@ class RedisCoordinator:
         server's clock in scripts: for tests.
         """
         self._redis = open_server(url, timeout=timeout)
+        self._url = url
         self._where = shown(url)
         self._connection: Any = None
         self._run_id = ""
@@ -255,7 +256,7 @@ class RedisCoordinator:
                 owner=self._where,
                 remedy="correct the credentials in the Redis URL",
             ) from error
-        if (refused := refused_by_tls(error)) is not None:
+        if (refused := refused_by_tls(self._url, error)) is not None:
             raise CoordinatorRefused(
                 "Redis and this process do not agree on TLS.",
                 state=refused.state,
@@ -265,7 +266,7 @@ class RedisCoordinator:
         raise CoordinatorUnavailable(
             state=f"{type(error).__name__}: {error}",
             owner=self._where,
-            remedy="check that Redis runs and can be reached; what was not confirmed is delivered again",
+            remedy=f"{what_to_check(self._url)}; what was not confirmed is delivered again",
         ) from error
 
     def _explain(self, error: ResponseError) -> NoReturn:

@@ -61,12 +61,28 @@ class TlsRefusal(NamedTuple):
     remedy: str
 
 
-def refused_by_tls(error: BaseException | None) -> TlsRefusal | None:
-    """Say what about TLS ended a connection, None if it was something else."""
-    while error is not None and not isinstance(error, ssl.SSLError):
+def what_to_check(url: str) -> str:
+    """What may be wrong when a server does not answer: the one side's words on TLS need not arrive."""
+    if url.startswith("rediss:"):
+        return (
+            "check that Redis runs and can be reached, that its port speaks TLS, and whether it asks for a "
+            "certificate (ssl_certfile in the URL)"
+        )
+    return "check that Redis runs and can be reached, and that its port does not ask for TLS (rediss://)"
+
+
+def refused_by_tls(url: str, error: BaseException | None) -> TlsRefusal | None:
+    """Say what about TLS ended a connection to `url`, None if it was something else."""
+    if not url.startswith("rediss:"):
+        return None
+    while error is not None and not isinstance(error, (ssl.SSLError, FileNotFoundError)):
         error = error.__cause__ or error.__context__
     if error is None:
         return None
+    if isinstance(error, FileNotFoundError):
+        return TlsRefusal(
+            "a file that the URL names is not there", "correct ssl_ca_certs, ssl_certfile or ssl_keyfile"
+        )
     if isinstance(error, ssl.SSLCertVerificationError):
         hostname = error.verify_code in _WRONG_NAME
         return TlsRefusal(

@@ -222,7 +222,8 @@ def _no_answer(state: str) -> StateLost:
         "Kafka does not answer.",
         state=state,
         owner="Kafka",
-        remedy="check that Kafka runs and can be reached; nothing is lost",
+        remedy="check that Kafka runs and can be reached, and that security.protocol is what its listener "
+        "speaks; nothing is lost",
     )
 
 

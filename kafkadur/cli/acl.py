@@ -73,9 +73,9 @@ def kafka(
         typer.Option("--group", help="A group of others an administrator seeks or exports to."),
     ] = None,
     create: Annotated[
-        bool, typer.Option("--create/--no-create", help="Whether it makes the journal and dead letter topics.")
+        bool, typer.Option("--create/--no-create", help="Whether it makes the topics that are missing.")
     ] = True,
-    apply: Annotated[bool, typer.Option("--apply", help="Add the rules now, instead of printing them.")] = False,
+    apply: Annotated[bool, typer.Option("--apply", help="Add the rules now; else print them.")] = False,
 ) -> None:  # fmt: skip
     """Print the commands that give a Kafka principal what it needs, or do it with --apply."""
     rules = kafka_rules(

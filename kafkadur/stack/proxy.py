@@ -1,6 +1,7 @@
 """A small TCP proxy whose connections can be cut, held back and delayed: a bad network for tests.
 
-It moves bytes and understands no protocol, but for TLS if it is asked to end that. It runs in a thread of the process that made it.
+It moves bytes and understands no protocol, but for TLS where it is asked to end that. It runs
+in a thread of the process that made it.
 """
 
 import asyncio

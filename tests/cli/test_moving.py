@@ -104,7 +104,7 @@ def test_the_place_outlives_a_loss_of_redis(run: Run, topic: str, monkeypatch: p
     received(topic)
     assert run("sub", "seek", "d", "0:2", "--yes").code == 0
     chosen = settings({})
-    with Admin(chosen) as admin, redis.Redis.from_url(as_administrator(chosen.redis)) as client:
+    with redis.Redis.from_url(as_administrator(chosen.redis)) as client:
         client.delete(*client.scan_iter(match=f"kafkadur:{chosen.namespace}:*", count=1_000))
     assert {n for n, _ in received(topic, most=3, silence=LIMIT_S)} >= {4, 6, 8}
 
