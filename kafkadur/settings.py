@@ -123,8 +123,8 @@ def kafka_file(path: str | Path) -> dict[str, str]:
     """
     try:
         lines = Path(path).read_text(encoding="utf-8").splitlines()
-    except (OSError, UnicodeDecodeError) as error:
-        reason = error.strerror if isinstance(error, OSError) else "it is no text"
+    except (OSError, ValueError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "it is no text, or that is no name"
         raise IllegalState(
             "The file of Kafka settings cannot be read.",
             state=str(reason),
@@ -171,6 +171,8 @@ def settings(given: Mapping[str, Any], environment: Mapping[str, str] | None = N
                 ) from error
     file = values.pop("kafka_config", None) or environment.get(f"{_PREFIX}KAFKA_CONFIG")
     if file is not None:
+        if not isinstance(file, str | Path):
+            raise IllegalState("The setting kafka_config is wrong.", remedy="give the path of a file")
         kafka = values.get("kafka", {})
         kafka = {"bootstrap.servers": kafka} if isinstance(kafka, str) else kafka
         if isinstance(kafka, Mapping):

@@ -10,6 +10,7 @@ past its deadline finishes it.
 from __future__ import annotations
 
 import json
+import logging
 import random
 import time
 import uuid
@@ -41,8 +42,16 @@ from kafkadur_sharing.decisions import (
     decide_unsubscribe,
 )
 from kafkadur_sharing.definition import Definition, SubscriptionType
-from kafkadur_sharing.errors import CoordinatorRefused, IllegalState, SubscriptionActive, TopicChanged
+from kafkadur_sharing.errors import (
+    CoordinatorRefused,
+    IllegalState,
+    KafkadurError,
+    SubscriptionActive,
+    TopicChanged,
+)
 from kafkadur_sharing.keys import SubscriptionKey
+
+_log = logging.getLogger("kafkadur.lifecycle")
 
 #: How long to wait for a member that seems to be gone before refusing, seconds: its channel must be silent
 #: for 0.5 s.
@@ -547,7 +556,10 @@ class Lifecycle:
             for tag, record in tags.items():
                 found = in_force(entries, tag, shard)
                 if found is not None and found.change.definition is not None:
-                    keys[tag] = SubscriptionKey(**record)
+                    try:
+                        keys[tag] = SubscriptionKey.from_record(record)
+                    except KafkadurError as error:
+                        _log.warning("A subscription in the journal is left out: %s", error)
         return sorted(keys.values(), key=lambda key: key.display)
 
 

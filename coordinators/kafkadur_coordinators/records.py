@@ -9,10 +9,14 @@ import json
 import zlib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
 #: Version of the records written here.
 RECORD_FORMAT = 1
+#: No offset is as large: scripts count in doubles.
+_BEYOND = 2**53
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -105,20 +109,40 @@ def decode(offset: int, value: bytes) -> Entry | None:
         if body["kind"] != "change":
             return None
         change = Change(
-            tag=body["tag"],
-            key=body["key"],
-            expected=body["expected"],
-            under=body["under"],
-            definition=body["definition"],
-            id=body["id"],
-            topic_id=body["topic_id"],
-            starts={int(partition): start for partition, start in body["starts"].items()},
-            epoch=body.get("epoch", 0),
-            origins={int(partition): origin for partition, origin in body.get("origins", {}).items()},
+            tag=_as(str, body["tag"]),
+            key=_as(dict, body["key"]),
+            expected=_number(body["expected"]),
+            under=_number(body["under"]),
+            definition=None if body["definition"] is None else _as(dict, body["definition"]),
+            id=None if body["id"] is None else _as(str, body["id"]),
+            topic_id=_as(str, body["topic_id"]),
+            starts=_offsets(body["starts"]),
+            epoch=_number(body.get("epoch", 0)),
+            origins=_offsets(body.get("origins", {})),
         )
-    except (ValueError, KeyError, TypeError, AttributeError):
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
         return None
     return Entry(offset=offset, change=change)
+
+
+def _as(kind: type[T], value: object) -> T:
+    """The value, if it is of this type; raises TypeError."""
+    if not isinstance(value, kind):
+        raise TypeError
+    return value
+
+
+def _number(value: object) -> int:
+    """An offset, or what is counted like one; raises TypeError and ValueError."""
+    if isinstance(value, bool) or not 0 <= _as(int, value) < _BEYOND:
+        raise ValueError
+    return _as(int, value)
+
+
+def _offsets(value: object) -> dict[int, int]:
+    """Offsets by partition; raises TypeError and ValueError."""
+    found: dict[Any, Any] = _as(dict, value)
+    return {_number(int(partition)): _number(offset) for partition, offset in found.items()}
 
 
 def last_incarnation(entries: Iterable[Entry]) -> int:

@@ -253,6 +253,7 @@ class RedisCoordinator:
         if isinstance(error, AuthenticationError):
             raise CoordinatorRefused(
                 "Redis does not accept the user or password.",
+                state=str(error),
                 owner=self._where,
                 remedy="correct the credentials in the Redis URL",
             ) from error

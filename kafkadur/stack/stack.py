@@ -129,8 +129,9 @@ def embedded(
     ``proxy``: put a :class:`TcpProxy` before each broker and before Valkey. ``kafka``, ``valkey``: leave
     one out. ``users``: who connects to Valkey by ``redis`` is a user that may do no more than kafkadur needs
     (``kafkadur acl redis``), and everything by ``admin_redis``. ``kafka_port``, ``valkey_port``: fixed ports
-    for the first broker and for Valkey; None: free ones. ``kafka_settings``, ``valkey_settings``: settings of the
-    servers that go before the usual ones. ``progress`` is called with (steps done, steps in all, text) while starting, from the calling thread.
+    for the first broker and for Valkey; None: free ones. ``kafka_settings``, ``valkey_settings``: settings of
+    the servers that go before the usual ones. ``progress`` is called with (steps done, steps in all, text)
+    while starting, from the calling thread.
 
     Raises StackError: Java missing or too old, no network for the first download, busy port, full disk, or
     a server that does not start.

@@ -221,7 +221,7 @@ class Definition:
                 key_lanes=_number(record, "key_lanes"),
                 scope="partition" if record.get("scope") == "partition" else "subscription",
             )
-        except ValueError as error:
+        except (ValueError, OverflowError) as error:
             raise IllegalState(
                 "The record of a subscription's definition is damaged.", state=str(error)
             ) from error

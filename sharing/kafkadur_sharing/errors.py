@@ -10,6 +10,8 @@ from __future__ import annotations
 
 import inspect
 
+from kafkadur_sharing.plain import plain
+
 __all__ = [
     "AlreadySettled",
     "ConnectionClosed",
@@ -78,7 +80,8 @@ def _text(message: str, *, state: str | None, owner: str | None, remedy: str | N
         parts.append(f"Owner: {owner}")
     if remedy:
         parts.append(f"Remedy: {remedy}")
-    return " ".join(part if part.endswith((".", "!", "?")) else f"{part}." for part in parts)
+    # A part may come from elsewhere (a member's name, a server's answer): it must not begin a line of a log.
+    return plain(" ".join(part if part.endswith((".", "!", "?")) else f"{part}." for part in parts))
 
 
 # --- names, subscriptions, attaching ------------------------------------------------------------------------

@@ -1,11 +1,11 @@
-"""The access control list of Kafka: with exactly it everything runs, and without any part of it something not.
+"""The access control list of Kafka: with it everything runs, and without any part of it something not.
 
 The broker allows nothing by itself, and clients log in with SCRAM over TLS.
 """
 
 from __future__ import annotations
 
-import time
+import asyncio
 import uuid
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -142,26 +142,18 @@ def retention(shop: Shop) -> None:
 
 
 def dead_letter(shop: Shop) -> None:
-    with (
-        shop.connect() as connection,
-        connection.subscribe(shop.topic, durable="dead", start="earliest") as subscription,
-    ):
-        delivery = subscription.receive(timeout=LIMIT_S)
-        assert delivery is not None
-        delivery.reject(reason="not wanted")
-        deadline = time.monotonic() + KAFKA_TIMEOUT.total_seconds()
-        while not written(shop):
-            assert time.monotonic() < deadline, "the dead letter was not written"
-            time.sleep(0.1)
+    """Rejecting returns when the letter is written."""
 
+    async def reject() -> None:
+        async with (
+            kafkadur.connect(**shop.given) as connection,
+            await connection.subscribe(shop.topic, durable="dead", start="earliest") as subscription,
+        ):
+            delivery = await subscription.receive(timeout=LIMIT_S)
+            assert delivery is not None
+            await asyncio.wait_for(delivery.reject(reason="not wanted"), KAFKA_TIMEOUT.total_seconds())
 
-def written(shop: Shop) -> bool:
-    """Whether there is a dead letter, as an administrator of Kafka sees it."""
-    topics = Topics(shop.of_operators)
-    try:
-        return topics.offsets(f"{shop.topic}.dead", 1, "latest")[0] > 0
-    except kafkadur.KafkadurError:
-        return False
+    asyncio.run(reject())
 
 
 def redrive(shop: Shop) -> None:
@@ -244,7 +236,7 @@ NEEDED: list[tuple[str, str, str, Callable[[Shop], None], Callable[[Shop], None]
     ("topic", "", "Read", published, receive),
     ("topic", "", "DescribeConfigs", nothing, retention),
     ("topic", "kafkadur.journal.", "Create", published, receive),
-    ("topic", "kafkadur.journal.", "Read", received, receive),
+    ("topic", "kafkadur.journal.", "Read", published, receive),
     ("topic", "kafkadur.journal.", "Write", published, receive),
     ("topic", "kafkadur.journal.", "DescribeConfigs", published, receive),
     ("group", "kafkadur:", "Read", published, floors),
@@ -291,7 +283,7 @@ def test_without_any_one_something_does_not_work(
 ) -> None:
     rule = named(shop, resource, part, operation)
     rest = [other for other in shop.rules if other != rule]
-    if operation == "Create" or broken is receive and before is published:
+    if operation == "Create" or (broken is receive and before is published):
         shop.secured.allow(shop.principal, rest)
         before(shop)
     else:
@@ -299,7 +291,9 @@ def test_without_any_one_something_does_not_work(
         before(shop)
         shop.secured.forbid(shop.principal)
         shop.secured.allow(shop.principal, rest)
-    with pytest.raises((KafkaRefused, kafkadur.KafkadurError, confluent_kafka.KafkaException, AssertionError)):
+    with pytest.raises(
+        (kafkadur.KafkadurError, confluent_kafka.KafkaException, AssertionError, TimeoutError)
+    ):
         broken(shop)
     shop.secured.allow(shop.principal, [rule])
     broken(shop)
@@ -323,7 +317,7 @@ def test_what_was_not_allowed_is_refused_in_words(shop: Shop, other: str) -> Non
         shop.secured.make_topic(f"{shop.topic}-2")
         with (
             kafkadur.sync.connect(**{**shop.given, **more}) as connection,
-            pytest.raises(KafkaRefused, match="Topic authorization failed") as caught,
+            pytest.raises(KafkaRefused, match=r"(?i)authorization failed") as caught,
         ):
             connection.subscribe(topic, durable="d")
     assert "kafkadur acl kafka" in str(caught.value)
@@ -332,7 +326,7 @@ def test_what_was_not_allowed_is_refused_in_words(shop: Shop, other: str) -> Non
 # -- the command
 
 
-def test_the_command_prints_what_the_tests_run_with(shop: Shop) -> None:
+def test_the_command_prints_what_the_tests_run_with() -> None:
     rules = kafka_rules([Role.CONSUMER], namespace="shop", topics=["orders"])
     arguments = ["--namespace", "shop", "--principal", "User:app", "--topic", "orders", "--kafka", "k:1"]
     printed = CliRunner().invoke(app, ["acl", "kafka", *arguments])
@@ -354,8 +348,12 @@ def test_the_command_adds_the_rules_itself(
     roles = [word for role in Role for word in ("--role", role.value)]
     run = CliRunner().invoke(
         app,
-        ["--kafka-config", str(file), "acl", "kafka", "--principal", shop.principal, "--topic", shop.topic]
-        + ["--transactional-id", f"tx-{shop.topic}", "--group", shop.group, *roles, "--apply"],
+        [
+            *("--kafka-config", str(file), "acl", "kafka", "--principal", shop.principal),
+            *("--topic", shop.topic, "--transactional-id", f"tx-{shop.topic}", "--group", shop.group),
+            *roles,
+            "--apply",
+        ],
     )
     assert run.exit_code == 0, run.stderr
     file.write_text(

@@ -207,7 +207,9 @@ def test_a_namespace_is_closed_to_the_others(server: Valkey, administrator: redi
 # -- the whole, with a user of one namespace
 
 
-def test_a_subscription_runs_in_its_namespace(kafkadur_stack: Stack, kafkadur_topic: Callable[..., str]) -> None:
+def test_a_subscription_runs_in_its_namespace(
+    kafkadur_stack: Stack, kafkadur_topic: Callable[..., str]
+) -> None:
     topic, namespace = kafkadur_topic(), f"n{uuid.uuid4().hex[:8]}"
     assert kafkadur_stack.valkey is not None
     with redis.Redis.from_url(kafkadur_stack.admin_redis, decode_responses=True) as administrator:
