@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import contextlib
 import ssl
-from collections.abc import Generator, Iterable, Mapping
+import time
+from collections.abc import Callable, Generator, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote, urlencode
 
+import pytest
 import trustme
 from confluent_kafka.admin import (
     AclBindingFilter,
@@ -168,33 +170,53 @@ class Secured:
         return f"User:{user}"
 
     def allow(self, principal: str, rules: Iterable[Rule]) -> None:
-        """Allow exactly these."""
+        """Allow these besides what is allowed already; returns when the broker knows."""
+        wanted = list(rules)
         apply_rules(
             {"bootstrap.servers": self.stack.brokers[0].internal_address},
-            rules,
+            wanted,
             principal=principal,
             timeout=LIMIT_S,
         )
+        names = {(rule.name, rule.operation.lower()) for rule in wanted}
+        self._wait(principal, lambda known: names <= known)
 
     def forbid(self, principal: str) -> None:
-        """Take back all that was allowed."""
-        everything = AclBindingFilter(
-            ResourceType.ANY,
-            None,
-            ResourcePatternType.ANY,
-            principal,
-            None,
-            AclOperation.ANY,
-            AclPermissionType.ANY,
-        )
+        """Take back all that was allowed; returns when the broker knows."""
         admin = self.admin
-        for done in admin.delete_acls([everything]).values():
+        for done in admin.delete_acls([_everything_of(principal)]).values():
             done.result(LIMIT_S)
+        self._wait(principal, lambda known: not known)
+
+    def _wait(self, principal: str, good: Callable[[set[tuple[str, str]]], bool]) -> None:
+        """Wait until the broker knows the name and operation of what is allowed."""
+        admin: Any = self.admin
+        deadline = time.monotonic() + LIMIT_S
+        while True:
+            found = admin.describe_acls(_everything_of(principal)).result(LIMIT_S)
+            known = {(acl.name, acl.operation.name.lower().replace("_", "")) for acl in found}
+            if good(known):
+                return
+            if time.monotonic() > deadline:
+                pytest.fail(f"the broker does not know what {principal} may do")
+            time.sleep(0.05)
 
     def make_topic(self, name: str) -> None:
         """Make a topic of one partition."""
         admin: Any = self.admin
         admin.create_topics([NewTopic(name, num_partitions=1)])[name].result(LIMIT_S)
+
+
+def _everything_of(principal: str) -> AclBindingFilter:
+    return AclBindingFilter(
+        ResourceType.ANY,
+        None,
+        ResourcePatternType.ANY,
+        principal,
+        None,
+        AclOperation.ANY,
+        AclPermissionType.ANY,
+    )
 
 
 def server_tls(certificates: Certificates, server: Path, *, mutual: bool = False) -> ssl.SSLContext:
