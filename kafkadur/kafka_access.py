@@ -193,7 +193,8 @@ def apply_rules(
     Raises `KafkaRefused`, and `StateLost` when Kafka does not answer within `timeout` seconds.
     """
     refusals = Refusals(kafka.get("error_cb"))
-    admin = AdminClient({**kafka, "error_cb": refusals}, logger=client_log)
+    config: dict[str, Any] = {**kafka, "error_cb": refusals}
+    admin = AdminClient(config, logger=client_log)
     bindings = [
         AclBinding(
             _RESOURCES[rule.resource],

@@ -60,8 +60,9 @@ class Topics:
         """`kafka` is confluent configuration; `timeout` in seconds. Raises `IllegalState` for a wrong one."""
         self._config = dict(kafka)
         self._refusals = Refusals(self._config.get("error_cb"))
+        config: dict[str, Any] = {**self._config, "error_cb": self._refusals}
         try:
-            self._admin = AdminClient({**self._config, "error_cb": self._refusals}, logger=client_log)
+            self._admin = AdminClient(config, logger=client_log)
         except KafkaException as error:
             raise IllegalState(
                 "The settings of Kafka are refused.",

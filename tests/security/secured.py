@@ -208,12 +208,13 @@ class Secured:
 
 
 def _everything_of(principal: str) -> AclBindingFilter:
+    anything: Any = None  # the stub says: a text
     return AclBindingFilter(
         ResourceType.ANY,
-        None,
+        anything,
         ResourcePatternType.ANY,
         principal,
-        None,
+        anything,
         AclOperation.ANY,
         AclPermissionType.ANY,
     )

@@ -6,6 +6,7 @@ The broker allows nothing by itself, and clients log in with SCRAM over TLS.
 from __future__ import annotations
 
 import asyncio
+import re
 import uuid
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -321,6 +322,36 @@ def test_what_was_not_allowed_is_refused_in_words(shop: Shop, other: str) -> Non
         ):
             connection.subscribe(topic, durable="d")
     assert "kafkadur acl kafka" in str(caught.value)
+
+
+def test_the_documented_table_is_the_list() -> None:
+    rules = [
+        (role, rule)
+        for role in Role
+        for rule in kafka_rules(
+            [role],
+            namespace="shop",
+            topics=["orders"],
+            transactional_ids=["orders-1"],
+            groups=["old-orders"],
+        )
+    ]
+    text = (Path(__file__).resolve().parents[2] / "docs" / "security.md").read_text()
+    table = [line for line in text.splitlines() if re.match(r"\| (producer|consumer|administrator)", line)]
+    told = {
+        (role, *(cell.strip() for cell in line.split("|")[2:5]))
+        for line in table
+        for role in line.split("|")[1].strip().split(", ")
+    }
+    assert told == {
+        (
+            role.value,
+            f"{rule.resource} `{rule.name}`{' (prefixed)' if rule.prefixed else ''}",
+            rule.operation,
+            rule.purpose,
+        )
+        for role, rule in rules
+    }
 
 
 # -- the command

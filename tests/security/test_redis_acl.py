@@ -214,7 +214,12 @@ def test_a_subscription_runs_in_its_namespace(
     assert kafkadur_stack.valkey is not None
     with redis.Redis.from_url(kafkadur_stack.admin_redis, decode_responses=True) as administrator:
         url = login(kafkadur_stack.valkey, administrator, redis_rules(namespace=namespace))
-        given = {"kafka": kafkadur_stack.kafka, "redis": url, "client_id": "c", "journal_partitions": 2}
+        given: dict[str, Any] = {
+            "kafka": kafkadur_stack.kafka,
+            "redis": url,
+            "client_id": "c",
+            "journal_partitions": 2,
+        }
         with (
             kafkadur.sync.connect(**given, namespace=namespace) as connection,
             connection.producer() as producer,

@@ -17,6 +17,7 @@ from urllib.parse import quote
 import pytest
 
 import kafkadur
+import kafkadur.sync
 from kafkadur.kafka_access import Role, kafka_rules
 from kafkadur.settings import settings, visible
 from kafkadur_coordinators.redis_server import shown
