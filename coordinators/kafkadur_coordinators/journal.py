@@ -59,7 +59,7 @@ class Journal:
         `replication` -1 takes the broker's default; `timeout` in seconds.
         """
         self._refusals = Refusals(kafka.get("error_cb"))
-        self._config = {**kafka, "error_cb": self._refusals}
+        self._config: dict[str, Any] = {**kafka, "error_cb": self._refusals}
         self.topic = journal_topic(namespace)
         # the client needs one; nothing is committed
         self._group = f"kafkadur:{namespace}:journal"

@@ -308,7 +308,7 @@ def test_the_table_names_every_rule(shop: Shop) -> None:
 def test_what_was_not_allowed_is_refused_in_words(shop: Shop, other: str) -> None:
     """Another topic, another namespace's journal, another namespace's groups."""
     shop.secured.allow(shop.principal, shop.rules)
-    more = {"namespace": f"other-{shop.namespace}"} if other != "topic" else {}
+    more: dict[str, Any] = {"namespace": f"other-{shop.namespace}"} if other != "topic" else {}
     if other == "group":
         topics = Topics(shop.given["kafka"], timeout=KAFKA_TIMEOUT.total_seconds())
         with pytest.raises(KafkaRefused, match="Group authorization failed") as caught:
@@ -406,6 +406,6 @@ def test_the_command_adds_the_rules_itself(
 @pytest.mark.parametrize("wrong", ["app", "User:", ":x", "User:a\nb"])
 def test_what_is_no_principal_is_refused(wrong: str) -> None:
     with pytest.raises(IllegalState, match="User:NAME"):
-        kafka_commands([], principal=wrong, bootstrap="k:1") or kafka_commands(
+        kafka_commands(
             kafka_rules([Role.PRODUCER], namespace="n", topics=["t"]), principal=wrong, bootstrap="k:1"
         )
