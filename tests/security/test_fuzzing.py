@@ -41,7 +41,7 @@ from kafkadur_sharing.plain import plain
 from kafkadur_sharing.selector import MAX_LENGTH, Selector
 
 #: Examples of each test in `make test`, and in `make test-all`.
-FEW, MANY = 200, 5_000
+FEW, MANY = 200, 2_000
 #: Seconds that one call may take, on a busy machine.
 SOON_S = 2.0
 
