@@ -39,6 +39,7 @@ from kafkadur.headers import (
 )
 from kafkadur.serialization import Encoding, Headers, Serializer
 from kafkadur_coordinators.client_log import client_log
+from kafkadur_coordinators.kafka_refusal import Refusals
 from kafkadur_sharing.errors import ConnectionClosed, DeliveryFailed, ForkedConnection, IllegalState
 
 _log = logging.getLogger(__name__)
@@ -159,6 +160,7 @@ class Producer(Generic[V_contra, K_contra]):
         self._encoding = None if encoding.is_raw else encoding
         settings = _settings(config, connection_id)
         self._on_delivery = settings.pop("on_delivery", None) or settings.pop("dr_cb", None)
+        self._refusals = settings["error_cb"] = Refusals(settings.get("error_cb"))
         try:
             self._kafka = confluent_kafka.Producer(settings)
         except confluent_kafka.KafkaException as error:
@@ -530,13 +532,16 @@ class Producer(Generic[V_contra, K_contra]):
             parts.append(f"{failed} published messages were not delivered to Kafka ({listed}).")
         if pending:
             parts.append(f"{pending} published messages had no answer of Kafka when the time was up.")
+        refusal = self._refusals.error("Kafka")
+        remedy = "check the brokers and the topics" if refusal is None else refusal.remedy
         raise DeliveryFailed(
             " ".join(parts),
             failed=failed,
             pending=pending,
             reasons=reasons,
+            state=None if refusal is None else refusal.state,
             owner="Kafka",
-            remedy="check the brokers and the topics, then publish what is missing again",
+            remedy=f"{remedy}, then publish what is missing again",
         )
 
 

@@ -28,6 +28,7 @@ from kafkadur_sharing.errors import (
     ConnectionClosed,
     CoordinatorUnavailable,
     KafkadurError,
+    KafkaRefused,
     StateLost,
     SubscriptionActive,
 )
@@ -352,7 +353,7 @@ class Pump:
         except SubscriptionActive as error:
             member.fail(error)
         except KafkadurError as error:
-            if isinstance(error, StateLost):
+            if isinstance(error, (StateLost, KafkaRefused)):
                 self._trouble(served, error)
             else:
                 member.fail(error)

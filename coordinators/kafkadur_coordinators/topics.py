@@ -24,8 +24,11 @@ from confluent_kafka import (
 from confluent_kafka.admin import AdminClient, ConfigResource, OffsetSpec, ResourceType
 
 from kafkadur_coordinators.client_log import client_log
-from kafkadur_sharing.errors import IllegalState, InvalidDestination, StateLost
+from kafkadur_coordinators.kafka_refusal import Refusals, refused
+from kafkadur_sharing.errors import IllegalState, InvalidDestination, KafkadurError, StateLost
 
+#: Who refuses, in errors.
+_NAME = "Kafka"
 #: Errors that pass when a leader is elected; librdkafka calls only some of them retriable.
 _ELECTING = (
     KafkaError.NOT_LEADER_FOR_PARTITION,
@@ -59,9 +62,19 @@ class Topics:
     """Questions to Kafka about topics. Methods raise `StateLost` when Kafka does not answer in time."""
 
     def __init__(self, kafka: Mapping[str, Any], *, timeout: float = 15.0) -> None:
-        """`kafka` is confluent configuration; `timeout` in seconds."""
+        """`kafka` is confluent configuration; `timeout` in seconds. Raises `IllegalState` for a wrong one."""
         self._config = {**_ASKING, **kafka}
-        self._admin = AdminClient(self._config, logger=client_log)
+        self._refusals = Refusals(self._config.get("error_cb"))
+        config: dict[str, Any] = {**self._config, "error_cb": self._refusals}
+        try:
+            self._admin = AdminClient(config, logger=client_log)
+        except KafkaException as error:
+            raise IllegalState(
+                "The settings of Kafka are refused.",
+                state=error.args[0].str(),
+                owner="librdkafka",
+                remedy="correct the setting it names",
+            ) from error
         self._timeout = timeout
 
     def describe(self, topic: str) -> TopicInfo:
@@ -79,11 +92,11 @@ class Topics:
                         owner=f"topic {topic}",
                         remedy="create the topic first, or correct its name",
                     ) from error
-                if time.monotonic() > deadline:
-                    raise _no_answer(error.args[0].str()) from error
+                if time.monotonic() > deadline or refused(error.args[0], "") is not None:
+                    raise self._failed(error.args[0]) from error
                 continue
             except TimeoutError as error:
-                raise _no_answer("time-out") from error
+                raise self._failed() from error
             partitions = description.partitions
             if partitions and all(p.leader is not None for p in partitions):
                 return TopicInfo(name=topic, id=str(description.topic_id), partitions=len(partitions))
@@ -98,9 +111,9 @@ class Topics:
             futures = self._admin.describe_configs([resource], request_timeout=self._timeout)
             found = futures[resource].result(self._timeout)
         except KafkaException as error:
-            raise _no_answer(error.args[0].str()) from error
+            raise self._failed(error.args[0]) from error
         except TimeoutError as error:
-            raise _no_answer("time-out") from error
+            raise self._failed() from error
         if "delete" not in str(found["cleanup.policy"].value):
             return None
         kept = int(found["retention.ms"].value or -1)
@@ -131,10 +144,10 @@ class Topics:
                 # a leader is being elected: the answer comes when there is one
                 passes = error.args[0].retriable() or error.args[0].code() in _ELECTING
                 if not passes or time.monotonic() > deadline:
-                    raise _no_answer(error.args[0].str()) from error
+                    raise self._failed(error.args[0]) from error
                 time.sleep(0.02)  # polls for a condition, with a deadline
             except TimeoutError as error:
-                raise _no_answer("time-out") from error
+                raise self._failed() from error
 
     def offsets_at(self, topic: str, partitions: int, timestamp: int) -> dict[int, int]:
         """First offset of each partition at or after a time (ms since the epoch); else its end."""
@@ -146,9 +159,9 @@ class Topics:
             futures = self._admin.list_offsets(request, request_timeout=self._timeout)
             found = {tp.partition: future.result(self._timeout).offset for tp, future in futures.items()}
         except KafkaException as error:
-            raise _no_answer(error.args[0].str()) from error
+            raise self._failed(error.args[0]) from error
         except TimeoutError as error:
-            raise _no_answer("time-out") from error
+            raise self._failed() from error
         ends = self.offsets(topic, partitions, "latest")
         return {partition: offset if offset >= 0 else ends[partition] for partition, offset in found.items()}
 
@@ -160,9 +173,9 @@ class Topics:
             future = self._admin.list_consumer_group_offsets([request], request_timeout=self._timeout)[group]
             found = future.result(self._timeout).topic_partitions or []
         except KafkaException as error:
-            raise _no_answer(error.args[0].str()) from error
+            raise self._failed(error.args[0]) from error
         except TimeoutError as error:
-            raise _no_answer("time-out") from error
+            raise self._failed() from error
         return {tp.partition: tp.offset for tp in found if tp.offset >= 0 and tp.metadata == metadata}
 
     def committed(self, group: str, topic: str, partitions: int) -> dict[int, int]:
@@ -173,9 +186,9 @@ class Topics:
             future = self._admin.list_consumer_group_offsets([request], request_timeout=self._timeout)[group]
             found = future.result(self._timeout).topic_partitions or []
         except KafkaException as error:
-            raise _no_answer(error.args[0].str()) from error
+            raise self._failed(error.args[0]) from error
         except TimeoutError as error:
-            raise _no_answer("time-out") from error
+            raise self._failed() from error
         return {tp.partition: tp.offset for tp in found if tp.offset >= 0}
 
     def commit(self, group: str, topic: str, offsets: Mapping[int, int], *, metadata: str = "") -> None:
@@ -186,12 +199,19 @@ class Topics:
             future = self._admin.alter_consumer_group_offsets([request], request_timeout=self._timeout)[group]
             found = future.result(self._timeout).topic_partitions or []
         except KafkaException as error:
-            raise _group_in_use(group, error.args[0]) from error
+            raise refused(error.args[0], _NAME) or _group_in_use(group, error.args[0]) from error
         except TimeoutError as error:
-            raise _no_answer("time-out") from error
+            raise self._failed() from error
         for place in found:
             if place.error is not None:
-                raise _group_in_use(group, place.error)
+                raise refused(place.error, _NAME) or _group_in_use(group, place.error)
+
+    def _failed(self, error: KafkaError | None = None) -> KafkadurError:
+        """The error for one of Kafka's, None: there was no answer in time."""
+        if error is not None and (refusal := refused(error, _NAME)) is not None:
+            return refusal
+        self._admin.poll(0)  # it tells of refusals only then
+        return self._refusals.error(_NAME) or _no_answer("time-out" if error is None else error.str())
 
 
 def _group_in_use(group: str, error: KafkaError) -> IllegalState:
@@ -208,7 +228,8 @@ def _no_answer(state: str) -> StateLost:
         "Kafka does not answer.",
         state=state,
         owner="Kafka",
-        remedy="check that Kafka runs and can be reached; nothing is lost",
+        remedy="check that Kafka runs and can be reached, and that security.protocol is what its listener "
+        "speaks; nothing is lost",
     )
 
 

@@ -1,6 +1,7 @@
 """Checkpoints as records: what they say is read as it was written, damage leaves less, several say more."""
 
 import zlib
+from typing import cast
 
 import hypothesis.strategies as st
 import msgpack
@@ -57,7 +58,7 @@ def test_a_damaged_head_says_nothing(place: Place, at: int, flip: int) -> None:
     ],
 )
 def test_a_body_that_makes_no_sense_leaves_the_floor(body: object) -> None:
-    packed = msgpack.packb(body)
+    packed = cast("bytes", msgpack.packb(body))
     value = encode(Place(next=4))[:HEAD] + zlib.crc32(packed).to_bytes(4, "big") + packed
     assert decode(KEY, value) == Checkpoint(ORIGIN, 5, Place(next=4), KEY, 0, 9)
 

@@ -8,6 +8,7 @@ import pytest
 import redis
 
 from kafkadur.pytest_plugin import TopicFactory
+from kafkadur.stack import as_administrator
 from kafkadur_coordinators import checkpoints, recoveries
 from kafkadur_coordinators.interface import PartitionReport, Settled
 from kafkadur_coordinators.lifecycle import Membership
@@ -46,7 +47,7 @@ def restart(party: Party) -> None:
 
 def kept_by_a_replica(party: Party) -> Callable[[], None]:
     """Remember all keys as they are now; the result brings them back."""
-    client: Any = redis.Redis.from_url(party.url)
+    client: Any = redis.Redis.from_url(as_administrator(party.url))
     root = party.lifecycle.address(party.key()).root
     copied = {key: client.dump(key) for key in client.scan_iter(match=f"{root}*", count=1000)}
 

@@ -61,7 +61,7 @@ def settled(place: Place) -> Iterator[Counts]:
 
 def lose_state(place: Place, subscription: kafkadur.Subscription | kafkadur.sync.Subscription) -> None:
     """Have Redis lose all that it knows of one subscription."""
-    with redis.Redis.from_url(place.stack.redis) as client:
+    with redis.Redis.from_url(place.stack.admin_redis) as client:
         lost = list(client.scan_iter(match=f"{subscription.definition.address.root}*", count=1_000))
         assert lost
         client.delete(*lost)
