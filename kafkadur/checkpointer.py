@@ -183,6 +183,7 @@ class Checkpointer:
             entry = self._entries.get(id(member))
             if entry is not None:
                 entry.gone = True
+            self._next = 0.0
 
     def above(
         self, member: Settling, level: AckLevel, chunk: Chunk, confirmation: Confirmation

@@ -52,6 +52,7 @@ from kafkadur_coordinators.interface import (
     MAX_PARTITIONS,
     Attached,
     Claim,
+    Claimed,
     Exchange,
     ExchangeReply,
     Grant,
@@ -442,31 +443,36 @@ class Member:
                     found.setdefault(chunk.lease.partition, []).append((chunk, claim(chunk)))
         return found
 
-    def reclaimed(self, granted: Iterable[tuple[Chunk, int, Sequence[int]]]) -> None:
-        """Claims were answered: of each chunk the token of its new lease (0: none), and what that holds."""
+    def reclaimed(self, answers: Iterable[tuple[Chunk, Claimed]]) -> None:
+        """Claims were answered."""
         gone: list[_Waiting] = []
+        done: list[_Waiting] = []
         buried: list[Confirmation] = []
         with self.lock:
-            for chunk, token, held in granted:
-                lost = self._take_over(chunk, token, held)
-                if lost:
-                    gone += [item for item in self._confirm if item.chunk is chunk]
+            for chunk, claimed in answers:
+                lost = self._take_over(chunk, claimed)
+                if lost or not claimed.token:
+                    waiting = [item for item in self._confirm if item.chunk is chunk]
                     self._confirm = [item for item in self._confirm if item.chunk is not chunk]
+                    (gone if lost else done).extend(waiting)
                     buried += [
                         self._burials.pop(place)
                         for place in list(self._burials)
                         if place[0] == id(chunk) and chunk.verdicts[place[1]] == LOST
                     ]
                 self._kept = [other for other in self._kept if other is not chunk]
+            self.fenced_acks -= sum(item.acks for item in gone)  # who waits is told by itself
             self._recount()
             self._force = True
+        for item in done:
+            item.confirmation.resolve(None)
         for confirmation in [*buried, *(item.confirmation for item in gone)]:
             confirmation.resolve(self._fenced("its lease was not granted again"))
         self.on_ready()
 
-    def _take_over(self, chunk: Chunk, token: int, held: Sequence[int]) -> bool:
+    def _take_over(self, chunk: Chunk, claimed: Claimed) -> bool:
         """One claim was answered; returns whether something of it is lost."""
-        old = chunk.lease
+        old, token, held = chunk.lease, claimed.token, claimed.held
         lease = Lease(
             token=token,
             incarnation=self.incarnation,
@@ -480,19 +486,21 @@ class Member:
             seen=old.seen,
             stretch=held,
         )
-        hands, acks = take_over(chunk, lease)
+        before = chunk.verdicts.count(LOST)
+        hands, acks = take_over(chunk, lease, claimed)
         self._lost_hands += hands
         self.fenced_acks += acks
+        lost = chunk.verdicts.count(LOST) > before
         if token == 0:
             lease.lost = True
-            return True
+            return lost
         self._leases[token] = lease
         self._have = max(self._have, token)
         self._active.append(chunk)
         lease.group.turn.hand_out(chunk.verdicts.count(HANDED))
         if self.holding is not None:
             self.holding.hand_out(chunk, chunk.low, chunk.handed)
-        return hands + acks > 0 or chunk.verdicts.count(LOST) > 0
+        return lost
 
     def fail(self, error: KafkadurError) -> None:
         """The member cannot go on; the application is told at its next call."""
@@ -2255,6 +2263,14 @@ class Member:
                 if chunk.lease is lease and chunk.handed < len(chunk.messages):
                     return chunk.offset(chunk.handed)
         return lease.fill
+
+    def abandon(self) -> None:
+        """Nothing is confirmed any more: tell who still waits."""
+        with self.lock:
+            waiting = [*self._carried.confirm, *self._confirm]
+            self._confirm = []
+        for item in waiting:
+            item.confirmation.resolve(self._fenced("it was closed before it was confirmed"))
 
     def unconfirmed_acks(self) -> int:
         """Acknowledgements without waiting that were refused, or never answered."""

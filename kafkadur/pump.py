@@ -209,7 +209,7 @@ class Pump:
             self._end(served)
             self._presence.forget(served.membership.subscription.address.channel(served.session.member))
         unconfirmed = member.unconfirmed_acks()
-        member.lose("it was closed")  # whoever still waits is told
+        member.abandon()
         return unconfirmed
 
     def _end(self, served: Served) -> None:
@@ -300,9 +300,9 @@ class Pump:
         while claims := member.claims():
             granted = served.session.reclaim({p: [one for _, one in some] for p, some in claims.items()})
             member.reclaimed(
-                (chunk, token, held)
+                (chunk, claimed)
                 for partition, some in claims.items()
-                for (chunk, _), (token, held) in zip(some, granted[partition], strict=True)
+                for (chunk, _), claimed in zip(some, granted[partition], strict=True)
             )
 
     def _truncate(self, served: Served) -> None:

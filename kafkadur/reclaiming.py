@@ -24,7 +24,7 @@ from kafkadur.delivery import (
     Chunk,
     Lease,
 )
-from kafkadur_coordinators.interface import Claim, Exchange
+from kafkadur_coordinators.interface import Claim, Claimed, Exchange
 
 #: Verdicts of records that are claimed.
 _KEPT = (HANDED, ACKED, REJECTED, DEAD)
@@ -84,16 +84,18 @@ def claim(chunk: Chunk) -> Claim:
     return Claim(lease.incarnation, lease.token, 2 * lease.attempts + int(bool(redelivered)), pairs)
 
 
-def take_over(chunk: Chunk, lease: Lease) -> tuple[int, int]:
+def take_over(chunk: Chunk, lease: Lease, claimed: Claimed) -> tuple[int, int]:
     """Make what was granted of a claim the new lease's; returns how many deliveries, and acks, are lost.
 
-    What the chunk holds beyond it is lost.
+    What was acknowledged and is settled had arrived; what else the chunk holds beyond the lease is lost.
     """
-    held = {offset for start, end in lease.spans for offset in range(start, end)}
+    held, settled = set(_offsets(claimed.held, 0, b"")), set(_offsets(claimed.settled, 0, b""))
     hands = acks = 0
     for index in range(chunk.low, chunk.handed):
-        verdict = chunk.verdicts[index]
-        if verdict in _KEPT and chunk.offset(index) not in held:
+        verdict, offset = chunk.verdicts[index], chunk.offset(index)
+        if verdict in {ACKED, DEAD} and offset in settled:
+            chunk.verdicts[index] = SENT
+        elif verdict in _KEPT and offset not in held:
             hands += verdict == HANDED
             acks += verdict == ACKED
             chunk.verdicts[index] = LOST

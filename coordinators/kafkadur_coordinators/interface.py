@@ -92,6 +92,17 @@ class Claim(NamedTuple):
     held: Sequence[int]
 
 
+class Claimed(NamedTuple):
+    """What became of a claim."""
+
+    #: of its new lease; 0: there is none
+    token: int
+    #: what that holds: start, end, start, end, ...
+    held: Sequence[int]
+    #: what of the claim is settled already: start, end, start, end, ...
+    settled: Sequence[int]
+
+
 class Exchange(NamedTuple):
     """One exchange of a member, from its side. A repeat of it is the same value again."""
 

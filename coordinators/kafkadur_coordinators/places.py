@@ -113,6 +113,8 @@ def unite(one: Place, other: Place) -> Place:
     """
     if one.next < other.next:
         one, other = other, one
+    if not other.waiting and other.next <= one.floor:  # all that the other knows of, as of a mirrored floor
+        return one._replace(seen=max(one.seen, other.seen))
     waiting: list[Waiting] = []
     at = 0
     behind = Waiting(other.next, one.next)

@@ -33,6 +33,8 @@ from kafkadur_sharing.errors import KafkadurError
 from kafkadur_sharing.keys import SubscriptionKey
 
 _log = logging.getLogger("kafkadur.recovery")
+#: So many subscriptions are few: Kafka is asked for the mirrored floors of each, one after the other.
+_FEW = 16
 _NOTHING_SEEN: Mapping[SubscriptionKey, int] = {}
 
 
@@ -75,6 +77,8 @@ class _Lost:
     incarnation: int
     #: incarnation that the caller has seen
     seen: int
+    #: one of few that are rebuilt: then the mirrored floors are asked for, too, which may be newer
+    alone: bool
     cuts: Cuts = ()
     found: InForce | None = None
     cause: Cause = Cause.LOST
@@ -209,6 +213,7 @@ class Rebuilder:
                         lanes=reply[6],
                         incarnation=reply[2],
                         seen=seen.get(key, 0),
+                        alone=len(keys) <= _FEW,
                     )
                 )
             elif reply[0] == "VERSION":
@@ -286,7 +291,7 @@ class Rebuilder:
     def _places_of_journal(
         self, item: _Lost, known: Mapping[int, Place], topic: TopicInfo | None
     ) -> dict[int, Place]:
-        """Where the lanes stood at least: by checkpoints, else by mirrored floors, else at the beginning.
+        """Where the lanes stood at least: by checkpoints, mirrored floors, and the beginning.
 
         `topic` is None if it is another one by now.
         """
@@ -297,13 +302,11 @@ class Rebuilder:
                 starts |= {p: min(starts.get(p, 0), end) for p, end in lost.items()}
         partitions = max(topic.partitions if topic else 0, len(starts))
         missing = any(lane not in known for lane in range(partitions * lanes))
-        if topic is not None and item.found is not None and missing:
+        if topic is not None and item.found is not None and (missing or item.alone):
             metadata = floor_metadata(item.found.id, item.found.change.epoch, topic.id)
             starts |= self._topics.floors(item.key.group, topic.name, topic.partitions, metadata)
-        return {
-            lane: known.get(lane) or Place(next=starts.get(lane // lanes, 0))
-            for lane in range(partitions * lanes)
-        }
+        floors = {lane: Place(next=starts.get(lane // lanes, 0)) for lane in range(partitions * lanes)}
+        return {lane: unite(known.get(lane, floor), floor) for lane, floor in floors.items()}
 
     @staticmethod
     def _mark_seen(item: _Lost, ends: Mapping[int, int]) -> None:

@@ -30,6 +30,7 @@ from kafkadur_coordinators.interface import (
     UNRANKED,
     Attached,
     Claim,
+    Claimed,
     Exchange,
     ExchangeReply,
     Grant,
@@ -592,11 +593,10 @@ class MemberSession:
             expiry_ms=reply[17] if reply[17] >= 0 else None,
         )
 
-    def reclaim(self, claims: Mapping[int, Sequence[Claim]]) -> dict[int, list[tuple[int, Sequence[int]]]]:
+    def reclaim(self, claims: Mapping[int, Sequence[Claim]]) -> dict[int, list[Claimed]]:
         """Claim what is still in hands of an earlier incarnation, by partition (at most 16).
 
-        For each claim: the token of its new lease, 0 if there is none, and the pairs start, end, ... that it
-        holds. Raises `Refusal` (FENCED, INVALID, and the common codes).
+        Raises `Refusal` (FENCED, INVALID, and the common codes).
         """
         keys = list(self._fixed)
         for partition in claims:
@@ -604,7 +604,7 @@ class MemberSession:
         request = [*self._common(), self.attachment, [[p, list(some)] for p, some in claims.items()]]
         reply = self._coordinator.call("reclaim", keys, request)
         found = zip(claims, reply[4], strict=True)
-        return {partition: [(token, held) for token, held in granted] for partition, granted in found}
+        return {partition: [Claimed(*one) for one in granted] for partition, granted in found}
 
     def truncate(self, cuts: Mapping[int, int], *, incarnation: int) -> dict[int, int]:
         """Forget what lies at or beyond these offsets of partitions (at most 16): Kafka lost it.

@@ -426,6 +426,8 @@ class Life(RuleBasedStateMachine):
             assert (state.standing is Standing.STANDBY) == (not each or place.keeper != member.id)
             view = self.world.partition(state.partition)
             waiting = [run.due for run in view.exceptions if run.token == 0]
+            if self.model.policy.strict and not self.model.keyed:
+                waiting = waiting[:1]  # the others come after it
             if waiting:
                 assert 0 <= state.due_ms <= max(min(waiting) - self.script_now, 0), "its due time is missed"
             elif self.model.keyed and state.partition in kept - passing and said.span > 0:

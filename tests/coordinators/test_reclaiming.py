@@ -34,8 +34,8 @@ def claim(
     member: Member, token: int, *held: int, incarnation: int = 1, marks: int = 0, partition: int = 0
 ) -> tuple[int, list[int]]:
     """One claim: the new token, and what it holds."""
-    ((new, pairs),) = member.session.reclaim({partition: [Claim(incarnation, token, marks, held)]})[partition]
-    return new, list(pairs)
+    (found,) = member.session.reclaim({partition: [Claim(incarnation, token, marks, held)]})[partition]
+    return found.token, list(found.held)
 
 
 def waiting(world: World, partition: int = 0) -> list[tuple[int, int, int, int]]:
@@ -99,6 +99,8 @@ def test_what_is_settled_is_not_claimed(make: Make) -> None:
     assert held == [0, 1, 3, 4]
     assert claim(member, 1, 1, 3) == (0, [])
     assert token in world.leases()
+    (found,) = member.session.reclaim({0: [Claim(1, 1, 0, (0, 6))]})[0]
+    assert list(found.settled) == [1, 3], "who asked is told that its acknowledgement had arrived"
 
 
 def test_the_higher_token_has_it_whoever_comes_first(make: Make) -> None:

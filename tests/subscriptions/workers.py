@@ -24,8 +24,13 @@ ROOT = Path(__file__).parents[2]
 class Worker:
     """A worker process, attached when this object is made."""
 
-    def __init__(self, settings: Mapping[str, Any], topic: str, options: Mapping[str, Any]) -> None:
-        """Start it; `options` go to `subscribe`, but `session_timeout` (seconds)."""
+    def __init__(
+        self, settings: Mapping[str, Any], topic: str, options: Mapping[str, Any], *, tree: Path = ROOT
+    ) -> None:
+        """Start it; `options` go to `subscribe`, but `session_timeout` (seconds).
+
+        `tree`: whose code it runs.
+        """
         chosen = dict(options)
         connection = dict(settings) | {"session_timeout": chosen.pop("session_timeout", 10.0)}
         self._process = subprocess.Popen(
@@ -34,7 +39,8 @@ class Worker:
             stdout=subprocess.PIPE,
             text=True,
             bufsize=1,
-            cwd=ROOT,
+            cwd=tree,
+            env=os.environ | ({} if tree == ROOT else {"PYTHONPATH": _path_of(tree)}),
         )
         self._say({"connect": connection, "topic": topic, "subscribe": chosen})
         assert self.answer() == "attached"
@@ -105,6 +111,10 @@ class Worker:
         line = self._process.stdout.readline()
         assert line, f"the worker ended: {self._process.poll()}"
         return json.loads(line)
+
+
+def _path_of(tree: Path) -> str:
+    return os.pathsep.join(str(tree / room) for room in ("", "coordinators", "sharing", "spark"))
 
 
 def _tell(what: object) -> None:

@@ -5,7 +5,8 @@
 -- KEYS     see include/context.lua; three keys for each partition in ARGV[1][7], at most 16
 -- ARGV[1]  6 number of the attachment (attach-6)
 --          7 partitions { partition, claims }, each claim { incarnation, token, marks, { start, end, start, end, ... } }
--- Reply    head, 5 for each partition: for each claim { token (0: nothing of it), { start, end, ... } }
+-- Reply    head, 5 for each partition: for each claim { token (0: nothing of it), { start, end, ... } that it holds,
+--          { start, end, ... } that is settled already: an acknowledgement had arrived }
 -- Codes    OK; FENCED: the member is not attached (any more); INVALID; MISSING; and those of context.lua
 -- Cost     the claimed runs, and for each claim all leases, of which there are few: only claimed ones
 --- @include "context"
@@ -80,6 +81,28 @@ local function takes_lane(ctx, me, pt, claim, others)
   return true
 end
 
+--- What of these ranges is settled: everything that is not undecided is an exception here, or settled.
+local function settled_of(pt, pairs_)
+  local out = {}
+  for i = 1, #pairs_, 2 do
+    local from, to = pairs_[i], math.min(pairs_[i + 1], pt.next)
+    for j = run_search(pt, from), run_count(pt) do
+      local s, e = run_at(pt, j)
+      if s >= to then
+        break
+      end
+      if s > from then
+        out[#out + 1], out[#out + 2] = from, s
+      end
+      from = math.max(from, e)
+    end
+    if from < to then
+      out[#out + 1], out[#out + 2] = from, to
+    end
+  end
+  return out
+end
+
 --- Claims one lease; returns its new token and what it holds.
 local function reclaim(ctx, me, pt, claim, others)
   if #me.tokens >= MAX_LEASES or not takes_lane(ctx, me, pt, claim, others) then
@@ -150,7 +173,7 @@ for i, pt in ipairs(touched) do
     if ctx.now < ctx.grace and claim[1] >= unclaimed then -- else somebody may have been granted them
       token, held = reclaim(ctx, me, pt, claim, others)
     end
-    granted[i][j] = { token, held }
+    granted[i][j] = { token, held, settled_of(pt, claim[4]) }
     if token > 0 then
       all[#all + 1] = { token, claim[1], claim[2] }
     end
