@@ -316,7 +316,7 @@ class Pump:
             member.note_truncated(lost)
             member.lose("Kafka lost the end of a partition")
             self._attach_again(served)
-        except (CoordinatorUnavailable, StateLost) as error:
+        except (CoordinatorUnavailable, KafkaRefused, StateLost) as error:
             self._trouble(served, error)
         except Refusal as refusal:
             self._refused(served, refusal)

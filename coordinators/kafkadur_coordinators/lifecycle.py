@@ -56,6 +56,7 @@ from kafkadur_sharing.errors import (
     CoordinatorRefused,
     IllegalState,
     KafkadurError,
+    KafkaRefused,
     SubscriptionActive,
     TopicChanged,
 )
@@ -379,7 +380,7 @@ class Lifecycle:
             back = {p: offset for p, offset in first.items() if mirrored.get(p, 0) > offset}
             if back:
                 # a refusal does not matter much: readers mirror what is right within a second
-                with contextlib.suppress(IllegalState):
+                with contextlib.suppress(IllegalState, KafkaRefused):
                     self._topics.commit(was.key.group, topic.name, back, metadata=was.floor_metadata)
             shard = self._journal.shard(was.key.tag)
             named = self._journal.append_incarnations(uuid.uuid4().hex, {shard: [was.key.tag]}, first)
