@@ -349,11 +349,16 @@ class Checkpointer:
     def _records(
         self, journal: Journal, entry: _Entry, inspections: Iterable[Inspection]
     ) -> Iterable[Record]:
-        """A record a lane. Each incarnation is a writer of its own: what it finds may be less than before."""
+        """A record a lane. Each incarnation is a writer of its own: what it finds may be less than before.
+
+        The epoch is that of the state that was read: another server may answer than the member's, or the
+        subscription was moved while the member was away.
+        """
         shard = journal.shard(entry.subscription.key.tag)
         for one in inspections:
+            origin = entry.origin._replace(epoch=one.epoch)
             for view in one.partitions:
-                key = checkpoints.key_of(entry.origin, view.partition, self._writer, one.incarnation)
+                key = checkpoints.key_of(origin, view.partition, self._writer, one.incarnation)
                 yield shard, key, checkpoints.encode(place_of(view))
 
     @staticmethod

@@ -20,6 +20,7 @@ from confluent_kafka import KafkaError, KafkaException, Message, Producer
 from confluent_kafka.admin import AdminClient, ConfigResource, NewTopic, ResourceType
 
 from kafkadur_coordinators.client_log import client_log
+from kafkadur_coordinators.lost_brokers import SILENT_S, answers
 
 _log = logging.getLogger("kafkadur.dead_letters")
 
@@ -36,6 +37,8 @@ HEADERS = (SUBSCRIPTION, CAUSE, REASON, ATTEMPTS, ORIGIN, TIMESTAMP)
 LONGEST_REASON = 1_000
 #: Seconds until a dead letter that could not be written is tried again.
 _RETRY = 1.0
+#: Seconds after which a producer that answers, but does not write, is given up.
+_STUCK = 30.0
 _WAIT = 0.05
 #: Largest message that the client lets pass, bytes: the topic decides; and room for a letter's headers.
 _LARGEST, _HEADERS_BYTES = 1_000_000_000, 65_536
@@ -103,6 +106,10 @@ class DeadLetters:
         self._known: set[str] = set()
         self._open = 0
         self._trouble = ""
+        #: when a letter was last heard of, or none was under way; topic of the last one sent
+        self._heard_at = 0.0
+        self._asked_at = 0.0
+        self._last = ""
         self._lock = threading.Lock()
         self._idle = threading.Condition(self._lock)
         self._closing = False
@@ -130,17 +137,44 @@ class DeadLetters:
             self._thread.join()
 
     def _main(self) -> None:
-        producer = Producer(self._config, logger=client_log)
+        producer = self._make()
+        self._heard_at = self._monotonic()
         while not self._closing:
             letter = self._next()
             if letter is not None:
                 self._send(producer, letter)
             producer.poll(0)
+            producer = self._look_after(producer)
             due = [item for at, item in self._retry if at <= self._monotonic()]
             self._retry = [(at, item) for at, item in self._retry if at > self._monotonic()]
             for item in due:
                 self._send(producer, item)
         producer.flush(_RETRY)
+
+    def _make(self) -> Producer:
+        return Producer(self._config, logger=client_log)
+
+    def _look_after(self, producer: Producer) -> Producer:
+        """Make the producer anew if it has lost Kafka for good and another one finds it.
+
+        So, too, if it finds Kafka and yet has not told of any letter for long. What it had is tried again: a
+        letter may then be there twice.
+        """
+        now = self._monotonic()
+        if not len(producer):
+            self._heard_at = now
+        if now - max(self._heard_at, self._asked_at) < SILENT_S:
+            return producer
+        new = None
+        if now - self._heard_at > _STUCK or not answers(producer, self._last):
+            new = self._make()
+        self._asked_at = self._monotonic()
+        if new is None or not answers(new, self._last):
+            return producer
+        _log.warning("Kafka's client for dead letters does not find Kafka any more; it was made anew")
+        producer.purge()
+        producer.flush(_RETRY)
+        return new
 
     def _next(self) -> Letter | None:
         try:
@@ -150,6 +184,7 @@ class DeadLetters:
 
     def _send(self, producer: Producer, letter: Letter) -> None:
         def delivered(error: KafkaError | None, _: Message) -> None:
+            self._heard_at = self._monotonic()
             if error is not None:
                 self._known.discard(letter.topic)
                 self._again(letter, error.str())
@@ -163,6 +198,7 @@ class DeadLetters:
         try:
             self._ensure(letter)
             headers: Any = headers_of(letter)
+            self._last = letter.topic
             producer.produce(
                 letter.topic,
                 value=letter.message.value(),

@@ -40,6 +40,7 @@ from kafkadur.headers import (
 from kafkadur.serialization import Encoding, Headers, Serializer
 from kafkadur_coordinators.client_log import client_log
 from kafkadur_coordinators.kafka_refusal import Refusals
+from kafkadur_coordinators.lost_brokers import SILENT_S, answers
 from kafkadur_sharing.errors import ConnectionClosed, DeliveryFailed, ForkedConnection, IllegalState
 
 _log = logging.getLogger(__name__)
@@ -54,6 +55,9 @@ DEFAULTS: Final[Mapping[str, object]] = {
     "compression.type": "none",
 }
 
+#: Seconds without any report while messages wait after which it is looked whether Kafka's client has lost
+#: Kafka; and seconds it has to find it after another one has.
+_LOST_SECONDS: Final = 10.0
 #: Seconds a wait inside librdkafka lasts at most: so long a signal, or the end of the producer, may have to
 #: wait.
 _POLL_SECONDS: Final = 0.1
@@ -161,8 +165,9 @@ class Producer(Generic[V_contra, K_contra]):
         settings = _settings(config, connection_id)
         self._on_delivery = settings.pop("on_delivery", None) or settings.pop("dr_cb", None)
         self._refusals = settings["error_cb"] = Refusals(settings.get("error_cb"))
+        self._settings = settings
         try:
-            self._kafka = confluent_kafka.Producer(settings)
+            self._kafka = self._make()
         except confluent_kafka.KafkaException as error:
             raise IllegalState(
                 "The configuration of the producer is refused.",
@@ -187,6 +192,12 @@ class Producer(Generic[V_contra, K_contra]):
         self._blocked = 0
         self._failures: Counter[str] = Counter()
         self._outboxes: dict[asyncio.AbstractEventLoop, _Outbox] = {}
+        #: What was replaced because it had lost Kafka, and when Kafka was last heard, asked, and found by
+        #: another client than this one.
+        self._retired: confluent_kafka.Producer | None = None
+        self._pending = 0
+        self._heard_at = self._asked_at = time.monotonic()
+        self._found_at: float | None = None
         self._stopped = threading.Event()
         self._poller = threading.Thread(target=self._serve_reports, name="kafkadur-producer", daemon=True)
         self._poller.start()
@@ -313,6 +324,9 @@ class Producer(Generic[V_contra, K_contra]):
             self._poller.join()
             pending = len(self._kafka)
             self._kafka.close()
+            if self._retired is not None:
+                self._retired.purge()
+                self._retired.close()
         self._raise_failures(pending=pending)
 
     def __enter__(self) -> Self:
@@ -465,18 +479,65 @@ class Producer(Generic[V_contra, K_contra]):
 
     # --- reports out of the buffer --------------------------------------------------------------------------
 
+    def _make(self) -> confluent_kafka.Producer:
+        return confluent_kafka.Producer(self._settings)
+
     def _serve_reports(self) -> None:
         while not self._stopped.is_set():
             self._poll()
+            self._look_after()
 
     def _poll(self) -> None:
         """Wait a moment for reports and serve them."""
         try:
-            self._kafka.poll(_POLL_SECONDS)
+            if self._kafka.poll(_POLL_SECONDS):
+                self._heard_at = time.monotonic()
+            if self._retired is not None:  # a call that was under way may have put something into it
+                self._retired.purge()
+                self._retired.poll(0)
         except Exception:  # noqa: BLE001 - whatever a callback of the user raises
             # A callback of the user's configuration failed; the reports of other messages must go on coming
             # in.
             _log.exception("A callback of the producer's configuration failed.")
+        self._tell_room()
+
+    def _look_after(self) -> None:
+        """Replace Kafka's client if it has lost Kafka for good, which another one finds.
+
+        What it has fails now: nobody knows what of it was written, and it would fail when its time is up.
+        """
+        now, pending = time.monotonic(), len(self._kafka)
+        if not pending or pending < self._pending:  # flush() in another thread serves reports, too
+            self._heard_at = now
+        self._pending = pending
+        if now - self._heard_at < _LOST_SECONDS:
+            self._found_at = None
+            return
+        if now - self._asked_at < SILENT_S or answers(self._kafka):
+            return
+        new = self._make()
+        found = answers(new)
+        self._asked_at = time.monotonic()
+        if not found:
+            self._found_at = None
+        elif self._found_at is None:  # Kafka may have come back just now: this one has time to find it, too
+            self._found_at = self._asked_at
+        elif self._asked_at - self._found_at > _LOST_SECONDS:
+            self._replace(new)
+            return
+        new.close()
+
+    def _replace(self, new: confluent_kafka.Producer) -> None:
+        _log.warning(
+            "Kafka's client of a producer does not find Kafka any more; it was made anew. %d messages that "
+            "it had fail; send them again.",
+            self._pending,
+        )
+        old = self._kafka
+        old.purge()
+        self._wait_for_reports(_POLL_SECONDS)
+        self._kafka, self._retired = new, old
+        self._found_at = None
         self._tell_room()
 
     def _wait_for_reports(self, timeout: float | None) -> int:

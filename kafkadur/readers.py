@@ -21,6 +21,7 @@ from kafkadur.feed import NOWHERE, Mark
 from kafkadur.stages import Probe, Stage, no_probe
 from kafkadur_coordinators.client_log import client_log
 from kafkadur_coordinators.kafka_refusal import refused
+from kafkadur_coordinators.lost_brokers import SILENT_S, answers
 from kafkadur_coordinators.topics import mirror_floors
 from kafkadur_sharing.errors import KafkadurError, StateLost
 
@@ -128,7 +129,13 @@ class _Reader:
     """What both readers share: a thread, its commands, and how it ends."""
 
     def __init__(
-        self, *, name: str, config: Mapping[str, Any], topic: str, fail: Callable[[KafkadurError], None]
+        self,
+        *,
+        name: str,
+        config: Mapping[str, Any],
+        topic: str,
+        fail: Callable[[KafkadurError], None],
+        monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
         self._config = dict(config)
         self._error_cb: Callable[[KafkaError], None] | None = self._config.pop("error_cb", None)
@@ -140,6 +147,11 @@ class _Reader:
         self._work = threading.Event()
         self._closing = False
         self._found = False
+        self._monotonic = monotonic
+        #: when Kafka was last heard, or asked
+        self._heard_at = 0.0
+        #: where partitions that nothing was read of yet begin
+        self._starts: dict[int, TopicPartition] = {}
         self._thread = threading.Thread(target=self._main, name=name, daemon=True)
 
     def start(self) -> None:
@@ -158,18 +170,47 @@ class _Reader:
         self._work.set()
 
     def _main(self) -> None:
-        consumer = Consumer({**self._config, "error_cb": self._hear}, logger=client_log)
+        self._consumer = self._make()
+        self._heard_at = self._monotonic()
         try:
-            self._loop(consumer)
+            self._loop()
         except KafkadurError as error:
             self._fail(error)
         except KafkaException as error:
             self._fail(_broken(str(error.args[0]), self._topic))
         finally:
-            consumer.close()
+            self._consumer.close()
 
-    def _loop(self, consumer: Consumer) -> None:
+    def _make(self) -> Consumer:
+        return Consumer({**self._config, "error_cb": self._hear}, logger=client_log)
+
+    def _loop(self) -> None:
         raise NotImplementedError
+
+    def _look_after(self) -> None:
+        """Make the Consumer anew if it has lost Kafka for good and another one finds it.
+
+        While Kafka itself is away nothing changes: then the other one gets no answer either.
+        """
+        now = self._monotonic()
+        if now - self._heard_at < SILENT_S:
+            return
+        if not answers(self._consumer, self._topic):
+            new = self._make()
+            if answers(new, self._topic):
+                self._replace(new)
+            else:
+                new.close()
+        self._heard_at = self._monotonic()
+
+    def _replace(self, new: Consumer) -> None:
+        """Let another Consumer read on where this one stands."""
+        old, self._consumer = self._consumer, new
+        _log.warning("Kafka's client of topic %s does not find Kafka any more; it was made anew", self._topic)
+        read = old.position(old.assignment())
+        new.incremental_assign([p if p.offset >= 0 else self._starts[p.partition] for p in read])
+        # what it was still to commit may keep it for most of a minute
+        threading.Thread(target=old.close, name=f"{self._thread.name}-old", daemon=True).start()
 
     def _hear(self, error: KafkaError) -> None:
         """Tell when no broker answers any more; the user's own `error_cb` hears everything."""
@@ -205,8 +246,9 @@ class _Reader:
         if first > wanted:
             member.expire(partition, first)
         start = max(first, wanted)
+        self._starts[partition] = TopicPartition(self._topic, partition, start)
         consumer.incremental_unassign([TopicPartition(self._topic, partition)])
-        consumer.incremental_assign([TopicPartition(self._topic, partition, start)])
+        consumer.incremental_assign([self._starts[partition]])
         return start
 
     def _cut(self, partition: int, mark: Mark, end: int, member: ReadingFor) -> None:
@@ -250,6 +292,7 @@ class _Reader:
 
     def _heard(self) -> None:
         """Note that Kafka answers."""
+        self._heard_at = self._monotonic()
         if self._silent:
             self._silent = False
             _log.warning("Kafka answers again: topic %s", self._topic)
@@ -302,10 +345,11 @@ class TailReader(_Reader):
     ) -> None:
         """Made with the member it reads for; `start` begins. `probe` is for tests (`stages.py`)."""
         config = consumer_config(kafka, group)
-        super().__init__(name=f"kafkadur-tail-{topic}", config=config, topic=topic, fail=member.fail)
+        super().__init__(
+            name=f"kafkadur-tail-{topic}", config=config, topic=topic, fail=member.fail, monotonic=monotonic
+        )
         self._member = member
         self._metadata = floor_metadata
-        self._monotonic = monotonic
         self._probe = probe
         self._followed: dict[int, int] = {}
         #: what logs must agree with: how far they were read before this reader began
@@ -331,6 +375,7 @@ class TailReader(_Reader):
             start = TopicPartition(self._topic, partition, offset)
             if mark.epoch >= 0:  # librdkafka asks whether the log is still the same up to there
                 start = TopicPartition(self._topic, partition, offset, leader_epoch=mark.epoch)
+            self._starts[partition] = start
             consumer.incremental_assign([start])
 
         self._put(assign)
@@ -353,9 +398,14 @@ class TailReader(_Reader):
 
         self._put(unassign)
 
-    def _loop(self, consumer: Consumer) -> None:
+    def _replace(self, new: Consumer) -> None:
+        super()._replace(new)
+        self._mirrored.clear()  # the last ones may not have reached Kafka
+
+    def _loop(self) -> None:
         member = self._member
         while not self._closing:
+            consumer = self._consumer
             if self._commands:
                 self._obey(consumer)
                 self._find_leaders(consumer)
@@ -373,6 +423,7 @@ class TailReader(_Reader):
             if not messages:
                 message = consumer.poll(_WAIT)
                 if message is None:
+                    self._look_after()
                     continue
                 messages = [message, *consumer.consume(_AT_ONCE, 0)]
             self._heard()
@@ -380,7 +431,7 @@ class TailReader(_Reader):
                 if partition in self._followed:
                     self._tell_end(consumer, partition)
                     self._give(consumer, partition, group)
-        self.mirror_now(consumer)  # closing the Consumer waits for it
+        self.mirror_now(self._consumer)  # closing the Consumer waits for it
 
     def _tell_end(self, consumer: Consumer, partition: int) -> None:
         """Say where the log ended when Kafka last answered.
@@ -495,26 +546,31 @@ class PointReader(_Reader):
             self._thread.start()
         self._work.set()
 
-    def _loop(self, consumer: Consumer) -> None:
+    def _loop(self) -> None:
         while not self._closing:
             if not self._waiting:
                 self._work.wait()
                 self._work.clear()
                 continue
-            self._read(consumer, *self._waiting.popleft())
+            self._read(*self._waiting.popleft())
 
-    def _read(self, consumer: Consumer, partition: int, start: int, end: int, token: int) -> None:
-        consumer.incremental_assign([TopicPartition(self._topic, partition, start)])
-        self._find_leaders(consumer)
+    def _read(self, partition: int, start: int, end: int, token: int) -> None:
+        self._starts[partition] = TopicPartition(self._topic, partition, start)
+        self._heard_at = self._monotonic()  # nothing was waited for
+        self._consumer.incremental_assign([self._starts[partition]])
+        self._find_leaders(self._consumer)
         reached = start
         try:
             while not self._closing:
+                consumer = self._consumer
                 messages = consumer.consume(min(_AT_ONCE, max(end - reached, 1)), 0)
                 if not messages:
                     message = consumer.poll(_WAIT)
                     messages = [] if message is None else [message]
                 if messages:
                     self._heard()
+                else:
+                    self._look_after()
                 records, reached, gone = self._sort_out(messages, reached)
                 if gone is not None:
                     # of the leader nothing is known here: whoever follows the partition finds out exactly
@@ -525,7 +581,7 @@ class PointReader(_Reader):
                 if not self._member.add_range_records(token, records, reached):
                     return
         finally:
-            consumer.incremental_unassign([TopicPartition(self._topic, partition)])
+            self._consumer.incremental_unassign([TopicPartition(self._topic, partition)])
 
     def _sort_out(self, messages: list[Message], reached: int) -> tuple[list[Message], int, Message | None]:
         """The records among messages and events, and the offset up to which they tell of the partition.

@@ -158,21 +158,23 @@ def united(
 
 
 def superseded(checkpoints: Iterable[Checkpoint], in_use: Collection[Origin], now: int) -> list[bytes]:
-    """Keys of old checkpoints that say nothing more: of what is not `in_use`, or what others say, too.
+    """Keys of old checkpoints that say nothing more: of what is not `in_use`, or what later ones say, too.
 
     `now` in ms since 1970. Only what is older than `KEPT_MS` goes: no writer uses a key for that long, so
-    none can write under it while it is removed.
+    none can write under it while it is removed. Only later ones count: of two that say the same, two who
+    remove at once must not each keep the other one (found by model checking).
     """
     lanes: dict[tuple[Origin, int], list[Checkpoint]] = {}
     for checkpoint in checkpoints:
         lanes.setdefault((checkpoint.origin, checkpoint.lane), []).append(checkpoint)
     gone: list[bytes] = []
     for (origin, _), some in lanes.items():
-        left = sorted(some, key=lambda item: item.written)
-        for item in [item for item in left if item.written < now - KEPT_MS]:
-            # one that was read earlier may say more than is still true, one that was read later not
-            others = [o.place for o in left if o is not item and o.incarnation >= item.incarnation]
-            if origin not in in_use or (others and covers(reduce(unite, others), item.place)):
-                left.remove(item)
+        ordered = sorted(some, key=lambda item: (item.written, item.key))
+        for at, item in enumerate(ordered):
+            if item.written >= now - KEPT_MS:
+                break
+            # one that was read under an earlier incarnation may say more than is still true (`Cuts`)
+            later = [o.place for o in ordered[at + 1 :] if o.incarnation >= item.incarnation]
+            if origin not in in_use or (later and covers(reduce(unite, later), item.place)):
                 gone.append(item.key)
     return gone

@@ -375,5 +375,7 @@ class Inspection:
     now: int
     sequence: int
     incarnation: int
+    #: of the definition on this server: what is settled was settled since it began
+    epoch: int
     partitions: Sequence[PartitionView] = field(default_factory=tuple)
     leases: Sequence[LeaseView] = field(default_factory=tuple)

@@ -20,6 +20,7 @@ from kafkadur_coordinators import checkpoints, records, recoveries
 from kafkadur_coordinators.checkpoints import superseded
 from kafkadur_coordinators.client_log import client_log
 from kafkadur_coordinators.kafka_refusal import Refusals, refused
+from kafkadur_coordinators.lost_brokers import SILENT_S, answers
 from kafkadur_coordinators.origins import Origin, origin_of
 from kafkadur_coordinators.records import Change, Entry, by_tag, in_force
 from kafkadur_sharing.errors import CoordinatorRefused, KafkadurError, StateLost
@@ -40,6 +41,8 @@ class _Found(NamedTuple):
 
 #: Partitions of a new journal.
 DEFAULT_SHARDS = 64
+#: What the records of a producer that was given up end with.
+_PURGED = (KafkaError._PURGE_QUEUE, KafkaError._PURGE_INFLIGHT)  # noqa: SLF001 - the library's names for them
 _TOPIC_CONFIG = {
     "cleanup.policy": "compact",
     "segment.bytes": str(32 * 1024 * 1024),
@@ -102,7 +105,8 @@ class Journal:
         self._producer: Producer | None = None
         self._consumer: Consumer | None = None
         self._follower: Consumer | None = None
-        #: what the follower has passed: the next offset of each shard, and the incarnations it saw
+        #: what the follower has passed: where it began in each shard, the next offset, incarnations it saw
+        self._began: dict[int, int] = {}
         self._passed: dict[int, int] = {}
         self._incarnations: dict[int, list[Entry]] = {}
 
@@ -112,6 +116,7 @@ class Journal:
             if consumer is not None:
                 consumer.close()
         self._consumer = self._follower = None
+        self._began.clear()
         self._passed.clear()
         self._incarnations.clear()
         self._producer = None
@@ -182,6 +187,8 @@ class Journal:
             config = admin.describe_configs([resource])[resource].result(self._timeout)
         except KafkaException as error:
             raise self._lost(error.args[0]) from error
+        except TimeoutError as error:
+            raise self._lost("time-out") from error
 
         def value(name: str) -> str:
             return str(config[name].value) if name in config else ""
@@ -283,16 +290,23 @@ class Journal:
     def incarnations(self, until: Mapping[int, int], since: Mapping[int, int]) -> dict[int, Sequence[Entry]]:
         """Incarnations in these shards, read up to the offsets `until` (exclusive), by shard.
 
-        All with a number above `since` are among them: at the first use of a shard it is read from there. A
-        writer may say that its record counts if no newer incarnation of the subscription is here: whoever
-        recovers appends one and then reads to the end, and so either finds the record or is found.
+        All with a number above `since` are among them: a shard is read from there, and once more when a
+        subscription with an older incarnation is asked for. A writer may say that its record counts if no
+        newer incarnation of the subscription is here: whoever recovers appends one and then reads to the end,
+        and so either finds the record or is found.
         """
         follower = self._following({shard: offset for shard, offset in since.items() if shard in until})
-        deadline = time.monotonic() + self._timeout
+        heard = time.monotonic()
+        deadline = heard + self._timeout
         while any(self._passed[shard] < end for shard, end in until.items()):
             if time.monotonic() > deadline:
                 raise self._lost("what was written could not be read back in time")
             first = follower.poll(0.05)
+            if first is not None:
+                heard = time.monotonic()
+            elif time.monotonic() - heard > SILENT_S:
+                follower = self._follower = self._look_after(follower, self._make_follower)
+                heard = time.monotonic()
             for message in [] if first is None else [first, *follower.consume(500, 0)]:
                 error, shard, offset = message.error(), message.partition() or 0, message.offset()
                 if error is not None:
@@ -311,51 +325,103 @@ class Journal:
                 self._incarnations[shard].append(entry)
 
     def _following(self, since: Mapping[int, int]) -> Consumer:
-        """A consumer that follows these shards, new ones from the offsets given."""
+        """A consumer that follows these shards at least from the offsets given."""
         if self._follower is None:
-            self._follower = Consumer(
-                {**self._reading(), "queued.max.messages.kbytes": 1024}, logger=client_log
-            )
-            self._follower.assign([])
-        new = [shard for shard in since if shard not in self._passed]
+            self._follower = self._make_follower()
+        new = [shard for shard, offset in since.items() if offset < self._began.get(shard, offset + 1)]
+        again = [TopicPartition(self.topic, shard) for shard in new if shard in self._began]
+        if again:
+            self._follower.incremental_unassign(again)
         if new:
             self._follower.incremental_assign(
                 [TopicPartition(self.topic, shard, since[shard]) for shard in new]
             )
             for shard in new:
-                self._passed[shard] = since[shard]
+                self._began[shard] = self._passed[shard] = since[shard]
                 self._incarnations[shard] = []
         return self._follower
 
+    def _make_follower(self) -> Consumer:
+        """A consumer that goes on where the last one was."""
+        consumer = Consumer({**self._reading(), "queued.max.messages.kbytes": 1024}, logger=client_log)
+        consumer.assign([TopicPartition(self.topic, shard, offset) for shard, offset in self._passed.items()])
+        return consumer
+
+    def _make_reader(self) -> Consumer:
+        return Consumer(self._reading(), logger=client_log)
+
+    def _look_after(self, consumer: Consumer, make: Callable[[], Consumer]) -> Consumer:
+        """The consumer itself, or a new one if only that finds Kafka."""
+        if answers(consumer, self.topic):
+            return consumer
+        new = make()
+        found = answers(new, self.topic)
+        (consumer if found else new).close()
+        return new if found else consumer
+
     def _append(self, new: Sequence[Record]) -> list[int]:
         if self._producer is None:
-            # Not idempotent: that costs half a second at the first record, and a record written twice
-            # changes nothing (the first of equal ones counts). One request in flight keeps the order.
-            config = {
-                "acks": "all",
-                "enable.idempotence": False,
-                "max.in.flight": 1,
-                "linger.ms": 0,
-                "compression.type": "lz4",
-                "message.timeout.ms": round(self._timeout * 1000),
-            }
-            self._producer = Producer({**self._config, **config}, logger=client_log)
+            self._producer = self._make_producer()
         offsets: dict[int, int] = {}
         failed: list[KafkaError | str] = []
 
         def told(index: int, error: KafkaError | None, message: Message) -> None:
             offset = message.offset()
-            if error is not None or offset is None:
-                failed.append("a record got no offset" if error is None else error)
-            else:
+            if error is None and offset is not None:
                 offsets[index] = offset
+            elif error is None or error.code() not in _PURGED:
+                failed.append("a record got no offset" if error is None else error)
 
-        for index, (shard, key, value) in enumerate(new):
-            self._produce(shard, key, value, partial(told, index))
-        self._producer.flush(self._timeout)
+        def send() -> None:
+            for index, (shard, key, value) in enumerate(new):
+                if index not in offsets:
+                    self._produce(shard, key, value, partial(told, index))
+
+        send()
+        self._flush(send, offsets)
         if failed or len(offsets) < len(new):
+            self._producer.purge()  # nothing may be written after it was said that it is not
             raise self._lost(failed[0] if failed else "a record was not confirmed in time")
         return [offsets[index] for index in range(len(new))]
+
+    def _flush(self, send: Callable[[], None], offsets: Mapping[int, int]) -> None:
+        """Wait for reports; where a new producer is needed, `send` what has no offset once more."""
+        deadline = time.monotonic() + self._timeout
+        while (left := deadline - time.monotonic()) > 0:
+            known = len(offsets)
+            if not cast("Producer", self._producer).flush(min(left, SILENT_S)):
+                return
+            if len(offsets) == known and self._find_producer():
+                send()
+
+    def _find_producer(self) -> bool:
+        """Make the producer anew if only a new one finds Kafka; whether it was.
+
+        What was in the old one is forgotten.
+        """
+        old = cast("Producer", self._producer)
+        if answers(old, self.topic):
+            return False
+        new = self._make_producer()
+        if not answers(new, self.topic):
+            return False
+        old.purge()
+        old.flush(0.1)
+        self._producer = new
+        return True
+
+    def _make_producer(self) -> Producer:
+        # Not idempotent: that costs half a second at the first record, and a record written twice
+        # changes nothing (the first of equal ones counts). One request in flight keeps the order.
+        config = {
+            "acks": "all",
+            "enable.idempotence": False,
+            "max.in.flight": 1,
+            "linger.ms": 0,
+            "compression.type": "lz4",
+            "message.timeout.ms": round(self._timeout * 1000),
+        }
+        return Producer({**self._config, **config}, logger=client_log)
 
     def _produce(
         self, shard: int, key: bytes, value: bytes | None, told: Callable[[KafkaError | None, Message], None]
@@ -381,35 +447,48 @@ class Journal:
 
     def _scan(self, shards: Iterable[int]) -> dict[int, list[_Found]]:
         """Offset, key and value of each record of these shards, up to their ends now."""
-        if self._consumer is None:
-            self._consumer = Consumer(self._reading(), logger=client_log)
-        consumer = self._consumer
         found: dict[int, list[_Found]] = {shard: [] for shard in shards}
-        consumer.assign([TopicPartition(self.topic, shard, 0) for shard in found])
         left = set(found)
-        deadline = time.monotonic() + self._timeout
+
+        def begin() -> None:
+            """Go on behind what was found."""
+            places = {shard: found[shard][-1].offset + 1 if found[shard] else 0 for shard in left}
+            reader.assign([TopicPartition(self.topic, shard, offset) for shard, offset in places.items()])
+
+        reader = self._consumer = self._consumer or self._make_reader()
+        begin()
+        heard = time.monotonic()
+        deadline = heard + self._timeout
         try:
             while left:
                 if time.monotonic() > deadline:
                     raise self._lost("its end was not reached in time")
-                first = consumer.poll(0.1)
-                if first is None:
-                    continue
-                deadline = time.monotonic() + self._timeout
-                for message in [first, *consumer.consume(500, 0)]:
-                    error, shard = message.error(), message.partition() or 0
-                    if error is None:
-                        offset, key, value = message.offset(), message.key(), message.value()
-                        if offset is not None and key is not None:
-                            content = None if value is None else _bytes(value)
-                            found[shard].append(_Found(offset, _bytes(key), content, message.timestamp()[1]))
-                    elif error.code() == KafkaError._PARTITION_EOF:  # noqa: SLF001 - the library's name for it
-                        left.discard(shard)
-                    elif not error.retriable():
-                        raise self._lost(error)
+                first = reader.poll(0.1)
+                if first is not None:
+                    heard = time.monotonic()
+                    deadline = heard + self._timeout
+                    self._take([first, *reader.consume(500, 0)], found, left)
+                elif time.monotonic() - heard > SILENT_S:
+                    reader = self._consumer = self._look_after(reader, self._make_reader)
+                    begin()
+                    heard = time.monotonic()
         finally:
-            consumer.unassign()
+            reader.unassign()
         return found
+
+    def _take(self, messages: Iterable[Message], found: dict[int, list[_Found]], left: set[int]) -> None:
+        """Add records to what was `found`; shards whose end was reached are not `left` any more."""
+        for message in messages:
+            error, shard = message.error(), message.partition() or 0
+            if error is None:
+                offset, key, value = message.offset(), message.key(), message.value()
+                if offset is not None and key is not None:
+                    content = None if value is None else _bytes(value)
+                    found[shard].append(_Found(offset, _bytes(key), content, message.timestamp()[1]))
+            elif error.code() == KafkaError._PARTITION_EOF:  # noqa: SLF001 - the library's name for it
+                left.discard(shard)
+            elif not error.retriable():
+                raise self._lost(error)
 
     def _lost(self, state: str | KafkaError) -> KafkadurError:
         owner = f"topic {self.topic}"

@@ -633,6 +633,7 @@ def inspection(reply: Sequence[Any]) -> Inspection:
         now=reply[3],
         sequence=reply[1],
         incarnation=reply[2],
+        epoch=reply[6],
         partitions=tuple(
             PartitionView(
                 partition=p[0],

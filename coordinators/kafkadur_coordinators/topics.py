@@ -8,23 +8,24 @@ are read here and written by the members' readers.
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Generator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any, TypeVar, cast
 
 from confluent_kafka import (
     Consumer,
-    ConsumerGroupTopicPartitions,
     IsolationLevel,
     KafkaError,
     KafkaException,
     TopicCollection,
     TopicPartition,
 )
-from confluent_kafka.admin import AdminClient, ConfigResource, OffsetSpec, ResourceType
+from confluent_kafka.admin import AdminClient, ConfigEntry, ConfigResource, OffsetSpec, ResourceType
 
 from kafkadur_coordinators.client_log import client_log
 from kafkadur_coordinators.kafka_refusal import Refusals, refused
+from kafkadur_coordinators.lost_brokers import ASK_S, SILENT_S, answers
 from kafkadur_sharing.errors import IllegalState, InvalidDestination, KafkadurError, StateLost
 
 #: Who refuses, in errors.
@@ -36,6 +37,18 @@ _ELECTING = (
     KafkaError.FENCED_LEADER_EPOCH,
     KafkaError.UNKNOWN_LEADER_EPOCH,
 )
+#: Errors that say that nobody answered.
+_SILENT = (KafkaError._TIMED_OUT, KafkaError._TRANSPORT, KafkaError._ALL_BROKERS_DOWN)  # noqa: SLF001 - the library's name for it
+#: Errors that pass when the coordinator of a group is there.
+_COORDINATING = (
+    KafkaError.COORDINATOR_LOAD_IN_PROGRESS,
+    KafkaError.COORDINATOR_NOT_AVAILABLE,
+    KafkaError.NOT_COORDINATOR,
+    KafkaError._WAIT_COORD,  # noqa: SLF001 - the library's name for it
+    KafkaError._TRANSPORT,  # noqa: SLF001 - the library's name for it
+)
+
+T = TypeVar("T")
 
 
 #: What an admin client asks is answered by the broker that it takes for the controller. If that one dies, it
@@ -63,11 +76,14 @@ class Topics:
 
     def __init__(self, kafka: Mapping[str, Any], *, timeout: float = 15.0) -> None:
         """`kafka` is confluent configuration; `timeout` in seconds. Raises `IllegalState` for a wrong one."""
-        self._config = {**_ASKING, **kafka}
-        self._refusals = Refusals(self._config.get("error_cb"))
-        config: dict[str, Any] = {**self._config, "error_cb": self._refusals}
+        self._refusals = Refusals(kafka.get("error_cb"))
+        self._config: dict[str, Any] = {**_ASKING, **kafka, "error_cb": self._refusals}
+        self._timeout = timeout
+        self._admin = self._make()
+
+    def _make(self) -> AdminClient:
         try:
-            self._admin = AdminClient(config, logger=client_log)
+            return AdminClient(self._config, logger=client_log)
         except KafkaException as error:
             raise IllegalState(
                 "The settings of Kafka are refused.",
@@ -75,15 +91,63 @@ class Topics:
                 owner="librdkafka",
                 remedy="correct the setting it names",
             ) from error
-        self._timeout = timeout
+
+    def _ask(self, question: Callable[[AdminClient, float], T], topic: str) -> T:
+        """Ask until there is an answer that stays, at most for the time-out.
+
+        Other errors of Kafka than those that pass are raised as they are.
+        """
+        deadline = time.monotonic() + self._timeout
+        while True:
+            left = max(deadline - time.monotonic(), 0.01)
+            try:
+                return question(self._admin, min(left, SILENT_S))
+            except KafkaException as error:
+                code, state = error.args[0].code(), error.args[0].str()
+                # librdkafka calls only some of the errors retriable that pass when a leader is elected
+                if code not in _SILENT and code not in _ELECTING and not error.args[0].retriable():
+                    raise
+            except TimeoutError:
+                code, state = KafkaError._TIMED_OUT, "time-out"  # noqa: SLF001 - the library's name for it
+            if time.monotonic() > deadline:
+                raise self._failed(state)
+            if code in _SILENT:
+                self._admin.poll(0)  # it tells of refusals only then
+                self._admin = self._make()  # this one may have lost Kafka for good
+            elif code in _ELECTING:
+                # else the client goes on asking with the leader epoch it knows
+                answers(self._admin, topic, max(min(deadline - time.monotonic(), ASK_S), 0.0))
+            time.sleep(0.02)  # polls for a condition, with a deadline
+
+    def _answer(self, question: Callable[[AdminClient, float], T], topic: str) -> T:
+        """As `_ask`; all errors of Kafka are said alike."""
+        try:
+            return self._ask(question, topic)
+        except KafkaException as error:
+            raise self._failed(error.args[0]) from error
+
+    def _failed(self, error: KafkaError | str) -> KafkadurError:
+        """The error for one of Kafka's, or for a question that was not answered in time."""
+        if isinstance(error, KafkaError) and (refusal := refused(error, _NAME)) is not None:
+            return refusal
+        self._admin.poll(0)  # it tells of refusals only then
+        return self._refusals.error(_NAME) or _no_answer(error if isinstance(error, str) else error.str())
 
     def describe(self, topic: str) -> TopicInfo:
         """Id and partitions of a topic; raises `InvalidDestination` if there is none."""
+
+        def question(admin: AdminClient, seconds: float) -> TopicInfo | None:
+            found = admin.describe_topics(TopicCollection([topic]), request_timeout=seconds)
+            description = found[topic].result(seconds)
+            partitions = description.partitions
+            if not partitions or any(p.leader is None for p in partitions):
+                return None
+            return TopicInfo(name=topic, id=str(description.topic_id), partitions=len(partitions))
+
         deadline = time.monotonic() + self._timeout
         while True:
             try:
-                found = self._admin.describe_topics(TopicCollection([topic]), request_timeout=self._timeout)
-                description = found[topic].result(self._timeout)
+                info = self._ask(question, topic)
             except KafkaException as error:
                 if error.args[0].code() in (KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError.TOPIC_EXCEPTION):
                     raise InvalidDestination(
@@ -92,14 +156,9 @@ class Topics:
                         owner=f"topic {topic}",
                         remedy="create the topic first, or correct its name",
                     ) from error
-                if time.monotonic() > deadline or refused(error.args[0], "") is not None:
-                    raise self._failed(error.args[0]) from error
-                continue
-            except TimeoutError as error:
-                raise self._failed() from error
-            partitions = description.partitions
-            if partitions and all(p.leader is not None for p in partitions):
-                return TopicInfo(name=topic, id=str(description.topic_id), partitions=len(partitions))
+                raise self._failed(error.args[0]) from error
+            if info is not None:
+                return info
             if time.monotonic() > deadline:
                 raise _no_answer(f"topic {topic} has partitions without a leader")
             time.sleep(0.02)  # polls for a condition, with a deadline
@@ -107,13 +166,12 @@ class Topics:
     def retention(self, topic: str) -> int | None:
         """How long Kafka keeps a message of a topic at least, ms; None: it removes none for its age."""
         resource = ConfigResource(ResourceType.TOPIC, topic)
-        try:
-            futures = self._admin.describe_configs([resource], request_timeout=self._timeout)
-            found = futures[resource].result(self._timeout)
-        except KafkaException as error:
-            raise self._failed(error.args[0]) from error
-        except TimeoutError as error:
-            raise self._failed() from error
+
+        def question(admin: AdminClient, seconds: float) -> dict[str, ConfigEntry]:
+            futures = admin.describe_configs([resource], request_timeout=seconds)
+            return cast("dict[str, ConfigEntry]", futures[resource].result(seconds))
+
+        found = self._answer(question, topic)
         if "delete" not in str(found["cleanup.policy"].value):
             return None
         kept = int(found["retention.ms"].value or -1)
@@ -126,28 +184,9 @@ class Topics:
         transactions hold included.
         """
         spec = cast("OffsetSpec", OffsetSpec.earliest() if where == "earliest" else OffsetSpec.latest())
-        request: dict[TopicPartition, OffsetSpec] = {
-            TopicPartition(topic, partition): spec for partition in range(partitions)
-        }
-        deadline = time.monotonic() + self._timeout
-        while True:
-            try:
-                futures = self._admin.list_offsets(
-                    request,
-                    isolation_level=IsolationLevel.READ_COMMITTED
-                    if stable
-                    else IsolationLevel.READ_UNCOMMITTED,
-                    request_timeout=self._timeout,
-                )
-                return {tp.partition: future.result(self._timeout).offset for tp, future in futures.items()}
-            except KafkaException as error:
-                # a leader is being elected: the answer comes when there is one
-                passes = error.args[0].retriable() or error.args[0].code() in _ELECTING
-                if not passes or time.monotonic() > deadline:
-                    raise self._failed(error.args[0]) from error
-                time.sleep(0.02)  # polls for a condition, with a deadline
-            except TimeoutError as error:
-                raise self._failed() from error
+        request = {TopicPartition(topic, partition): spec for partition in range(partitions)}
+        level = IsolationLevel.READ_COMMITTED if stable else IsolationLevel.READ_UNCOMMITTED
+        return self._offsets(topic, request, level)
 
     def offsets_at(self, topic: str, partitions: int, timestamp: int) -> dict[int, int]:
         """First offset of each partition at or after a time (ms since the epoch); else its end."""
@@ -155,63 +194,101 @@ class Topics:
             TopicPartition(topic, partition): OffsetSpec.for_timestamp(timestamp)
             for partition in range(partitions)
         }
-        try:
-            futures = self._admin.list_offsets(request, request_timeout=self._timeout)
-            found = {tp.partition: future.result(self._timeout).offset for tp, future in futures.items()}
-        except KafkaException as error:
-            raise self._failed(error.args[0]) from error
-        except TimeoutError as error:
-            raise self._failed() from error
+        found = self._offsets(topic, request, IsolationLevel.READ_UNCOMMITTED)
         ends = self.offsets(topic, partitions, "latest")
         return {partition: offset if offset >= 0 else ends[partition] for partition, offset in found.items()}
 
+    def _offsets(
+        self, topic: str, request: dict[TopicPartition, OffsetSpec], level: IsolationLevel
+    ) -> dict[int, int]:
+        def question(admin: AdminClient, seconds: float) -> dict[int, int]:
+            futures = admin.list_offsets(request, isolation_level=level, request_timeout=seconds)
+            return {tp.partition: future.result(seconds).offset for tp, future in futures.items()}
+
+        return self._answer(question, topic)
+
     def floors(self, group: str, topic: str, partitions: int, metadata: str) -> dict[int, int]:
         """Mirrored floors whose metadata is exactly `metadata`; partitions without one are left out."""
-        wanted = [TopicPartition(topic, partition) for partition in range(partitions)]
-        request = ConsumerGroupTopicPartitions(group, wanted)
-        try:
-            future = self._admin.list_consumer_group_offsets([request], request_timeout=self._timeout)[group]
-            found = future.result(self._timeout).topic_partitions or []
-        except KafkaException as error:
-            raise self._failed(error.args[0]) from error
-        except TimeoutError as error:
-            raise self._failed() from error
+        found = self._committed(group, topic, range(partitions))
         return {tp.partition: tp.offset for tp in found if tp.offset >= 0 and tp.metadata == metadata}
 
     def committed(self, group: str, topic: str, partitions: int) -> dict[int, int]:
         """Offsets that a consumer group has committed; partitions without one are left out."""
-        wanted = [TopicPartition(topic, partition) for partition in range(partitions)]
-        request = ConsumerGroupTopicPartitions(group, wanted)
-        try:
-            future = self._admin.list_consumer_group_offsets([request], request_timeout=self._timeout)[group]
-            found = future.result(self._timeout).topic_partitions or []
-        except KafkaException as error:
-            raise self._failed(error.args[0]) from error
-        except TimeoutError as error:
-            raise self._failed() from error
+        found = self._committed(group, topic, range(partitions))
         return {tp.partition: tp.offset for tp in found if tp.offset >= 0}
 
     def commit(self, group: str, topic: str, offsets: Mapping[int, int], *, metadata: str = "") -> None:
         """Set the offsets of a consumer group; raises `IllegalState` while it has members."""
         places = [TopicPartition(topic, partition, offset, metadata) for partition, offset in offsets.items()]
-        request = ConsumerGroupTopicPartitions(group, places)
-        try:
-            future = self._admin.alter_consumer_group_offsets([request], request_timeout=self._timeout)[group]
-            found = future.result(self._timeout).topic_partitions or []
-        except KafkaException as error:
-            raise refused(error.args[0], _NAME) or _group_in_use(group, error.args[0]) from error
-        except TimeoutError as error:
-            raise self._failed() from error
-        for place in found:
-            if place.error is not None:
-                raise refused(place.error, _NAME) or _group_in_use(group, place.error)
+        with self._of_group(group) as consumer:
+            # a commit without a known coordinator waits for one, most of a minute
+            self._find_committed(consumer, topic, list(offsets))
+            failed = _commit(consumer, places)
+        if failed is not None:
+            raise (
+                self._failed(failed)
+                if failed.code() in _SILENT or refused(failed, _NAME) is not None
+                else _group_in_use(group, failed)
+            )
 
-    def _failed(self, error: KafkaError | None = None) -> KafkadurError:
-        """The error for one of Kafka's, None: there was no answer in time."""
-        if error is not None and (refusal := refused(error, _NAME)) is not None:
-            return refusal
-        self._admin.poll(0)  # it tells of refusals only then
-        return self._refusals.error(_NAME) or _no_answer("time-out" if error is None else error.str())
+    def _committed(self, group: str, topic: str, partitions: Sequence[int]) -> list[TopicPartition]:
+        with self._of_group(group) as consumer:
+            return self._find_committed(consumer, topic, partitions)
+
+    def _find_committed(
+        self, consumer: Consumer, topic: str, partitions: Sequence[int]
+    ) -> list[TopicPartition]:
+        """What the group of a Consumer has committed."""
+        deadline = time.monotonic() + self._timeout
+        wanted = [TopicPartition(topic, partition) for partition in partitions]
+        found: list[TopicPartition] = []
+        while True:
+            try:
+                left = max(deadline - time.monotonic(), 0.01)
+                found = consumer.committed(wanted, timeout=min(left, SILENT_S))
+                failed = next((place.error for place in found if place.error is not None), None)
+            except KafkaException as error:
+                failed = error.args[0]
+            if failed is None:
+                return found
+            passes = failed.code() in (*_COORDINATING, *_SILENT) and time.monotonic() < deadline
+            refusal = _refusal(consumer)
+            if refusal is not None or not passes:
+                raise self._failed(refusal or failed)
+            time.sleep(0.02)  # polls for a condition, with a deadline
+
+    @contextmanager
+    def _of_group(self, group: str) -> Generator[Consumer]:
+        """A Consumer that speaks for a group and does not become a member of it.
+
+        The admin requests for offsets of groups are not used: if one times out before the group's coordinator
+        is found, librdkafka ends the process as soon as that is (its issue 4605).
+        """
+        config = {**self._config, "group.id": group, "enable.auto.commit": False}
+        config["isolation.level"] = "read_uncommitted"  # what transactions may still change counts, too
+        consumer = Consumer(config, logger=client_log)
+        try:
+            yield consumer
+        finally:
+            consumer.close()
+
+
+def _refusal(consumer: Consumer) -> KafkaError | None:
+    """What Kafka refused a Consumer; it tells so only when it is polled, and its question times out."""
+    for message in iter(lambda: consumer.poll(0.01), None):
+        error = message.error()
+        if error is not None and refused(error, _NAME) is not None:
+            return error
+    return None
+
+
+def _commit(consumer: Consumer, places: list[TopicPartition]) -> KafkaError | None:
+    """Commit and wait; what went wrong."""
+    try:
+        found = consumer.commit(offsets=places, asynchronous=False) or []
+    except KafkaException as error:
+        return cast("KafkaError", error.args[0])
+    return next((place.error for place in found if place.error is not None), None)
 
 
 def _group_in_use(group: str, error: KafkaError) -> IllegalState:

@@ -1,6 +1,7 @@
 """Checkpoints as records: what they say is read as it was written, damage leaves less, several say more."""
 
 import zlib
+from functools import reduce
 from typing import cast
 
 import hypothesis.strategies as st
@@ -139,13 +140,23 @@ def test_what_is_removed_says_nothing_more(some: list[tuple[Place, int, int]]) -
     assert all(item.written < now - KEPT_MS for item in found if item.key in gone)
     for item in left:
         if item.written < now - KEPT_MS:
-            others = [other for other in left if other.lane == item.lane and other is not item]
-            rest = set().union(*(settled(other.place) for other in others))
-            assert (
-                not others
-                or settled(item.place) - rest
-                or item.place.next > max(o.place.next for o in others)
-            )
+            later = [other for other in left if other.lane == item.lane and _when(other) > _when(item)]
+            assert not later or not covers(reduce(unite, (other.place for other in later)), item.place)
+
+
+def _when(item: Checkpoint) -> tuple[int, bytes]:
+    return item.written, item.key
+
+
+def test_two_who_remove_at_once_leave_all_that_was_said() -> None:
+    """One of them read before the last checkpoint was written: what each keeps the other may remove."""
+    now = 4 * KEPT_MS
+    whole = Checkpoint(ORIGIN, 0, Place(next=2), b"whole", 0)
+    part = Checkpoint(ORIGIN, 0, Place(next=1), b"part", 1)
+    late = Checkpoint(ORIGIN, 0, Place(next=2, waiting=(Waiting(0, 1),)), b"late", now)
+    gone = {*superseded([whole, part], {ORIGIN}, now), *superseded([whole, part, late], {ORIGIN}, now)}
+    left = united([item for item in (whole, part, late) if item.key not in gone], ORIGIN)
+    assert settled(left[0]) == {0, 1}
 
 
 def test_what_is_not_in_use_is_removed_when_it_is_old() -> None:

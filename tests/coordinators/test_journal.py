@@ -131,3 +131,16 @@ def test_a_broker_that_does_not_answer_is_told_in_time() -> None:
     with pytest.raises(StateLost, match="cannot be used"):
         silent.open()
     silent.close()
+
+
+def test_older_incarnations_are_seen_by_whoever_needs_them(journal: Journal) -> None:
+    """Two subscriptions share a shard; that of the first question has the newer incarnation."""
+    shard = journal.shard(TAG)
+    older = journal.append_incarnations("server", {shard: [TAG]})[shard]
+    between = journal.append_incarnations("server", {shard: [TAG]})[shard]
+    newer = journal.append_incarnations("server", {shard: ["other"]})[shard]
+    assert journal.incarnations({shard: newer}, {shard: newer}) == {shard: []}
+    seen = journal.incarnations({shard: newer}, {shard: older})[shard]
+    assert [entry.offset + 1 for entry in seen] == [between, newer]
+    last = journal.append_incarnations("server", {shard: [TAG]})[shard]
+    assert journal.incarnations({shard: last}, {shard: newer})[shard][-1].offset + 1 == last

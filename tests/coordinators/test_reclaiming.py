@@ -197,3 +197,18 @@ def test_the_next_restart_asks_for_claims_anew(make: Make) -> None:
     again, held = claim(member, token, 0, 3, incarnation=9)
     assert held == [0, 3]
     assert world.leases().keys() == {again}
+
+
+def test_a_repeated_claim_is_answered_again(make: Make) -> None:
+    """Its answer was lost: the member asks again, and must neither lose what it has nor get it twice."""
+    world = make()
+    member = world.attach("m")
+    member.say(report(0, avail=3), credit=3)
+    restart(world)
+    member = world.attach("m")
+    first = claim(member, 1, 0, 2)
+    assert claim(member, 1, 0, 2) == first
+    assert [lease.token for lease in world.leases().values()] == [first[0]]
+    member.have = first[0]
+    grants = member.say(report(0, avail=3), credit=1).grants
+    assert [(g.start, g.horizon) for g in grants] == [(2, 3)]

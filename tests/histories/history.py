@@ -90,6 +90,8 @@ class Verdict:
     at: int | None
     outcome: str
     error: str = ""
+    #: of an acknowledgement: what its confirmation survives
+    level: str = "redis"
 
     @property
     def settles(self) -> bool:
@@ -342,7 +344,12 @@ class History:
                 yield from self._disturbances.get(process, ())
 
     def forgotten(self, verdict: Verdict, until: int) -> bool:
-        """Whether what became of a verdict may have been forgotten before a time (ns)."""
+        """Whether what became of a verdict may have been forgotten before a time (ns).
+
+        What the journal has confirmed survives every fault of `faults.py`.
+        """
+        if verdict.level == "journal":
+            return False
         applied = until if verdict.at is None else verdict.at
         return any(
             fault.forgets > 0
@@ -547,6 +554,7 @@ def _verdict(process: str, line: Mapping[str, Any]) -> Verdict:
         kind=line["op"],
         at=line.get("at"),
         error=line.get("error", ""),
+        level=line.get("level", "redis"),
         **{name: line[name] for name in ("member", "attempt", "called", "outcome")},
     )
 

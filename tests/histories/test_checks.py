@@ -311,6 +311,13 @@ def forgotten_before_the_last_moments(story: Story, one: str, _two: str) -> None
     story.settle(story.deliver(one, place))
 
 
+def forgotten_by_the_journal(story: Story, one: str, _two: str) -> None:
+    place = story.publish("exclusive")
+    story.settle(story.deliver(one, place), level="journal")
+    story.fault("flush")
+    story.settle(story.deliver(one, place))
+
+
 def two_holders(story: Story, one: str, two: str) -> None:
     first, second = (story.publish("exclusive") for _ in range(2))
     delivery = story.deliver(one, first)
@@ -491,6 +498,7 @@ PLANTED: tuple[tuple[Callable[[Story, str, str], None], set[tuple[str, str]]], .
     (rejected_came_again, {("I4", "settled came again")}),
     (confirmed_by_closing_came_again, {("I4", "confirmed by closing")}),
     (forgotten_before_the_last_moments, {("I4", "settled came again")}),
+    (forgotten_by_the_journal, {("I4", "settled came again")}),
     (two_holders, {("I5", "two holders")}),
     (two_holders_without_reason, {("I5", "two holders")}),
     (order_of_a_lane, {("I6", "order of a lane")}),

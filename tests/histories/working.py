@@ -36,6 +36,7 @@ POISON = b"poison"
 #: What a member does with a message, and how often.
 VERDICTS = {
     "ack": 40,
+    "ack_journal": 4,
     "ack_nowait": 30,
     "rollback": 6,
     "rollback_later": 6,
@@ -223,13 +224,17 @@ class Member:
             self._lost.discard(id(delivery))
 
     def _settle(self, delivery: Received, kind: str) -> None:
-        name = "rollback" if kind == "rollback_later" else kind
+        name = {"rollback_later": "rollback", "ack_journal": "ack"}.get(kind, kind)
+        journal = kind == "ack_journal" and isinstance(delivery, kafkadur.sync.Delivery)
         if not isinstance(delivery, kafkadur.sync.Delivery):  # those of a batch do not wait
             name = name if name.endswith("_nowait") else f"{name}_nowait"
         known_lost = delivery.lost
-        number = self._recorder.call(name, **self._facts(delivery))
+        level = {"level": "journal"} if journal else {}
+        number = self._recorder.call(name, **self._facts(delivery), **level)
         try:
-            if kind == "rollback_later":
+            if journal:
+                getattr(delivery, name)(level="journal")
+            elif kind == "rollback_later":
                 getattr(delivery, name)(delay=self._chance.random())
             else:
                 getattr(delivery, name)()

@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterator
 from datetime import timedelta
 
 import pytest
-import redis
 
 import kafkadur
 import kafkadur.sync
@@ -59,12 +58,13 @@ def settled(place: Place) -> Iterator[Counts]:
     coordinator.close()
 
 
-def lose_state(place: Place, subscription: kafkadur.Subscription | kafkadur.sync.Subscription) -> None:
-    """Have Redis lose all that it knows of one subscription."""
-    with redis.Redis.from_url(place.stack.admin_redis) as client:
-        lost = list(client.scan_iter(match=f"{subscription.definition.address.root}*", count=1_000))
-        assert lost
-        client.delete(*lost)
+def end_leases(place: Place, subscription: kafkadur.Subscription | kafkadur.sync.Subscription) -> None:
+    """Have a member taken off the list, as somebody does who finds that its session is over."""
+    found = subscription.definition
+    coordinator = RedisCoordinator(place.stack.redis)
+    common = coordinator.common(subscription_id=found.id, member=subscription.member_id)
+    coordinator.call("detach", found.address.fixed(), [*common, []])
+    coordinator.close()
 
 
 # -- acknowledging
@@ -377,7 +377,7 @@ async def test_lost_leases_are_told(place: Place, kind: str) -> None:
             topic, durable="d", type=kind, start="earliest", session=session
         ) as subscription:
             held = await take(subscription, 2)
-            lose_state(place, subscription)
+            end_leases(place, subscription)
             with pytest.raises(LeaseLost):
                 await held[0].extend()
             with pytest.raises(LeaseLost):
@@ -395,7 +395,7 @@ async def test_what_was_lost_comes_again_and_can_be_acknowledged(place: Place, k
             topic, durable="d", type=kind, start="earliest", session=session
         ) as subscription:
             await take(subscription, 2)
-            lose_state(place, subscription)
+            end_leases(place, subscription)
             with contextlib.suppress(LeaseLost):
                 await session.acknowledge()
             again = await take(subscription, 2)
@@ -415,7 +415,7 @@ async def test_lost_leases_are_told_once(place: Place, kind: str) -> None:
             topic, durable="d", type=kind, window=WINDOW, start="earliest", session=session
         ) as subscription:
             await take(subscription, 3)
-            lose_state(place, subscription)
+            end_leases(place, subscription)
             with contextlib.suppress(LeaseLost):
                 await session.acknowledge()
             await session.acknowledge()
@@ -431,7 +431,7 @@ async def test_lost_leases_of_one_do_not_hinder_the_others(place: Place, settled
         ]
         await take(first, 2)
         await take(second, 2)
-        lose_state(place, first)
+        end_leases(place, first)
         with pytest.raises(LeaseLost):
             await session.acknowledge()
         assert settled(second) == 2
@@ -594,7 +594,7 @@ def test_sync_what_was_lost_comes_again_and_can_be_acknowledged(place: Place) ->
         session = connection.session()
         with connection.subscribe(topic, durable="d", start="earliest", session=session) as subscription:
             sync_take(subscription, 2)
-            lose_state(place, subscription)
+            end_leases(place, subscription)
             with contextlib.suppress(LeaseLost):
                 session.acknowledge()
             assert sorted(numbers(sync_take(subscription, 2))) == [1, 2]

@@ -5,6 +5,7 @@
 --            offsets that expired unsettled, leader epoch of what lies before avail, offsets lost by truncation },
 --          6 leases { token, partition, start, horizon, member id, marks, kind }
 --          a partition without state is { partition, -1 }
+--          7 epoch of the definition: what is settled was settled since that began
 -- Codes    OK, and those of context.lua
 --- @include "context"
 --- @include "bits"
@@ -46,4 +47,5 @@ end
 local reply = head(ctx, 'OK')
 reply[5] = states
 reply[6] = leases
+reply[7] = cjson.decode(redis.call('HGET', KEYS[1], 'definition')).epoch or 0
 return reply

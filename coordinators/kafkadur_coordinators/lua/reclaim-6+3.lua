@@ -9,6 +9,7 @@
 --          { start, end, ... } that is settled already: an acknowledgement had arrived }
 -- Codes    OK; FENCED: the member is not attached (any more); INVALID; MISSING; and those of context.lua
 -- Cost     the claimed runs, and for each claim all leases, of which there are few: only claimed ones
+-- Repeats  are answered again, also when leases are granted already
 --- @include "context"
 --- @include "bits"
 --- @include "redelivery"
@@ -140,6 +141,33 @@ local function reclaim(ctx, me, pt, claim, others)
   return token, (stretch_of(pt, s, e, token))
 end
 
+--- Has anything in common with a list of pairs another one has?
+local function overlap(one, other)
+  for i = 1, #one, 2 do
+    for j = 1, #other, 2 do
+      if one[i] < other[j + 1] and other[j] < one[i + 1] then
+        return true
+      end
+    end
+  end
+  return false
+end
+
+--- What this very claim got before: its answer was lost, and the member asks again; nil if it got nothing. It must not be
+--- told as a new lease later: the application has it in its hands.
+local function granted_before(ctx, me, pt, claim, all)
+  for _, made in ipairs(all) do
+    local l = made[2] == claim[1] and made[3] == claim[2] and load_lease(ctx, made[1])
+    if l and l.member == me.id and l.p == pt.p then
+      local held = stretch_of(pt, l.s, l.e, l.token)
+      if overlap(held, claim[4]) then
+        return l.token, held
+      end
+    end
+  end
+  return nil
+end
+
 local request = cmsgpack.unpack(ARGV[1])
 local ctx, code = open(request)
 if code ~= 'OK' then
@@ -169,14 +197,14 @@ for i, pt in ipairs(touched) do
   granted[i] = {}
   adopt_orphans(ctx, pt)
   for j, claim in ipairs(parts[i][2]) do
-    local token, held = 0, {}
-    if ctx.now < ctx.grace and claim[1] >= unclaimed then -- else somebody may have been granted them
+    local token, held = granted_before(ctx, me, pt, claim, all)
+    if not token and ctx.now < ctx.grace and claim[1] >= unclaimed then -- else somebody may have been granted them
       token, held = reclaim(ctx, me, pt, claim, others)
+      if token > 0 then
+        all[#all + 1] = { token, claim[1], claim[2] }
+      end
     end
-    granted[i][j] = { token, held, settled_of(pt, claim[4]) }
-    if token > 0 then
-      all[#all + 1] = { token, claim[1], claim[2] }
-    end
+    granted[i][j] = { token or 0, held or {}, settled_of(pt, claim[4]) }
   end
   save_partition(pt)
 end

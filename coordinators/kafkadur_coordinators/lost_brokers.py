@@ -1,0 +1,37 @@
+"""Whether a client of Kafka can still find it, for those who make it anew when it cannot.
+
+A broker that shuts down in order answers, for a moment, that there are no brokers at all. A librdkafka client
+that hears it forgets the ones it knows, and may never look for them again (librdkafka issue 5301): it stays
+silent until it is made anew. From outside that looks as if Kafka were away, so another client is asked, too.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final, Protocol
+
+from confluent_kafka import KafkaException
+
+#: Seconds of silence after which whoever waits for Kafka asks whether its client still finds it.
+SILENT_S: Final = 5.0
+#: Seconds a client may take to answer.
+ASK_S: Final = 2.0
+
+
+class Asked(Protocol):
+    """What is asked: a Consumer, a Producer or an AdminClient."""
+
+    def list_topics(self, topic: str = ..., timeout: float = ...) -> Any:  # noqa: ANN401 - confluent's own
+        """Metadata of a topic."""
+        ...
+
+
+def answers(client: Asked, topic: str | None = None, timeout: float = ASK_S) -> bool:
+    """Whether a client gets an answer about a topic (None: about all) in `timeout` seconds. Blocks."""
+    try:
+        if topic is None:
+            client.list_topics(timeout=timeout)
+        else:
+            client.list_topics(topic, timeout=timeout)
+    except KafkaException:
+        return False
+    return True
