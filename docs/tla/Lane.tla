@@ -3,7 +3,8 @@
    pass by an offer, takeover, restart and loss of Redis.
 
    Modelled: lua/exchange-6+3.lua with lane.lua, attach-6.lua, detach-6+3.lua, reincarnate-6.lua, and the member's half of
-   it (kafkadur/member.py). A request, its application and its reply are steps of their own. A reply may be lost, then
+   it (kafkadur/member.py); reclaim-6+3.lua and kafkadur/reclaiming.py.
+   A request, its application and its reply are steps of their own. A reply may be lost, then
    the request is repeated unchanged under its number; an old copy of a request may arrive late, even after its member
    attached anew. The end of a session and silence are one action; with Pause = FALSE a session ends only after its member
    stopped handing out. Faults: another server with an older copy, or an empty one rebuilt from the mirrored floor.
@@ -28,12 +29,12 @@ vars == <<r,old,fl,l,net,dup,end,h,n>>
 Perms == Permutations(M)
 Gone == [on |-> FALSE, gen |-> 0, seq |-> 0]
 R0 == [ok |-> TRUE, inc |-> 1, grace |-> FALSE, awaited |-> {}, p |-> P0, mem |-> [m \in M |-> Gone], ranks |-> <<>>,
-       holder |-> {}, gens |-> 0]
+       holder |-> {}, gens |-> 0, claims |-> {}, was |-> {}, timed |-> FALSE]
 Idle == [on |-> FALSE, inc |-> 0, gen |-> 0, seq |-> 0, have |-> 0, run |-> "no", frz |-> FALSE, ls |-> {}, hands |-> {},
-         acks |-> {}, rbs |-> {}]
+         acks |-> {}, rbs |-> {}, kept |-> {}]
 NoMsg == [st |-> "none"]
 Init == /\ r = R0 /\ old = R0 /\ fl = 0 /\ l = [m \in M |-> Idle] /\ net = [m \in M |-> NoMsg] /\ dup = {} /\ end = First
-        /\ h = [cR |-> {}, disp |-> {}, done |-> {}, bad |-> {}, top |-> [o \in Off |-> 0], offers |-> [o \in Off |-> 0]]
+        /\ h = [cR |-> {}, disp |-> {}, done |-> {}, bad |-> {}, top |-> [o \in Off |-> 0], offers |-> [o \in Off |-> 0], blind |-> FALSE]
         /\ n = [ex |-> 0, att |-> 0, roll |-> 0, fail |-> 0, dup |-> 0, crash |-> 0, stop |-> 0]
 --------------------------------------------------------------------------------
 (* Redis: who holds the lane *)
@@ -76,6 +77,9 @@ Reply(s,q,code,refused) ==
      hor |-> {y \in Held(s.p,q.m) : y.kind = "lane"}, marks |-> s.p.exc]
 Names(q) == {v[1] : v \in q.acks \cup q.rbs} \cup q.done
 Mine(s,q) == IF Bad("no_fencing") THEN Names(q) ELSE {y.t : y \in Held(s.p,q.m)}
+(* note_back: who was attached before a restart has come back, and claimed what it wanted *)
+Back(s,m) == IF s.awaited = {} THEN s
+             ELSE [s EXCEPT !.awaited = @ \ {m}, !.grace = @ /\ s.awaited # {m}]
 Exchange(s,q) ==
     IF q.inc # s.inc THEN [r |-> s, p |-> Reply(s,q,"INCARNATION",{}), new |-> FALSE]
     ELSE IF ~Bad("no_fencing") /\ (~s.mem[q.m].on \/ (q.gen # s.mem[q.m].gen /\ ~Bad("numbers_restart")))
@@ -85,7 +89,7 @@ Exchange(s,q) ==
          THEN [r |-> s, p |-> Reply(s,q,"OK",Names(q) \ {y.t : y \in s.p.leases}), new |-> FALSE]
     ELSE LET ok == Mine(s,q)
              V(S) == {v \in S : v[1] \in ok}
-             s0 == [s EXCEPT !.mem[q.m].seq = q.seq, !.p.avail = Max(@, q.av)]
+             s0 == Back([s EXCEPT !.mem[q.m].seq = q.seq, !.p.avail = Max(@, q.av)], q.m)
              p0 == IF Bad("no_fencing") THEN SettleBlind(s0.p, q.acks) ELSE SettleAll(s0.p, V(q.acks))
              p1 == RollAll(p0, V(q.rbs), TRUE)
              p2 == EndAll(p1, {y \in p1.leases : y.t \in ok \cap q.done}, 1)
@@ -109,32 +113,30 @@ Attach(m) ==
     /\ ~l[m].on /\ r.ok /\ n.att < MaxAtt /\ n' = [n EXCEPT !.att = @ + 1]
     /\ LET g == r.gens + 1
            ranks == Append(Without(r.ranks,m), m)
-           a == r.awaited \ {m}
-       IN /\ r' = [r EXCEPT !.gens = g, !.mem[m] = [on |-> TRUE, gen |-> g, seq |-> 0], !.ranks = ranks,
-                            !.p = IF r.mem[m].on THEN Orphaned(r.p,m,2) ELSE r.p,
-                            !.holder = IF Len(ranks) = 1 THEN {m} ELSE @, !.awaited = a,
-                            !.grace = IF r.awaited # {} /\ a = {} THEN FALSE ELSE @]
-          /\ l' = [l EXCEPT ![m] = [Idle EXCEPT !.on = TRUE, !.inc = r.inc, !.gen = g, !.run = "yes"]]
+           s == [r EXCEPT !.gens = g, !.mem[m] = [on |-> TRUE, gen |-> g, seq |-> 0], !.ranks = ranks,
+                          !.p = IF r.mem[m].on THEN Orphaned(r.p,m,2) ELSE r.p,
+                          !.holder = IF Len(ranks) = 1 THEN {m} ELSE @]
+       IN /\ r' = IF Bad("back_at_attach") THEN Back(s,m) ELSE s
+          /\ l' = [l EXCEPT ![m] = [Idle EXCEPT !.on = TRUE, !.inc = r.inc, !.gen = g, !.run = "yes", !.kept = l[m].kept]]
     /\ UNCHANGED <<old,fl,net,dup,end,h>>
 Send(m) ==
-    /\ l[m].on /\ net[m].st = "none" /\ n.ex < MaxEx /\ n' = [n EXCEPT !.ex = @ + 1]
+    /\ l[m].on /\ net[m].st = "none" /\ n.ex < MaxEx /\ n' = [n EXCEPT !.ex = @ + 1] /\ l[m].kept = {}
     /\ \E offer \in (IF Turns /\ l[m].ls # {} /\ (l[m].hands = {} \/ Bad("offer_in_hands")) THEN BOOLEAN ELSE {FALSE}) :
           /\ net' = [net EXCEPT ![m] = [st |-> "req", q |-> Request(m,offer), fresh |-> TRUE]]
           /\ l' = [l EXCEPT ![m].seq = @ + 1, ![m].frz = offer /\ ~Bad("offer_unfrozen")]
     /\ UNCHANGED <<r,old,fl,dup,end,h>>
 Before(o) == IF r.ok THEN h.top[o] ELSE 0
+(* what is granted now and was not before *)
+Granted(p) ==
+    LET cover == {o \in Off : \E y \in p.leases : y.orph = 0 /\ o \in Of(p,y) /\ ~\E z \in r.p.leases : z.t = y.t /\ o \in Of(r.p,z)}
+    IN [h EXCEPT !.offers = [o \in Off |-> IF o \in cover THEN Min(@[o] + 1, 3) ELSE @[o]],
+                 !.top = [o \in Off |-> IF o \in cover THEN (CHOOSE y \in p.leases : y.orph = 0 /\ o \in Of(p,y)).t ELSE @[o]]]
 Effect(q,x) ==
     /\ r' = x.r
     /\ h' = IF ~x.new THEN h ELSE
             LET late == {v \in q.acks \cup q.rbs : v[1] \in Mine(r,q) /\ h.top[v[2]] > v[1]}
-                cover == {o \in Off : \E y \in x.r.p.leases : y.orph = 0 /\ o \in Of(x.r.p,y)
-                                       /\ ~\E z \in r.p.leases : z.t = y.t /\ o \in Of(r.p,z)}
-            IN [h EXCEPT !.bad = @ \cup (IF late # {} THEN {"fence"} ELSE {}),
-                         !.cR = @ \cup {v[2] : v \in {v \in q.acks : v[1] \in Mine(r,q)}},
-                         !.offers = [o \in Off |-> IF o \in cover THEN Min(@[o] + 1, 3) ELSE @[o]],
-                         !.top = [o \in Off |-> IF o \in cover
-                                                THEN (CHOOSE y \in x.r.p.leases : y.orph = 0 /\ o \in Of(x.r.p,y)).t
-                                                ELSE @[o]]]
+            IN [Granted(x.r.p) EXCEPT !.bad = @ \cup (IF late # {} THEN {"fence"} ELSE {}),
+                         !.cR = @ \cup {v[2] : v \in {v \in q.acks : v[1] \in Mine(r,q)}}]
 Apply(m) ==
     /\ net[m].st = "req" /\ r.ok
     /\ LET q == net[m].q  x == Exchange(r,q) IN
@@ -152,6 +154,13 @@ LoseReply(m) == /\ net[m].st = "rep" /\ n.ex < MaxEx /\ n' = [n EXCEPT !.ex = @ 
 Local(y,p) == [t |-> y.t, kind |-> y.kind, s |-> y.s, e |-> y.e, pos |-> y.s, seen |-> y.seen,
                offs |-> IF y.kind = "runs" THEN {o \in Off : p.marks[o].tok = y.t} ELSE {},
                red |-> y.kind = "runs" /\ \A o \in Off : p.marks[o].tok = y.t => p.marks[o].red]
+(* reclaiming.py: what is in hands, or acknowledged and not confirmed, is claimed when the member is attached again *)
+Verdicts(x,t) == {v[2] : v \in {v \in x.hands \cup x.acks : v[1] = t}}
+Chunk(x,t) == LET L == {y \in x.ls : y.t = t}  y == CHOOSE y \in L : TRUE IN
+              [inc |-> x.inc, t |-> t, hands |-> {v[2] : v \in {v \in x.hands : v[1] = t}},
+               acks |-> {v[2] : v \in {v \in x.acks : v[1] = t}},
+               red |-> L # {} /\ (y.red \/ \A o \in Verdicts(x,t) : o < y.seen)]
+Lost(x) == [Idle EXCEPT !.kept = x.kept \cup {Chunk(x,t) : t \in {v[1] : v \in x.hands \cup x.acks}}]
 Recv(m) ==
     /\ net[m].st = "rep" /\ net' = [net EXCEPT ![m] = NoMsg]
     /\ LET p == net[m].p  q == net[m].q  x == l[m]
@@ -163,12 +172,58 @@ Recv(m) ==
            new == {Local(y,p) : y \in {z \in p.grants : \A w \in x.ls : w.t # z.t}}
            live(S) == {v \in S : v[1] \notin p.refused}
        IN l' = [l EXCEPT ![m] =
-            IF p.code # "OK" THEN Idle
+            IF p.code = "INCARNATION" THEN Lost(x)
+            ELSE IF p.code # "OK" THEN Idle
             ELSE [x EXCEPT !.have = p.tok, !.frz = FALSE, !.ls = moved \cup new, !.acks = live(@ \ q.acks),
                            !.rbs = live(@ \ q.rbs), !.hands = live(@),
                            !.run = IF ~net[m].fresh /\ ~Bad("any_reply_resumes") THEN @
                                    ELSE IF net[m].renews /\ net[m].fresh THEN "yes" ELSE "over"]]
     /\ UNCHANGED <<r,old,fl,dup,end,h,n>>
+--------------------------------------------------------------------------------
+(* Claims: lua/reclaim-6+3.lua. Who had the higher token of the lane, of the later incarnation, has it. *)
+Below(k,c) == k.inc < c.inc \/ (k.inc = c.inc /\ k.tok < c.t)
+Beaten(k,c) == IF Bad("lower_claim_wins") THEN ~Below(k,c) ELSE Below(k,c)
+ClaimOne(s,m,c) ==
+    LET offs == c.hands \cup c.acks
+        others == {k \in s.claims : \E y \in s.p.leases : y.t = k.t /\ y.m # m}
+        p0 == Adopt(s.p)
+        mine == {y \in Held(p0,m) : [t |-> y.t, inc |-> c.inc, tok |-> c.t] \in s.claims /\ Of(p0,y) \cap offs # {}}
+        nothing == [s |-> [s EXCEPT !.p = p0], t |-> 0, held |-> {}]
+    IN IF mine # {} /\ ~Bad("claim_forgotten") THEN LET y == CHOOSE y \in mine : TRUE IN [nothing EXCEPT !.t = y.t, !.held = Of(p0,y)]
+       ELSE IF (~s.grace /\ ~Bad("claims_after_grace")) \/ \E k \in others : ~Beaten(k,c) THEN nothing
+       ELSE LET p1 == EndAll(p0, {y \in p0.leases : \E k \in others : k.t = y.t}, 1)
+                e == (CHOOSE o \in offs : \A q \in offs : q <= o) + 1
+                unheard == {o \in Off : p1.next <= o /\ o < e}
+                p2 == [p1 EXCEPT !.next = Max(@,e), !.avail = IF unheard = {} THEN @ ELSE Max(@,e), !.dec = @ \cup unheard,
+                                 !.exc = [o \in Off |-> IF o \in unheard THEN [NoExc EXCEPT !.tok = 0, !.red = TRUE] ELSE @[o]]]
+                grab == {o \in offs : p2.exc[o].tok = 0 \/ (Bad("claims_settled") /\ o \in Settled(p2))}
+                p3 == Grant(p2, m, Least(offs,0), e, "runs", FALSE)
+                p4 == [p3 EXCEPT !.exc = [o \in Off |-> IF o \in grab THEN [NoExc EXCEPT !.tok = p3.tok, !.red = c.red] ELSE @[o]]]
+            IN IF grab = {} THEN [s |-> [s EXCEPT !.p = p2, !.holder = {m}], t |-> 0, held |-> {}]
+               ELSE [s |-> [s EXCEPT !.p = p4, !.holder = {m}, !.claims = @ \cup {[t |-> p4.tok, inc |-> c.inc, tok |-> c.t]}],
+                     t |-> p4.tok, held |-> grab]
+(* any script tells a member that the incarnation is another one *)
+Notice(m) == /\ l[m].on /\ net[m].st = "none" /\ r.ok /\ l[m].inc # r.inc /\ l' = [l EXCEPT ![m] = Lost(@)]
+             /\ UNCHANGED <<r,old,fl,net,dup,end,h,n>>
+Taken(x,c,a) == \* the member's half: take_over
+    IF a.t = 0 THEN [x EXCEPT !.kept = @ \ {c}]
+    ELSE [x EXCEPT !.kept = @ \ {c}, !.have = Max(@,a.t),
+                   !.hands = @ \cup {<<a.t,o>> : o \in c.hands \cap a.held}, !.acks = @ \cup {<<a.t,o>> : o \in c.acks \cap a.held},
+                   !.ls = @ \cup {[t |-> a.t, kind |-> "runs", s |-> 0, e |-> 0, pos |-> 0, seen |-> 0, offs |-> {}, red |-> c.red]}]
+(* one script for all of them; its answer may be lost, then it is asked again *)
+Claim(m) ==
+    /\ l[m].on /\ l[m].kept # {} /\ net[m].st = "none" /\ r.ok /\ l[m].inc = r.inc /\ UNCHANGED <<old,fl,net,dup,end>>
+    /\ IF l[m].gen # r.mem[m].gen THEN l' = [l EXCEPT ![m] = Idle] /\ UNCHANGED <<r,h,n>>
+       ELSE \E c \in l[m].kept :
+            LET a == ClaimOne(r,m,c)
+                wrong == (~r.grace /\ a.t > r.p.tok) \/ \E k \in r.claims : \E y \in Adopt(r.p).leases :
+                            y.t = k.t /\ y.m # m /\ (IF a.t > 0 THEN Below([inc |-> c.inc, tok |-> c.t], [k EXCEPT !.t = k.tok])
+                                                   ELSE Below(k,c) /\ r.grace)
+            IN /\ r' = a.s
+               /\ h' = [Granted(a.s.p) EXCEPT !.bad = @ \cup (IF wrong THEN {"claim"} ELSE {})]
+               /\ \/ l' = [l EXCEPT ![m] = Taken(@,c,a)] /\ n' = n
+                  \/ n.ex < MaxEx /\ n' = [n EXCEPT !.ex = @ + 1] /\ l' = l
+--------------------------------------------------------------------------------
 Steady == ~Pause /\ n.fail = 0
 Current(m,t) == r.ok /\ l[m].inc = r.inc /\ \E y \in Held(r.p,m) : y.t = t
 (* what comes first is handed out first, exceptions before the lane *)
@@ -181,7 +236,7 @@ Dispatch(m) == LET x == l[m] IN
                          ![m].ls = (@ \ {y}) \cup {[y EXCEPT !.pos = IF y.kind = "lane" THEN o + 1 ELSE @, !.offs = @ \ {o}]}]
        /\ h' = [h EXCEPT
             !.disp = IF n.fail = 0 \/ Current(m,y.t) THEN @ \cup {o} ELSE @,
-            !.bad = @ \cup (IF o \in h.cR /\ (~Pause \/ Current(m,y.t)) THEN {"again"} ELSE {})
+            !.bad = @ \cup (IF o \in h.cR /\ (~(Pause \/ h.blind) \/ Current(m,y.t)) THEN {"again"} ELSE {})
                       \cup (IF o \in h.disp /\ ~(y.red \/ o < y.seen) /\ (Steady \/ Current(m,y.t)) THEN {"unmarked"} ELSE {})
                       \cup (IF Steady /\ ~Current(m,y.t) THEN {"unheld"} ELSE {})
                       \cup (IF Current(m,y.t) /\ o >= Lease(r.p,y.t).e THEN {"bound"} ELSE {})
@@ -201,7 +256,7 @@ Crash(m) == /\ n.crash < MaxCrash /\ n' = [n EXCEPT !.crash = @ + 1] /\ l[m].on
             /\ l' = [l EXCEPT ![m] = Idle] /\ net' = [net EXCEPT ![m] = NoMsg] /\ dup' = {q \in dup : q.m # m}
             /\ UNCHANGED <<r,old,fl,end,h>>
 (* its last exchange said all; what it has not handed out goes back *)
-Leave(m) == /\ l[m].hands \cup l[m].acks \cup l[m].rbs = {} /\ n.crash < MaxCrash /\ n' = [n EXCEPT !.crash = @ + 1] /\ l[m].on /\ net[m].st = "none" /\ r.ok
+Leave(m) == /\ l[m].hands \cup l[m].acks \cup l[m].rbs \cup l[m].kept = {} /\ n.crash < MaxCrash /\ n' = [n EXCEPT !.crash = @ + 1] /\ l[m].on /\ net[m].st = "none" /\ r.ok
             /\ l' = [l EXCEPT ![m] = Idle]
             /\ r' = IF l[m].inc = r.inc /\ r.mem[m].on
                     THEN [r EXCEPT !.p = Adopt(Orphaned(@,m,1)), !.mem[m] = Gone, !.ranks = Without(@,m)] ELSE r
@@ -214,26 +269,29 @@ Expire(m) == /\ r.ok /\ r.mem[m].on /\ (Pause \/ Quiet(m) \/ l[m].inc # r.inc \/
              /\ UNCHANGED <<old,fl,l,net,dup,end,h,n>>
 Replicate == r.ok /\ n.fail < MaxFail /\ old # r /\ old' = r /\ UNCHANGED <<r,fl,l,net,dup,end,h,n>>
 Known(s,o) == s.p.exc[o].red \/ o < s.p.seen \/ \E y \in s.p.leases : o \in Of(s.p,y)
-(* Another server answers. With an older copy all leases end, and nothing is granted for a session: a copy may not know of
-   every lease, so it must not say who is to be waited for. *)
+(* Another server answers. With an older copy all leases end, and no attempt is counted: who was attached in it is waited for
+   (blind: somebody was not). An empty one waits for as long as a session lasts. *)
 Fault == /\ r.ok /\ n.fail < MaxFail /\ n' = [n EXCEPT !.fail = @ + 1] /\ dup' = {}
-         /\ \/ /\ r' = [old EXCEPT !.inc = r.inc + 1, !.p = [old.p EXCEPT !.leases = {[y EXCEPT !.orph = IF @ = 0 THEN 2 ELSE @] : y \in @}],
-                                   !.mem = R0.mem, !.ranks = <<>>, !.gens = r.gens,
-                                   !.awaited = IF Bad("grace_by_copy") THEN {y.m : y \in {y \in old.p.leases : y.orph = 0}} ELSE {},
-                                   !.grace = Bad("grace_by_copy") => \E y \in old.p.leases : y.orph = 0]
-               /\ h' = [h EXCEPT !.cR = @ \cap Settled(old.p), !.disp = {o \in @ : Known(old,o)}, !.top = [o \in Off |-> 0]]
+         /\ \/ /\ LET on == {m \in M : old.mem[m].on} IN
+                 /\ r' = [old EXCEPT !.inc = r.inc + 1, !.p = [old.p EXCEPT !.leases = {[y EXCEPT !.orph = IF @ = 0 THEN 1 ELSE @] : y \in @}],
+                                     !.mem = R0.mem, !.ranks = <<>>, !.gens = r.gens, !.claims = {}, !.timed = FALSE,
+                                     !.awaited = IF Bad("grace_by_copy") THEN {y.m : y \in {y \in old.p.leases : y.orph = 0}} ELSE on,
+                                     !.was = on,
+                                     !.grace = IF Bad("grace_by_copy") THEN \E y \in old.p.leases : y.orph = 0 ELSE on # {}]
+                 /\ h' = [h EXCEPT !.cR = @ \cap Settled(old.p), !.disp = {o \in @ : Known(old,o)}, !.top = [o \in Off |-> 0],
+                                   !.blind = @ \/ \E m \in M : r.mem[m].on /\ ~old.mem[m].on]
             \/ /\ r' = [R0 EXCEPT !.inc = r.inc + 1, !.grace = TRUE, !.gens = r.gens,
                                   !.p = [P0 EXCEPT !.dec = 0..(fl-1), !.next = fl, !.avail = fl, !.tok = r.p.tok,
                                                    !.seen = IF Bad("rebuild_forgets") THEN 0 ELSE end]]
                /\ h' = [h EXCEPT !.cR = {o \in @ : o < fl}, !.disp = @ \ {o \in Off : o >= end}, !.top = [o \in Off |-> 0]]
          /\ old' = r' /\ UNCHANGED <<fl,l,net,end>>
 EndGrace == /\ r.ok /\ r.grace /\ (Pause \/ \A m \in M : Quiet(m) \/ l[m].inc = r.inc)
-            /\ r' = [r EXCEPT !.grace = FALSE, !.awaited = {}] /\ UNCHANGED <<old,fl,l,net,dup,end,h,n>>
+            /\ r' = [r EXCEPT !.grace = FALSE, !.awaited = {}, !.timed = TRUE] /\ UNCHANGED <<old,fl,l,net,dup,end,h,n>>
 Mirror == r.ok /\ MaxFail > 0 /\ LET f == IF Bad("mirrors_base") THEN Base(r.p) ELSE Floor(r.p) IN fl < f /\ fl' = f /\ UNCHANGED <<r,old,l,net,dup,end,h,n>>
 Wait == /\ r.ok /\ (\E o \in Off : r.p.exc[o].wt) /\ r' = [r EXCEPT !.p = Due(@,Off)]
         /\ UNCHANGED <<old,fl,l,net,dup,end,h,n>>
 Produce == end < N /\ end' = end + 1 /\ UNCHANGED <<r,old,fl,l,net,dup,h,n>>
-Next == \/ \E m \in M : Attach(m) \/ Send(m) \/ Apply(m) \/ LoseReply(m) \/ Recv(m) \/ Dispatch(m) \/ Ack(m) \/ Roll(m)
+Next == \/ \E m \in M : Attach(m) \/ Send(m) \/ Apply(m) \/ LoseReply(m) \/ Recv(m) \/ Notice(m) \/ Claim(m) \/ Dispatch(m) \/ Ack(m) \/ Roll(m)
                         \/ Stop(m) \/ Crash(m) \/ Leave(m) \/ Expire(m)
         \/ ApplyLate \/ Replicate \/ Fault \/ EndGrace \/ Mirror \/ Wait \/ Produce
 Spec == Init /\ [][Next]_vars
@@ -243,10 +301,13 @@ I1_SettledTrue == r.ok => Settled(r.p) \subseteq h.done
 (* I3: an accepted verdict is given under the newest grant of its offset. *)
 I3_Fenced == "fence" \notin h.bad
 (* I4: what a confirmed acknowledgement settled is not handed out again, unless a fault took the knowledge. *)
-I4_SettledStays == "again" \notin h.bad
-(* I5: never two members that may hand out; and who hands out holds the lease in Redis. *)
+I4_SettledStays == "again" \notin h.bad /\ (r.ok => h.cR \subseteq Settled(r.p))
+(* I5: never two members that may hand out, unless an older copy did not know one of them; and who hands out holds the
+   lease in Redis. In Redis the lane is never two members', whatever happened. *)
 May(m) == l[m].on /\ l[m].run # "no" /\ ~l[m].frz /\ \E y \in l[m].ls : Todo(y) # {}
-I5_OneHolder == (Pause \/ Cardinality({m \in M : May(m)}) <= 1) /\ "unheld" \notin h.bad
+I5_OneHolder == /\ Pause \/ h.blind \/ Cardinality({m \in M : May(m)}) <= 1
+                /\ "unheld" \notin h.bad
+                /\ \A y, z \in r.p.leases : y.orph = 0 /\ z.orph = 0 => y.m = z.m
 (* I6: first deliveries come in order. *)
 I6_InOrder == "order" \notin h.bad
 (* I7: what is in an application's hands fits its window, what is unconfirmed its budget. *)
@@ -260,4 +321,8 @@ I9_Conserved == Partitioned(r.p) /\ NoPhantoms(r.p)
 I9_Bounded == "bound" \notin h.bad
 (* I10: the mirrored floor is never ahead of what is settled. *)
 I10_Floor == \A o \in Off : o < fl => o \in h.done
+(* I15: nothing is granted before all who were attached have claimed, unless a session has passed. *)
+I15_WaitedFor == ~r.grace /\ ~r.timed => \A m \in r.was : l[m].kept = {}
+(* I16: of two who claim the lane the one who had it later has it; and nobody gets it by a claim when it may be granted. *)
+I16_HighestClaim == "claim" \notin h.bad
 ================================================================================

@@ -1,112 +1,194 @@
 -------------------------------- MODULE Settled --------------------------------
-(* What survives the loss of Redis: settled offsets live in Redis; their floor is mirrored to Kafka as a group offset whose
-   metadata names the subscription's epoch; the journal says where each epoch begins.
+(* What survives the loss of Redis: settled offsets live in Redis; checkpoints of them are written to the journal, and
+   their floor is mirrored as a group offset whose metadata names the subscription's epoch; the journal says where each epoch
+   begins, and which incarnations there were.
 
-   Modelled: kafkadur_coordinators/topics.py (mirror_floors, floors), lifecycle.py and changes.py (rebuild, amend with
-   places), lua/rebuild-6.lua, partitions-6+3.lua, install-6.lua.
+   Modelled: kafkadur/checkpointer.py, kafkadur_coordinators/checkpoints.py, rebuilding.py, journal.py (incarnations), topics.py
+   (mirror_floors, floors), changes.py (amend with places), lua/rebuild-6.lua, partitions-6+3.lua, install-6.lua,
+   reincarnate-6.lua, inspect-6+3.lua.
+   - Servers: each fault brings another one, empty or with an older copy; the one before goes on: it takes acknowledgements
+     of whoever is still connected to it, and answers those who write checkpoints.
+   - Writers: a server is read, some time later the record is appended under the key of writer, incarnation and epoch, and
+     some time later it is read back. It is confirmed if no incarnation of the subscription newer than the one that was
+     read lies before it. Everything in it may have been waited for.
    - Mirrors, each of which reads the floor and commits it much later: commits of a group are not fenced, the last one counts.
-   - Two who rebuild: the right (on this very server), an incarnation record, the floor read, the partition laid, installed.
-     Each step may come late; the right may run out.
+     The floor counts where there is no checkpoint.
+   - Who rebuilds: the right (on this very server), an incarnation record, the journal read to its end, what the server kept
+     united with it, laid, installed. Each step may come late; the right may run out.
    - Seeks, back and forward: CHANGING, a record with the place to stand at and the next epoch, the partition laid, installed.
-   Settled offsets are a floor and what is settled above it, of one partition.
-   Not modelled: leases (Lane.tla), which of two changes wins (Define.tla), several partitions, topics made anew. *)
+   - Incarnations of another subscription of the same shard.
+   Settled offsets are a set, of one partition. The number of an incarnation is the place of its record; checkpoints lie
+   beside the log, since only what lies before one counts, and that is known when it is appended.
+   Not modelled: leases (Lane.tla), which of two changes wins (Define.tla), several partitions, topics made anew, records
+   that do not fit; how old checkpoints are removed (Collect.tla). *)
 EXTENDS Integers, Sequences, FiniteSets, TLC
-CONSTANTS W, X,       \* who mirrors, who rebuilds (model values)
+CONSTANTS W, X,       \* who writes and mirrors, who rebuilds (model values)
           N,          \* offsets 0..N-1
           Seeks,      \* where a seek may go
-          MaxLog, MaxFault, MaxSeek, MaxCommit,
+          MaxLog, MaxFault, MaxSeek, MaxCommit, MaxWrite, MaxOther,
           Defects
 Off == 0..(N-1)
 Bad(d) == d \in Defects
-VARIABLES red,   \* Redis: ok, set (settled), ep, ver (place of the record in force), chg, reb (token of the rebuild), kept
-          old,   \* another server's copy
-          log,   \* the journal: [k, ep, start]
+S == 1..(MaxFault + 1)
+VARIABLES srv,   \* servers: up (no, lost, ok), inc, ep, set (settled), chg, reb (token of the rebuild), kept
+          cur,   \* the newest
+          old,   \* a copy of it
+          log,   \* the journal: [k (def, inc, oth), ep, start]
+          cps,   \* checkpoints in the journal: [w, inc, ep, set]
           grp,   \* the group offset: [f, ep]
           buf,   \* mirrors: a floor read and not yet committed
+          cp,    \* writers: a checkpoint on its way
           rec, seek,
           truth, \* history: settled by an application since the epoch in force began, or before where it began
           epoch, \* history: the epoch in force by the journal
+          conf,  \* history: what was confirmed at the level journal: [ep, inc, o]
+          bad,   \* history: what must not have happened
           n
-vars == <<red,old,log,grp,buf,rec,seek,truth,epoch,n>>
+vars == <<srv,cur,old,log,cps,grp,buf,cp,rec,seek,truth,epoch,conf,bad,n>>
 None == [st |-> "none"]
 Upto(k) == {o \in Off : o < k}
-FloorOf(S) == LET U == Off \ S IN IF U = {} THEN N ELSE CHOOSE o \in U : \A q \in U : o <= q
-R0 == [ok |-> TRUE, set |-> {}, ep |-> 0, chg |-> FALSE, reb |-> 0, kept |-> FALSE]
-Init == /\ red = R0 /\ old = R0 /\ log = <<[k |-> "def", ep |-> 0, start |-> 0]>> /\ grp = [f |-> 0, ep |-> -1]
-        /\ buf = [w \in W |-> None] /\ rec = [x \in X |-> None] /\ seek = None /\ truth = {} /\ epoch = 0
-        /\ n = [fault |-> 0, seek |-> 0, lock |-> 0, commit |-> 0]
+FloorOf(Q) == LET U == Off \ Q IN IF U = {} THEN N ELSE CHOOSE o \in U : \A q \in U : o <= q
+R0 == [up |-> "ok", inc |-> 0, ep |-> 0, set |-> {}, chg |-> FALSE, reb |-> 0, kept |-> FALSE]
+Empty == [R0 EXCEPT !.up = "lost", !.ep = -1]
+Init == /\ srv = [s \in S |-> IF s = 1 THEN R0 ELSE [R0 EXCEPT !.up = "no"]] /\ cur = 1 /\ old = R0
+        /\ log = <<[k |-> "def", ep |-> 0, start |-> 0]>> /\ cps = {} /\ grp = [f |-> 0, ep |-> -1]
+        /\ buf = [w \in W |-> None] /\ cp = [w \in W |-> None] /\ rec = [x \in X |-> None] /\ seek = None
+        /\ truth = {} /\ epoch = 0 /\ conf = {} /\ bad = {}
+        /\ n = [fault |-> 0, seek |-> 0, lock |-> 0, commit |-> 0, write |-> 0, other |-> 0]
 InForce(k) == LET D == {i \in 1..k : log[i].k = "def"} IN log[CHOOSE i \in D : \A j \in D : j <= i]
 Now == InForce(Len(log))
+Begins(i) == log[i].k = "inc" \/ (Bad("others_count") /\ log[i].k = "oth")
+(* is there an incarnation of this subscription with a higher number, as far as it is read from `from` on? *)
+Newer(inc,from) == \E j \in (inc+1)..Len(log) : j > from /\ Begins(j)
+Newest(s) == \A j \in (srv[s].inc + 1)..Len(log) : log[j].k # "inc"
 --------------------------------------------------------------------------------
-Ack == /\ red.ok /\ ~red.chg /\ \E o \in Off \ red.set :
-             /\ red' = [red EXCEPT !.set = @ \cup {o}]
-             /\ truth' = IF red.ep = epoch THEN truth \cup {o} ELSE truth
-       /\ UNCHANGED <<old,log,grp,buf,rec,seek,epoch,n>>
-Look(w) == /\ buf[w] = None /\ red.ok /\ n.commit < MaxCommit /\ n' = [n EXCEPT !.commit = @ + 1]
-           /\ buf' = [buf EXCEPT ![w] = [st |-> "w", ep |-> red.ep,
-                        f |-> IF Bad("mirrors_next") /\ red.set # {} THEN (CHOOSE o \in red.set : \A q \in red.set : q <= o) + 1
-                              ELSE FloorOf(red.set)]]
-           /\ UNCHANGED <<red,old,log,grp,rec,seek,truth,epoch>>
+Ack(s) == /\ srv[s].up = "ok" /\ ~srv[s].chg /\ \E o \in Off \ srv[s].set :
+             /\ srv' = [srv EXCEPT ![s].set = @ \cup {o}]
+             /\ truth' = IF srv[s].ep = epoch THEN truth \cup {o} ELSE truth
+          /\ UNCHANGED <<cur,old,log,cps,grp,buf,cp,rec,seek,epoch,conf,bad,n>>
+Look(w,s) == /\ buf[w] = None /\ srv[s].up = "ok" /\ n.commit < MaxCommit /\ n' = [n EXCEPT !.commit = @ + 1]
+             /\ buf' = [buf EXCEPT ![w] = [st |-> "w", ep |-> srv[s].ep,
+                        f |-> LET T == srv[s].set IN
+                              IF Bad("mirrors_next") /\ T # {} THEN (CHOOSE o \in T : \A q \in T : q <= o) + 1
+                              ELSE FloorOf(T)]]
+             /\ UNCHANGED <<srv,cur,old,log,cps,grp,cp,rec,seek,truth,epoch,conf,bad>>
 Commit(w) == /\ buf[w].st = "w" /\ grp' = [f |-> buf[w].f, ep |-> buf[w].ep] /\ buf' = [buf EXCEPT ![w] = None]
-             /\ UNCHANGED <<red,old,log,rec,seek,truth,epoch,n>>
-(* a process ends with what it has not committed *)
-Forget(w) == buf[w] # None /\ buf' = [buf EXCEPT ![w] = None] /\ UNCHANGED <<red,old,log,grp,rec,seek,truth,epoch,n>>
+             /\ UNCHANGED <<srv,cur,old,log,cps,cp,rec,seek,truth,epoch,conf,bad,n>>
 --------------------------------------------------------------------------------
-Replicate == red.ok /\ n.fault < MaxFault /\ old # red /\ old' = red /\ UNCHANGED <<red,log,grp,buf,rec,seek,truth,epoch,n>>
-(* the server is empty, or another one with an older copy: then Redis goes on with what it has (Kept) if that is in force *)
-Fault == /\ red.ok /\ n.fault < MaxFault /\ n' = [n EXCEPT !.fault = @ + 1]
-         /\ red' \in {[old EXCEPT !.ok = FALSE, !.reb = 0, !.kept = TRUE], [R0 EXCEPT !.ok = FALSE, !.ep = -1]}
-         /\ UNCHANGED <<old,log,grp,buf,rec,seek,truth,epoch>>
-Take(x) == /\ ~red.ok /\ rec[x] = None /\ n.lock < MaxFault + 1 /\ n' = [n EXCEPT !.lock = @ + 1]
-           /\ red' = [red EXCEPT !.reb = n.lock + 1]
-           /\ rec' = [rec EXCEPT ![x] = [st |-> "fence", tok |-> n.lock + 1, kept |-> red.kept]]
-           /\ UNCHANGED <<old,log,grp,buf,seek,truth,epoch>>
-Fence(x) == /\ rec[x].st = "fence" /\ Len(log) < MaxLog /\ log' = Append(log, [k |-> "inc", ep |-> 0, start |-> 0])
-            /\ rec' = [rec EXCEPT ![x].st = "read"] /\ UNCHANGED <<red,old,grp,buf,seek,truth,epoch,n>>
-(* the record in force, and the mirrored floor if it is this epoch's *)
+(* Writers. The epoch is that of the state that is read, not the one that the writer knows. *)
+Inspect(w,s) == /\ cp[w] = None /\ srv[s].up = "ok" /\ srv[s].set # {} /\ n.write < MaxWrite
+                /\ n' = [n EXCEPT !.write = @ + 1]
+                /\ cp' = [cp EXCEPT ![w] =
+                      [st |-> "append", inc |-> srv[s].inc, set |-> srv[s].set, clean |-> TRUE,
+                       ep |-> IF Bad("epoch_unasked") THEN epoch ELSE srv[s].ep,
+                       wait |-> IF Bad("incarnation_unasked") THEN UNION {srv[q].set : q \in {q \in S : srv[q].up = "ok"}}
+                                ELSE srv[s].set]]
+                /\ UNCHANGED <<srv,cur,old,log,cps,grp,buf,rec,seek,truth,epoch,conf,bad>>
+KeyOf(w) == IF Bad("one_key") THEN 0 ELSE cp[w].inc
+Write(w) == /\ cp[w].st = "append"
+            /\ cps' = {c \in cps : ~(c.w = w /\ c.inc = KeyOf(w) /\ c.ep = cp[w].ep)}
+                      \cup {[w |-> w, inc |-> KeyOf(w), ep |-> cp[w].ep, set |-> cp[w].set]}
+            /\ \E from \in (IF Bad("followed_from_first") THEN 0..Len(log) ELSE {0}) :
+                  cp' = [cp EXCEPT ![w].st = "back", ![w].clean = ~Newer(cp[w].inc,from) \/ Bad("not_read_back")]
+            /\ UNCHANGED <<srv,cur,old,log,grp,buf,rec,seek,truth,epoch,conf,bad,n>>
+Confirm(w) == /\ cp[w].st = "back" /\ cp' = [cp EXCEPT ![w] = None]
+              /\ conf' = IF cp[w].clean THEN conf \cup {[ep |-> cp[w].ep, inc |-> cp[w].inc, o |-> o] : o \in cp[w].wait} ELSE conf
+              /\ bad' = IF ~cp[w].clean /\ \A j \in (cp[w].inc+1)..Len(log) : log[j].k # "inc" THEN bad \cup {"blocked"} ELSE bad
+              /\ UNCHANGED <<srv,cur,old,log,cps,grp,buf,rec,seek,truth,epoch,n>>
+(* a process ends with what it has not committed or appended *)
+Forget(w) == /\ (buf[w] # None \/ cp[w] # None) /\ buf' = [buf EXCEPT ![w] = None] /\ cp' = [cp EXCEPT ![w] = None]
+             /\ UNCHANGED <<srv,cur,old,log,cps,grp,rec,seek,truth,epoch,conf,bad,n>>
+--------------------------------------------------------------------------------
+Replicate == /\ srv[cur].up = "ok" /\ n.fault < MaxFault /\ old # srv[cur] /\ old' = srv[cur]
+             /\ UNCHANGED <<srv,cur,log,cps,grp,buf,cp,rec,seek,truth,epoch,conf,bad,n>>
+(* another server answers: empty, or with an older copy; then Redis goes on with what it has (kept) if that is in force *)
+Fault == /\ n.fault < MaxFault /\ n' = [n EXCEPT !.fault = @ + 1] /\ cur' = cur + 1
+         /\ \E r \in {[old EXCEPT !.up = "lost", !.reb = 0, !.kept = TRUE], Empty} : srv' = [srv EXCEPT ![cur + 1] = r]
+         /\ UNCHANGED <<old,log,cps,grp,buf,cp,rec,seek,truth,epoch,conf,bad>>
+Take(x) == /\ rec[x] = None /\ n.lock < MaxFault + 1 /\ n' = [n EXCEPT !.lock = @ + 1]
+           /\ \E s \in S : /\ srv[s].up = "lost"
+                           /\ srv' = [srv EXCEPT ![s].reb = n.lock + 1]
+                           /\ rec' = [rec EXCEPT ![x] = [st |-> IF Bad("read_before_fence") THEN "read" ELSE "fence", s |-> s,
+                                                         tok |-> n.lock + 1, kept |-> srv[s].kept, inc |-> 0]]
+           /\ UNCHANGED <<cur,old,log,cps,grp,buf,cp,seek,truth,epoch,conf,bad>>
+Fence(x) == /\ rec[x].st = "fence" /\ Len(log) < MaxLog
+            /\ log' = Append(log, [k |-> IF Bad("unnamed") THEN "oth" ELSE "inc", ep |-> 0, start |-> 0])
+            /\ rec' = [rec EXCEPT ![x].st = IF Bad("read_before_fence") THEN "lay" ELSE "read", ![x].inc = Len(log) + 1]
+            /\ UNCHANGED <<srv,cur,old,cps,grp,buf,cp,seek,truth,epoch,conf,bad,n>>
+Right(x) == Bad("right_unasked") \/ (srv[rec[x].s].up = "lost" /\ srv[rec[x].s].reb = rec[x].tok)
+(* the record in force, the checkpoints of its epoch, or the mirrored floor if it is this epoch's; what the server kept *)
 Read(x) == /\ rec[x].st = "read"
-           /\ LET d == Now  good == grp.ep = d.ep \/ (Bad("any_epoch") /\ grp.ep >= 0) IN
-              rec' = [rec EXCEPT ![x] = [st |-> "lay", tok |-> @.tok, kept |-> @.kept, ep |-> d.ep,
-                                         f |-> IF good THEN grp.f ELSE d.start]]
-           /\ UNCHANGED <<red,old,log,grp,buf,seek,truth,epoch,n>>
-Right(x) == Bad("right_unasked") \/ (~red.ok /\ red.reb = rec[x].tok)
+           /\ LET d == Now  s == rec[x].s
+                  C == {c \in cps : c.ep = d.ep}
+                  known == UNION {c.set : c \in C}
+                  good == grp.ep = d.ep \/ (Bad("any_epoch") /\ grp.ep >= 0)
+                  kept == rec[x].kept /\ (srv[s].ep = d.ep \/ Bad("copy_believed"))
+                  behind == ~(known \subseteq srv[s].set) /\ ~Bad("kept_believed")
+              IN rec' = [rec EXCEPT ![x] =
+                    [st |-> IF Bad("read_before_fence") THEN "fence" ELSE "lay", s |-> s, tok |-> @.tok, inc |-> @.inc, kept |-> kept,
+                     how |-> IF kept /\ ~behind THEN "go on" ELSE "lay", ep |-> d.ep,
+                     set |-> IF kept THEN srv[s].set \cup known
+                             ELSE IF C # {} THEN known
+                             ELSE Upto(IF good THEN grp.f ELSE d.start)]]
+           /\ UNCHANGED <<srv,cur,old,log,cps,grp,buf,cp,seek,truth,epoch,conf,bad,n>>
 Lay(x) == /\ rec[x].st = "lay"
-          /\ red' = IF Right(x) /\ ~(rec[x].kept /\ (red.ep = rec[x].ep \/ Bad("copy_believed"))) THEN [red EXCEPT !.set = Upto(rec[x].f), !.ep = rec[x].ep] ELSE red
-          /\ rec' = [rec EXCEPT ![x].st = "install"] /\ UNCHANGED <<old,log,grp,buf,seek,truth,epoch,n>>
+          /\ srv' = IF Right(x) /\ rec[x].how = "lay" THEN [srv EXCEPT ![rec[x].s].set = rec[x].set, ![rec[x].s].ep = rec[x].ep]
+                    ELSE srv
+          /\ rec' = [rec EXCEPT ![x].st = "install"]
+          /\ UNCHANGED <<cur,old,log,cps,grp,buf,cp,seek,truth,epoch,conf,bad,n>>
+Max(a,b) == IF a > b THEN a ELSE b
 Install(x) == /\ rec[x].st = "install" /\ rec' = [rec EXCEPT ![x] = None]
-              /\ red' = IF Right(x) THEN [red EXCEPT !.ok = TRUE, !.reb = 0, !.chg = FALSE, !.kept = FALSE] ELSE red
-              /\ UNCHANGED <<old,log,grp,buf,seek,truth,epoch,n>>
+              /\ srv' = IF Right(x) THEN [srv EXCEPT ![rec[x].s] = [@ EXCEPT !.up = "ok", !.reb = 0, !.kept = FALSE,
+                                             !.chg = @ /\ rec[x].how = "go on", !.inc = Max(rec[x].inc, @ + 1)]]
+                        ELSE srv
+              /\ UNCHANGED <<cur,old,log,cps,grp,buf,cp,seek,truth,epoch,conf,bad,n>>
+Other == /\ n.other < MaxOther /\ n' = [n EXCEPT !.other = @ + 1] /\ Len(log) < MaxLog
+         /\ log' = Append(log, [k |-> "oth", ep |-> 0, start |-> 0])
+         /\ UNCHANGED <<srv,cur,old,cps,grp,buf,cp,rec,seek,truth,epoch,conf,bad>>
 --------------------------------------------------------------------------------
 (* a seek. A record that a newer incarnation lies before is void (Define.tla): und is where the journal ended before it *)
-NewerInc(i) == \E j \in (i+1)..Len(log) : log[j].k = "inc"
-SeekBegin == /\ red.ok /\ ~red.chg /\ seek = None /\ n.seek < MaxSeek /\ n' = [n EXCEPT !.seek = @ + 1]
-             /\ \E at \in Seeks : seek' = [st |-> "write", und |-> Len(log), at |-> at, ep |-> IF Bad("epoch_stays") THEN red.ep ELSE red.ep + 1]
-             /\ red' = [red EXCEPT !.chg = TRUE]
-             /\ UNCHANGED <<old,log,grp,buf,rec,truth,epoch>>
+SeekBegin(s) == /\ srv[s].up = "ok" /\ ~srv[s].chg /\ seek = None /\ n.seek < MaxSeek /\ n' = [n EXCEPT !.seek = @ + 1]
+                /\ \E at \in Seeks : seek' = [st |-> "write", s |-> s, und |-> Len(log), at |-> at,
+                                              ep |-> IF Bad("epoch_stays") THEN srv[s].ep ELSE srv[s].ep + 1]
+                /\ srv' = [srv EXCEPT ![s].chg = TRUE]
+                (* the version that Redis holds is the one in force when the journal is read, else the change is given up *)
+                /\ srv[s].ep = Now.ep
+                (* the scripts do not ask this: see README.md *)
+                /\ Newest(s) \/ Bad("moved_on_old_master")
+                /\ UNCHANGED <<cur,old,log,cps,grp,buf,cp,rec,truth,epoch,conf,bad>>
 SeekWrite == /\ seek.st = "write" /\ Len(log) < MaxLog
-             /\ IF NewerInc(seek.und) THEN /\ seek' = None /\ UNCHANGED <<log,epoch,truth>>
+             /\ IF Newer(seek.und,0) THEN /\ seek' = None /\ UNCHANGED <<log,epoch,truth>>
                 ELSE /\ log' = Append(log, [k |-> "def", ep |-> seek.ep, start |-> seek.at])
-                     /\ seek' = [seek EXCEPT !.st = "lay", !.und = Len(log) + 1] /\ epoch' = seek.ep /\ truth' = Upto(seek.at)
-             /\ UNCHANGED <<red,old,grp,buf,rec,n>>
+                     /\ seek' = [seek EXCEPT !.st = "lay"] /\ epoch' = seek.ep /\ truth' = Upto(seek.at)
+             /\ UNCHANGED <<srv,cur,old,cps,grp,buf,cp,rec,conf,bad,n>>
 SeekLay == /\ seek.st = "lay" /\ seek' = None
-           /\ red' = IF red.ok /\ red.chg THEN [red EXCEPT !.chg = FALSE, !.ep = seek.ep, !.set = Upto(seek.at)] ELSE red
-           /\ UNCHANGED <<old,log,grp,buf,rec,truth,epoch,n>>
+           /\ srv' = IF srv[seek.s].up = "ok" /\ srv[seek.s].chg
+                     THEN [srv EXCEPT ![seek.s] = [@ EXCEPT !.chg = FALSE, !.ep = seek.ep, !.set = Upto(seek.at)]] ELSE srv
+           /\ UNCHANGED <<cur,old,log,cps,grp,buf,cp,rec,truth,epoch,conf,bad,n>>
 (* whoever finds a change that its owner left finishes it *)
-Resolve == /\ red.ok /\ red.chg /\ seek = None /\ red' = [red EXCEPT !.chg = FALSE, !.ep = Now.ep,
-                                                                      !.set = IF Now.ep = red.ep THEN @ ELSE Upto(Now.start)]
-           /\ UNCHANGED <<old,log,grp,buf,rec,seek,truth,epoch,n>>
-SeekStop == seek # None /\ seek' = None /\ UNCHANGED <<red,old,log,grp,buf,rec,truth,epoch,n>>
-Next == \/ Ack \/ Replicate \/ Fault \/ SeekBegin \/ SeekWrite \/ SeekLay \/ SeekStop \/ Resolve
-        \/ \E w \in W : Look(w) \/ Commit(w) \/ Forget(w)
+Resolve(s) == /\ srv[s].up = "ok" /\ srv[s].chg /\ seek = None
+              /\ srv' = [srv EXCEPT ![s] = [@ EXCEPT !.chg = FALSE, !.ep = Now.ep,
+                                                     !.set = IF Now.ep = srv[s].ep THEN @ ELSE Upto(Now.start)]]
+              /\ UNCHANGED <<cur,old,log,cps,grp,buf,cp,rec,seek,truth,epoch,conf,bad,n>>
+SeekStop == seek # None /\ seek' = None /\ UNCHANGED <<srv,cur,old,log,cps,grp,buf,cp,rec,truth,epoch,conf,bad,n>>
+Next == \/ Replicate \/ Fault \/ SeekWrite \/ SeekLay \/ SeekStop \/ Other
+        \/ \E s \in S : Ack(s) \/ SeekBegin(s) \/ Resolve(s) \/ \E w \in W : Look(w,s) \/ Inspect(w,s)
+        \/ \E w \in W : Commit(w) \/ Write(w) \/ Confirm(w) \/ Forget(w)
         \/ \E x \in X : Take(x) \/ Fence(x) \/ Read(x) \/ Lay(x) \/ Install(x)
 Spec == Init /\ [][Next]_vars
 Perms == Permutations(W) \cup Permutations(X)
 --------------------------------------------------------------------------------
-Serving == red.ok /\ ~red.chg
+Serving(s) == srv[s].up = "ok" /\ ~srv[s].chg
 (* I1: what Redis calls settled was settled by an application in the epoch in force, or lies before where that began. *)
-I1_SettledTrue == Serving /\ red.ep = epoch => red.set \subseteq truth
-(* I10: a recovered floor is not ahead of the true one; so what was mirrored for the epoch in force is settled. *)
-I10_Floor == grp.ep = epoch => Upto(grp.f) \subseteq truth
-(* What is served is the epoch in force: a seek that was confirmed is not undone by the loss of Redis. *)
-EpochInForce == Serving => red.ep = epoch
+I1_SettledTrue == \A s \in S : Serving(s) /\ srv[s].ep = epoch => srv[s].set \subseteq truth
+(* I10: what is mirrored or journalled for the epoch in force is settled: so a recovered floor is not ahead of the true one. *)
+I10_Floor == /\ grp.ep = epoch => Upto(grp.f) \subseteq truth
+             /\ \A c \in cps : c.ep = epoch => c.set \subseteq truth
+(* I13: what was confirmed at the level journal is settled wherever an incarnation serves that is not older. *)
+I13_Confirmed == \A s \in S : Serving(s) =>
+                    \A c \in conf : c.ep = srv[s].ep /\ c.inc <= srv[s].inc => c.o \in srv[s].set
+(* Only an incarnation of this subscription keeps something from being confirmed. *)
+OwnOnly == "blocked" \notin bad
+(* What the newest incarnation serves is the epoch in force: a seek that was confirmed is not undone by the loss of Redis. *)
+EpochInForce == \A s \in S : Serving(s) /\ Newest(s) => srv[s].ep = epoch
 ================================================================================

@@ -212,3 +212,15 @@ def test_a_repeated_claim_is_answered_again(make: Make) -> None:
     member.have = first[0]
     grants = member.say(report(0, avail=3), credit=1).grants
     assert [(g.start, g.horizon) for g in grants] == [(2, 3)]
+
+
+def test_who_lost_an_offset_to_a_higher_claim_is_told(make: Make) -> None:
+    """Its acknowledgement must not be confirmed: the other one has the message in hands."""
+    world = make()
+    lose(world, 0)
+    old, new = world.attach("old"), world.attach("new")
+    token, _ = claim(old, 3, 0, 4)
+    mine, held = claim(new, 8, 2, 4)
+    assert held == [2, 4]
+    assert old.say(report(0, settled=[settled(token, 2, 4)])).refused == [token]
+    assert waiting(world) == [(0, 2, 0, 0), (2, 4, 0, mine)]

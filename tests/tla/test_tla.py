@@ -45,7 +45,18 @@ def broken(model: str, invariant: str, *defects: str, long: bool = False, **chan
     return Broken(spec=spec, model=model, defects=planted, invariant=invariant, change=values, long=long)
 
 
-MODELS = ("Lane", "LaneTurns", "LaneLoss", "Shared", "Keys", "Define", "Settled")
+MODELS = (
+    "Lane",
+    "LaneTurns",
+    "LaneLoss",
+    "Shared",
+    "Claims",
+    "Keys",
+    "Define",
+    "Settled",
+    "SettledSeek",
+    "Collect",
+)
 
 BROKEN = (
     broken("Lane", "I1_SettledTrue", "settled_in_hands"),
@@ -77,7 +88,12 @@ BROKEN = (
     broken("LaneTurns", "I8_Marked", "offer_unfrozen", long=True),
     broken("Lane", "I9_Conserved", "reservation_counted"),
     broken("LaneTurns", "I9_Bounded", "horizon_falls", Bud=1),
+    broken("LaneLoss", "I4_SettledStays", "claims_settled", long=True),
+    broken("LaneLoss", "I8_Marked", "claim_forgotten", long=True),
     broken("LaneLoss", "I10_Floor", "mirrors_base"),
+    broken("LaneLoss", "I15_WaitedFor", "back_at_attach"),
+    broken("LaneLoss", "I16_HighestClaim", "claims_after_grace"),
+    broken("LaneLoss", "I16_HighestClaim", "lower_claim_wins", long=True, MaxEx=2, MaxAtt=4, Pause="TRUE"),
     broken("Shared", "I1_SettledTrue", "settled_in_hands"),
     broken("Shared", "I3_Fenced", "no_fencing"),
     broken("Shared", "I4_SettledStays", "end_unsettles"),
@@ -107,11 +123,34 @@ BROKEN = (
     broken("Define", "Converged", "incarnation_read_late", MaxFault=1),
     broken("Define", "Converged", "copy_believed", MaxFault=1, long=True),
     broken("Define", "Converged", "install_unfenced", MaxFault=1, MaxLog=4, long=True),
-    broken("Settled", "I1_SettledTrue", "any_epoch"),
-    broken("Settled", "I10_Floor", "mirrors_next"),
-    broken("Settled", "I10_Floor", "epoch_stays", long=True),
-    broken("Settled", "EpochInForce", "copy_believed"),
-    broken("Settled", "EpochInForce", "right_unasked", long=True, X="{x, y}"),
+    broken("Claims", "I1_SettledTrue", "settled_in_hands"),
+    broken("Claims", "I3_Fenced", "no_fencing", MaxEx=3),
+    broken("Claims", "I4_SettledStays", "claims_settled", long=True, MaxEx=3),
+    broken("Claims", "I4_SettledStays", "taken_silently", MaxEx=3),
+    broken("Claims", "I8_Marked", "claim_forgotten", MaxEx=3),
+    broken("Claims", "I9_Conserved", "next_stays", MaxAtt=2, N=2, Most=2),
+    broken("Claims", "I15_WaitedFor", "back_at_attach"),
+    broken("Claims", "I16_HighestClaim", "lower_claim_wins"),
+    broken("Claims", "I16_HighestClaim", "claims_after_grace"),
+    broken("SettledSeek", "I1_SettledTrue", "any_epoch"),
+    broken("SettledSeek", "I1_SettledTrue", "epoch_unasked", long=True),
+    broken("SettledSeek", "I10_Floor", "epoch_unasked"),
+    broken("SettledSeek", "I10_Floor", "mirrors_next", N=2, long=True),
+    broken("SettledSeek", "I10_Floor", "epoch_stays", long=True),
+    broken("Settled", "I13_Confirmed", "not_read_back"),
+    broken("Settled", "I13_Confirmed", "one_key", MaxFault=2, MaxOther=0),
+    broken("Settled", "I13_Confirmed", "incarnation_unasked"),
+    broken("Settled", "I13_Confirmed", "followed_from_first"),
+    broken("Settled", "I13_Confirmed", "kept_believed"),
+    broken("Settled", "I13_Confirmed", "read_before_fence"),
+    broken("Settled", "I13_Confirmed", "unnamed"),
+    broken("Settled", "I13_Confirmed", "right_unasked", long=True, X="{x, y}"),
+    broken("Settled", "OwnOnly", "others_count"),
+    broken("SettledSeek", "EpochInForce", "copy_believed"),
+    broken("SettledSeek", "EpochInForce", "moved_on_old_master"),
+    broken("Collect", "I14_Said", "earlier_count"),
+    broken("Collect", "I14_Said", "in_use"),
+    broken("Collect", "I14_Said", "oldest_goes", long=True),
 )
 
 
@@ -135,7 +174,7 @@ def test_planted_defect_is_found(case: Broken) -> None:
 
 def test_every_invariant_has_a_defect_that_breaks_it() -> None:
     checked = {
-        (path.stem.removesuffix("Turns").removesuffix("Loss"), name)
+        (spec_of(path), name)
         for path in SPECS.glob("*.cfg")
         for line in path.read_text().splitlines()
         if line.startswith("INVARIANTS ")

@@ -116,7 +116,7 @@ local function reclaim(ctx, me, pt, claim, others)
     pt.next, pt.avail = e, math.max(pt.avail, e)
     set_aside(pt, from, e, 1, 0, 0)
   end
-  local token, count = ctx.token + 1, 0
+  local token, count, beaten = ctx.token + 1, 0, {}
   local function to_me()
     return claim[3], 0, token
   end
@@ -124,8 +124,18 @@ local function reclaim(ctx, me, pt, claim, others)
     count = count + run_change(pt, pairs_[i], pairs_[i + 1], 0, to_me)
     for _, other in ipairs(others) do
       if is_below(other, claim) and other[3].p == pt.p then
-        count = count + run_change(pt, pairs_[i], pairs_[i + 1], other[3].token, to_me)
+        local taken = run_change(pt, pairs_[i], pairs_[i + 1], other[3].token, to_me)
+        if taken > 0 then
+          beaten[#beaten + 1] = other[3].token
+        end
+        count = count + taken
       end
+    end
+  end
+  for _, lower in ipairs(beaten) do -- else its holder would be told that it settled what is not its own any more
+    local l = load_lease(ctx, lower)
+    if l then
+      end_lease(ctx, pt, l, 1)
     end
   end
   if count == 0 then
