@@ -140,6 +140,7 @@ class Admin(Looking):
             self._settings.kafka,
             seen.definition,
             change(seen.definition),
+            namespace=key.namespace,
             timeout=self._settings.kafka_timeout.total_seconds(),
             on_progress=on_progress,
         )

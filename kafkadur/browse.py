@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import time
-import uuid
 from collections.abc import Iterator, Mapping
 from typing import Any
 
 from confluent_kafka import Consumer, KafkaError, Message, TopicPartition
 
 from kafkadur_coordinators.client_log import client_log
+from kafkadur_coordinators.kafka_refusal import refused
 from kafkadur_sharing.errors import StateLost
 
 _AT_ONCE = 500
@@ -17,15 +17,21 @@ _WAIT = 0.1
 
 
 def records(
-    kafka: Mapping[str, Any], topic: str, ranges: Mapping[int, tuple[int, int]], *, timeout: float
+    kafka: Mapping[str, Any],
+    topic: str,
+    ranges: Mapping[int, tuple[int, int]],
+    *,
+    namespace: str,
+    timeout: float,
 ) -> Iterator[Message]:
     """The records of a topic in [start, end) of each partition, partition by partition, in order.
 
-    Raises `StateLost` when nothing comes for `timeout` seconds.
+    `namespace` is the reader's. Raises `StateLost` when nothing comes for `timeout` seconds, and
+    `KafkaRefused`.
     """
     config = {
         **{name: value for name, value in kafka.items() if not callable(value)},
-        "group.id": f"kafkadur-browse-{uuid.uuid4().hex}",
+        "group.id": f"kafkadur:{namespace}:browse",  # the client needs one; nothing is committed
         "enable.auto.commit": False,
         "enable.partition.eof": True,
         "isolation.level": "read_committed",
@@ -51,6 +57,8 @@ def _partition(consumer: Consumer, start: TopicPartition, end: int, timeout: flo
                 yield message
             if offset >= end - 1 and (error is None or error.code() == KafkaError._PARTITION_EOF):  # noqa: SLF001 - the library's name
                 return
+            if error is not None and (refusal := refused(error, f"topic {start.topic}")) is not None:
+                raise refusal
             deadline = time.monotonic() + timeout
         if time.monotonic() > deadline:
             raise StateLost(

@@ -32,6 +32,8 @@ from kafkadur_sharing.selector import Selector
 _WINDOW, _WINDOW_BYTES = 100_000, 256 * 1024 * 1024
 #: Letters that are sent again before they are acknowledged.
 _TOGETHER = 500
+#: Longest number in a header, digits.
+_DIGITS = 15
 #: Seconds of silence after which all letters were seen.
 _SILENCE = 2.0
 
@@ -101,7 +103,7 @@ class DeadLetterAdmin:
             p: (max(start, views[p].floor if p in views else 0), end) for p, (start, end) in ends.items()
         }
         timeout = self._settings.kafka_timeout.total_seconds()
-        for message in records(self._settings.kafka, topic, ranges, timeout=timeout):
+        for message in records(self._settings.kafka, topic, ranges, namespace=key.namespace, timeout=timeout):
             letter = _letter(message, key)
             view = views.get(message.partition() or 0)
             if letter is not None and not _is_done(view, letter.offset) and letter.passes(where):
@@ -255,6 +257,11 @@ def _is_done(view: PartitionView | None, offset: int) -> bool:
     return view is not None and view.is_decided(offset) and view.run_of(offset) is None
 
 
+def _number(text: str) -> int:
+    """A number in a header; 0 for what is none: whoever may write to the topic may write anything."""
+    return int(text) if text.isdecimal() and text.isascii() and len(text) <= _DIGITS else 0
+
+
 def _letter(message: Message, key: SubscriptionKey) -> DeadLetter | None:
     """Read a dead letter; None if it is another subscription's, or none."""
     raw: Any = message.headers() or ()
@@ -270,8 +277,8 @@ def _letter(message: Message, key: SubscriptionKey) -> DeadLetter | None:
         origin=told.get(ORIGIN, ""),
         cause=told.get(CAUSE, ""),
         reason=told.get(REASON, ""),
-        attempts=int(told.get(ATTEMPTS, "0") or 0),
-        timestamp=int(told.get(TIMESTAMP, "0") or 0),
+        attempts=_number(told.get(ATTEMPTS, "")),
+        timestamp=_number(told.get(TIMESTAMP, "")),
         key=message.key(),
         value=message.value(),
         headers=headers,

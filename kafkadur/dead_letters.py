@@ -138,6 +138,7 @@ class DeadLetters:
 
     def _main(self) -> None:
         producer = self._make()
+        self._heard_at = self._monotonic()
         while not self._closing:
             letter = self._next()
             if letter is not None:

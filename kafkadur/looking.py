@@ -318,6 +318,7 @@ class Looking:
                 self._settings.kafka,
                 topic.name,
                 {partition: (max(start, starts[partition]), end)},
+                namespace=self._settings.namespace,
                 timeout=timeout,
             )
         )
@@ -439,7 +440,13 @@ class Looking:
         if log.start <= offset < log.end:
             timeout = self._settings.kafka_timeout.total_seconds()
             where = {partition: (offset, offset + 1)}
-            for message in records(self._settings.kafka, seen.definition.topic, where, timeout=timeout):
+            for message in records(
+                self._settings.kafka,
+                seen.definition.topic,
+                where,
+                namespace=self._settings.namespace,
+                timeout=timeout,
+            ):
                 key = message.key()
         return partition * lanes + key_slot(key, offset) * lanes // SLOTS
 
@@ -452,7 +459,15 @@ class Looking:
             return None
         definition, timeout = seen.definition, self._settings.kafka_timeout.total_seconds()
         where = {partition: (offset, offset + 1)}
-        found = list(records(self._settings.kafka, definition.topic, where, timeout=timeout))
+        found = list(
+            records(
+                self._settings.kafka,
+                definition.topic,
+                where,
+                namespace=self._settings.namespace,
+                timeout=timeout,
+            )
+        )
         if not found:
             return Evidence(exists=False)
         takes = taking(replace(definition, no_local=False), client_id=None, connection_id="")
@@ -474,7 +489,9 @@ class Looking:
         timeout = self._settings.kafka_timeout.total_seconds()
         wanted = {(ORIGIN, origin.encode()), (SUBSCRIPTION, str(key).encode())}
         found = None
-        for message in records(self._settings.kafka, topic.name, newest, timeout=timeout):
+        for message in records(
+            self._settings.kafka, topic.name, newest, namespace=self._settings.namespace, timeout=timeout
+        ):
             headers: Any = message.headers() or ()  # the stub allows texts as values, the wire does not
             if wanted <= set(headers):
                 found = f"{topic.name}[{message.partition()}]@{message.offset()}"

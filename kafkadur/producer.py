@@ -39,6 +39,7 @@ from kafkadur.headers import (
 )
 from kafkadur.serialization import Encoding, Headers, Serializer
 from kafkadur_coordinators.client_log import client_log
+from kafkadur_coordinators.kafka_refusal import Refusals
 from kafkadur_coordinators.lost_brokers import SILENT_S, answers
 from kafkadur_sharing.errors import ConnectionClosed, DeliveryFailed, ForkedConnection, IllegalState
 
@@ -163,6 +164,7 @@ class Producer(Generic[V_contra, K_contra]):
         self._encoding = None if encoding.is_raw else encoding
         settings = _settings(config, connection_id)
         self._on_delivery = settings.pop("on_delivery", None) or settings.pop("dr_cb", None)
+        self._refusals = settings["error_cb"] = Refusals(settings.get("error_cb"))
         self._settings = settings
         try:
             self._kafka = self._make()
@@ -591,13 +593,16 @@ class Producer(Generic[V_contra, K_contra]):
             parts.append(f"{failed} published messages were not delivered to Kafka ({listed}).")
         if pending:
             parts.append(f"{pending} published messages had no answer of Kafka when the time was up.")
+        refusal = self._refusals.error("Kafka")
+        remedy = "check the brokers and the topics" if refusal is None else refusal.remedy
         raise DeliveryFailed(
             " ".join(parts),
             failed=failed,
             pending=pending,
             reasons=reasons,
+            state=None if refusal is None else refusal.state,
             owner="Kafka",
-            remedy="check the brokers and the topics, then publish what is missing again",
+            remedy=f"{remedy}, then publish what is missing again",
         )
 
 

@@ -28,6 +28,7 @@ from kafkadur_sharing.errors import (
     ConnectionClosed,
     CoordinatorUnavailable,
     KafkadurError,
+    KafkaRefused,
     StateLost,
     SubscriptionActive,
 )
@@ -315,7 +316,7 @@ class Pump:
             member.note_truncated(lost)
             member.lose("Kafka lost the end of a partition")
             self._attach_again(served)
-        except (CoordinatorUnavailable, StateLost) as error:
+        except (CoordinatorUnavailable, KafkaRefused, StateLost) as error:
             self._trouble(served, error)
         except Refusal as refusal:
             self._refused(served, refusal)
@@ -352,7 +353,7 @@ class Pump:
         except SubscriptionActive as error:
             member.fail(error)
         except KafkadurError as error:
-            if isinstance(error, StateLost):
+            if isinstance(error, (StateLost, KafkaRefused)):
                 self._trouble(served, error)
             else:
                 member.fail(error)

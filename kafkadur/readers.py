@@ -20,6 +20,7 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Topic
 from kafkadur.feed import NOWHERE, Mark
 from kafkadur.stages import Probe, Stage, no_probe
 from kafkadur_coordinators.client_log import client_log
+from kafkadur_coordinators.kafka_refusal import refused
 from kafkadur_coordinators.lost_brokers import SILENT_S, answers
 from kafkadur_coordinators.topics import mirror_floors
 from kafkadur_sharing.errors import KafkadurError, StateLost
@@ -503,7 +504,7 @@ class TailReader(_Reader):
             KafkaError.GROUP_AUTHORIZATION_FAILED,
             KafkaError._FATAL,  # noqa: SLF001 - the library's name for it
         ):
-            raise _broken(error.str(), self._topic)
+            raise refused(error, f"topic {self._topic}") or _broken(error.str(), self._topic)
         _log.info("reading %s[%d]: %s", self._topic, partition, error.str())
 
     def _mirror(self, consumer: Consumer) -> None:
@@ -599,6 +600,8 @@ class PointReader(_Reader):
                 reached = max(reached, message.offset() or 0)
             elif error.code() == KafkaError._AUTO_OFFSET_RESET:  # noqa: SLF001 - the library's name for it
                 gone = message
+            elif (refusal := refused(error, f"topic {self._topic}")) is not None:
+                raise refusal
             else:
                 _log.info("reading %s: %s", self._topic, error.str())
         return records, reached, gone

@@ -28,11 +28,16 @@ class Skipped:
         before: Definition,
         after: Definition,
         *,
+        namespace: str,
         timeout: float,
         on_progress: Callable[[int], None],
     ) -> None:
-        """`timeout`: longest silence of Kafka, seconds; `on_progress` is told how many records were read."""
+        """`namespace`: the reader's; `timeout`: longest silence of Kafka, seconds.
+
+        `on_progress` is told how many records were read.
+        """
         self._kafka = kafka
+        self._namespace = namespace
         self._topic = before.topic
         self._old, self._new = _selecting(before), _selecting(after)
         self._timeout = timeout
@@ -49,7 +54,9 @@ class Skipped:
         if self._old is None:  # everything was taken
             return
         rest = {p: (max(start, self._read.get(p, start)), end) for p, (start, end) in ranges.items()}
-        for message in records(self._kafka, self._topic, rest, timeout=self._timeout):
+        for message in records(
+            self._kafka, self._topic, rest, namespace=self._namespace, timeout=self._timeout
+        ):
             self._records += 1
             if self._records % 10_000 == 0:
                 self._on_progress(self._records)

@@ -6,29 +6,34 @@ Each setting can come from the environment as `KAFKADUR_<NAME>`; what is given i
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+import re
+from collections.abc import Iterable, Mapping
 from datetime import timedelta
-from typing import Any
+from pathlib import Path
+from typing import Any, Final
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
-from kafkadur_coordinators.servers import check_url
+from kafkadur_coordinators.redis_server import check_url, shown
 from kafkadur_sharing.errors import IllegalState
 from kafkadur_sharing.keys import ClientIdPolicy
 from kafkadur_sharing.names import validate_client_id, validate_namespace
 
 _PREFIX = "KAFKADUR_"
+#: Names of Kafka settings whose values nobody may see; what is behind them is not printed.
+_SECRET: Final = re.compile(r"password|secret|token|\.pem$|jaas|oauthbearer\.config", re.IGNORECASE)
+_HIDDEN: Final = "***"
 
 
 class Settings(BaseModel):
-    """Settings of a connection; immutable."""
+    """Settings of a connection; immutable. Printed, they show no secret."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
 
     #: confluent-kafka configuration; a text is taken as bootstrap.servers
     kafka: dict[str, Any]
     #: URL of Redis or Valkey: redis://, rediss:// or unix://; or of the Sentinels that know it:
-    #: redis+sentinel://host:port,host:port/service/db (kafkadur_coordinators/servers.py)
+    #: redis+sentinel://host:port,host:port/service/db (kafkadur_coordinators/redis_server.py)
     redis: str = "redis://127.0.0.1:6379/0"
     #: client id of the connection (rules C1-C4); needed by exclusive subscriptions (rule U1)
     client_id: str | None = None
@@ -65,6 +70,11 @@ class Settings(BaseModel):
         check_url(value)  # raises ValueError
         return value
 
+    @field_validator("prefix")
+    @classmethod
+    def _prefix(cls, value: str) -> str:
+        return validate_namespace(value)
+
     @field_validator("client_id")
     @classmethod
     def _client_id(cls, value: str | None) -> str | None:
@@ -83,15 +93,60 @@ class Settings(BaseModel):
             raise ValueError(msg)
         return value
 
+    def __repr_args__(self) -> Iterable[tuple[str | None, Any]]:
+        """What `repr` shows."""
+        for name, value in super().__repr_args__():
+            if name == "kafka":
+                yield name, visible(self.kafka)
+            else:
+                yield name, shown(self.redis) if name == "redis" else value
+
     @property
     def session_ms(self) -> int:
         """Session time-out, ms."""
         return round(self.session_timeout.total_seconds() * 1000)
 
 
+def visible(kafka: Mapping[str, Any]) -> dict[str, Any]:
+    """Kafka's settings as they may be shown: what is secret is hidden."""
+    return {name: _HIDDEN if _SECRET.search(name) else value for name, value in kafka.items()}
+
+
+def kafka_file(path: str | Path) -> dict[str, str]:
+    """Read Kafka settings from a file: `name=value` a line, `#` begins a comment line.
+
+    Raises `IllegalState` for a file that can't be read.
+    """
+    try:
+        lines = Path(path).read_text(encoding="utf-8").splitlines()
+    except (OSError, ValueError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "it is no text, or that is no name"
+        raise IllegalState(
+            "The file of Kafka settings cannot be read.",
+            state=str(reason),
+            owner=f"file {path}",
+            remedy="name a file that is there, or unset KAFKADUR_KAFKA_CONFIG",
+        ) from error
+    found: dict[str, str] = {}
+    for number, line in enumerate(lines, 1):
+        text = line.strip()
+        if not text or text.startswith("#"):
+            continue
+        name, equals, value = text.partition("=")
+        if not equals:
+            raise IllegalState(
+                f"Line {number} of the file of Kafka settings has no '='.",
+                owner=f"file {path}",
+                remedy="write name=value, as in sasl.mechanism=SCRAM-SHA-512",
+            )
+        found[name.strip()] = value.strip()
+    return found
+
+
 def settings(given: Mapping[str, Any], environment: Mapping[str, str] | None = None) -> Settings:
     """Join what is given in code (None: it is not) with the environment.
 
+    `kafka_config` (KAFKADUR_KAFKA_CONFIG) is a file with settings of Kafka; those in `kafka` go before them.
     Raises `IllegalState` naming what is wrong.
     """
     environment = os.environ if environment is None else environment
@@ -110,6 +165,14 @@ def settings(given: Mapping[str, Any], environment: Mapping[str, str] | None = N
                     state=f"{values[name]!r}",
                     remedy="give a number of seconds",
                 ) from error
+    file = values.pop("kafka_config", None) or environment.get(f"{_PREFIX}KAFKA_CONFIG")
+    if file is not None:
+        if not isinstance(file, str | Path):
+            raise IllegalState("The setting kafka_config is wrong.", remedy="give the path of a file")
+        kafka = values.get("kafka", {})
+        kafka = {"bootstrap.servers": kafka} if isinstance(kafka, str) else kafka
+        if isinstance(kafka, Mapping):
+            values["kafka"] = {**kafka_file(file), **kafka}
     if "kafka" not in values:
         raise IllegalState(
             "It is not said where Kafka is.",

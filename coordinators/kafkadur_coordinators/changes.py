@@ -201,7 +201,7 @@ class Changes:
         if not key.durable:
             change = Change(
                 tag=key.tag,
-                key=key_record(key),
+                key=key.to_record(),
                 expected=known.version,
                 under=0,
                 definition=None if definition is None else definition.to_record(),
@@ -213,7 +213,7 @@ class Changes:
         shard = self._journal.shard(key.tag)
         change = Change(
             tag=key.tag,
-            key=key_record(key),
+            key=key.to_record(),
             expected=_expected(known.version, in_force(entries, key.tag, shard)),
             under=last_incarnation(entries, key.tag),
             definition=None if definition is None else definition.to_record(),
@@ -266,7 +266,7 @@ class Changes:
             starts |= {p: place.floor for p, place in (standing | given).items()}
         change = Change(
             tag=key.tag,
-            key=key_record(key),
+            key=key.to_record(),
             expected=_expected(known.version, in_force(entries, key.tag, shard)),
             under=last_incarnation(entries, key.tag),
             definition=definition.to_record(),
@@ -323,7 +323,7 @@ class Changes:
         content = before.change if before is not None and before.version == known.changing_from else None
         abort = Change(
             tag=key.tag,
-            key=key_record(key),
+            key=key.to_record(),
             expected=_expected(known.changing_from, before),
             under=last_incarnation(entries, key.tag),
             definition=None if content is None else content.definition,
@@ -472,14 +472,3 @@ def content_of(found: InForce) -> str:
             "origins": {str(p): o for p, o in (change.origins or change.starts).items()},
         }
     )
-
-
-def key_record(key: SubscriptionKey) -> dict[str, Any]:
-    """A key as it stands in the journal."""
-    return {
-        "namespace": key.namespace,
-        "durable": key.durable,
-        "client_id": key.client_id,
-        "policy": key.policy.value,
-        "name": key.name,
-    }

@@ -16,7 +16,8 @@ from typing import Any, NamedTuple, cast
 import msgpack
 
 from kafkadur_coordinators.origins import Origin
-from kafkadur_coordinators.places import Place, Waiting, covers, cut_off, unite
+from kafkadur_coordinators.places import SUSPECT, Place, Waiting, covers, cut_off, unite
+from kafkadur_coordinators.records import whole
 
 #: Beginning of the keys of all checkpoints.
 KEY_PREFIX = b"settled/"
@@ -33,8 +34,9 @@ Cuts = Sequence[tuple[int, Mapping[int, int]]]
 _HEAD = struct.Struct(">2sBQI")
 _MAGIC, _HEAD_VERSION = b"KC", 1
 _KEY_PARTS = 6
-#: Largest offset that the shared state can hold.
-_MOST = 2**48
+#: Largest offset, and time in ms since 1970, that the shared state can hold, and most attempts.
+_MOST = 2**48 - 1
+_MOST_ATTEMPTS = SUSPECT // 2 - 1
 
 
 class Checkpoint(NamedTuple):
@@ -99,7 +101,7 @@ def decode(key: bytes, value: bytes, written: int = 0) -> Checkpoint | None:
         parts = key[len(KEY_PREFIX) :].decode().split(":")
         if len(parts) != _KEY_PARTS:
             return None
-        origin, number, incarnation = Origin(parts[0], int(parts[1]), parts[2]), int(parts[3]), int(parts[5])
+        epoch, lane, incarnation = (whole(int(parts[n])) for n in (1, 3, 5))
         magic, version, floor, checksum = _HEAD.unpack_from(value)
     except (ValueError, struct.error):
         return None
@@ -107,7 +109,7 @@ def decode(key: bytes, value: bytes, written: int = 0) -> Checkpoint | None:
     if magic != _MAGIC or version != _HEAD_VERSION or zlib.crc32(value[:end]) != checksum or floor > _MOST:
         return None
     place = _place(value[_HEAD.size :]) or Place(next=floor)
-    return Checkpoint(origin, number, place, key, written, incarnation)
+    return Checkpoint(Origin(parts[0], epoch, parts[2]), lane, place, key, written, incarnation)
 
 
 def _place(sealed: bytes) -> Place | None:
@@ -122,16 +124,19 @@ def _place(sealed: bytes) -> Place | None:
         waiting: list[Waiting] = []
         at = 0
         for gap, length in zip(plain[::2], plain[1::2], strict=True):
-            if gap < 0 or length <= 0:
+            start = at + whole(gap, most=_MOST)
+            at = start + whole(length, most=_MOST)
+            if start == at:
                 return None
-            waiting.append(Waiting(at + gap, at + gap + length))
-            at += gap + length
+            waiting.append(Waiting(start, at))
         for index, attempts, marks, due in marked:
-            start, stop = waiting[index][:2]
-            waiting[index] = Waiting(start, stop, attempts, marks % 2 > 0, due, marks > 1)
-    except (ValueError, TypeError, IndexError, msgpack.UnpackException):
+            start, stop = waiting[whole(index)][:2]
+            tried, until = whole(attempts, most=_MOST_ATTEMPTS), whole(due, most=_MOST)
+            waiting[index] = Waiting(start, stop, tried, whole(marks) % 2 > 0, until, marks > 1)
+        place = Place(next=whole(following, most=_MOST), seen=whole(seen, most=_MOST), waiting=tuple(waiting))
+    except (ValueError, TypeError, KeyError, IndexError, msgpack.UnpackException):
         return None
-    return Place(next=following, seen=seen, waiting=tuple(waiting)) if at <= following <= _MOST else None
+    return place if at <= place.next else None
 
 
 def without_lost(place: Place, partition: int, incarnation: int, cuts: Cuts) -> Place:

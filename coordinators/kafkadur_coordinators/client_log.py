@@ -14,6 +14,8 @@ import time
 from collections.abc import Callable
 from typing import Final
 
+from kafkadur_sharing.plain import plain
+
 #: Seconds for which the same line is not told again.
 QUIET_S: Final = 30.0
 #: How many different lines are remembered.
@@ -32,10 +34,11 @@ class Repeats(logging.Filter):
         self._told: dict[str, float] = {}
 
     def filter(self, record: logging.LogRecord) -> bool:
-        """Say whether a record is passed on; lowers the level of what is tried again anyway."""
+        """Say whether a record is passed on, in one line; lowers the level of what is tried again anyway."""
         if not isinstance(record.args, tuple) or len(record.args) != 3:  # noqa: PLR2004 - what librdkafka's are
             return True
-        kind, client, text = map(str, record.args)
+        kind, client, text = (plain(str(argument)) for argument in record.args)
+        record.args = (kind, client, text)
         if text.endswith(": retrying"):
             record.levelno, record.levelname = logging.INFO, "INFO"
         # the client's number does not make it another line, its broker's does

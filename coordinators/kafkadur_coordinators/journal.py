@@ -19,10 +19,11 @@ from confluent_kafka.admin import AdminClient, ConfigResource, NewTopic, Resourc
 from kafkadur_coordinators import checkpoints, records, recoveries
 from kafkadur_coordinators.checkpoints import superseded
 from kafkadur_coordinators.client_log import client_log
+from kafkadur_coordinators.kafka_refusal import Refusals, refused
 from kafkadur_coordinators.lost_brokers import SILENT_S, answers
-from kafkadur_coordinators.origins import origin_of
+from kafkadur_coordinators.origins import Origin, origin_of
 from kafkadur_coordinators.records import Change, Entry, by_tag, in_force
-from kafkadur_sharing.errors import CoordinatorRefused, StateLost
+from kafkadur_sharing.errors import CoordinatorRefused, KafkadurError, StateLost
 
 #: Keys of records.
 _SHARDS, _CHANGE, _INCARNATION = b"shards", b"change/", b"incarnation/"
@@ -65,6 +66,11 @@ class Shard(NamedTuple):
     recoveries: Sequence[recoveries.Recovery]
 
 
+def journal_topic(namespace: str) -> str:
+    """Name of the topic that holds the journal of a namespace."""
+    return f"kafkadur.journal.{namespace}"
+
+
 class Journal:
     """The journal of one namespace.
 
@@ -87,8 +93,11 @@ class Journal:
         `replication` -1 takes the broker's default; `timeout` in seconds. `checked` is another
         one of the same topic: if that has looked at it, this one need not.
         """
-        self._config = dict(kafka)
-        self.topic = f"kafkadur.journal.{namespace}"
+        self._refusals = Refusals(kafka.get("error_cb"))
+        self._config: dict[str, Any] = {**kafka, "error_cb": self._refusals}
+        self.topic = journal_topic(namespace)
+        # the client needs one; nothing is committed
+        self._group = f"kafkadur:{namespace}:journal"
         self._shards = shards
         self._replication = replication
         self._timeout = timeout
@@ -144,7 +153,7 @@ class Journal:
             try:
                 topic = admin.list_topics(self.topic, timeout=self._timeout).topics[self.topic]
             except KafkaException as error:
-                raise self._lost(error.args[0].str()) from error
+                raise self._lost(error.args[0]) from error
             if (
                 topic.error is None
                 and topic.partitions
@@ -168,7 +177,7 @@ class Journal:
             admin.create_topics([new])[self.topic].result(self._timeout)
         except KafkaException as error:
             if error.args[0].code() != KafkaError.TOPIC_ALREADY_EXISTS:
-                raise self._lost(error.args[0].str()) from error
+                raise self._lost(error.args[0]) from error
             return
         self._append([(0, _SHARDS, str(self._shards).encode())])
 
@@ -177,7 +186,7 @@ class Journal:
         try:
             config = admin.describe_configs([resource])[resource].result(self._timeout)
         except KafkaException as error:
-            raise self._lost(error.args[0].str()) from error
+            raise self._lost(error.args[0]) from error
         except TimeoutError as error:
             raise self._lost("time-out") from error
 
@@ -262,9 +271,17 @@ class Journal:
         """Remove checkpoints of these shards that say nothing more; how many. `now`: ms since 1970."""
         gone: list[Record] = []
         for number, shard in self.read_shards(shards).items():
-            forces = (in_force(entries, tag, number) for tag, entries in by_tag(shard.entries).items())
-            in_use = {origin_of(found) for found in forces if found is not None}
-            gone += [(number, key, None) for key in superseded(shard.checkpoints, in_use, now)]
+            in_use: set[Origin] = set()
+            unknown: set[str] = set()
+            for tag, entries in by_tag(shard.entries).items():
+                found = in_force(entries, tag, number)
+                if found is not None:
+                    try:
+                        in_use.add(origin_of(found))
+                    except KafkadurError:  # of a later version, perhaps: its checkpoints are left alone
+                        unknown.add(found.id)
+            old = [item for item in shard.checkpoints if item.origin.id not in unknown]
+            gone += [(number, key, None) for key in superseded(old, in_use, now)]
         self._append(gone)
         return len(gone)
 
@@ -294,7 +311,7 @@ class Journal:
                 error, shard, offset = message.error(), message.partition() or 0, message.offset()
                 if error is not None:
                     if not error.retriable() and error.code() != KafkaError._PARTITION_EOF:  # noqa: SLF001 - as below
-                        raise self._lost(error.str())
+                        raise self._lost(error)
                 elif offset is not None:
                     self._passed[shard] = offset + 1
                     self._note_incarnation(shard, offset, message)
@@ -346,14 +363,14 @@ class Journal:
         if self._producer is None:
             self._producer = self._make_producer()
         offsets: dict[int, int] = {}
-        failed: list[str] = []
+        failed: list[KafkaError | str] = []
 
         def told(index: int, error: KafkaError | None, message: Message) -> None:
             offset = message.offset()
             if error is None and offset is not None:
                 offsets[index] = offset
             elif error is None or error.code() not in _PURGED:
-                failed.append("a record got no offset" if error is None else error.str())
+                failed.append("a record got no offset" if error is None else error)
 
         def send() -> None:
             for index, (shard, key, value) in enumerate(new):
@@ -421,7 +438,7 @@ class Journal:
     def _reading(self) -> dict[str, Any]:
         return {
             **self._config,
-            "group.id": "kafkadur-journal-reader",  # needed by the client; nothing is committed
+            "group.id": self._group,
             "enable.auto.commit": False,
             "enable.partition.eof": True,
             "auto.offset.reset": "earliest",
@@ -471,14 +488,20 @@ class Journal:
             elif error.code() == KafkaError._PARTITION_EOF:  # noqa: SLF001 - the library's name for it
                 left.discard(shard)
             elif not error.retriable():
-                raise self._lost(error.str())
+                raise self._lost(error)
 
-    def _lost(self, state: str) -> StateLost:
-        return StateLost(
-            "The journal in Kafka cannot be used.",
-            state=state,
-            owner=f"topic {self.topic}",
-            remedy="check that Kafka runs and can be reached, then subscribe again; nothing is lost",
+    def _lost(self, state: str | KafkaError) -> KafkadurError:
+        owner = f"topic {self.topic}"
+        said = None if isinstance(state, str) else refused(state, owner)
+        return (
+            said
+            or self._refusals.error(owner)
+            or StateLost(
+                "The journal in Kafka cannot be used.",
+                state=state if isinstance(state, str) else state.str(),
+                owner=owner,
+                remedy="check that Kafka runs and can be reached, then subscribe again; nothing is lost",
+            )
         )
 
 

@@ -11,13 +11,14 @@ from __future__ import annotations
 
 import contextlib
 import json
+import logging
 import random
 import time
 import uuid
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from kafkadur_coordinators.changes import CHANGE_MS, Changes, deleted, key_record, state_in_force, with_lanes
+from kafkadur_coordinators.changes import CHANGE_MS, Changes, deleted, state_in_force, with_lanes
 from kafkadur_coordinators.interface import (
     MAX_PARTITIONS,
     UNRANKED,
@@ -55,10 +56,13 @@ from kafkadur_sharing.errors import (
     CoordinatorRefused,
     IllegalState,
     KafkadurError,
+    KafkaRefused,
     SubscriptionActive,
     TopicChanged,
 )
 from kafkadur_sharing.keys import SubscriptionKey
+
+_log = logging.getLogger("kafkadur.lifecycle")
 
 #: How long to wait for a member that seems to be gone before refusing, seconds: its channel must be silent
 #: for 0.5 s.
@@ -102,7 +106,7 @@ class Membership:
 
 
 def _packed(key: SubscriptionKey) -> str:
-    return json.dumps(key_record(key), sort_keys=True)
+    return json.dumps(key.to_record(), sort_keys=True)
 
 
 class Lifecycle:
@@ -376,7 +380,7 @@ class Lifecycle:
             back = {p: offset for p, offset in first.items() if mirrored.get(p, 0) > offset}
             if back:
                 # a refusal does not matter much: readers mirror what is right within a second
-                with contextlib.suppress(IllegalState):
+                with contextlib.suppress(IllegalState, KafkaRefused):
                     self._topics.commit(was.key.group, topic.name, back, metadata=was.floor_metadata)
             shard = self._journal.shard(was.key.tag)
             named = self._journal.append_incarnations(uuid.uuid4().hex, {shard: [was.key.tag]}, first)
@@ -471,7 +475,7 @@ class Lifecycle:
                 now = in_force(entries.get(recovery.tag, ()), recovery.tag, number)
                 if now is not None and now.id == recovery.id and now.change.definition is not None:
                     found.append(recovery)
-        return sorted(found, key=lambda recovery: SubscriptionKey(**recovery.key).display)
+        return sorted(found, key=lambda recovery: recovery.subscription.display)
 
     def _rebuild_unwritten(self, key: SubscriptionKey, seen: int) -> None:
         """Go on with what a restarted server kept of a non-durable subscription."""
@@ -618,7 +622,10 @@ class Lifecycle:
             for tag, some in by_tag(entries).items():
                 found = in_force(some, tag, shard)
                 if found is not None and found.change.definition is not None:
-                    keys[tag] = SubscriptionKey(**found.change.key)
+                    try:
+                        keys[tag] = SubscriptionKey.from_record(found.change.key)
+                    except KafkadurError as error:
+                        _log.warning("A subscription in the journal is left out: %s", error)
         return sorted(keys.values(), key=lambda key: key.display)
 
 

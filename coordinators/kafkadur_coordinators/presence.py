@@ -16,11 +16,11 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any
 
-from redis.exceptions import RedisError
+from redis.exceptions import NoPermissionError, RedisError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
-from kafkadur_coordinators import servers
-from kafkadur_sharing.errors import CoordinatorUnavailable
+from kafkadur_coordinators.redis_server import open_server, shown
+from kafkadur_sharing.errors import CoordinatorRefused, CoordinatorUnavailable
 
 #: Seconds between pings.
 PING_EVERY = 0.1
@@ -34,8 +34,8 @@ class Presence:
 
     def __init__(self, url: str, *, timeout: float, monotonic: Callable[[], float] = time.monotonic) -> None:
         """Start the thread; `timeout` in seconds bounds connecting and the first answer to `listen`."""
-        self._redis = servers.client(url, timeout=timeout)
-        self._where = servers.where(url)
+        self._redis = open_server(url, timeout=timeout)
+        self._where = shown(url)
         self._timeout = timeout
         self._monotonic = monotonic
         self._lock = threading.Lock()
@@ -47,6 +47,8 @@ class Presence:
         self._confirmed: dict[bytes, threading.Event] = {}
         self._pings: deque[float] = deque()
         self._answered = float("-inf")
+        #: Why the server refused to have a channel listened on; empty if it did not.
+        self._refusal = ""
         self._closing = threading.Event()
         self._thread = threading.Thread(target=self._run, name="kafkadur-presence", daemon=True)
         self._thread.start()
@@ -61,7 +63,8 @@ class Presence:
     def listen(self, channel: str, wake: Callable[[], None]) -> None:
         """Call `wake` (in the presence thread; it must not block) on every message on `channel`.
 
-        Returns when the server has confirmed; raises `CoordinatorUnavailable` if it does not in time.
+        Returns when the server has confirmed; raises `CoordinatorUnavailable` if it does not in time, and
+        `CoordinatorRefused` if this user may not listen there.
         """
         name = channel.encode()
         confirmed = threading.Event()
@@ -74,6 +77,13 @@ class Presence:
                     connection.send_command("SSUBSCRIBE", name)
         if not confirmed.wait(self._timeout):
             self.forget(channel)
+            if self._refusal:
+                raise CoordinatorRefused(
+                    "Redis does not let this user listen.",
+                    state=self._refusal,
+                    owner=self._where,
+                    remedy="give the user what `kafkadur acl redis` prints",
+                )
             raise CoordinatorUnavailable(
                 state="the channel of this member was not confirmed in time",
                 owner=self._where,
@@ -129,6 +139,9 @@ class Presence:
                         connection.send_command("SSUBSCRIBE", name)
                     self._connection = connection
                 self._serve(connection)
+            except NoPermissionError as error:
+                self._refusal = str(error)
+                self._closing.wait(_RECONNECT_MOST)
             except (RedisError, OSError):
                 pass  # reconnect; until then alive() turns false by itself
             finally:
@@ -169,6 +182,7 @@ class Presence:
         elif kind == b"ssubscribe":
             confirmed = self._confirmed.get(answer[1])
             if confirmed is not None:
+                self._refusal = ""
                 confirmed.set()
 
 

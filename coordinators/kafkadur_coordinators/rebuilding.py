@@ -18,7 +18,7 @@ from functools import cached_property
 from typing import NamedTuple
 
 from kafkadur_coordinators import recoveries
-from kafkadur_coordinators.changes import CHANGE_MS, Changes, deleted, key_record
+from kafkadur_coordinators.changes import CHANGE_MS, Changes, deleted
 from kafkadur_coordinators.checkpoints import Checkpoint, Cuts, united, without_lost
 from kafkadur_coordinators.interface import MAX_PARTITIONS
 from kafkadur_coordinators.journal import Journal, Record
@@ -325,7 +325,7 @@ class Rebuilder:
             if deleted(item.found):
                 continue
             recovery = Recovery(
-                key=key_record(item.key),
+                key=item.key.to_record(),
                 tag=item.key.tag,
                 id=item.origin.id,
                 incarnation=incarnations[item.shard],

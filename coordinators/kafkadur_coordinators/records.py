@@ -10,10 +10,14 @@ import json
 import zlib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
 #: Version of the records written here.
 RECORD_FORMAT = 1
+#: No offset is larger: scripts count in doubles.
+MOST = 2**53 - 1
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -137,24 +141,24 @@ def decode(offset: int, value: bytes) -> Entry | None:
             return Entry(
                 offset=offset,
                 change=None,
-                tags=None if tags is None else frozenset(tags),
-                cuts={int(partition): end for partition, end in body.get("cuts", {}).items()},
+                tags=None if tags is None else _tags(tags),
+                cuts=_offsets(body.get("cuts", {})),
             )
         if body["kind"] != "change":
             return None
         change = Change(
-            tag=body["tag"],
-            key=body["key"],
-            expected=body["expected"],
-            under=body["under"],
-            definition=body["definition"],
-            id=body["id"],
-            topic_id=body["topic_id"],
-            starts={int(partition): start for partition, start in body["starts"].items()},
-            epoch=body.get("epoch", 0),
-            origins={int(partition): origin for partition, origin in body.get("origins", {}).items()},
+            tag=_as(str, body["tag"]),
+            key=_as(dict, body["key"]),
+            expected=whole(body["expected"]),
+            under=whole(body["under"]),
+            definition=None if body["definition"] is None else _as(dict, body["definition"]),
+            id=None if body["id"] is None else _as(str, body["id"]),
+            topic_id=_as(str, body["topic_id"]),
+            starts=_offsets(body["starts"]),
+            epoch=whole(body.get("epoch", 0)),
+            origins=_offsets(body.get("origins", {})),
         )
-    except (ValueError, KeyError, TypeError, AttributeError):
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
         return None
     return Entry(offset=offset, change=change)
 
@@ -175,6 +179,32 @@ def by_tag(entries: Iterable[Entry]) -> dict[str, list[Entry]]:
         for tag in found if entry.tags is None else entry.tags & found.keys():
             found[tag].append(entry)
     return found
+
+
+def _as(kind: type[T], value: object) -> T:
+    """The value, if it is of this type; raises TypeError."""
+    if not isinstance(value, kind):
+        raise TypeError
+    return value
+
+
+def whole(value: object, *, most: int = MOST) -> int:
+    """An offset, or what is counted like one, `most` at most; raises TypeError and ValueError."""
+    if isinstance(value, bool) or not 0 <= _as(int, value) <= most:
+        raise ValueError
+    return _as(int, value)
+
+
+def _offsets(value: object) -> dict[int, int]:
+    """Offsets by partition; raises TypeError and ValueError."""
+    found: dict[Any, Any] = _as(dict, value)
+    return {whole(int(partition)): whole(offset) for partition, offset in found.items()}
+
+
+def _tags(value: object) -> frozenset[str]:
+    """Tags of subscriptions; raises TypeError."""
+    found: list[Any] = _as(list, value)
+    return frozenset(_as(str, tag) for tag in found)
 
 
 def in_force(entries: Iterable[Entry], tag: str, shard: int) -> InForce | None:

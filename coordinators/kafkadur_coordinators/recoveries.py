@@ -10,14 +10,20 @@ from collections.abc import Iterable, Mapping
 from enum import StrEnum
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, NonNegativeInt, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
 from kafkadur_coordinators.places import Place
-from kafkadur_coordinators.records import sealed, unsealed
+from kafkadur_coordinators.records import MOST, sealed, unsealed
+from kafkadur_sharing.errors import KafkadurError
+from kafkadur_sharing.keys import SubscriptionKey
 
 KEY_PREFIX = b"recovery/"
 #: Ranges that one report lists at most; the offsets of the others are counted.
 MOST_RANGES = 5_000
+#: An offset, or what is counted like one.
+Count = Annotated[int, Field(ge=0, le=MOST)]
+#: Latest time, ms since 1970: some thousand years from now, and still a date.
+_LATEST = 2**47
 
 
 class Cause(StrEnum):
@@ -36,15 +42,15 @@ class PartitionRecovery(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="ignore")
 
-    partition: NonNegativeInt
+    partition: Count
     #: of a key-ordered subscription: which lane of the partition
-    lane: NonNegativeInt = 0
+    lane: Count = 0
     #: lowest unsettled offset
-    floor: NonNegativeInt
+    floor: Count
     #: start, end (exclusive): offsets that were possibly delivered, even settled, and are delivered (again)
-    ranges: tuple[tuple[NonNegativeInt, NonNegativeInt], ...] = ()
+    ranges: tuple[tuple[Count, Count], ...] = ()
     #: how many offsets these are, those that are not listed included
-    offsets: NonNegativeInt = 0
+    offsets: Count = 0
 
 
 class Recovery(BaseModel):
@@ -58,11 +64,24 @@ class Recovery(BaseModel):
     key: dict[str, Any]
     tag: str
     id: str
-    incarnation: NonNegativeInt
+    incarnation: Count
     #: ms since 1970
-    at: Annotated[int, Field(ge=0)]
+    at: Annotated[int, Field(ge=0, le=_LATEST)]
     cause: Cause
     partitions: tuple[PartitionRecovery, ...]
+
+    @field_validator("key")
+    @classmethod
+    def _readable(cls, value: dict[str, Any]) -> dict[str, Any]:
+        try:
+            return SubscriptionKey.from_record(value).to_record()
+        except KafkadurError as error:
+            raise ValueError("it names no subscription") from error
+
+    @property
+    def subscription(self) -> SubscriptionKey:
+        """The subscription's key."""
+        return SubscriptionKey.from_record(self.key)
 
     @property
     def offsets(self) -> int:

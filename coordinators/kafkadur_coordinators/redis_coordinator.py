@@ -14,7 +14,6 @@ from typing import Any, NoReturn, cast
 import hiredis
 import msgpack
 from redis.exceptions import (
-    AuthenticationError,
     ClusterDownError,
     NoScriptError,
     OutOfMemoryError,
@@ -26,7 +25,7 @@ from redis.exceptions import (
 from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
-from kafkadur_coordinators import scripts, servers
+from kafkadur_coordinators import scripts
 from kafkadur_coordinators.interface import (
     UNRANKED,
     Attached,
@@ -47,6 +46,14 @@ from kafkadur_coordinators.interface import (
     Standing,
 )
 from kafkadur_coordinators.places import RUN_BYTES, SUSPECT
+from kafkadur_coordinators.redis_server import (
+    is_watched,
+    login_refused,
+    open_server,
+    refused_by_tls,
+    shown,
+    what_to_check,
+)
 from kafkadur_sharing.errors import CoordinatorRefused, CoordinatorUnavailable, KafkadurError, StateLost
 
 #: Version of the shared state that this client writes and understands.
@@ -159,14 +166,14 @@ class RedisCoordinator:
         on_warning: Callable[[str], None] | None = None,
         on_connect: Callable[[str], None] | None = None,
     ) -> None:
-        """Remember the address (`servers.py`); connects at the first call.
+        """Remember the address (`redis_server.py`); connects at the first call.
 
         `timeout` in seconds bounds connecting and every call. `clock` (ms since the epoch) replaces the
         server's clock in scripts: for tests. `on_connect` is told the run id of a server that can be used.
         """
-        self._redis = servers.client(url, timeout=timeout, keepalive=True)
-        self._where = servers.where(url)
+        self._redis = open_server(url, timeout=timeout)
         self._url = url
+        self._where = shown(url)
         self._connection: Any = None
         #: scripts that the server has, as far as this connection knows
         self._loaded: set[str] = set()
@@ -228,7 +235,7 @@ class RedisCoordinator:
             )
         if info.get("role", "master") != "master":
             # where a master is expected because there was one, or Sentinels say so, there will be one again
-            passing = self._used or servers.is_watched(self._url)
+            passing = self._used or is_watched(self._url)
             raise (CoordinatorUnavailable if passing else CoordinatorRefused)(
                 "This Redis is a replica.",
                 state=f"role {info['role']}",
@@ -270,16 +277,24 @@ class RedisCoordinator:
 
     def _unavailable(self, error: Exception) -> NoReturn:
         self.disconnect()
-        if isinstance(error, AuthenticationError):
+        if (login := login_refused(error)) is not None:
             raise CoordinatorRefused(
                 "Redis does not accept the user or password.",
+                state=str(error if is_watched(self._url) else login),
                 owner=self._where,
                 remedy="correct the credentials in the Redis URL",
+            ) from error
+        if (refused := refused_by_tls(self._url, error)) is not None:
+            raise CoordinatorRefused(
+                "Redis and this process do not agree on TLS.",
+                state=refused.state,
+                owner=self._where,
+                remedy=refused.remedy,
             ) from error
         raise CoordinatorUnavailable(
             state=f"{type(error).__name__}: {error}",
             owner=self._where,
-            remedy="check that Redis runs and can be reached; what was not confirmed is delivered again",
+            remedy=f"{what_to_check(self._url)}; what was not confirmed is delivered again",
         ) from error
 
     def _explain(self, error: ResponseError) -> NoReturn:
@@ -298,7 +313,7 @@ class RedisCoordinator:
             "Redis refused a command.",
             state=text,
             owner=self._where,
-            remedy="check the user's ACL: scripts, the key prefix and the channel prefix must be allowed",
+            remedy="give the user what `kafkadur acl redis` prints, if it is said to lack permission",
         ) from error
 
     # -- scripts

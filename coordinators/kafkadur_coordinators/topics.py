@@ -24,9 +24,12 @@ from confluent_kafka import (
 from confluent_kafka.admin import AdminClient, ConfigEntry, ConfigResource, OffsetSpec, ResourceType
 
 from kafkadur_coordinators.client_log import client_log
+from kafkadur_coordinators.kafka_refusal import Refusals, refused
 from kafkadur_coordinators.lost_brokers import ASK_S, SILENT_S, answers
-from kafkadur_sharing.errors import IllegalState, InvalidDestination, StateLost
+from kafkadur_sharing.errors import IllegalState, InvalidDestination, KafkadurError, StateLost
 
+#: Who refuses, in errors.
+_NAME = "Kafka"
 #: Errors that pass when a leader is elected; librdkafka calls only some of them retriable.
 _ELECTING = (
     KafkaError.NOT_LEADER_FOR_PARTITION,
@@ -72,13 +75,22 @@ class Topics:
     """Questions to Kafka about topics. Methods raise `StateLost` when Kafka does not answer in time."""
 
     def __init__(self, kafka: Mapping[str, Any], *, timeout: float = 15.0) -> None:
-        """`kafka` is confluent configuration; `timeout` in seconds."""
-        self._config = {**_ASKING, **kafka}
+        """`kafka` is confluent configuration; `timeout` in seconds. Raises `IllegalState` for a wrong one."""
+        self._refusals = Refusals(kafka.get("error_cb"))
+        self._config: dict[str, Any] = {**_ASKING, **kafka, "error_cb": self._refusals}
         self._timeout = timeout
         self._admin = self._make()
 
     def _make(self) -> AdminClient:
-        return AdminClient(self._config, logger=client_log)
+        try:
+            return AdminClient(self._config, logger=client_log)
+        except KafkaException as error:
+            raise IllegalState(
+                "The settings of Kafka are refused.",
+                state=error.args[0].str(),
+                owner="librdkafka",
+                remedy="correct the setting it names",
+            ) from error
 
     def _ask(self, question: Callable[[AdminClient, float], T], topic: str) -> T:
         """Ask until there is an answer that stays, at most for the time-out.
@@ -98,8 +110,9 @@ class Topics:
             except TimeoutError:
                 code, state = KafkaError._TIMED_OUT, "time-out"  # noqa: SLF001 - the library's name for it
             if time.monotonic() > deadline:
-                raise _no_answer(state)
+                raise self._failed(state)
             if code in _SILENT:
+                self._admin.poll(0)  # it tells of refusals only then
                 self._admin = self._make()  # this one may have lost Kafka for good
             elif code in _ELECTING:
                 # else the client goes on asking with the leader epoch it knows
@@ -111,7 +124,14 @@ class Topics:
         try:
             return self._ask(question, topic)
         except KafkaException as error:
-            raise _no_answer(error.args[0].str()) from error
+            raise self._failed(error.args[0]) from error
+
+    def _failed(self, error: KafkaError | str) -> KafkadurError:
+        """The error for one of Kafka's, or for a question that was not answered in time."""
+        if isinstance(error, KafkaError) and (refusal := refused(error, _NAME)) is not None:
+            return refusal
+        self._admin.poll(0)  # it tells of refusals only then
+        return self._refusals.error(_NAME) or _no_answer(error if isinstance(error, str) else error.str())
 
     def describe(self, topic: str) -> TopicInfo:
         """Id and partitions of a topic; raises `InvalidDestination` if there is none."""
@@ -136,7 +156,7 @@ class Topics:
                         owner=f"topic {topic}",
                         remedy="create the topic first, or correct its name",
                     ) from error
-                raise _no_answer(error.args[0].str()) from error
+                raise self._failed(error.args[0]) from error
             if info is not None:
                 return info
             if time.monotonic() > deadline:
@@ -205,7 +225,11 @@ class Topics:
             self._find_committed(consumer, topic, list(offsets))
             failed = _commit(consumer, places)
         if failed is not None:
-            raise _no_answer(failed.str()) if failed.code() in _SILENT else _group_in_use(group, failed)
+            raise (
+                self._failed(failed)
+                if failed.code() in _SILENT or refused(failed, _NAME) is not None
+                else _group_in_use(group, failed)
+            )
 
     def _committed(self, group: str, topic: str, partitions: Sequence[int]) -> list[TopicPartition]:
         with self._of_group(group) as consumer:
@@ -220,14 +244,17 @@ class Topics:
         found: list[TopicPartition] = []
         while True:
             try:
-                found = consumer.committed(wanted, timeout=max(deadline - time.monotonic(), 0.01))
+                left = max(deadline - time.monotonic(), 0.01)
+                found = consumer.committed(wanted, timeout=min(left, SILENT_S))
                 failed = next((place.error for place in found if place.error is not None), None)
             except KafkaException as error:
                 failed = error.args[0]
             if failed is None:
                 return found
-            if failed.code() not in _COORDINATING or time.monotonic() > deadline:
-                raise _no_answer(failed.str())
+            passes = failed.code() in (*_COORDINATING, *_SILENT) and time.monotonic() < deadline
+            refusal = _refusal(consumer)
+            if refusal is not None or not passes:
+                raise self._failed(refusal or failed)
             time.sleep(0.02)  # polls for a condition, with a deadline
 
     @contextmanager
@@ -245,6 +272,15 @@ class Topics:
             yield consumer
         finally:
             consumer.close()
+
+
+def _refusal(consumer: Consumer) -> KafkaError | None:
+    """What Kafka refused a Consumer; it tells so only when it is polled, and its question times out."""
+    for message in iter(lambda: consumer.poll(0.01), None):
+        error = message.error()
+        if error is not None and refused(error, _NAME) is not None:
+            return error
+    return None
 
 
 def _commit(consumer: Consumer, places: list[TopicPartition]) -> KafkaError | None:
@@ -270,7 +306,8 @@ def _no_answer(state: str) -> StateLost:
         "Kafka does not answer.",
         state=state,
         owner="Kafka",
-        remedy="check that Kafka runs and can be reached; nothing is lost",
+        remedy="check that Kafka runs and can be reached, and that security.protocol is what its listener "
+        "speaks; nothing is lost",
     )
 
 

@@ -6,9 +6,18 @@ from typing import Annotated
 
 import typer
 
+from kafkadur.cli import acl
 from kafkadur.cli import dead as letters
 from kafkadur.cli import recovery as recoveries
-from kafkadur.cli.call import ClientIdOption, JsonOption, KafkaOption, NamespaceOption, Options, RedisOption
+from kafkadur.cli.call import (
+    ClientIdOption,
+    JsonOption,
+    KafkaConfigOption,
+    KafkaOption,
+    NamespaceOption,
+    Options,
+    RedisOption,
+)
 from kafkadur.cli.messages import consume, publish
 from kafkadur.cli.moving import alter, drain, export, fork, pause, restore, resume, seek, snapshot
 from kafkadur.cli.stack import down, status, up
@@ -46,6 +55,7 @@ def common(
     ctx: typer.Context,
     *,
     kafka: KafkaOption = None,
+    kafka_config: KafkaConfigOption = None,
     redis: RedisOption = None,
     namespace: NamespaceOption = None,
     client_id: ClientIdOption = None,
@@ -56,7 +66,14 @@ def common(
 ) -> None:
     """Durable subscriptions for Apache Kafka: every message of a subscription is settled by itself."""
     del version
-    ctx.obj = Options(kafka=kafka, redis=redis, namespace=namespace, client_id=client_id, json=json)
+    ctx.obj = Options(
+        kafka=kafka,
+        kafka_config=kafka_config,
+        redis=redis,
+        namespace=namespace,
+        client_id=client_id,
+        json=json,
+    )
 
 
 app.command(rich_help_panel=LOCAL)(up)
@@ -89,3 +106,7 @@ dead.command()(letters.ls)
 dead.command()(letters.show)
 dead.command()(letters.redrive)
 dead.command()(letters.purge)
+rights = typer.Typer(help="Print what users of Redis and Kafka must be allowed.", no_args_is_help=True)
+app.add_typer(rights, name="acl", rich_help_panel=DATA)
+rights.command()(acl.redis)
+rights.command()(acl.kafka)

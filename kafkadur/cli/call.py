@@ -20,8 +20,8 @@ import typer
 from kafkadur.cli.output import Output
 from kafkadur.settings import Settings, settings
 from kafkadur.stack import FOLDER, status
-from kafkadur_coordinators.servers import check_url
-from kafkadur_sharing.errors import IllegalState, KafkadurError
+from kafkadur_coordinators.redis_server import shown
+from kafkadur_sharing.errors import KafkadurError
 
 FAILED, INTERRUPTED = 1, 130
 
@@ -30,6 +30,15 @@ _PANEL = "Connection"
 KafkaOption = Annotated[
     str | None,
     typer.Option("--kafka", metavar="HOST:PORT", help="Bootstrap servers.", rich_help_panel=_PANEL),
+]
+KafkaConfigOption = Annotated[
+    str | None,
+    typer.Option(
+        "--kafka-config",
+        metavar="FILE",
+        help="Further settings of Kafka's client, name=value a line: SASL, TLS.",
+        rich_help_panel=_PANEL,
+    ),
 ]
 RedisOption = Annotated[
     str | None,
@@ -47,6 +56,7 @@ JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON on standard
 
 _CONNECTION: dict[str, Any] = {
     "kafka": KafkaOption,
+    "kafka_config": KafkaConfigOption,
     "redis": RedisOption,
     "namespace": NamespaceOption,
     "client_id": ClientIdOption,
@@ -58,6 +68,7 @@ class Options:
     """The common options as they were given; None: not given."""
 
     kafka: str | None = None
+    kafka_config: str | None = None
     redis: str | None = None
     namespace: str | None = None
     client_id: str | None = None
@@ -67,6 +78,7 @@ class Options:
         """Join with those before the command's name; what stands behind it wins."""
         return Options(
             kafka=self.kafka or outer.kafka,
+            kafka_config=self.kafka_config or outer.kafka_config,
             redis=self.redis or outer.redis,
             namespace=self.namespace or outer.namespace,
             client_id=self.client_id or outer.client_id,
@@ -88,23 +100,22 @@ class Call:
         """
         given: dict[str, Any] = {
             "kafka": self.options.kafka,
+            "kafka_config": self.options.kafka_config,
             "redis": self.options.redis,
             "namespace": self.options.namespace,
             "client_id": self.options.client_id,
         }
         said = {
-            name for name in ("kafka", "redis") if given[name] or f"KAFKADUR_{name.upper()}" in os.environ
+            name
+            for name in ("kafka", "kafka_config", "redis")
+            if given[name] or f"KAFKADUR_{name.upper()}" in os.environ
         }
         if not said and (running := status(FOLDER).stack) is not None:
-            self.out.say(f"Using the stack of {Path(FOLDER)}: Kafka {running.kafka}, Redis {running.redis}")
+            self.out.say(
+                f"Using the stack of {Path(FOLDER)}: Kafka {running.kafka}, Redis {shown(running.redis)}"
+            )
             given |= {"kafka": running.kafka, "redis": running.redis}
-        try:
-            chosen = settings(given)
-            check_url(chosen.redis)
-        except ValueError as error:
-            raise IllegalState(
-                "A setting cannot be read.", state=str(error), remedy="correct the option or the environment"
-            ) from error
+        chosen = settings(given)
         # What goes wrong is said by our own errors; librdkafka would write it to standard error on its own.
         quiet = {"log_level": 0, "error_cb": _ignore}
         return chosen.model_copy(update={"kafka": {**quiet, **chosen.kafka}})

@@ -166,7 +166,10 @@ def _as_text(delivery: kafkadur.sync.Delivery) -> str:
     parts = [f"{delivery.partition}@{delivery.offset}", f"attempt={delivery.attempt}"]
     if delivery.key is not None:
         parts.append(f"key={_text(delivery.key)}")
-    parts += [f"{name}={_shown(value)}" for name, value in delivery.properties.items()]
+    parts += [
+        f"{_text(name.encode(errors='replace'))}={_shown(value)}"
+        for name, value in delivery.properties.items()
+    ]
     parts.append("null" if delivery.value is None else _text(delivery.value))
     return "  ".join(parts)
 

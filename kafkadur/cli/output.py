@@ -18,8 +18,13 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from kafkadur_sharing.plain import plain
+
 #: Columns of a table in a file or a pipe: wide enough that nothing is cut.
 _PIPE_WIDTH = 500
+
+#: What does something and may: in texts of several lines, and in a line.
+_KEPT, _TAB = "\n\t", "\t"
 
 #: Terminals of fewer columns are narrow.
 _WIDE = 100
@@ -57,11 +62,11 @@ class Output:
 
     def say(self, text: str) -> None:
         """Tell people something; never part of the data."""
-        self._talk.print(Text(text), soft_wrap=True)
+        self._talk.print(Text(plain(text, keep=_KEPT)), soft_wrap=True)
 
     def complain(self, text: str) -> None:
         """Tell people what went wrong."""
-        self._talk.print(Text(text, style="red"), soft_wrap=True)
+        self._talk.print(Text(plain(text, keep=_KEPT), style="red"), soft_wrap=True)
 
     # -- data --------------------------------------------------------------------------------------------
 
@@ -71,8 +76,8 @@ class Output:
         self.line(json.dumps(value, indent=indent, ensure_ascii=False))
 
     def line(self, text: str) -> None:
-        """Print one line as it is, and have it written before this returns."""
-        sys.stdout.write(f"{text}\n")
+        """Print one line, control characters as escapes, and have it written before this returns."""
+        sys.stdout.write(f"{plain(text, keep=_TAB)}\n")
         sys.stdout.flush()
 
     def table(
@@ -97,7 +102,7 @@ class Output:
                 overflow="fold",
             )
         for row in rows:
-            table.add_row(*(Text(row[n]) for n in shown))
+            table.add_row(*(Text(plain(row[n], keep=_KEPT)) for n in shown))
         self._data.print(table)
 
     def facts(self, facts: Iterable[tuple[str, str]]) -> None:
@@ -106,12 +111,12 @@ class Output:
         table.add_column(no_wrap=True, style="bold")
         table.add_column(overflow="fold")
         for word, text in facts:
-            table.add_row(word, Text(text))
+            table.add_row(word, Text(plain(text, keep=_KEPT)))
         self._data.print(table)
 
     def title(self, text: str) -> None:
         """Print the headline of what follows."""
-        self._data.print(Text(text, style="bold"), soft_wrap=True)
+        self._data.print(Text(plain(text, keep=_KEPT), style="bold"), soft_wrap=True)
 
 
 # --- words for values -----------------------------------------------------------------------------------

@@ -14,7 +14,6 @@ from kafkadur.cli.output import Column, clock, count, iso
 from kafkadur_coordinators.rebuilding import Outcome
 from kafkadur_coordinators.recoveries import Cause, PartitionRecovery, Recovery
 from kafkadur_sharing.errors import StateLost
-from kafkadur_sharing.keys import SubscriptionKey
 
 NamesArgument = Annotated[
     list[str] | None, typer.Argument(metavar="[NAME]...", help="Subscriptions; none: all of the namespace.")
@@ -63,7 +62,7 @@ def report(call: Call, names: NamesArgument = None) -> None:
         Column(title="may come again"),
     ]
     for item in found:
-        call.out.title(f"Subscription {SubscriptionKey(**item.key)}")
+        call.out.title(f"Subscription {item.subscription}")
         call.out.facts(
             [
                 ("recovered", f"{clock(item.at)}: {_WHY[item.cause]}"),
@@ -82,7 +81,7 @@ def report(call: Call, names: NamesArgument = None) -> None:
 def _record(item: Recovery) -> dict[str, object]:
     record = item.model_dump(mode="json", exclude={"format", "kind", "at"})
     return {
-        "subscription": str(SubscriptionKey(**item.key)),
+        "subscription": str(item.subscription),
         "at": iso(item.at),
         "offsets": item.offsets,
         **record,

@@ -18,7 +18,6 @@ from kafkadur.demo.crew import Crew, DemoError, Worker
 from kafkadur.demo.verification import Disturbance
 from kafkadur.demo.worker import CHAOS_SESSION_S
 from kafkadur.stack import Stack
-from kafkadur.stack.valkey import ask
 
 #: Seconds that the part takes at least: workers are held back so that there is time for everything.
 LEAST_S: Final = 20.0
@@ -120,7 +119,7 @@ class Chaos:
     def _flush(self, _crew: Crew) -> tuple[float, Callable[[], None]]:
         assert self._stack.valkey is not None  # noqa: S101 - the demo starts one
         self._tell("Redis is wiped (FLUSHALL)")
-        if ask(self._stack.valkey.url, "FLUSHALL") is None:
+        if self._stack.valkey.ask("FLUSHALL") is None:
             raise DemoError("Valkey did not answer FLUSHALL.")
         return 0.0, _nothing
 

@@ -12,7 +12,7 @@ from kafkadur.stack.kafka import Broker
 from kafkadur.stack.proxy import TcpProxy
 from kafkadur.stack.server import Server
 from kafkadur.stack.stack import Stack, embedded
-from kafkadur.stack.valkey import Sentinel, Valkey
+from kafkadur.stack.valkey import Sentinel, Valkey, as_administrator
 
 __all__ = [
     "FOLDER",
@@ -28,6 +28,7 @@ __all__ = [
     "StackStatus",
     "TcpProxy",
     "Valkey",
+    "as_administrator",
     "cache_folder",
     "down",
     "embedded",

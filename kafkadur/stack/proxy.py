@@ -1,11 +1,13 @@
 """A small TCP proxy whose connections can be cut, held back and delayed: a bad network for tests.
 
-It moves bytes and understands no protocol. It runs in a thread of the process that made it.
+It moves bytes and understands no protocol, but for TLS where it is asked to end that. It runs
+in a thread of the process that made it.
 """
 
 import asyncio
 import contextlib
 import socket
+import ssl
 import threading
 from collections.abc import Callable, Coroutine
 from typing import Any, Self, TypeVar
@@ -29,9 +31,14 @@ class TcpProxy:
     All methods are thread-safe and take effect at once.
     """
 
-    def __init__(self, target: tuple[str, int]) -> None:
-        """Listen on a free loopback port and forward to ``target`` (host, port), which need not be up yet."""
+    def __init__(self, target: tuple[str, int], *, tls: ssl.SSLContext | None = None) -> None:
+        """Listen on a free loopback port and forward to ``target`` (host, port), which need not be up yet.
+
+        With ``tls``, the context of a server, connections to the port are encrypted; those to the target are
+        not: so a server without TLS gets one.
+        """
         self._target = target
+        self._tls = tls
         self._delay = 0.0
         self._refusing = False
         self._connections: set[asyncio.Task[None]] = set()
@@ -132,7 +139,7 @@ class TcpProxy:
             runner.run(self._serve(listener))
 
     async def _serve(self, listener: socket.socket) -> None:
-        server = await asyncio.start_server(self._accept, sock=listener, limit=CHUNK_BYTES)
+        server = await asyncio.start_server(self._accept, sock=listener, limit=CHUNK_BYTES, ssl=self._tls)
         await self._closing.wait()
         server.close()
         await self._drop_all()
@@ -188,7 +195,10 @@ class TcpProxy:
                     break
                 writer.write(data)
                 await writer.drain()
-        writer.write_eof()
+        if writer.can_write_eof():
+            writer.write_eof()
+        else:  # TLS has no half-closed connections
+            writer.close()
 
 
 def _listen() -> socket.socket:

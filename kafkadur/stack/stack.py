@@ -16,7 +16,7 @@ from kafkadur.stack.ports import HOST, free_ports
 from kafkadur.stack.proxy import TcpProxy
 from kafkadur.stack.server import Server
 from kafkadur.stack.supervision import Supervisor
-from kafkadur.stack.valkey import SERVICE, Sentinel, Valkey
+from kafkadur.stack.valkey import Sentinel, Valkey, as_administrator
 
 #: How often a start is tried when another process takes a port that was free a moment before.
 PORT_TRIES = 4
@@ -37,6 +37,7 @@ class Plan:
     proxy: bool = False
     kafka: bool = True
     valkey: bool = True
+    users: bool = False
     kafka_port: int | None = None
     valkey_port: int | None = None
     kafka_settings: Mapping[str, str] = field(default_factory=dict[str, str])
@@ -92,13 +93,17 @@ class Stack:
 
     @property
     def redis(self) -> str:
-        """URL of Valkey, with Sentinels theirs. Raises StackError for a stack without it."""
+        """URL of Valkey for applications, with Sentinels theirs. Raises StackError for a stack without it."""
         if self.valkey is None:
             raise StackError("This stack was started without Valkey; start one with valkey=True.")
         if self.sentinels:
-            addresses = ",".join(sentinel.address for sentinel in self.sentinels)
-            return f"redis+sentinel://{addresses}/{SERVICE}/0"
-        return f"redis://{self.redis_proxy.address}/0" if self.redis_proxy else self.valkey.url
+            return self.valkey.url_through(sentinel.address for sentinel in self.sentinels)
+        return self.valkey.url_at(self.redis_proxy.address if self.redis_proxy else self.valkey.address)
+
+    @property
+    def admin_redis(self) -> str:
+        """URL of Valkey for who may do everything; without users the one of applications."""
+        return as_administrator(self.redis)
 
     @property
     def replica_redis(self) -> str:
@@ -127,6 +132,7 @@ def embedded(
     proxy: bool = False,
     kafka: bool = True,
     valkey: bool = True,
+    users: bool = False,
     kafka_port: int | None = None,
     valkey_port: int | None = None,
     kafka_settings: Mapping[str, str] | None = None,
@@ -142,9 +148,10 @@ def embedded(
     that keeps the data (and ``logs``) for a later start with as many brokers; None: a temporary folder, and
     logs in the user's cache folder, where those of the last 10 stacks stay. ``proxy``: put a
     :class:`TcpProxy` before each broker, before Valkey and between it and its replica. ``kafka``,
-    ``valkey``: leave one out. ``kafka_port``, ``valkey_port``: fixed ports for the first broker and for
-    Valkey; None: free ones. ``kafka_settings``, ``valkey_settings``: settings of the servers that go before
-    the usual ones.
+    ``valkey``: leave one out. ``users``: who connects to Valkey by ``redis`` is a user that may do no more
+    than kafkadur needs (``kafkadur acl redis``), and everything by ``admin_redis``. ``kafka_port``,
+    ``valkey_port``: fixed ports for the first broker and for Valkey; None: free ones. ``kafka_settings``,
+    ``valkey_settings``: settings of the servers that go before the usual ones.
     ``progress`` is called with (steps done, steps in all, text) while starting, from the calling thread.
 
     Raises StackError: Java missing or too old, no network for the first download, busy port, full disk, or
@@ -157,6 +164,7 @@ def embedded(
         proxy=proxy,
         kafka=kafka,
         valkey=valkey,
+        users=users,
         kafka_port=kafka_port,
         valkey_port=valkey_port,
         kafka_settings=kafka_settings or {},
@@ -286,7 +294,7 @@ def _assemble(
         first, second, *others = free_ports(2 + plan.sentinels)
         valkey = Valkey(
             supervisor, name="valkey", port=plan.valkey_port or first, logs=logs, data=data / "valkey",
-            settings=plan.valkey_settings,
+            settings=plan.valkey_settings, users=plan.users,
         )  # fmt: skip
         if plan.proxy:
             redis_proxy = running.enter_context(TcpProxy((HOST, valkey.port)))
@@ -295,7 +303,7 @@ def _assemble(
                 replication_proxy = running.enter_context(TcpProxy((HOST, valkey.port)))
             replica = Valkey(
                 supervisor, name="valkey-replica", port=second, logs=logs, data=data / "valkey-replica",
-                settings=plan.valkey_settings, primary=replication_proxy or valkey,
+                settings=plan.valkey_settings, primary=replication_proxy or valkey, users=plan.users,
             )  # fmt: skip
         sentinels += [
             Sentinel(

@@ -3,9 +3,10 @@
 import importlib.util
 import os
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, Final, cast
+from urllib.parse import urlsplit
 
 import redis
 from redis.backoff import NoBackoff
@@ -16,9 +17,15 @@ from kafkadur.stack.ports import HOST
 from kafkadur.stack.proxy import TcpProxy
 from kafkadur.stack.server import POLL_S, START_LIMIT_S, Server
 from kafkadur.stack.supervision import Supervisor
+from kafkadur_coordinators.redis_access import redis_user
 
 #: A socket path that is longer than this does not fit into ``sockaddr_un`` everywhere.
 SOCKET_PATH_LIMIT = 100
+
+#: Who may do what on a server with users: the application what kafkadur needs, under all prefixes that begin
+#: with a word of ours; the administrator everything. Loopback and tests alone: so these are no secrets.
+APPLICATION: Final = "application:application"
+ADMINISTRATOR: Final = "default:administrator"
 
 #: Seconds one question to a starting server may take.
 ASK_S = 0.5
@@ -57,8 +64,11 @@ class Valkey(Server):
         data: Path,
         settings: Mapping[str, str],
         primary: "Valkey | TcpProxy | None" = None,
+        users: bool = False,
     ) -> None:
         """``settings`` go before the usual ones; with ``primary`` it is a replica of that one (or behind it).
+
+        ``users``: applications and administrators log in, and an application may do only what it needs.
 
         Raises StackError.
         """
@@ -67,6 +77,7 @@ class Valkey(Server):
         self._settings = settings
         #: where it copies from; None: it is a master
         self._primary = None if primary is None else primary.port
+        self._users = users
         self._binary = find_binary()
         socket = data / "valkey.sock"
         #: Path of the Unix socket it listens on as well, None where the path is too long for one.
@@ -74,14 +85,40 @@ class Valkey(Server):
 
     @property
     def url(self) -> str:
-        """The URL of the server itself (with a proxy: behind it)."""
-        return f"redis://{self.address}/0"
+        """The URL of the server itself (with a proxy: behind it), for applications."""
+        return self.url_at(self.address)
+
+    @property
+    def admin_url(self) -> str:
+        """The URL of the server itself for who may do everything."""
+        return as_administrator(self.url)
+
+    def url_at(self, address: str) -> str:
+        """The URL for applications of the server behind ``host:port``."""
+        return f"redis://{self._login}{address}/0"
+
+    def url_through(self, sentinels: Iterable[str]) -> str:
+        """The URL for applications of the master that Sentinels at these ``host:port`` know."""
+        return f"redis+sentinel://{self._login}{','.join(sentinels)}/{SERVICE}/0"
+
+    @property
+    def _login(self) -> str:
+        return f"{APPLICATION}@" if self._users else ""
+
+    @property
+    def password(self) -> str | None:
+        """The administrator's, which replicas and Sentinels have as well; None: the server has no users."""
+        return ADMINISTRATOR.partition(":")[2] if self._users else None
 
     def _command(self) -> list[str]:
         self._folder.mkdir(parents=True, exist_ok=True)
         own = {"port": str(self.port), "dir": f'"{self._folder}"', "logfile": f'"{self.log}"'}
         if self.socket:
             own |= {"unixsocket": f'"{self.socket}"', "unixsocketperm": "700"}
+        if self.password is not None:
+            name, _, password = APPLICATION.partition(":")
+            own["user"] = redis_user(name, password=password).removeprefix("user ")
+            own["requirepass"] = own["primaryauth"] = self.password
         if self._primary:
             own["replicaof"] = f"{HOST} {self._primary}"
         settings = {**SETTINGS, **own, **self._settings}
@@ -91,7 +128,7 @@ class Valkey(Server):
 
     def _answers(self) -> bool:
         if self._primary is None:
-            return answers(self.url)
+            return answers(self.admin_url)
         # Sentinels may have made it a master meanwhile.
         state = self._replication()
         return state.get("role") == "master" or state.get("master_link_status") == "up"
@@ -106,8 +143,11 @@ class Valkey(Server):
         return self._replication().get("role") == "master"
 
     def ask(self, *command: str) -> object:
-        """Return the answer to one command, None if it refuses it or gives none within half a second."""
-        return ask(self.url, *command)
+        """Return the answer to one command of the administrator.
+
+        None if it refuses it or gives none within half a second.
+        """
+        return ask(self.admin_url, *command)
 
     def promote(self) -> None:
         """Make a replica a master, also for later starts. Raises StackError if it does not become one."""
@@ -159,6 +199,7 @@ class Sentinel(Server):
         super().__init__(supervisor, name=name, port=port, logs=logs)
         self._folder = data
         self._watched = primary.port
+        self._password = primary.password
         self._quorum = quorum
         self._binary = find_binary()
         self._described = False
@@ -182,6 +223,7 @@ class Sentinel(Server):
                 f'logfile "{self.log}"',
                 f"sentinel monitor {SERVICE} {HOST} {self._watched} {self._quorum}",
                 *(f"sentinel {name} {SERVICE} {value}" for name, value in SENTINEL_SETTINGS.items()),
+                *([f"sentinel auth-pass {SERVICE} {self._password}"] if self._password is not None else []),
             ]
             file.write_text("".join(f"{line}\n" for line in lines))
         return [str(self._binary), str(file), "--sentinel"]
@@ -200,6 +242,11 @@ class Sentinel(Server):
 
     def _data(self) -> Path:
         return self._folder
+
+
+def as_administrator(url: str) -> str:
+    """Return the URL of a stack's server for who may do everything, from the one for applications."""
+    return urlsplit(url)._replace(netloc=urlsplit(url).netloc.replace(APPLICATION, ADMINISTRATOR)).geturl()
 
 
 def answers(url: str) -> bool:

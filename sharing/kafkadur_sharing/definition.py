@@ -240,7 +240,7 @@ class Definition:
                 scope="partition" if record.get("scope") == "partition" else "subscription",
                 ack_level=_level(record),
             )
-        except ValueError as error:
+        except (ValueError, OverflowError) as error:
             raise IllegalState(
                 "The record of a subscription's definition is damaged.", state=str(error)
             ) from error

@@ -10,6 +10,8 @@ from __future__ import annotations
 
 import inspect
 
+from kafkadur_sharing.plain import plain
+
 __all__ = [
     "AlreadySettled",
     "ConnectionClosed",
@@ -25,8 +27,10 @@ __all__ = [
     "InvalidProperty",
     "InvalidSelector",
     "InvalidSubscriptionSharing",
+    "KafkaRefused",
     "KafkadurError",
     "LeaseLost",
+    "LevelNotReached",
     "NotConnected",
     "ResourceLimit",
     "StateLost",
@@ -77,7 +81,8 @@ def _text(message: str, *, state: str | None, owner: str | None, remedy: str | N
         parts.append(f"Owner: {owner}")
     if remedy:
         parts.append(f"Remedy: {remedy}")
-    return " ".join(part if part.endswith((".", "!", "?")) else f"{part}." for part in parts)
+    # A part may come from elsewhere (a member's name, a server's answer): it must not begin a line of a log.
+    return plain(" ".join(part if part.endswith((".", "!", "?")) else f"{part}." for part in parts))
 
 
 # --- names, subscriptions, attaching ------------------------------------------------------------------------
@@ -196,6 +201,10 @@ class CoordinatorUnavailable(KafkadurError):
 
 class CoordinatorRefused(KafkadurError):
     """Redis cannot be used as it is: it is too old, or set up so that coordination state could be evicted."""
+
+
+class KafkaRefused(KafkadurError):
+    """Kafka refuses who connects, how, or what they ask for."""
 
 
 class StateLost(KafkadurError):

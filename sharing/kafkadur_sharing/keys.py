@@ -9,12 +9,14 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import cached_property
 from typing import Final
 from zlib import crc32
 
+from kafkadur_sharing.errors import IllegalState
 from kafkadur_sharing.names import validate_client_id, validate_namespace, validate_subscription_name
 
 
@@ -55,6 +57,42 @@ class SubscriptionKey:
             validate_client_id(self.client_id)
         policy = ClientIdPolicy.RESTRICTED if self.client_id is None else ClientIdPolicy(self.policy)
         object.__setattr__(self, "policy", policy)
+
+    def to_record(self) -> dict[str, str | bool | None]:
+        """The key as it stands in the journal."""
+        return {
+            "namespace": self.namespace,
+            "durable": self.durable,
+            "client_id": self.client_id,
+            "policy": self.policy.value,
+            "name": self.name,
+        }
+
+    @classmethod
+    def from_record(cls, record: Mapping[str, object]) -> SubscriptionKey:
+        """Read a key as it stands in the journal; unknown fields are ignored.
+
+        Raises `IllegalState` for what is none, and `InvalidName`.
+        """
+        namespace, name, client_id = record.get("namespace"), record.get("name"), record.get("client_id")
+        try:
+            policy = ClientIdPolicy(str(record.get("policy", ClientIdPolicy.RESTRICTED.value)))
+        except ValueError:
+            policy = None
+        named = isinstance(namespace, str) and isinstance(name, str)
+        if policy is None or not named or not isinstance(client_id, str | None):
+            raise IllegalState(
+                "The record of a subscription's key is damaged.",
+                owner="the journal",
+                remedy="upgrade kafkadur in this process, if a newer version wrote it",
+            )
+        return cls(
+            namespace=str(namespace),
+            durable=record.get("durable") is not False,
+            client_id=client_id,
+            policy=policy,
+            name=str(name),
+        )
 
     @cached_property
     def tag(self) -> str:

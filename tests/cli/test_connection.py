@@ -29,7 +29,7 @@ def test_options_win_over_the_environment_and_the_inner_ones_over_the_outer(
 @pytest.mark.parametrize(
     ("name", "value", "said"),
     [
-        ("KAFKADUR_REDIS", "nonsense", "schemes"),
+        ("KAFKADUR_REDIS", "nonsense", "redis://"),
         ("KAFKADUR_SESSION_TIMEOUT", "soon", "soon"),
         ("KAFKADUR_SESSION_TIMEOUT", "0", "session_timeout"),
         ("KAFKADUR_NAMESPACE", "a b", "namespace"),

@@ -5,12 +5,14 @@ from pathlib import Path
 
 import confluent_kafka
 import pytest
+import redis
 
 import kafkadur.sync
 from kafkadur import InvalidSelector, Redelivery, SubscriptionActive
 from kafkadur.admin import Admin
 from kafkadur.pytest_plugin import TopicFactory
 from kafkadur.settings import settings
+from kafkadur.stack import as_administrator
 from kafkadur_sharing.definition import Scope
 from tests.cli.conftest import Run
 
@@ -102,9 +104,8 @@ def test_the_place_outlives_a_loss_of_redis(run: Run, topic: str, monkeypatch: p
     received(topic)
     assert run("sub", "seek", "d", "0:2", "--yes").code == 0
     chosen = settings({})
-    with Admin(chosen) as admin:
-        for key in admin._coordinator.command("KEYS", f"kafkadur:{chosen.namespace}:*"):  # noqa: SLF001
-            admin._coordinator.command("DEL", key)  # noqa: SLF001
+    with redis.Redis.from_url(as_administrator(chosen.redis)) as client:
+        client.delete(*client.scan_iter(match=f"kafkadur:{chosen.namespace}:*", count=1_000))
     assert {n for n, _ in received(topic, most=3, silence=LIMIT_S)} >= {4, 6, 8}
 
 
@@ -176,8 +177,9 @@ def test_another_type_in_place_keeps_what_is_settled(here: Path, topic: str, kin
         assert all(again for _, again in rest)
         assert admin.info(key).backlog == 0
         address = f"{settings({}).prefix}:{settings({}).namespace}:*:{admin.info(key).id}:*"
-        for stale in admin._coordinator.command("KEYS", address):  # noqa: SLF001
-            assert (b"~" in stale) == (other == "key-ordered"), "the state of the old lanes is gone"
+        with redis.Redis.from_url(as_administrator(settings({}).redis)) as client:
+            for stale in client.scan_iter(match=address, count=1_000):
+                assert (b"~" in stale) == (other == "key-ordered"), "the state of the old lanes is gone"
 
 
 @pytest.mark.usefixtures("client_id")

@@ -32,7 +32,7 @@ def lose(kafkadur_stack: Stack, kafkadur_namespace: str) -> Callable[[], None]:
     """Provide what leaves Redis without anything of the namespace."""
 
     def lose() -> None:
-        with redis.Redis.from_url(kafkadur_stack.redis) as server:
+        with redis.Redis.from_url(kafkadur_stack.admin_redis) as server:
             keys = list(server.scan_iter(match=f"kafkadur:{kafkadur_namespace}:*", count=1000))
             assert keys
             server.delete(*keys)

@@ -12,7 +12,7 @@ from tests.coordinators.world import Clock, World
 @pytest.fixture(scope="session")
 def valkey() -> Iterator[Valkey]:
     """Provide a running Valkey without Kafka, for the whole run."""
-    with embedded(kafka=False) as stack:
+    with embedded(kafka=False, users=True) as stack:
         assert stack.valkey is not None
         yield stack.valkey
 

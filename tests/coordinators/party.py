@@ -5,6 +5,7 @@ from typing import Any
 import redis
 from confluent_kafka import Producer
 
+from kafkadur.stack import as_administrator
 from kafkadur_coordinators.changes import CHANGE_MS
 from kafkadur_coordinators.interface import Exchange, ExchangeReply, Known, PartitionReport
 from kafkadur_coordinators.journal import Journal
@@ -82,7 +83,7 @@ class Party:
     def stored(self) -> set[str]:
         """Keys of the subscription, without the beginning they share."""
         root = self.lifecycle.address(self.key()).root
-        client: Any = redis.Redis.from_url(self.url)
+        client: Any = redis.Redis.from_url(as_administrator(self.url))
         with client:
             return {key.decode().removeprefix(root) for key in client.scan_iter(match=f"{root}*", count=1000)}
 
@@ -122,6 +123,6 @@ def say(membership: Membership, number: int, *parts: PartitionReport, credit: in
 
 
 def wipe(url: str) -> None:
-    client: Any = redis.Redis.from_url(url)
+    client: Any = redis.Redis.from_url(as_administrator(url))
     with client:
         client.flushall()

@@ -2,6 +2,7 @@
 
 import zlib
 from functools import reduce
+from typing import cast
 
 import hypothesis.strategies as st
 import msgpack
@@ -58,7 +59,7 @@ def test_a_damaged_head_says_nothing(place: Place, at: int, flip: int) -> None:
     ],
 )
 def test_a_body_that_makes_no_sense_leaves_the_floor(body: object) -> None:
-    packed = msgpack.packb(body)
+    packed = cast("bytes", msgpack.packb(body))
     value = encode(Place(next=4))[:HEAD] + zlib.crc32(packed).to_bytes(4, "big") + packed
     assert decode(KEY, value) == Checkpoint(ORIGIN, 5, Place(next=4), KEY, 0, 9)
 

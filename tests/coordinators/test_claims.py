@@ -14,7 +14,7 @@ import redis
 from hypothesis import given, settings
 
 from kafkadur.pytest_plugin import TopicFactory
-from kafkadur.stack import Stack, Valkey
+from kafkadur.stack import Stack, Valkey, as_administrator
 from kafkadur_coordinators.claims import Claims, Hull
 from kafkadur_coordinators.interface import PartitionView
 from kafkadur_coordinators.lifecycle import Membership
@@ -239,7 +239,7 @@ def test_between_claims_others_watch_the_partitions(make: Make) -> None:
 def test_what_a_claim_got_before_it_failed_comes_with_the_next(make: Make, valkey: Valkey) -> None:
     """Memory is full after the first 16 partitions of 20."""
     world = make(partitions=20)
-    client: Any = redis.Redis.from_url(valkey.url)
+    client: Any = redis.Redis.from_url(as_administrator(valkey.url))
     calls: list[str] = []
 
     def fill(name: str, request: Sequence[object], reply: Sequence[object]) -> None:
@@ -455,7 +455,10 @@ class Deaf:
         self._left = -1
         world.ears.listen(world.address.channel("spark"))
         self.coordinator = RedisCoordinator(
-            world.url, clock=world.clock, timeout=LOST_S, recorder=lambda *_: self._answered()
+            as_administrator(world.url),
+            clock=world.clock,
+            timeout=LOST_S,
+            recorder=lambda *_: self._answered(),
         )
         session = MemberSession(
             self.coordinator, world.address, subscription_id=world.id, state=TOPIC_ID, member="spark"

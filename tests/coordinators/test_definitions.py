@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 import redis
 
-from kafkadur.stack import Valkey, embedded
+from kafkadur.stack import Valkey, as_administrator, embedded
 from kafkadur_sharing.errors import CoordinatorUnavailable
 from tests.coordinators.world import SESSION_MS, World, refusal, report, rolled_back, settled
 
@@ -215,7 +215,7 @@ def test_a_wiped_server_is_noticed_by_the_next_call(make: Make) -> None:
     world = make()
     member = world.attach()
     member.say(report(avail=3), credit=3)
-    client: Any = redis.Redis.from_url(world.url)
+    client: Any = redis.Redis.from_url(as_administrator(world.url))
     with client:
         client.flushall()
     assert code(lambda: member.say(report(settled=[settled(1, 0, 3)]))) == "MISSING"
@@ -231,7 +231,7 @@ def rebuild(world: World, token: str) -> list[Any]:
 
 def test_one_rebuilds_and_the_others_wait(make: Make) -> None:
     world = make()
-    client: Any = redis.Redis.from_url(world.url)
+    client: Any = redis.Redis.from_url(as_administrator(world.url))
     assert rebuild(world, "early")[0] == "INTACT"
     with client:
         client.flushall()
@@ -256,7 +256,7 @@ def test_one_rebuilds_and_the_others_wait(make: Make) -> None:
 
 def test_after_a_rebuild_leases_are_granted_when_the_grace_is_over(make: Make) -> None:
     world = make()
-    client: Any = redis.Redis.from_url(world.url)
+    client: Any = redis.Redis.from_url(as_administrator(world.url))
     with client:
         client.flushall()
     rebuild(world, "one")
@@ -279,7 +279,7 @@ def test_after_a_rebuild_leases_are_granted_when_the_grace_is_over(make: Make) -
 @pytest.fixture(scope="module")
 def own() -> Iterator[Valkey]:
     """Provide a Valkey that the tests of this file may stop."""
-    with embedded(kafka=False) as stack:
+    with embedded(kafka=False, users=True) as stack:
         assert stack.valkey is not None
         yield stack.valkey
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import redis
 
-from kafkadur.stack import Valkey
+from kafkadur.stack import Valkey, as_administrator
 from kafkadur_coordinators import scripts
 from kafkadur_coordinators.interface import Exchange, PartitionReport, Run
 from kafkadur_sharing.errors import CoordinatorUnavailable
@@ -400,7 +400,7 @@ def test_a_message_rolled_back_for_ever_keeps_its_mark(make: Make) -> None:
     member.say(report(avail=1), credit=1)
     member.say(report(returned=[rolled_back(1, 0, 1)], done=[1]), credit=0)
     runs = world.keys(0)[2]
-    client: Any = redis.Redis.from_url(world.url)
+    client: Any = redis.Redis.from_url(as_administrator(world.url))
     with client:
         raw = client.get(runs)
         client.set(runs, raw[:10] + (32_767).to_bytes(2, "big") + raw[12:])
@@ -570,7 +570,7 @@ def test_without_a_test_clock_the_server_tells_the_time(valkey: Valkey) -> None:
     world.coordinator._clock = None  # noqa: SLF001 # as an application's coordinator has none
     try:
         world.create()
-        client: Any = redis.Redis.from_url(valkey.url)
+        client: Any = redis.Redis.from_url(as_administrator(valkey.url))
         with client:
             seconds, micros = client.time()
         assert 0 <= world.inspect().now - (seconds * 1000 + micros // 1000) < 5_000
@@ -668,7 +668,7 @@ def test_full_memory_is_told_and_changes_nothing(make: Make, valkey: Valkey) -> 
     world = make()
     member = world.attach()
     member.say(report(avail=5), credit=5)
-    client: Any = redis.Redis.from_url(valkey.url)
+    client: Any = redis.Redis.from_url(as_administrator(valkey.url))
     with client:
         before = world.dump()
         client.config_set("maxmemory", "1mb")

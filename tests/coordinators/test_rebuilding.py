@@ -2,12 +2,14 @@
 
 import threading
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any
 
 import pytest
 import redis
 
 from kafkadur.pytest_plugin import TopicFactory
+from kafkadur.stack import as_administrator
 from kafkadur_coordinators import checkpoints, recoveries
 from kafkadur_coordinators.interface import PartitionReport, Settled
 from kafkadur_coordinators.lifecycle import Membership
@@ -46,7 +48,7 @@ def restart(party: Party) -> None:
 
 def kept_by_a_replica(party: Party) -> Callable[[], None]:
     """Remember all keys as they are now; the result brings them back."""
-    client: Any = redis.Redis.from_url(party.url)
+    client: Any = redis.Redis.from_url(as_administrator(party.url))
     root = party.lifecycle.address(party.key()).root
     copied = {key: client.dump(key) for key in client.scan_iter(match=f"{root}*", count=1000)}
 
@@ -252,3 +254,24 @@ def test_old_checkpoints_are_removed_from_the_journal(alone: Party, kafkadur_top
     assert alone.journal.collect([shard], now) == 0
     assert alone.journal.collect([shard], now + checkpoints.KEPT_MS + 1) == 2
     assert [item.place.next for item in alone.journal.read_shards([shard])[shard].checkpoints] == [2]
+
+
+def test_checkpoints_of_a_definition_that_cannot_be_read_are_kept(
+    alone: Party, kafkadur_topic: TopicFactory
+) -> None:
+    """It may be of a later version; those of the other subscriptions of the shard go as ever."""
+    first = alone.attach(kafkadur_topic(), start="earliest")
+    shard = alone.journal.shard(alone.key().tag)
+    change = replace(
+        alone.in_force()[2], tag="0" * 16, expected=0, definition={"type": "of tomorrow"}, id="its-id"
+    )
+    alone.journal.append_change(shard, change)
+    origin = Origin("its-id", 0, state_of(first.subscription.topic.id, 1))
+    theirs = [checkpoints.key_of(origin, 0, f"w{number}", 1) for number in range(2)]
+    alone.journal.append([(shard, key, checkpoints.encode(Place(next=1))) for key in theirs])
+    for number in range(2):
+        checkpoint(alone, first, 0, Place(next=number), writer=f"w{number}")
+    now = max(item.written for item in alone.journal.read_shards([shard])[shard].checkpoints)
+    assert alone.journal.collect([shard], now + checkpoints.KEPT_MS + 1) == 1
+    left = {item.key for item in alone.journal.read_shards([shard])[shard].checkpoints}
+    assert left > set(theirs)

@@ -14,7 +14,7 @@ HOUR = 3_600_000
 @pytest.fixture(scope="module")
 def servers() -> Iterator[Stack]:
     """Provide two servers, of which one copies the other."""
-    with embedded(kafka=False, replica=True) as stack:
+    with embedded(kafka=False, replica=True, users=True) as stack:
         yield stack
 
 

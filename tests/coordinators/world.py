@@ -10,6 +10,7 @@ from typing import Any
 
 import redis
 
+from kafkadur.stack import as_administrator
 from kafkadur_coordinators.interface import (
     Attached,
     Exchange,
@@ -253,7 +254,7 @@ class World:
 
     def dump(self) -> dict[bytes, object]:
         """Everything that is stored for this subscription."""
-        client: Any = redis.Redis.from_url(self.url, protocol=2)
+        client: Any = redis.Redis.from_url(as_administrator(self.url), protocol=2)
         found: dict[bytes, object] = {}
         with client:
             for key in client.scan_iter(match=f"{self.address.root}*", count=1000):

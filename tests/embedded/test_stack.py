@@ -71,7 +71,7 @@ def test_shared_stack_serves_kafka_and_valkey(
     topic = kafkadur_topic(2, cleanup_policy="compact")
     publish(kafkadur_stack, topic, 10)
     assert sorted(consume(kafkadur_stack, topic, 10)) == sorted(str(n).encode() for n in range(10))
-    with redis.Redis.from_url(kafkadur_stack.redis) as client:
+    with redis.Redis.from_url(kafkadur_stack.admin_redis) as client:
         assert client.set(kafkadur_namespace, "x", ex=60)
         assert client.config_get("appendonly")["appendonly"] == "yes"
         assert client.config_get("maxmemory-policy")["maxmemory-policy"] == "noeviction"
@@ -256,7 +256,7 @@ def test_sentinels_without_sense_are_refused(*, replica: bool) -> None:
 
 
 def test_a_replica_takes_over_and_copies_the_other_then() -> None:
-    with embedded(kafka=False, replica=True) as stack:
+    with embedded(kafka=False, replica=True, users=True) as stack:
         first, second = stack.valkey, stack.replica
         assert first is not None
         assert second is not None

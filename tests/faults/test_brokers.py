@@ -30,7 +30,7 @@ ALL = ("shared", "exclusive", "key-ordered")
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[Stack]:
     """Provide three brokers, each in a JVM of its own."""
-    with embedded(brokers=3) as stack:
+    with embedded(brokers=3, users=True) as stack:
         yield stack
 
 

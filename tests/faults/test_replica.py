@@ -57,7 +57,7 @@ class Pair:
 def stack() -> Iterator[Stack]:
     """Provide a stack whose Valkey has a replica, with proxies."""
     settings = {"min-replicas-max-lag": "1", "repl-ping-replica-period": "1", "repl-timeout": "5"}
-    with embedded(replica=True, proxy=True, valkey_settings=settings) as running:
+    with embedded(replica=True, proxy=True, users=True, valkey_settings=settings) as running:
         yield running
 
 
@@ -133,13 +133,13 @@ async def test_two_masters(
         with TcpProxy(("127.0.0.1", pair.first.port)) as other_side:
             async with Crew(place, place.topic(range(COUNT)), "shared", COUNT) as crew:
                 await crew.join()
-                await crew.join(redis=f"redis://{other_side.address}/0")
+                await crew.join(redis=pair.first.url_at(other_side.address))
                 await crew.given_some(0.2)
                 pair.stop_copying()
                 await asyncio.to_thread(pair.take_over)  # `other_side` still leads to the old one
                 if guarded:
                     with (
-                        redis.Redis.from_url(pair.first.url) as client,
+                        redis.Redis.from_url(pair.first.admin_url) as client,
                         pytest.raises(redis.ResponseError, match="NOREPLICAS"),
                     ):
                         client.set("kafkadur-test", "1")

@@ -12,7 +12,7 @@ import redis
 
 from kafkadur import CoordinatorUnavailable, connect
 from kafkadur.stack import Stack, Valkey, embedded
-from kafkadur_coordinators import servers
+from kafkadur_coordinators import redis_server
 from tests.faults.crew import Crew, work_through
 from tests.subscriptions.helpers import Place, speaks, wait_until
 
@@ -22,7 +22,7 @@ COUNT = 300
 @pytest.fixture(scope="module")
 def watched() -> Iterator[Stack]:
     """Provide a stack whose Valkey has a replica and Sentinels."""
-    with embedded(replica=True, sentinels=3) as stack:
+    with embedded(replica=True, sentinels=3, users=True) as stack:
         yield stack
 
 
@@ -37,7 +37,7 @@ def pair(stack: Stack) -> tuple[Valkey, Valkey]:
     master, other = sorted(both, key=lambda server: not server.is_master)
 
     def knows_replica() -> bool:
-        with redis.Redis.from_url(master.url) as client:
+        with redis.Redis.from_url(master.admin_url) as client:
             return int(client.info("replication")["connected_slaves"]) == 1
 
     wait_until(knows_replica, "a replica in step")
@@ -123,27 +123,42 @@ async def test_unknown_service(watched: Stack) -> None:
         ("redis+sentinel://a:b/s", "host:port"),
         ("redis+sentinel:///s", "host:port"),
         ("redis+sentinel://a/s/first", "database"),
-        ("redis+nonsense://a/s", "scheme"),
+        ("redis+sentinel://a:65536/s", "host:port"),
+        ("redis+sentinel://a/s/99999999", "database"),
+        ("redis+sentinel://u:12/34@a:1/s", "percent-encode"),
+        ("redis+sentinel://[::1/s", "no URL"),
+        ("redis+sentinel://a/s?socket_timeout=x", "no URL"),
+        ("redis+nonsense://a/s", "no URL"),
+        ("redis+sentinel://a/s?ssl_ca_certs=/c", "option"),
+        ("rediss+sentinel://a/s?colour=red", "option"),
+        ("redis://a?ssl_ca_certs=/c", "option"),
+        ("unix:///s?colour=red", "option"),
     ],
 )
 def test_wrong_urls(url: str, word: str) -> None:
     with pytest.raises(ValueError, match=word):
-        servers.check_url(url)
+        redis_server.check_url(url)
 
 
 def test_what_a_url_says() -> None:
     url = (
         "rediss+sentinel://u:p%40x@a:1,[::1],b/svc/3?sentinel_username=w&sentinel_password=s&ssl_ca_certs=/c"
     )
-    servers.check_url(url)
-    assert "p%40x" not in servers.where(url)
-    assert "=s&" not in servers.where(url)
-    found = servers._watched(url)  # noqa: SLF001 - what becomes of it shows only with three more servers
+    redis_server.check_url(url)
+    assert redis_server.shown(url) == "rediss+sentinel://a:1,[::1],b/svc/3"
+    found = redis_server._watched(url)  # noqa: SLF001 - what becomes of it shows only with three more servers
     assert found.sentinels == (("a", 1), ("::1", 26379), ("b", 26379))
     assert found.service == "svc"
-    assert found.asking == {"ssl": True, "ssl_ca_certs": "/c", "username": "w", "password": "s"}
+    assert found.asking == {
+        "ssl": True,
+        "ssl_check_hostname": True,
+        "ssl_ca_certs": "/c",
+        "username": "w",
+        "password": "s",
+    }
     assert found.serving == {
         "ssl": True,
+        "ssl_check_hostname": True,
         "ssl_ca_certs": "/c",
         "username": "u",
         "password": "p@x",

@@ -190,7 +190,7 @@ def _flush(stack: Stack, _crew: Crew, _much: float) -> None:
 
 def _command(stack: Stack, *command: str) -> None:
     assert stack.valkey is not None
-    with redis.Redis.from_url(stack.valkey.url) as client:
+    with redis.Redis.from_url(stack.valkey.admin_url) as client:
         client.execute_command(*command)
 
 

@@ -115,6 +115,7 @@ class Crew:
         assert stack.valkey is not None
         self._plan = plan
         self._stack = stack
+        self._valkey = stack.valkey
         self._folder = folder
         self._namespace = namespace
         self.slots = [
@@ -148,7 +149,7 @@ class Crew:
             name=name,
             seed=f"{self._plan.seed}-{name}",
             kafka=self._stack.kafka,
-            redis=f"redis://{slot.proxy.address}/0",
+            redis=self._valkey.url_at(slot.proxy.address),
             namespace=self._namespace,
             session=self._plan.session,
             record=str(self._folder / f"member-{name}.jsonl"),

@@ -86,7 +86,7 @@ def run(plan: Plan, folder: Path, progress: Progress) -> None:
     """Do a run and leave its history in `folder`, which is empty. Raises KafkadurError if it cannot start."""
     plan.write(folder / PLAN)
     servers = folder / "servers"  # the logs of temporary stacks go when many others start
-    with embedded(data=servers, proxy=True, progress=progress) as stack:
+    with embedded(data=servers, proxy=True, users=True, progress=progress) as stack:
         assert stack.valkey is not None
         namespace = f"histories-{uuid.uuid4().hex[:8]}"
         chosen = settings(

@@ -35,7 +35,7 @@ PARTITIONS = 2
 @pytest.fixture(scope="module")
 def own_stack() -> Iterator[Stack]:
     """Provide a stack whose broker may be restarted."""
-    with embedded() as stack:
+    with embedded(users=True) as stack:
         yield stack
 
 

@@ -625,7 +625,8 @@ async def test_step_4_the_connection_breaks_under_the_last_exchange(
     place: Place, kind: str, redis_proxy: TcpProxy
 ) -> None:
     topic, told = a_topic(place, BACKLOG), Told()
-    redis = urlsplit(place.stack.redis)._replace(netloc=redis_proxy.address).geturl()
+    assert place.stack.valkey is not None
+    redis = place.stack.valkey.url_at(redis_proxy.address)
 
     def write_and_cut() -> None:
         publish(place, topic, MORE)
@@ -740,7 +741,8 @@ async def test_step_6_the_reader_begins_anew(place: Place, kind: str, stage: Sta
 async def test_step_7_live_until_its_leases_are_lost(place: Place, kind: str, redis_proxy: TcpProxy) -> None:
     """Cut off for longer than its session, it is taken for dead; what is written meanwhile comes once."""
     topic, told = a_topic(place, BACKLOG), Told()
-    redis = urlsplit(place.stack.redis)._replace(netloc=redis_proxy.address).geturl()
+    assert place.stack.valkey is not None
+    redis = place.stack.valkey.url_at(redis_proxy.address)
     short = timedelta(seconds=1)
     async with place.connect(redis=redis, session_timeout=short) as connection:
         cut_off = await connection.subscribe(topic, durable="d", type=kind, start="earliest", on_event=told)

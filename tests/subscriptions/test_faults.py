@@ -4,12 +4,10 @@ These tests break servers, so they have a stack of their own.
 """
 
 import asyncio
-import contextlib
 import socket
-import threading
 import time
 import uuid
-from collections.abc import Callable, Coroutine, Generator, Iterator
+from collections.abc import Callable, Coroutine, Iterator
 from datetime import timedelta
 
 import confluent_kafka
@@ -22,6 +20,7 @@ import kafkadur.sync
 from kafkadur import CoordinatorRefused, CoordinatorUnavailable, KafkadurError
 from kafkadur.stack import Stack, embedded
 from kafkadur.stack.kafka import quiet_admin
+from tests.relaying import relay
 from tests.subscriptions.helpers import LIMIT_S, Place, both_types, duplicates, number, speaks
 
 COUNT = 400
@@ -36,7 +35,7 @@ SESSION = timedelta(seconds=1)
 @pytest.fixture(scope="module")
 def own_stack() -> Iterator[Stack]:
     """Provide a stack that may be broken."""
-    with embedded() as stack:
+    with embedded(users=True) as stack:
         yield stack
 
 
@@ -138,7 +137,7 @@ async def test_redis_is_killed_in_the_middle(fragile: Place, kind: str) -> None:
 @both_types
 async def test_redis_loses_everything_in_the_middle(fragile: Place, kind: str) -> None:
     async def flush() -> None:
-        with redis.Redis.from_url(fragile.stack.redis) as client:
+        with redis.Redis.from_url(fragile.stack.admin_redis) as client:
             client.flushall()
 
     seen = await drain_through(fragile, fragile.topic(range(COUNT)), kind, flush)
@@ -152,7 +151,7 @@ async def test_flushed_while_nobody_is_attached(fragile: Place, kind: str) -> No
     async with fragile.connect(session_timeout=SESSION) as connection:
         await (await connection.subscribe(topic, durable="d", type=kind)).close()
     fragile.publish(topic, range(3, 6))
-    with redis.Redis.from_url(fragile.stack.redis) as client:
+    with redis.Redis.from_url(fragile.stack.admin_redis) as client:
         client.flushall()
     async with (
         fragile.connect(session_timeout=SESSION) as connection,
@@ -178,7 +177,7 @@ async def test_flushed_after_all_was_settled_and_closed(fragile: Place, kind: st
             delivery = await subscription.receive(timeout=LIMIT_S)
             assert delivery is not None
             await delivery.ack()
-    with redis.Redis.from_url(fragile.stack.redis) as client:
+    with redis.Redis.from_url(fragile.stack.admin_redis) as client:
         client.flushall()
     async with (
         fragile.connect(session_timeout=SESSION) as connection,
@@ -197,7 +196,7 @@ async def test_acknowledgements_without_waiting_that_a_wipe_refused_are_told(fra
         subscription = await connection.subscribe(topic, durable="d", type="key-ordered", start="earliest")
         one = await subscription.receive(timeout=LIMIT_S)
         assert one is not None
-        with redis.Redis.from_url(fragile.stack.redis) as client:
+        with redis.Redis.from_url(fragile.stack.admin_redis) as client:
             client.flushall()
         one.ack_nowait()
         again = await subscription.receive(timeout=LIMIT_S)
@@ -216,7 +215,7 @@ async def test_late_verdict_after_the_state_was_lost(fragile: Place) -> None:
         old = await subscription.receive(timeout=LIMIT_S)
         assert old is not None
         token = old.fencing_token
-        with redis.Redis.from_url(fragile.stack.redis) as client:
+        with redis.Redis.from_url(fragile.stack.admin_redis) as client:
             client.flushall()
         with pytest.raises(kafkadur.LeaseLost):
             await old.ack()
@@ -270,7 +269,7 @@ async def test_messages_published_after_kafka_came_back(
 
 
 async def test_evicting_redis_is_refused() -> None:
-    with embedded(kafka=False, valkey_settings={"maxmemory-policy": "allkeys-lru"}) as stack:
+    with embedded(kafka=False, users=True, valkey_settings={"maxmemory-policy": "allkeys-lru"}) as stack:
         with pytest.raises(CoordinatorRefused, match="allkeys-lru") as caught:
             async with kafkadur.connect(kafka="127.0.0.1:1", redis=stack.redis):
                 pass
@@ -280,63 +279,20 @@ async def test_evicting_redis_is_refused() -> None:
 async def test_old_redis_is_refused(kafkadur_stack: Stack) -> None:
     """A real server behind a relay that changes one thing: the version it reports."""
     assert kafkadur_stack.valkey is not None
-    with _relay(kafkadur_stack.valkey.port, b"redis_version:7.2.4", b"redis_version:7.0.9") as port:
+    with relay(kafkadur_stack.valkey.port, b"redis_version:7.2.4", b"redis_version:7.0.9") as port:
+        url = kafkadur_stack.valkey.url_at(f"127.0.0.1:{port}")
         with pytest.raises(CoordinatorRefused, match=r"7\.0\.9") as caught:
-            async with kafkadur.connect(kafka=kafkadur_stack.kafka, redis=f"redis://127.0.0.1:{port}"):
+            async with kafkadur.connect(kafka=kafkadur_stack.kafka, redis=url):
                 pass
         speaks(caught.value, "7.2")
 
 
 async def test_replica_is_refused() -> None:
-    with embedded(kafka=False, replica=True) as stack:
+    with embedded(kafka=False, users=True, replica=True) as stack:
         with pytest.raises(CoordinatorRefused, match="replica") as caught:
             async with kafkadur.connect(kafka="127.0.0.1:1", redis=stack.replica_redis):
                 pass
         speaks(caught.value, "master")
-
-
-@contextlib.contextmanager
-def _relay(port: int, old: bytes, new: bytes) -> Generator[int]:
-    """Forward to a local port; what comes back has `old` replaced by `new`, which is as long."""
-    assert len(old) == len(new)
-    listener = socket.create_server(("127.0.0.1", 0))
-    open_sockets: list[socket.socket] = []
-    threads: list[threading.Thread] = []
-
-    def pump(source: socket.socket, target: socket.socket) -> None:
-        with contextlib.suppress(OSError):
-            while data := source.recv(1 << 20):
-                target.sendall(data.replace(old, new))
-        for end in (source, target):
-            with contextlib.suppress(OSError):
-                end.shutdown(socket.SHUT_RDWR)
-
-    def accept() -> None:
-        with contextlib.suppress(OSError):
-            while True:
-                client, _ = listener.accept()
-                server = socket.create_connection(("127.0.0.1", port))
-                open_sockets.extend((client, server))
-                for pair in ((client, server), (server, client)):
-                    threads.append(threading.Thread(target=pump, args=pair))
-                    threads[-1].start()
-
-    acceptor = threading.Thread(target=accept)
-    acceptor.start()
-    try:
-        yield int(listener.getsockname()[1])
-    finally:
-        with contextlib.suppress(OSError):
-            listener.shutdown(socket.SHUT_RDWR)
-        listener.close()
-        acceptor.join()
-        for one in open_sockets:
-            with contextlib.suppress(OSError):
-                one.shutdown(socket.SHUT_RDWR)
-        for thread in threads:
-            thread.join()
-        for one in open_sockets:
-            one.close()
 
 
 @pytest.fixture

@@ -27,7 +27,7 @@ KINDS = ("shared", "exclusive", PRIORITY_TOO, SERIAL_TOO, "key-ordered")
 @pytest.fixture(scope="module")
 def own_stack() -> Iterator[Stack]:
     """Provide a stack with a replica of Valkey that may be broken."""
-    with embedded(replica=True) as stack:
+    with embedded(replica=True, users=True) as stack:
         yield stack
 
 
@@ -48,7 +48,7 @@ def fragile(own_stack: Stack) -> Iterator[Place]:
 
 
 def wipe(stack: Stack) -> None:
-    with redis.Redis.from_url(stack.redis) as server:
+    with redis.Redis.from_url(stack.admin_redis) as server:
         server.flushall()
 
 

@@ -25,7 +25,7 @@ from tests.subscriptions.workers import Worker
 
 def state_of(place: Place) -> list[bytes]:
     """Keys of the namespace in Redis."""
-    client: Any = redis.Redis.from_url(place.stack.redis)
+    client: Any = redis.Redis.from_url(place.stack.admin_redis)
     with client:
         return list(client.scan_iter(match=f"kafkadur:{place.namespace}:*", count=1000))
 

@@ -26,7 +26,7 @@ KINDS = ("shared", "exclusive", PRIORITY_TOO, "serial")
 @pytest.fixture(scope="module")
 def own_stack() -> Iterator[Stack]:
     """Provide a stack that may be broken."""
-    with embedded() as stack:
+    with embedded(users=True) as stack:
         yield stack
 
 
@@ -52,7 +52,7 @@ def valkey(place: Place) -> Valkey:
 
 
 async def wipe(place: Place) -> None:
-    with redis.Redis.from_url(place.stack.redis) as server:
+    with redis.Redis.from_url(place.stack.admin_redis) as server:
         await asyncio.to_thread(server.flushall)
 
 

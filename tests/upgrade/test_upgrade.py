@@ -44,7 +44,7 @@ def before(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def own_stack() -> Iterator[Stack]:
     """Provide a stack that may be wiped."""
-    with embedded() as stack:
+    with embedded(users=True) as stack:
         yield stack
 
 
@@ -81,7 +81,7 @@ def start(place: Place, before: Path) -> Iterator[Start]:
 
 
 def wipe(place: Place) -> None:
-    with redis.Redis.from_url(place.stack.redis) as server:
+    with redis.Redis.from_url(place.stack.admin_redis) as server:
         server.flushall()
 
 
@@ -149,7 +149,7 @@ def test_state_of_a_later_version_is_refused_in_words(place: Place) -> None:
     with place.connect_sync() as connection:
         connection.subscribe(topic, durable="d", type="shared").close()
         address = connection.key("d")
-    with redis.Redis.from_url(place.stack.redis) as server:
+    with redis.Redis.from_url(place.stack.admin_redis) as server:
         (definition,) = server.scan_iter(match=f"kafkadur:{place.namespace}:*{address.tag}*:def", count=1000)
         server.hset(definition, "state_version", 2)
     with (

@@ -1,0 +1,88 @@
+"""What Kafka refuses, in words: who connects, with which certificates, and what they may do.
+
+librdkafka goes on trying when a password or a certificate is wrong, and says so only to its `error_cb`;
+whoever asked sees a time-out. `Refusals` listens, and knows the reason then.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Callable
+from typing import Final
+
+from confluent_kafka import KafkaError
+
+from kafkadur_sharing.errors import KafkaRefused
+
+_FORBIDDEN: Final = (
+    KafkaError.TOPIC_AUTHORIZATION_FAILED,
+    KafkaError.GROUP_AUTHORIZATION_FAILED,
+    KafkaError.CLUSTER_AUTHORIZATION_FAILED,
+    KafkaError.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
+)
+_LOGIN: Final = (KafkaError._AUTHENTICATION, KafkaError.SASL_AUTHENTICATION_FAILED)  # noqa: SLF001 - the library's name
+_TLS: Final = KafkaError._SSL  # noqa: SLF001 - the library's name
+#: Seconds after which a refusal does not explain a time-out any more: it may have been put right since.
+_FRESH_S: Final = 30.0
+#: What stands before the reason: the client's and the broker's name, and behind it how long it took.
+_AROUND: Final = re.compile(r"^.*?/bootstrap: |^\S+://\S+?: | \(after \d+ms in state .*\)$")
+
+
+def refused(error: KafkaError, owner: str) -> KafkaRefused | None:
+    """The error to raise for one of Kafka's, None if Kafka refused nobody. `owner`: what it is about."""
+    code = error.code()
+    if code in _FORBIDDEN:
+        return KafkaRefused(
+            "Kafka does not allow this.",
+            state=error.str(),
+            owner=owner,
+            remedy="give the principal what `kafkadur acl kafka` prints",
+        )
+    if code in _LOGIN:
+        return KafkaRefused(
+            "Kafka does not accept who connects.",
+            state=_reason(error),
+            owner=owner,
+            remedy="correct sasl.mechanism, sasl.username and sasl.password",
+        )
+    if code == _TLS:
+        return KafkaRefused(
+            "Kafka and this process do not agree on TLS.",
+            state=_reason(error),
+            owner=owner,
+            remedy="name the authority that signed Kafka's certificate in ssl.ca.location, connect by a name "
+            "that stands in it, and give a certificate of your own if Kafka asks for one",
+        )
+    return None
+
+
+def _reason(error: KafkaError) -> str:
+    return _AROUND.sub("", error.str())
+
+
+class Refusals:
+    """The last thing that Kafka refused a client; made as its `error_cb`. Called by any thread."""
+
+    def __init__(
+        self,
+        further: Callable[[KafkaError], object] | None = None,
+        *,
+        monotonic: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """`further` is the user's own `error_cb`, which hears everything."""
+        self._further = further
+        self._monotonic = monotonic
+        self._last: tuple[float, KafkaError] | None = None
+
+    def __call__(self, error: KafkaError) -> None:
+        """Remember a refusal."""
+        if error.code() in (*_LOGIN, _TLS):
+            self._last = (self._monotonic(), error)
+        if self._further is not None:
+            self._further(error)
+
+    def error(self, owner: str) -> KafkaRefused | None:
+        """The error to raise instead of a time-out, None if nothing was refused."""
+        last, self._last = self._last, None
+        return None if last is None or self._monotonic() - last[0] > _FRESH_S else refused(last[1], owner)
