@@ -28,6 +28,7 @@ from kafkadur_coordinators.journal import Journal, Record
 from kafkadur_coordinators.lifecycle import Subscription
 from kafkadur_coordinators.origins import Origin, state_of
 from kafkadur_coordinators.places import Place, place_of
+from kafkadur_coordinators.records import last_incarnation
 from kafkadur_coordinators.redis_coordinator import Call, RedisCoordinator, inspection
 from kafkadur_sharing.definition import AckLevel
 from kafkadur_sharing.errors import KafkadurError, LeaseLost, LevelNotReached
@@ -131,6 +132,7 @@ class Checkpointer:
         replicas: int,
         patience: float,
         beacon: str,
+        outdated: Callable[[Subscription, int], None] = lambda _subscription, _incarnation: None,
         monotonic: Callable[[], float] = time.monotonic,
         clock: Callable[[], float] = time.time,
     ) -> None:
@@ -138,7 +140,8 @@ class Checkpointer:
 
         `replicas`: how many must have a write for the level `replicated`; `patience`: seconds after which
         somebody who waits for a level is told that it was not reached; `beacon`: a Redis key that is written
-        so that WAIT has something to wait for.
+        so that WAIT has something to wait for. `outdated` is told of a subscription of which the journal
+        knows a later incarnation than the server: it is to be rebuilt, or nothing of it can be confirmed.
         """
         self._make_coordinator = coordinator
         self._make_journal = journal
@@ -147,6 +150,7 @@ class Checkpointer:
         self._replicas = replicas
         self._patience = patience
         self._beacon = beacon
+        self._outdated = outdated
         self._monotonic = monotonic
         self._clock = clock
         self._writer = uuid.uuid4().hex[:12]
@@ -369,15 +373,15 @@ class Checkpointer:
                 key = checkpoints.key_of(origin, view.partition, self._writer, one.incarnation)
                 yield shard, key, checkpoints.encode(places[view.partition])
 
-    @staticmethod
     def _void(
+        self,
         journal: Journal,
         written: Sequence[_Written],
         records: Sequence[Record],
         offsets: Sequence[int],
         waiting: Sequence[Sequence[_Waiting]],
     ) -> Collection[str]:
-        """Ids of the subscriptions somebody waits for whose records came too late to count.
+        """Ids of the subscriptions somebody waits for whose records came too late to count; these are told.
 
         A recovery reads the journal after its incarnation record: who passed its own record without seeing
         one was read by it, or comes before it.
@@ -394,14 +398,13 @@ class Checkpointer:
                 asked.append((shard, one))
             first = one.end
         seen = journal.incarnations(until, since) if asked else {}
-        return {
-            one.entry.origin.id
-            for shard, one in asked
-            if any(
-                entry.begins(one.entry.subscription.key.tag) and entry.offset + 1 > one.incarnation
-                for entry in seen[shard]
-            )
-        }
+        void: set[str] = set()
+        for shard, one in asked:
+            latest = last_incarnation(seen[shard], one.entry.subscription.key.tag)
+            if one.incarnation < latest:
+                void.add(one.entry.origin.id)
+                self._outdated(one.entry.subscription, latest)
+        return void
 
     # -- telling
 

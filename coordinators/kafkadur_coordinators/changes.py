@@ -18,7 +18,7 @@ from kafkadur_coordinators.journal import Journal
 from kafkadur_coordinators.origins import state_of
 from kafkadur_coordinators.places import Place, earliest, join, moved_from, packed, place_of
 from kafkadur_coordinators.records import Change, Entry, InForce, in_force, last_incarnation
-from kafkadur_coordinators.redis_coordinator import Call, RedisCoordinator, SubscriptionAddress
+from kafkadur_coordinators.redis_coordinator import Call, RedisCoordinator, Refusal, SubscriptionAddress
 from kafkadur_coordinators.topics import TopicInfo, Topics
 from kafkadur_sharing.definition import Definition, SubscriptionType
 from kafkadur_sharing.keys import SubscriptionKey
@@ -27,6 +27,15 @@ from kafkadur_sharing.keys import SubscriptionKey
 CHANGE_MS = 20_000
 #: Lanes that a key-ordered subscription has altogether, about, and of one partition at most.
 _LANES, _LANES_OF_ONE = 64, 16
+
+
+class Outdated(Refusal):
+    """The journal knows a later incarnation of the subscription than this server: that is rebuilt first."""
+
+    def __init__(self, number: int) -> None:
+        """`number` of the later incarnation."""
+        super().__init__("OUTDATED", ())
+        self.number = number
 
 
 class Changes:
@@ -288,9 +297,13 @@ class Changes:
     def _begin(self, key: SubscriptionKey, known: Known, token: str) -> Sequence[Entry]:
         """Begin a change; returns what the journal holds of the shard. Raises `Refusal` when it cannot begin.
 
-        That is read before: what is lost and rebuilt after it makes the record of the change void.
+        That is read before: what is lost and rebuilt after it makes the record of the change void. A server
+        that another one has replaced since must not begin any (found by model checking): `Outdated`.
         """
         entries = self._journal.read(self._journal.shard(key.tag)) if key.durable else ()
+        latest = last_incarnation(entries, key.tag)
+        if known.version and latest > known.incarnation:
+            raise Outdated(latest)
         self._coordinator.call(
             "change",
             self.address(key).fixed(),

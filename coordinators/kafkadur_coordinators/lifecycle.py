@@ -18,7 +18,7 @@ import uuid
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from kafkadur_coordinators.changes import CHANGE_MS, Changes, deleted, state_in_force, with_lanes
+from kafkadur_coordinators.changes import CHANGE_MS, Changes, Outdated, deleted, state_in_force, with_lanes
 from kafkadur_coordinators.interface import (
     MAX_PARTITIONS,
     UNRANKED,
@@ -264,6 +264,8 @@ class Lifecycle:
 
     def _retry(self, key: SubscriptionKey, refusal: Refusal) -> None:
         """Wait a little where asking again makes sense; raise where it does not."""
+        if isinstance(refusal, Outdated):
+            self.rebuild({key: refusal.number})
         if refusal.code == "VERSION":
             raise CoordinatorRefused(
                 "The shared state is of another version.",

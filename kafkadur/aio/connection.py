@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import socket
@@ -41,6 +42,7 @@ from kafkadur_coordinators import presence as presences
 from kafkadur_coordinators.interface import Known, Rank
 from kafkadur_coordinators.journal import Journal
 from kafkadur_coordinators.lifecycle import Lifecycle, Membership
+from kafkadur_coordinators.lifecycle import Subscription as Attachment
 from kafkadur_coordinators.presence import Presence
 from kafkadur_coordinators.redis_coordinator import Recorder, RedisCoordinator
 from kafkadur_coordinators.topics import Topics
@@ -154,6 +156,7 @@ class Connection:
             replicas=settings.replicas,
             patience=settings.level_timeout.total_seconds(),
             beacon=f"{settings.prefix}:{settings.namespace}:replicated",
+            outdated=self._rebuild,
         )
         self._readers: dict[str, Readers] = {}
         self._subscriptions: list[Subscription[Any, Any]] = []
@@ -210,6 +213,13 @@ class Connection:
             timeout=chosen.kafka_timeout.total_seconds(),
             checked=checked,
         )
+
+    def _rebuild(self, subscription: Attachment, incarnation: int) -> None:
+        """The journal knows a later incarnation than the server: a newer one is to be begun. Any thread."""
+        pump, lifecycle = self._pump, self._lifecycle
+        if pump is not None and lifecycle is not None:
+            with contextlib.suppress(ConnectionClosed):
+                pump.submit(lambda: lifecycle.rebuild({subscription.key: incarnation}))
 
     def _be_at(self, run_id: str) -> None:
         """The coordinator's connection is to the server with this run id now."""

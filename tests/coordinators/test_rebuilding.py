@@ -275,3 +275,26 @@ def test_checkpoints_of_a_definition_that_cannot_be_read_are_kept(
     assert alone.journal.collect([shard], now + checkpoints.KEPT_MS + 1) == 1
     left = {item.key for item in alone.journal.read_shards([shard])[shard].checkpoints}
     assert left > set(theirs)
+
+
+def test_a_change_begins_nowhere_where_the_journal_knows_a_later_incarnation(
+    alone: Party, kafkadur_topic: TopicFactory
+) -> None:
+    """An old master, or a fence that came after another recovery: it is rebuilt first, and then moved."""
+    first = alone.attach(kafkadur_topic(), start="earliest")
+    alone.leave(first)
+    shard = alone.journal.shard(alone.key().tag)
+    late = alone.journal.append_incarnations("elsewhere", {shard: [alone.key().tag]})[shard]
+    checkpoint(alone, first, 0, Place(next=7))  # what the other server had confirmed
+    seen: list[int] = []
+
+    def move(standing: Mapping[int, Place]) -> Mapping[int, Place]:
+        seen.append(standing[0].floor)
+        return {0: Place(next=3)}
+
+    alone.lifecycle.amend(alone.key(), lambda definition: definition, move)
+    assert seen == [7], "it was united with the journal before"
+    known = alone.known()
+    assert known is not None
+    assert known.incarnation > late
+    assert standing(alone)[0].floor == 3

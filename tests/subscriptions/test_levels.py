@@ -4,6 +4,7 @@ These tests wipe Redis and stop its replica, so they have a stack of their own.
 """
 
 import asyncio
+import contextlib
 import uuid
 from collections.abc import Iterator
 from datetime import timedelta
@@ -13,9 +14,10 @@ import pytest
 import redis
 from confluent_kafka.cimpl import NewTopic
 
-from kafkadur import IllegalState, LevelNotReached
-from kafkadur.stack import Stack, embedded
+from kafkadur import IllegalState, LeaseLost, LevelNotReached
+from kafkadur.stack import Stack, as_administrator, embedded
 from kafkadur.stack.kafka import quiet_admin
+from kafkadur_coordinators.journal import Journal
 from kafkadur_sharing.definition import AckLevel
 from tests.subscriptions.helpers import LIMIT_S, PRIORITY_TOO, SERIAL_TOO, Place, next_of, number
 
@@ -137,7 +139,7 @@ async def test_replicated_means_that_a_replica_has_it(fragile: Place) -> None:
     ):
         first, second = [await next_of(subscription) for _ in range(2)]
         await first.ack(level="replicated")
-        with redis.Redis.from_url(fragile.stack.replica_redis) as copy:
+        with redis.Redis.from_url(as_administrator(fragile.stack.replica_redis)) as copy:
             states = list(copy.scan_iter(match=f"kafkadur:{fragile.namespace}:*:state", count=1000))
             assert [copy.hget(key, "base") for key in states] == [b"1"]
         replica.freeze()
@@ -180,3 +182,23 @@ async def test_what_is_not_durable_is_not_in_the_journal(fragile: Place, level: 
             with pytest.raises(IllegalState, match="non-durable"):
                 await delivery.ack(level=level)
             await delivery.ack(level="replicated")
+
+
+async def test_an_incarnation_that_nobody_installed_does_not_keep_the_level_away(fragile: Place) -> None:
+    """A fence that came after another recovery: a newer incarnation is begun, and everybody goes on."""
+    topic = fragile.topic(range(1, 4))
+    async with (
+        fragile.connect(session_timeout=SESSION) as connection,
+        await connection.subscribe(topic, durable="d", type="shared", start="earliest") as subscription,
+    ):
+        held = [await next_of(subscription) for _ in range(3)]
+        await held[0].ack(level="journal")
+        tag = connection.key("d").tag
+        journal = Journal({"bootstrap.servers": fragile.stack.kafka}, fragile.namespace)
+        number_ = journal.append_incarnations("late", {journal.shard(tag): [tag]})
+        journal.close()
+        with contextlib.suppress(LeaseLost):  # it is not known what becomes of the one that found out
+            await held[1].ack(level="journal")
+        await held[2].ack(level="journal")
+        assert held[2].fencing_token[0] > max(number_.values())
+    assert await rest_of(fragile, topic, "shared") <= {2}
