@@ -137,7 +137,7 @@ async def test_replicated_means_that_a_replica_has_it(fragile: Place) -> None:
     ):
         first, second = [await next_of(subscription) for _ in range(2)]
         await first.ack(level="replicated")
-        with redis.Redis.from_url(fragile.stack.replica_redis) as copy:
+        with redis.Redis.from_url(replica.admin_url) as copy:
             states = list(copy.scan_iter(match=f"kafkadur:{fragile.namespace}:*:state", count=1000))
             assert [copy.hget(key, "base") for key in states] == [b"1"]
         replica.freeze()
