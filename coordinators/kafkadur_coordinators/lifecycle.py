@@ -72,7 +72,7 @@ ATTACH_WAIT = 60.0
 #: How many left non-durable subscriptions one attach looks at, and not again for so long.
 _SWEPT_AT_ONCE, _LOOK_AGAIN_MS = 5, 1_000
 #: Subscriptions that are rebuilt together at most.
-_REBUILT_AT_ONCE = 1_000
+_REBUILT_AT_ONCE = 2_500
 #: How often ending a non-durable subscription is tried; then it is left to the next who comes by.
 _END_TRIES = 10
 

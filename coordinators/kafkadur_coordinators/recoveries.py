@@ -119,7 +119,7 @@ def may_come_again(places: Mapping[int, Place], lanes: int) -> tuple[PartitionRe
         listed = tuple(ranges[:left])
         left -= len(listed)
         found.append(
-            PartitionRecovery(
+            PartitionRecovery.model_construct(  # nothing of it comes from outside
                 partition=partition,
                 lane=lane,
                 floor=place.floor,
