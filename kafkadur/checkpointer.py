@@ -15,7 +15,7 @@ import logging
 import threading
 import time
 import uuid
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol
 
@@ -27,7 +27,7 @@ from kafkadur_coordinators.interface import MAX_PARTITIONS, Inspection
 from kafkadur_coordinators.journal import Journal, Record
 from kafkadur_coordinators.lifecycle import Subscription
 from kafkadur_coordinators.origins import Origin, state_of
-from kafkadur_coordinators.places import place_of
+from kafkadur_coordinators.places import Place, place_of
 from kafkadur_coordinators.redis_coordinator import Call, RedisCoordinator, inspection
 from kafkadur_sharing.definition import AckLevel
 from kafkadur_sharing.errors import KafkadurError, LeaseLost, LevelNotReached
@@ -312,8 +312,12 @@ class Checkpointer:
         journal = self._kafka()
         records: list[Record] = []
         written: list[_Written] = []
+        cut: set[str] = set()
         for (entry, some, _), inspections in zip(wanted, found, strict=True):
-            records += self._records(journal, entry, inspections)
+            places = {view.partition: place_of(view) for one in inspections for view in one.partitions}
+            if not all(map(checkpoints.fits, places.values())):
+                cut.add(entry.origin.id)
+            records += self._records(journal, entry, inspections, places)
             seen = {view.partition for one in inspections for view in one.partitions}
             of = {one.incarnation for one in inspections}
             incarnation = of.pop() if len(of) == 1 and seen.issuperset(some) else 0
@@ -323,7 +327,7 @@ class Checkpointer:
         void = self._void(journal, written, records, offsets, [waiting for _, _, waiting in wanted])
         for (entry, some, waiting), one in zip(wanted, written, strict=True):
             entry.dirty.difference_update(some)
-            if entry.origin.id not in void:
+            if entry.origin.id not in cut.union(void):
                 self._resolve(entry, waiting, one.incarnation)
 
     def _look(self, wanted: Sequence[tuple[_Entry, Sequence[int]]]) -> list[list[Inspection]]:
@@ -347,7 +351,11 @@ class Checkpointer:
         return found
 
     def _records(
-        self, journal: Journal, entry: _Entry, inspections: Iterable[Inspection]
+        self,
+        journal: Journal,
+        entry: _Entry,
+        inspections: Iterable[Inspection],
+        places: Mapping[int, Place],
     ) -> Iterable[Record]:
         """A record a lane. Each incarnation is a writer of its own: what it finds may be less than before.
 
@@ -359,7 +367,7 @@ class Checkpointer:
             origin = entry.origin._replace(epoch=one.epoch)
             for view in one.partitions:
                 key = checkpoints.key_of(origin, view.partition, self._writer, one.incarnation)
-                yield shard, key, checkpoints.encode(place_of(view))
+                yield shard, key, checkpoints.encode(places[view.partition])
 
     @staticmethod
     def _void(

@@ -165,11 +165,12 @@ class DeadLetters:
             self._heard_at = now
         if now - max(self._heard_at, self._asked_at) < SILENT_S:
             return producer
-        new = None
-        if now - self._heard_at > _STUCK or not answers(producer, self._last):
-            new = self._make()
+        stuck = now - self._heard_at > _STUCK
+        new = self._make() if stuck or not answers(producer, self._last) else None
+        found = new is not None and answers(new, self._last)
         self._asked_at = self._monotonic()
-        if new is None or not answers(new, self._last):
+        # Kafka may have come back just now: then this one finds it, too
+        if new is None or not found or (not stuck and answers(producer, self._last)):
             return producer
         _log.warning("Kafka's client for dead letters does not find Kafka any more; it was made anew")
         producer.purge()

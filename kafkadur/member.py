@@ -450,9 +450,11 @@ class Member:
         buried: list[Confirmation] = []
         with self.lock:
             for chunk, claimed in answers:
-                lost = self._take_over(chunk, claimed)
+                lost, acks = self._take_over(chunk, claimed)
                 if lost or not claimed.token:
                     waiting = [item for item in self._confirm if item.chunk is chunk]
+                    # who waits is told by itself
+                    self.fenced_acks += max(acks - sum(item.acks for item in waiting), 0)
                     self._confirm = [item for item in self._confirm if item.chunk is not chunk]
                     (gone if lost else done).extend(waiting)
                     buried += [
@@ -461,7 +463,6 @@ class Member:
                         if place[0] == id(chunk) and chunk.verdicts[place[1]] == LOST
                     ]
                 self._kept = [other for other in self._kept if other is not chunk]
-            self.fenced_acks -= sum(item.acks for item in gone)  # who waits is told by itself
             self._recount()
             self._force = True
         for item in done:
@@ -470,8 +471,8 @@ class Member:
             confirmation.resolve(self._fenced("its lease was not granted again"))
         self.on_ready()
 
-    def _take_over(self, chunk: Chunk, claimed: Claimed) -> bool:
-        """One claim was answered; returns whether something of it is lost."""
+    def _take_over(self, chunk: Chunk, claimed: Claimed) -> tuple[bool, int]:
+        """One claim was answered; returns whether something of it is lost, and how many acknowledgements."""
         old, token, held = chunk.lease, claimed.token, claimed.held
         lease = Lease(
             token=token,
@@ -489,18 +490,17 @@ class Member:
         before = chunk.verdicts.count(LOST)
         hands, acks = take_over(chunk, lease, claimed)
         self._lost_hands += hands
-        self.fenced_acks += acks
         lost = chunk.verdicts.count(LOST) > before
         if token == 0:
             lease.lost = True
-            return lost
+            return lost, acks
         self._leases[token] = lease
         self._have = max(self._have, token)
         self._active.append(chunk)
         lease.group.turn.hand_out(chunk.verdicts.count(HANDED))
         if self.holding is not None:
             self.holding.hand_out(chunk, chunk.low, chunk.handed)
-        return lost
+        return lost, acks
 
     def fail(self, error: KafkadurError) -> None:
         """The member cannot go on; the application is told at its next call."""

@@ -197,7 +197,8 @@ class _Reader:
             return
         if not answers(self._consumer, self._topic):
             new = self._make()
-            if answers(new, self._topic):
+            # Kafka may have come back just now: then this one finds it, too
+            if answers(new, self._topic) and not answers(self._consumer, self._topic):
                 self._replace(new)
             else:
                 new.close()

@@ -58,8 +58,13 @@ def key_of(origin: Origin, lane: int, writer: str, incarnation: int) -> bytes:
     return KEY_PREFIX + f"{origin.id}:{origin.epoch}:{origin.state}:{lane}:{writer}:{incarnation}".encode()
 
 
+def fits(place: Place) -> bool:
+    """Whether all of a place goes into a record; of one that does not, the record says less than is true."""
+    return len(place.waiting) * 2 < LARGEST_BODY or len(_body(place)) <= LARGEST_BODY
+
+
 def encode(place: Place) -> bytes:
-    """A place as the value of a record."""
+    """A place as the value of a record; one that is too long is cut (`fits`)."""
     head = struct.pack(">2sBQ", _MAGIC, _HEAD_VERSION, place.floor)
     body = _body(place)
     while len(body) > LARGEST_BODY:

@@ -30,7 +30,7 @@ from kafkadur_coordinators.interface import (
 from kafkadur_coordinators.journal import Journal
 from kafkadur_coordinators.places import Place
 from kafkadur_coordinators.rebuilding import Outcome, Rebuilder, Rebuilt
-from kafkadur_coordinators.records import in_force
+from kafkadur_coordinators.records import by_tag, in_force
 from kafkadur_coordinators.recoveries import Recovery
 from kafkadur_coordinators.redis_coordinator import (
     MemberSession,
@@ -470,8 +470,9 @@ class Lifecycle:
         """The last recovery of each durable subscription that there is, as the journal has it."""
         found: list[Recovery] = []
         for number, shard in self._journal.read_shards().items():
+            entries = by_tag(shard.entries)
             for recovery in shard.recoveries:
-                now = in_force(shard.entries, recovery.tag, number)
+                now = in_force(entries.get(recovery.tag, ()), recovery.tag, number)
                 if now is not None and now.id == recovery.id and now.change.definition is not None:
                     found.append(recovery)
         return sorted(found, key=lambda recovery: recovery.subscription.display)
@@ -618,12 +619,11 @@ class Lifecycle:
         """Every subscription that the journal knows, by name."""
         keys: dict[str, SubscriptionKey] = {}
         for shard, entries in self._journal.read_all().items():
-            tags = {entry.change.tag: entry.change.key for entry in entries if entry.change is not None}
-            for tag, record in tags.items():
-                found = in_force(entries, tag, shard)
+            for tag, some in by_tag(entries).items():
+                found = in_force(some, tag, shard)
                 if found is not None and found.change.definition is not None:
                     try:
-                        keys[tag] = SubscriptionKey.from_record(record)
+                        keys[tag] = SubscriptionKey.from_record(found.change.key)
                     except KafkadurError as error:
                         _log.warning("A subscription in the journal is left out: %s", error)
         return sorted(keys.values(), key=lambda key: key.display)

@@ -1,8 +1,9 @@
 """Whether a client of Kafka can still find it, for those who make it anew when it cannot.
 
 A broker that shuts down in order answers, for a moment, that there are no brokers at all. A librdkafka client
-that hears it forgets the ones it knows, and may never look for them again (librdkafka issue 5301): it stays
-silent until it is made anew. From outside that looks as if Kafka were away, so another client is asked, too.
+that hears it forgets the ones it knows, and may never look for them again: it stays silent until it is made
+anew (docs/reliability.md says more). From outside that looks as if Kafka were away, so another client is
+asked, too.
 """
 
 from __future__ import annotations

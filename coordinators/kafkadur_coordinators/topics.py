@@ -262,10 +262,11 @@ class Topics:
         """A Consumer that speaks for a group and does not become a member of it.
 
         The admin requests for offsets of groups are not used: if one times out before the group's coordinator
-        is found, librdkafka ends the process as soon as that is (its issue 4605).
+        is found, librdkafka ends the process as soon as that is (docs/reliability.md).
         """
         config = {**self._config, "group.id": group, "enable.auto.commit": False}
         config["isolation.level"] = "read_uncommitted"  # what transactions may still change counts, too
+        config["reconnect.backoff.ms"] = 1  # the first one is waited before the coordinator is asked, too
         consumer = Consumer(config, logger=client_log)
         try:
             yield consumer

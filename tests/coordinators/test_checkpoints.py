@@ -76,6 +76,8 @@ def test_what_does_not_fit_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
     whole = encode(place)
     monkeypatch.setattr(checkpoints, "LARGEST_BODY", 1_000)
     cut = encode(place)
+    assert not checkpoints.fits(place)
+    assert checkpoints.fits(Place(next=4_000, waiting=place.waiting[:10]))
     assert len(cut) < 1_100 < len(whole)
     found = decode(KEY, cut)
     assert found is not None
