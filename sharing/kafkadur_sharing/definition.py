@@ -256,8 +256,8 @@ def _text(record: Mapping[str, object], name: str) -> str:
 
 def _level(record: Mapping[str, object]) -> AckLevel:
     # A level of a newer version reads as the safest one.
-    known: dict[object, AckLevel] = {level: level for level in get_args(AckLevel)}
-    return known.get(record.get("ack_level", "redis"), "journal")
+    known: dict[str, AckLevel] = {level: level for level in get_args(AckLevel)}
+    return known.get(str(record.get("ack_level", "redis")), "journal")
 
 
 def _number(record: Mapping[str, object], name: str) -> int | None:

@@ -290,6 +290,7 @@ def test_any_bytes_are_a_record_or_none(value: bytes) -> None:
 @example(fields={"kind": "incarnation", "cuts": {"-1": 5}}, parts={}, keys={})
 @example(fields={"key": []}, parts={}, keys={})
 @example(fields={}, parts={"redelivery": {"backoff": 10**30}}, keys={})
+@example(fields={}, parts={"ack_level": []}, keys={})
 @example(fields={}, parts={"redelivery": {"max_attempts": -(2**70)}}, keys={})
 @example(fields={}, parts={"key_lanes": 10**400, "type": "key-ordered"}, keys={})
 @example(fields={}, parts={}, keys={"more": 1})
