@@ -146,6 +146,8 @@ class Member:
         self._id = subscription.member_id[:8]
         self._held: list[Received] = []
         self._lost: set[int] = set()
+        #: under which token each was handed out: a claim after a loss gives it another one
+        self._tokens: dict[int, tuple[int, int]] = {}
         #: deliveries until it leaves
         self._left = chance.randint(60, 600)
         #: how often it takes a batch
@@ -183,7 +185,8 @@ class Member:
 
     def _take(self) -> Sequence[Received]:
         if self._chance.random() < self._batches:
-            return self._subscription.receive_batch(self._chance.randint(1, 6), timeout=_RECEIVE_S) or ()
+            batch = self._subscription.receive_batch(self._chance.randint(1, 6), timeout=_RECEIVE_S)
+            return tuple(batch or ())  # it makes an object each time that one is asked for
         delivery = self._subscription.receive(timeout=_RECEIVE_S)
         return () if delivery is None else (delivery,)
 
@@ -193,7 +196,7 @@ class Member:
             "subscription": self._plan.name,
             "partition": delivery.partition,
             "offset": delivery.offset,
-            "token": delivery.fencing_token,
+            "token": self._tokens.setdefault(id(delivery), delivery.fencing_token),
             "attempt": delivery.attempt,
         }
 
@@ -222,6 +225,7 @@ class Member:
         if kind != "extend":
             self._held.pop(at)
             self._lost.discard(id(delivery))
+            self._tokens.pop(id(delivery), None)
 
     def _settle(self, delivery: Received, kind: str) -> None:
         name = {"rollback_later": "rollback", "ack_journal": "ack"}.get(kind, kind)
