@@ -145,6 +145,7 @@ class Chunk:
         "offsets",
         "overdue",
         "taken",
+        "unsure",
         "verdicts",
         "weight",
     )
@@ -177,6 +178,8 @@ class Chunk:
         self.delays: dict[int, int] = {}
         #: records that were held too long and have been rolled back
         self.overdue: set[int] = set()
+        #: records whose acknowledgement was sent before a loss, and never answered
+        self.unsure: set[int] = set()
 
     def offset(self, index: int) -> int:
         """Offset of a record."""

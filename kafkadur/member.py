@@ -395,7 +395,7 @@ class Member:
             again = [w for w in (*self._carried.confirm, *self._confirm) if id(w.chunk) in stay]
             burials = {place: who for place, who in self._burials.items() if place[0] in stay}
             gone = [who for place, who in self._burials.items() if place[0] not in stay]
-            self._forget_hands([chunk for chunk in taken.values() if id(chunk) not in stay], stay)
+            self._forget_hands([chunk for chunk in taken.values() if id(chunk) not in stay], kept)
             # whether they arrived is not known; dead letters may be among those that are said again
             self.fenced_acks += max(self._carried.acked - unsent, 0)
             self.fenced_acks -= sum(item.acks for item in [*unknown, *waiting])  # who waits is told by itself
@@ -426,12 +426,14 @@ class Member:
             )
         self.on_ready()
 
-    def _forget_hands(self, chunks: Iterable[Chunk], stay: Collection[int]) -> None:
-        """These chunks are lost, and what was not handed out, but of those that `stay` (ids)."""
+    def _forget_hands(self, chunks: Iterable[Chunk], kept: Iterable[Chunk]) -> None:
+        """These chunks are lost, and what was not handed out, but of those that are `kept`."""
+        stay, leases = {id(chunk) for chunk in kept}, {id(chunk.lease) for chunk in kept}
         for chunk in [*chunks, *(c for c in (*self._ready, *self._urgent) if id(c) not in stay)]:
             self._lost_hands += chunk.verdicts.count(HANDED, chunk.low, chunk.handed)
             self.fenced_acks += chunk.verdicts.count(ACKED)
-            chunk.lease.lost = True
+            # another chunk of the same lease may be claimed
+            chunk.lease.lost = chunk.lease.lost or id(chunk.lease) not in leases
             chunk.verdicts[:] = chunk.verdicts.translate(_FORGET)
 
     def claims(self) -> dict[int, list[tuple[Chunk, Claim]]]:

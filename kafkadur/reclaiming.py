@@ -52,6 +52,7 @@ def keep(chunks: Iterable[Chunk], unanswered: Exchange | None) -> tuple[list[Chu
         for index in range(len(chunk.verdicts)):
             if chunk.verdicts[index] == SENT and chunk.offset(index) in sent.get(chunk.lease.token, ()):
                 chunk.verdicts[index] = ACKED
+                chunk.unsure.add(index)
                 unsent += 1
         chunk.verdicts[:] = chunk.verdicts.translate(_FORGET_GIVEN)
         chunk.low = next((i for i, verdict in enumerate(chunk.verdicts) if verdict in _KEPT), chunk.handed)
@@ -87,13 +88,14 @@ def claim(chunk: Chunk) -> Claim:
 def take_over(chunk: Chunk, lease: Lease, claimed: Claimed) -> tuple[int, int]:
     """Make what was granted of a claim the new lease's; returns how many deliveries, and acks, are lost.
 
-    What was acknowledged and is settled had arrived; what else the chunk holds beyond the lease is lost.
+    What was sent and is settled had arrived; what else the chunk holds beyond the lease is lost: also what
+    somebody else has settled meanwhile.
     """
     held, settled = set(_offsets(claimed.held, 0, b"")), set(_offsets(claimed.settled, 0, b""))
     hands = acks = 0
     for index in range(chunk.low, chunk.handed):
         verdict, offset = chunk.verdicts[index], chunk.offset(index)
-        if verdict in {ACKED, DEAD} and offset in settled:
+        if verdict in {ACKED, DEAD} and index in chunk.unsure and offset in settled:
             chunk.verdicts[index] = SENT
         elif verdict in _KEPT and offset not in held:
             hands += verdict == HANDED
