@@ -15,11 +15,11 @@ import logging
 import threading
 import time
 import uuid
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol
 
-from kafkadur.delivery import Chunk
+from kafkadur.delivery import Chunk, Lease
 from kafkadur.member import Confirmation
 from kafkadur_coordinators import checkpoints
 from kafkadur_coordinators.checkpoints import WRITER_MS
@@ -27,7 +27,7 @@ from kafkadur_coordinators.interface import MAX_PARTITIONS, Inspection
 from kafkadur_coordinators.journal import Journal, Record
 from kafkadur_coordinators.lifecycle import Subscription
 from kafkadur_coordinators.origins import Origin, state_of
-from kafkadur_coordinators.places import Place, place_of
+from kafkadur_coordinators.places import place_of
 from kafkadur_coordinators.records import last_incarnation
 from kafkadur_coordinators.redis_coordinator import Call, RedisCoordinator, inspection
 from kafkadur_sharing.definition import AckLevel
@@ -82,14 +82,22 @@ class _Entry:
     waiting: list[_Waiting] = field(default_factory=list[_Waiting])
 
 
-class _Written(NamedTuple):
-    """What one member's records say."""
+@dataclass(kw_only=True)
+class _Task:
+    """What is to be written for one member in one round."""
 
     entry: _Entry
+    shard: int
+    lanes: list[int]
+    #: who is told afterwards
+    waiting: list[_Waiting]
+    records: list[Record] = field(default_factory=list[Record])
     #: under which all its lanes were found; 0: not all were found under one
-    incarnation: int
-    #: place behind the last of its records
-    end: int
+    incarnation: int = 0
+    #: whether the records say all that was found
+    whole: bool = True
+    #: offset behind its last record in the journal; 0: there is none
+    end: int = 0
 
 
 class _Raised:
@@ -116,9 +124,8 @@ class _Raised:
         if error is not None:
             self._inner.resolve(error)
         else:
-            lease = self._chunk.lease  # it may be another one than when this began: it was claimed again
-            waiting = _Waiting(self._level, lease.partition, lease.incarnation, 0.0, self._inner)
-            self._checkpointer.wait_for(self._entry, waiting)
+            # the lease may be another one than when this began: it was claimed again
+            self._checkpointer.wait_for(self._entry, self._level, self._chunk.lease, self._inner)
 
 
 class Checkpointer:
@@ -188,21 +195,20 @@ class Checkpointer:
             if entry is not None:
                 entry.gone = True
             self._next = 0.0
+        self._bell.set()
 
     def above(
         self, member: Settling, level: AckLevel, chunk: Chunk, confirmation: Confirmation
     ) -> Confirmation:
         """A confirmation for Redis, of verdicts in `chunk`, that tells another one of `level`."""
         entry = self._entries.get(id(member))
-        if level == "redis" or entry is None:
-            return confirmation
-        return _Raised(self, entry, level, chunk, confirmation)
+        return confirmation if entry is None else _Raised(self, entry, level, chunk, confirmation)
 
-    def wait_for(self, entry: _Entry, waiting: _Waiting) -> None:
-        """Somebody waits from now on: what Redis has confirmed is to reach a level."""
+    def wait_for(self, entry: _Entry, level: AckLevel, lease: Lease, confirmation: Confirmation) -> None:
+        """Somebody waits from now on: what Redis has confirmed of a lease is to reach a level."""
         until = self._monotonic() + self._patience
         with self._lock:
-            entry.waiting.append(waiting._replace(until=until))
+            entry.waiting.append(_Waiting(level, lease.partition, lease.incarnation, until, confirmation))
             self._start()
         self._bell.set()
 
@@ -303,84 +309,65 @@ class Checkpointer:
 
     def _write(self, entries: Sequence[_Entry], *, due: bool) -> None:
         """Write checkpoints, and confirm those who wait for one that counts."""
-        wanted: list[tuple[_Entry, list[int], list[_Waiting]]] = []
-        with self._lock:
-            for entry in entries:
-                waiting = [w for w in entry.waiting if w.level == "journal"]
-                lanes = {w.lane for w in waiting} | (entry.dirty if due else set())
-                if lanes:
-                    wanted.append((entry, sorted(lanes), waiting))
-        if not wanted:
+        tasks = self._tasks(entries, due=due)
+        if not tasks:
             return
-        found = self._look([(entry, lanes) for entry, lanes, _ in wanted])
-        journal = self._kafka()
-        records: list[Record] = []
-        written: list[_Written] = []
-        cut: set[str] = set()
-        for (entry, some, _), inspections in zip(wanted, found, strict=True):
-            places = {view.partition: place_of(view) for one in inspections for view in one.partitions}
-            if not all(map(checkpoints.fits, places.values())):
-                cut.add(entry.origin.id)
-            records += self._records(journal, entry, inspections, places)
-            seen = {view.partition for one in inspections for view in one.partitions}
-            of = {one.incarnation for one in inspections}
-            incarnation = of.pop() if len(of) == 1 and seen.issuperset(some) else 0
-            written.append(_Written(entry, incarnation, len(records)))
-        offsets = journal.append(records)
-        self._shards.update(shard for shard, _, _ in records)
-        void = self._void(journal, written, records, offsets, [waiting for _, _, waiting in wanted])
-        for (entry, some, waiting), one in zip(wanted, written, strict=True):
-            entry.dirty.difference_update(some)
-            if entry.origin.id not in cut.union(void):
-                self._resolve(entry, waiting, one.incarnation)
+        for task, inspections in zip(tasks, self._look(tasks), strict=True):
+            self._describe(task, inspections)
+        offsets = iter(self._kafka().append([record for task in tasks for record in task.records]))
+        for task in tasks:
+            task.end = max((next(offsets) + 1 for _ in task.records), default=0)
+            self._shards.add(task.shard)
+        void = self._void([task for task in tasks if task.waiting and task.end])
+        for task in tasks:
+            task.entry.dirty.difference_update(task.lanes)
+            if task.whole and task.entry.origin.id not in void:
+                self._resolve(task.entry, task.waiting, task.incarnation)
 
-    def _look(self, wanted: Sequence[tuple[_Entry, Sequence[int]]]) -> list[list[Inspection]]:
+    def _tasks(self, entries: Sequence[_Entry], *, due: bool) -> list[_Task]:
+        """What is to be written: what somebody waits for, and if it is time all that has changed."""
+        tasks: list[_Task] = []
+        for entry in entries:
+            with self._lock:
+                waiting = [w for w in entry.waiting if w.level == "journal"]
+            lanes = {w.lane for w in waiting} | (entry.dirty if due else set())
+            if lanes:
+                shard = self._kafka().shard(entry.subscription.key.tag)
+                tasks.append(_Task(entry=entry, shard=shard, lanes=sorted(lanes), waiting=waiting))
+        return tasks
+
+    def _look(self, tasks: Sequence[_Task]) -> list[list[Inspection]]:
         """How these lanes stand in Redis; nothing of a subscription whose state is not there."""
         coordinator = self._redis()
-        calls: list[Call] = []
-        counts: list[int] = []
-        for entry, lanes in wanted:
-            some = [lanes[at : at + MAX_PARTITIONS] for at in range(0, len(lanes), MAX_PARTITIONS)]
-            counts.append(len(some))
-            calls += [
-                coordinator.inspecting(entry.subscription.address, entry.origin.id, entry.origin.state, part)
-                for part in some
-            ]
-        replies = coordinator.run_many(calls)
-        found: list[list[Inspection]] = []
-        at = 0
-        for count in counts:
-            found.append([inspection(reply) for reply in replies[at : at + count] if reply[0] == "OK"])
-            at += count
-        return found
+        calls: list[list[Call]] = []
+        for task in tasks:
+            where, origin = task.entry.subscription.address, task.entry.origin
+            some = [task.lanes[at : at + MAX_PARTITIONS] for at in range(0, len(task.lanes), MAX_PARTITIONS)]
+            calls.append([coordinator.inspecting(where, origin.id, origin.state, part) for part in some])
+        replies = iter(coordinator.run_many([call for each in calls for call in each]))
+        found = [[next(replies) for _ in each] for each in calls]
+        return [[inspection(reply) for reply in each if reply[0] == "OK"] for each in found]
 
-    def _records(
-        self,
-        journal: Journal,
-        entry: _Entry,
-        inspections: Iterable[Inspection],
-        places: Mapping[int, Place],
-    ) -> Iterable[Record]:
-        """A record a lane. Each incarnation is a writer of its own: what it finds may be less than before.
+    def _describe(self, task: _Task, inspections: Sequence[Inspection]) -> None:
+        """Make a record a lane. Each incarnation is a writer of its own: it may find less than another.
 
         The epoch is that of the state that was read: another server may answer than the member's, or the
         subscription was moved while the member was away.
         """
-        shard = journal.shard(entry.subscription.key.tag)
+        seen: set[int] = set()
         for one in inspections:
-            origin = entry.origin._replace(epoch=one.epoch)
+            origin = task.entry.origin._replace(epoch=one.epoch)
             for view in one.partitions:
+                place = place_of(view)
                 key = checkpoints.key_of(origin, view.partition, self._writer, one.incarnation)
-                yield shard, key, checkpoints.encode(places[view.partition])
+                task.records.append((task.shard, key, checkpoints.encode(place)))
+                task.whole = task.whole and checkpoints.fits(place)
+                seen.add(view.partition)
+        incarnations = {one.incarnation for one in inspections}
+        if len(incarnations) == 1 and seen.issuperset(task.lanes):
+            task.incarnation = incarnations.pop()
 
-    def _void(
-        self,
-        journal: Journal,
-        written: Sequence[_Written],
-        records: Sequence[Record],
-        offsets: Sequence[int],
-        waiting: Sequence[Sequence[_Waiting]],
-    ) -> Collection[str]:
+    def _void(self, tasks: Sequence[_Task]) -> Collection[str]:
         """Ids of the subscriptions somebody waits for whose records came too late to count; these are told.
 
         A recovery reads the journal after its incarnation record: who passed its own record without seeing
@@ -388,22 +375,16 @@ class Checkpointer:
         """
         until: dict[int, int] = {}
         since: dict[int, int] = {}
-        asked: list[tuple[int, _Written]] = []
-        first = 0
-        for one, some in zip(written, waiting, strict=True):
-            if some and first < one.end:
-                shard = records[first][0]
-                until[shard] = max(until.get(shard, 0), *(offset + 1 for offset in offsets[first : one.end]))
-                since[shard] = min(since.get(shard, one.incarnation), one.incarnation)
-                asked.append((shard, one))
-            first = one.end
-        seen = journal.incarnations(until, since) if asked else {}
+        for task in tasks:
+            until[task.shard] = max(until.get(task.shard, 0), task.end)
+            since[task.shard] = min(since.get(task.shard, task.incarnation), task.incarnation)
+        seen = self._kafka().incarnations(until, since) if tasks else {}
         void: set[str] = set()
-        for shard, one in asked:
-            latest = last_incarnation(seen[shard], one.entry.subscription.key.tag)
-            if one.incarnation < latest:
-                void.add(one.entry.origin.id)
-                self._outdated(one.entry.subscription, latest)
+        for task in tasks:
+            latest = last_incarnation(seen[task.shard], task.entry.subscription.key.tag)
+            if task.incarnation < latest:
+                void.add(task.entry.origin.id)
+                self._outdated(task.entry.subscription, latest)
         return void
 
     # -- telling

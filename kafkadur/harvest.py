@@ -79,7 +79,7 @@ class Harvest:
         if handed == low:
             return
         if verdicts.count(ACKED, low, handed) == handed - low:  # all acknowledged: the common case
-            _add_ranges(self._settles(chunk.lease), chunk, low, handed)
+            add_ranges(self._settles(chunk.lease), chunk, low, handed)
             verdicts[low:handed] = bytes((SENT,)) * (handed - low)
             chunk.low = handed
             self.acked += handed - low
@@ -88,7 +88,7 @@ class Harvest:
         self.acked += verdicts.count(ACKED, low, handed)
         count = 0
         for a, b in [match.span() for match in _ACKS.finditer(bytes(verdicts), low, handed)]:
-            _add_ranges(self._settles(chunk.lease), chunk, a, b)
+            add_ranges(self._settles(chunk.lease), chunk, a, b)
             verdicts[a:b] = bytes((SENT,)) * (b - a)
             count += b - a
         for index in [match.start() for match in _OTHERS.finditer(bytes(verdicts), low, handed)]:
@@ -152,7 +152,7 @@ class Harvest:
         return lease.token in self._done.get(lease.partition, ())
 
 
-def _add_ranges(pairs: list[int], chunk: Chunk, a: int, b: int) -> None:
+def add_ranges(pairs: list[int], chunk: Chunk, a: int, b: int) -> None:
     """Add the offsets of records [a, b) of a chunk to a list start, end, start, end, ..."""
     if chunk.offsets is None:
         start, end = chunk.first + a, chunk.first + b

@@ -8,6 +8,7 @@ subscriptions, which would have to know what waits behind a key.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Sequence
 
 from kafkadur.delivery import (
@@ -24,10 +25,12 @@ from kafkadur.delivery import (
     Chunk,
     Lease,
 )
+from kafkadur.harvest import add_ranges
 from kafkadur_coordinators.interface import Claim, Claimed, Exchange
 
 #: Verdicts of records that are claimed.
 _KEPT = (HANDED, ACKED, REJECTED, DEAD)
+_KEPT_RUNS = re.compile(b"[" + bytes(_KEPT) + b"]+")
 #: What was given back comes again by itself.
 _GIVEN = bytes((ROLLED_BACK, RELEASED, OVERDUE, RETURNED))
 _FORGET_GIVEN = bytes.maketrans(_GIVEN, bytes((LOST,)) * len(_GIVEN))
@@ -73,16 +76,11 @@ def _offsets(ranges: Sequence[int], first: int, blob: bytes) -> Iterator[int]:
 def claim(chunk: Chunk) -> Claim:
     """The claim for what a chunk still holds."""
     pairs: list[int] = []
-    for index in range(chunk.low, chunk.handed):
-        if chunk.verdicts[index] in _KEPT:
-            offset = chunk.offset(index)
-            if pairs and pairs[-1] == offset:
-                pairs[-1] = offset + 1
-            else:
-                pairs += (offset, offset + 1)
+    for kept in _KEPT_RUNS.finditer(bytes(chunk.verdicts), chunk.low, chunk.handed):
+        add_ranges(pairs, chunk, *kept.span())
     lease = chunk.lease
-    redelivered = lease.redelivered or (pairs and pairs[-1] <= lease.seen)
-    return Claim(lease.incarnation, lease.token, 2 * lease.attempts + int(bool(redelivered)), pairs)
+    redelivered = lease.redelivered or bool(pairs and pairs[-1] <= lease.seen)
+    return Claim(lease.incarnation, lease.token, 2 * lease.attempts + int(redelivered), pairs)
 
 
 def take_over(chunk: Chunk, lease: Lease, claimed: Claimed) -> tuple[int, int]:
@@ -104,6 +102,5 @@ def take_over(chunk: Chunk, lease: Lease, claimed: Claimed) -> tuple[int, int]:
     lease.chunks.append(chunk)
     lease.stretch.clear()
     lease.fill = lease.end
-    lease.sorted = True
     chunk.lease = lease
     return hands, acks

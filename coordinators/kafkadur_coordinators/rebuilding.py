@@ -78,7 +78,9 @@ class _Lost:
     #: incarnation that the caller has seen
     seen: int
     #: one of few that are rebuilt: then the mirrored floors are asked for, too, which may be newer
-    alone: bool
+    is_of_few: bool
+    #: the incarnation that begins now
+    begun: int = 0
     cuts: Cuts = ()
     found: InForce | None = None
     cause: Cause = Cause.LOST
@@ -156,23 +158,22 @@ class Rebuilder:
             tags[item.shard].append(item.key.tag)
         incarnations = self._journal.append_incarnations(token, tags)
         shards = {
-            number: (shard, by_tag(shard.entries), _by_id(shard.checkpoints))
+            number: (by_tag(shard.entries), _by_id(shard.checkpoints))
             for number, shard in self._journal.read_shards(tags).items()
         }
         asked = _Seen(self._topics)
         rebuilt: list[_Lost] = []
         calls: list[Call] = []
         for item in lost:
-            _, entries, checkpoints = shards[item.shard]
-            item.found = in_force(entries.get(item.key.tag, ()), item.key.tag, item.shard)
+            by_tags, checkpoints = shards[item.shard]
+            entries = by_tags.get(item.key.tag, ())
+            item.found = in_force(entries, item.key.tag, item.shard)
+            item.cuts = [(entry.offset + 1, entry.cuts) for entry in entries if entry.cuts]
             try:
-                item.cuts = [
-                    (entry.offset + 1, entry.cuts) for entry in entries.get(item.key.tag, ()) if entry.cuts
-                ]
                 found = checkpoints.get(item.origin.id, ())
                 known = united(found, item.origin, item.cuts, item.definition.lanes) if found else {}
-                incarnation = max(incarnations[item.shard], item.seen + 1)
-                calls += self._bring_back(item, known, token, incarnation, asked)
+                item.begun = max(incarnations[item.shard], item.seen + 1)
+                calls += self._bring_back(item, known, token, asked)
             except Refusal as refusal:  # the server changed meanwhile
                 outcomes[item.key] = Outcome.BUSY if refusal.code != "VERSION" else refusal
             except KafkadurError as error:
@@ -181,7 +182,7 @@ class Rebuilder:
                 outcomes[item.key] = Outcome.REBUILT
                 rebuilt.append(item)
         self._coordinator.run_many(calls)
-        self._report(rebuilt, incarnations)
+        self._report(rebuilt)
         return outcomes
 
     def _take(
@@ -213,7 +214,7 @@ class Rebuilder:
                         lanes=reply[6],
                         incarnation=reply[2],
                         seen=seen.get(key, 0),
-                        alone=len(keys) <= _FEW,
+                        is_of_few=len(keys) <= _FEW,
                     )
                 )
             elif reply[0] == "VERSION":
@@ -222,16 +223,14 @@ class Rebuilder:
                 outcomes[key] = Outcome.INTACT if reply[0] == "INTACT" else Outcome.BUSY
         return lost
 
-    def _bring_back(
-        self, item: _Lost, known: Mapping[int, Place], token: str, incarnation: int, seen: _Seen
-    ) -> Iterable[Call]:
+    def _bring_back(self, item: _Lost, known: Mapping[int, Place], token: str, seen: _Seen) -> Iterable[Call]:
         """The calls that bring back one subscription, of which checkpoints say what is `known`."""
         address, found = self._changes.address(item.key), item.found
         if found is None or deleted(found):
-            version = incarnation if found is None else found.version
+            version = item.begun if found is None else found.version
             return [
                 self._changes.deleting(
-                    address, version=version, incarnation=incarnation, token=token, seen=item.seen
+                    address, version=version, incarnation=item.begun, token=token, seen=item.seen
                 )
             ]
         topic = seen.describe(item.definition.topic)
@@ -251,7 +250,7 @@ class Rebuilder:
             )
             self._mark_seen(item, ends)
             if not behind:
-                request = [*self._coordinator.common(incarnation=-item.seen), token, incarnation]
+                request = [*self._coordinator.common(incarnation=-item.seen), token, item.begun]
                 return [("reincarnate", address.fixed(), request)]
             item.cause = Cause.OLDER
         else:
@@ -267,7 +266,7 @@ class Rebuilder:
                 found,
                 lanes=lanes,
                 token=token,
-                incarnation=incarnation,
+                incarnation=item.begun,
                 quiet_ms=self._session_ms,
                 anew=item.kept is not None,
                 seen=item.seen,
@@ -302,7 +301,7 @@ class Rebuilder:
                 starts |= {p: min(starts.get(p, 0), end) for p, end in lost.items()}
         partitions = max(topic.partitions if topic else 0, len(starts))
         missing = any(lane not in known for lane in range(partitions * lanes))
-        if topic is not None and item.found is not None and (missing or item.alone):
+        if topic is not None and item.found is not None and (missing or item.is_of_few):
             metadata = floor_metadata(item.found.id, item.found.change.epoch, topic.id)
             starts |= self._topics.floors(item.key.group, topic.name, topic.partitions, metadata)
         floors = {lane: Place(next=starts.get(lane // lanes, 0)) for lane in range(partitions * lanes)}
@@ -317,7 +316,7 @@ class Rebuilder:
             for lane, place in item.places.items()
         }
 
-    def _report(self, rebuilt: Iterable[_Lost], incarnations: Mapping[int, int]) -> None:
+    def _report(self, rebuilt: Iterable[_Lost]) -> None:
         """Write down what may come again. The subscriptions are there already: a failure is only logged."""
         now = round(self._clock() * 1000)
         reports: list[Record] = []
@@ -328,7 +327,7 @@ class Rebuilder:
                 key=item.key.to_record(),
                 tag=item.key.tag,
                 id=item.origin.id,
-                incarnation=incarnations[item.shard],
+                incarnation=item.begun,
                 at=now,
                 cause=item.cause,
                 partitions=recoveries.may_come_again(item.places, item.definition.lanes),

@@ -324,33 +324,31 @@ class RedisCoordinator:
         if connection is None:
             self.connect()
             connection = self._connection
-        script = scripts.load(name)
-        payload = pack(request)
         try:
-            # packed here: redis-py converts each argument in Python, which is a fifth of an exchange's cost
-            arguments: Any = (
-                "EVALSHA",
-                script.sha,
-                len(keys),
-                *keys,
-                payload,
-                self._run_id,
-            )  # the stub says: of length one
-            command = hiredis.pack_command(arguments)
-            connection.send_packed_command([command])
+            connection.send_packed_command([self._packed(name, keys, request)])
             try:
                 reply = connection.read_response()
             except NoScriptError:
-                connection.send_command("EVAL", script.text, len(keys), *keys, payload, self._run_id)
+                text = scripts.load(name).text
+                connection.send_command("EVAL", text, len(keys), *keys, pack(request), self._run_id)
                 reply = connection.read_response()
         except (RedisConnectionError, RedisTimeoutError, OSError) as error:
             self._unavailable(error)
         except ResponseError as error:
             self._explain(error)
+        return self._taken(name, request, reply)
+
+    def _packed(self, name: str, keys: Sequence[str], request: Sequence[object]) -> bytes:
+        # packed here: redis-py converts each argument in Python, which is a fifth of an exchange's cost
+        arguments: Any = ("EVALSHA", scripts.load(name).sha, len(keys), *keys, pack(request), self._run_id)
+        return cast("bytes", hiredis.pack_command(arguments))  # the stub says: arguments of length one
+
+    def _taken(self, name: str, request: Sequence[object], reply: list[Any]) -> list[Any]:
+        """A reply as callers get it."""
         reply[0] = reply[0].decode()
         if self._recorder is not None:
             self._recorder(name, request, reply)
-        return cast("list[Any]", reply)
+        return reply
 
     def run_many(self, calls: Sequence[Call]) -> list[list[Any]]:
         """Run scripts one after the other without waiting in between; their replies, whatever the codes.
@@ -366,31 +364,17 @@ class RedisCoordinator:
         try:
             for first in range(0, len(calls), _AT_ONCE):
                 some = calls[first : first + _AT_ONCE]
-                packed = []
-                for name, keys, request in some:
-                    arguments: Any = (
-                        "EVALSHA",
-                        scripts.load(name).sha,
-                        len(keys),
-                        *keys,
-                        pack(request),
-                        self._run_id,
-                    )
-                    packed.append(hiredis.pack_command(arguments))
-                connection.send_packed_command(packed)
+                connection.send_packed_command([self._packed(*call) for call in some])
                 replies += [connection.read_response() for _ in some]
-        except (RedisConnectionError, RedisTimeoutError, OSError) as error:
-            self._unavailable(error)
-        except NoScriptError as error:  # somebody removed them
-            self._unavailable(error)
+        except (RedisConnectionError, RedisTimeoutError, NoScriptError, OSError) as error:
+            self._unavailable(error)  # of scripts: somebody removed them
         except ResponseError as error:
             self.disconnect()  # replies that were not read belong to nobody
             self._explain(error)
-        for (name, _, request), reply in zip(calls, replies, strict=True):
-            reply[0] = reply[0].decode()
-            if self._recorder is not None:
-                self._recorder(name, request, reply)
-        return replies
+        return [
+            self._taken(name, request, reply)
+            for (name, _, request), reply in zip(calls, replies, strict=True)
+        ]
 
     def call(self, name: str, keys: Sequence[str], request: Sequence[object]) -> list[Any]:
         """Run a script; raise `Refusal` unless it answers OK."""
@@ -508,12 +492,16 @@ class MemberSession:
             subscription_id=self._subscription_id, incarnation=self.incarnation, member=self.member
         )
 
-    def _partition_keys(self, partition: int) -> list[str]:
-        keys = self._keys.get(partition)
-        if keys is None:
-            keys = self._keys[partition] = self._address.partition(
-                self._subscription_id, self._state, partition
-            )
+    def _keys_with(self, partitions: Iterable[int]) -> list[str]:
+        """The keys of the subscription and of these partitions, as scripts take them."""
+        keys = list(self._fixed)
+        for partition in partitions:
+            known = self._keys.get(partition)
+            if known is None:
+                known = self._keys[partition] = self._address.partition(
+                    self._subscription_id, self._state, partition
+                )
+            keys += known
         return keys
 
     def attach(
@@ -541,9 +529,7 @@ class MemberSession:
 
     def exchange(self, exchange: Exchange) -> ExchangeReply:
         """Do one exchange; raises `Refusal` (STALE, FENCED, INVALID, and the common codes)."""
-        keys = list(self._fixed)
-        for part in exchange.parts:
-            keys += self._partition_keys(part.partition)
+        keys = self._keys_with(part.partition for part in exchange.parts)
         request = [
             *self._common(),
             exchange.number,
@@ -598,9 +584,7 @@ class MemberSession:
 
         Raises `Refusal` (FENCED, INVALID, and the common codes).
         """
-        keys = list(self._fixed)
-        for partition in claims:
-            keys += self._partition_keys(partition)
+        keys = self._keys_with(claims)
         request = [*self._common(), self.attachment, [[p, list(some)] for p, some in claims.items()]]
         reply = self._coordinator.call("reclaim", keys, request)
         found = zip(claims, reply[4], strict=True)
@@ -612,18 +596,14 @@ class MemberSession:
         Every member has to attach again. Returns how many known offsets were lost, by partition; raises
         `Refusal`, INCARNATION also when another member was faster.
         """
-        keys = list(self._fixed)
-        for partition in cuts:
-            keys += self._partition_keys(partition)
+        keys = self._keys_with(cuts)
         reply = self._coordinator.call("truncate", keys, [*self._common(), list(cuts.items()), incarnation])
         self.incarnation = reply[2]
         return dict(zip(cuts, reply[4], strict=True))
 
     def detach(self, partitions: Sequence[int]) -> None:
         """Leave in order; what is still held goes back uncounted, at once on these (at most 16)."""
-        keys = list(self._fixed)
-        for partition in partitions:
-            keys += self._partition_keys(partition)
+        keys = self._keys_with(partitions)
         self._coordinator.call("detach", keys, [*self._common(), list(partitions)])
 
 

@@ -4,19 +4,23 @@ Values are the texts of numbers from 1 on, which the window tables call e1, e2, 
 """
 
 import asyncio
+import contextlib
 import time
+import uuid
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Generator, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
 import confluent_kafka
 import pytest
+from confluent_kafka.cimpl import NewTopic
 
 import kafkadur
 import kafkadur.sync
 from kafkadur.pytest_plugin import TopicFactory
 from kafkadur.stack import Stack
+from kafkadur.stack.kafka import quiet_admin
 
 #: Seconds within which anything that is to happen must have happened.
 LIMIT_S = 20.0
@@ -85,6 +89,22 @@ class Place:
         name = self.make_topic(partitions, **config)
         self.publish(name, numbers)
         return name
+
+
+@contextlib.contextmanager
+def place_on(stack: Stack) -> Generator[Place]:
+    """A place on a stack of the test's own: a namespace, topics (removed by nobody) and a producer."""
+    raw = confluent_kafka.Producer({"bootstrap.servers": stack.kafka, "linger.ms": 0})
+    admin = quiet_admin(stack.kafka)
+
+    def make(partitions: int = 1, **config: object) -> str:
+        assert not config
+        name = f"t-{uuid.uuid4().hex}"
+        admin.create_topics([NewTopic(name, partitions, 1)])[name].result(LIMIT_S)
+        return name
+
+    yield Place(stack=stack, make_topic=make, namespace=f"n-{uuid.uuid4().hex}", raw=raw)
+    assert raw.flush(LIMIT_S) == 0
 
 
 def number(delivery: kafkadur.Delivery | kafkadur.sync.Delivery) -> int:

@@ -7,18 +7,15 @@ happens seldom: here clients are told not to look for Kafka again by themselves,
 
 import asyncio
 import time
-import uuid
 from collections.abc import Iterator
 from datetime import timedelta
 
 import confluent_kafka
 import pytest
-from confluent_kafka.cimpl import NewTopic
 
 import kafkadur
 from kafkadur.stack import Stack, embedded
-from kafkadur.stack.kafka import quiet_admin
-from tests.subscriptions.helpers import LIMIT_S, Place, number
+from tests.subscriptions.helpers import LIMIT_S, Place, number, place_on
 
 #: Seconds after which a client that has lost Kafka must have been replaced: 5 of silence, and what it takes
 #: to ask twice, for each of the clients that a delivery needs one after the other.
@@ -40,18 +37,10 @@ def own_stack() -> Iterator[Stack]:
 
 
 @pytest.fixture
-def fragile(own_stack: Stack) -> Place:
+def fragile(own_stack: Stack) -> Iterator[Place]:
     """Provide a place on it."""
-    raw = confluent_kafka.Producer({"bootstrap.servers": own_stack.kafka, "linger.ms": 0})
-    admin = quiet_admin(own_stack.kafka)
-
-    def make(partitions: int = 1, **config: object) -> str:
-        assert not config
-        name = f"t-{uuid.uuid4().hex}"
-        admin.create_topics([NewTopic(name, partitions, 1)])[name].result(LIMIT_S)
-        return name
-
-    return Place(stack=own_stack, make_topic=make, namespace=f"n-{uuid.uuid4().hex}", raw=raw)
+    with place_on(own_stack) as place:
+        yield place
 
 
 @pytest.mark.parametrize("kind", ["shared", "exclusive"])

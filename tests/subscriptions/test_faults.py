@@ -6,22 +6,18 @@ These tests break servers, so they have a stack of their own.
 import asyncio
 import socket
 import time
-import uuid
 from collections.abc import Callable, Coroutine, Iterator
 from datetime import timedelta
 
-import confluent_kafka
 import pytest
 import redis
-from confluent_kafka.cimpl import NewTopic
 
 import kafkadur
 import kafkadur.sync
 from kafkadur import CoordinatorRefused, CoordinatorUnavailable, KafkadurError
 from kafkadur.stack import Stack, embedded
-from kafkadur.stack.kafka import quiet_admin
 from tests.relaying import relay
-from tests.subscriptions.helpers import LIMIT_S, Place, both_types, duplicates, number, speaks
+from tests.subscriptions.helpers import LIMIT_S, Place, both_types, duplicates, number, place_on, speaks
 
 COUNT = 400
 #: Seconds in which an acknowledgement must have its answer, and delivery go on, whatever the fault.
@@ -42,17 +38,8 @@ def own_stack() -> Iterator[Stack]:
 @pytest.fixture
 def fragile(own_stack: Stack) -> Iterator[Place]:
     """Provide a place on the stack that may be broken."""
-    raw = confluent_kafka.Producer({"bootstrap.servers": own_stack.kafka, "linger.ms": 0})
-    admin = quiet_admin(own_stack.kafka)
-
-    def make(partitions: int = 1, **config: object) -> str:
-        assert not config
-        name = f"t-{uuid.uuid4().hex}"
-        admin.create_topics([NewTopic(name, partitions, 1)])[name].result(LIMIT_S)
-        return name
-
-    yield Place(stack=own_stack, make_topic=make, namespace=f"n-{uuid.uuid4().hex}", raw=raw)
-    assert raw.flush(LIMIT_S) == 0
+    with place_on(own_stack) as place:
+        yield place
 
 
 async def drain_through(

@@ -4,19 +4,15 @@ These tests break Valkey, so they have a stack of their own.
 """
 
 import asyncio
-import uuid
 from collections.abc import Iterator
 from datetime import timedelta
 
-import confluent_kafka
 import pytest
 import redis
-from confluent_kafka.cimpl import NewTopic
 
 import kafkadur
 from kafkadur.stack import Stack, Valkey, embedded
-from kafkadur.stack.kafka import quiet_admin
-from tests.subscriptions.helpers import LIMIT_S, PRIORITY_TOO, Place, next_of, number
+from tests.subscriptions.helpers import PRIORITY_TOO, Place, next_of, number, place_on
 
 SESSION = timedelta(seconds=1)
 COUNT, HELD = 60, 12
@@ -33,17 +29,8 @@ def own_stack() -> Iterator[Stack]:
 @pytest.fixture
 def fragile(own_stack: Stack) -> Iterator[Place]:
     """Provide a place on it."""
-    raw = confluent_kafka.Producer({"bootstrap.servers": own_stack.kafka, "linger.ms": 0})
-    admin = quiet_admin(own_stack.kafka)
-
-    def make(partitions: int = 1, **config: object) -> str:
-        assert not config
-        name = f"t-{uuid.uuid4().hex}"
-        admin.create_topics([NewTopic(name, partitions, 1)])[name].result(LIMIT_S)
-        return name
-
-    yield Place(stack=own_stack, make_topic=make, namespace=f"n-{uuid.uuid4().hex}", raw=raw)
-    assert raw.flush(LIMIT_S) == 0
+    with place_on(own_stack) as place:
+        yield place
 
 
 def valkey(place: Place) -> Valkey:

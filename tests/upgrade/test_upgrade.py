@@ -3,22 +3,18 @@
 import io
 import subprocess
 import tarfile
-import uuid
 from collections.abc import Callable, Iterator
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
-import confluent_kafka
 import pytest
 import redis
-from confluent_kafka.cimpl import NewTopic
 
 import kafkadur.sync
 from kafkadur import CoordinatorRefused
 from kafkadur.stack import Stack, embedded
-from kafkadur.stack.kafka import quiet_admin
-from tests.subscriptions.helpers import LIMIT_S, Place
+from tests.subscriptions.helpers import Place, place_on
 from tests.subscriptions.workers import ROOT, Worker
 
 #: The version before: what users run when they upgrade to this one.
@@ -51,17 +47,8 @@ def own_stack() -> Iterator[Stack]:
 @pytest.fixture
 def place(own_stack: Stack) -> Iterator[Place]:
     """Provide a place on it."""
-    raw = confluent_kafka.Producer({"bootstrap.servers": own_stack.kafka, "linger.ms": 0})
-    admin = quiet_admin(own_stack.kafka)
-
-    def make(partitions: int = 1, **config: object) -> str:
-        assert not config
-        name = f"t-{uuid.uuid4().hex}"
-        admin.create_topics([NewTopic(name, partitions, 1)])[name].result(LIMIT_S)
-        return name
-
-    yield Place(stack=own_stack, make_topic=make, namespace=f"n-{uuid.uuid4().hex}", raw=raw)
-    assert raw.flush(LIMIT_S) == 0
+    with place_on(own_stack) as place:
+        yield place
 
 
 @pytest.fixture

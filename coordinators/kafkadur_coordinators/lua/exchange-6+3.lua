@@ -252,12 +252,9 @@ if request[6] < me.exchange then
   return head(ctx, 'STALE')
 end
 local parts = request[11]
-local touched = {}
-for i, part in ipairs(parts) do
-  touched[i] = load_partition(ctx, part[1], 7 + (i - 1) * 3)
-  if not touched[i] then
-    return head(ctx, 'MISSING')
-  end
+local touched = load_partitions(ctx, parts)
+if not touched then
+  return head(ctx, 'MISSING')
 end
 
 local lane, kept = is_lane(ctx) and me.kind == '', is_keyed(ctx) or has_own_turns(ctx)

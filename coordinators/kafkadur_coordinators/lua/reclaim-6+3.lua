@@ -187,12 +187,12 @@ local me = load_member(ctx, request[5])
 if not me or me.n ~= request[6] then
   return head(ctx, 'FENCED')
 end
-local parts, touched = request[7], {}
-for i, part in ipairs(parts) do
-  touched[i] = load_partition(ctx, part[1], 7 + (i - 1) * 3)
-  if not touched[i] then
-    return head(ctx, 'MISSING')
-  end
+local parts = request[7]
+local touched = load_partitions(ctx, parts)
+if not touched then
+  return head(ctx, 'MISSING')
+end
+for _, part in ipairs(parts) do
   for _, claim in ipairs(part[2]) do
     if not in_order(claim[4]) then
       return head(ctx, 'INVALID')

@@ -34,13 +34,9 @@ local ctx, code = open(request)
 if code ~= 'OK' then
   return head(ctx, code)
 end
-local touched = {}
-for i, part in ipairs(request[6]) do
-  local pt = load_partition(ctx, part[1], 7 + (i - 1) * 3)
-  if not pt then
-    return head(ctx, 'MISSING')
-  end
-  touched[i] = pt
+local touched = load_partitions(ctx, request[6])
+if not touched then
+  return head(ctx, 'MISSING')
 end
 local tokens, all = {}, redis.call('HGETALL', KEYS[3])
 for i = 1, #all, 2 do

@@ -23,6 +23,18 @@ local function load_partition(_, p, first_key)
   return pt
 end
 
+--- The partitions that a request touches, each part beginning with its number; nil if one has no state.
+local function load_partitions(ctx, parts)
+  local touched = {}
+  for i, part in ipairs(parts) do
+    touched[i] = load_partition(ctx, part[1], 7 + (i - 1) * 3)
+    if not touched[i] then
+      return nil
+    end
+  end
+  return touched
+end
+
 local function save_partition(pt)
   redis.call('HSET', pt.state_key, 'base', text(pt.base), 'next', text(pt.next), 'avail', text(pt.avail),
     'origin', text(pt.origin), 'due', text(pt.xd), 'seen', text(pt.seen), 'lane', text(pt.lane), 'keeper', pt.keeper,
