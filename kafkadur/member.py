@@ -183,6 +183,8 @@ class Member:
     durable = True
     #: chunks with what is in the application's hands, to be claimed after a loss
     _kept: Sequence[Chunk] = ()
+    #: when this member was heard last before the loss (monotonic seconds)
+    _heard_before = float("-inf")
 
     def __init__(
         self,
@@ -404,6 +406,7 @@ class Member:
             followed = list(self._feeds)
             was_active = self._standing is not Standing.STANDBY
             self.losses += 1
+            self._heard_before = self._heard_before if self._kept else self._last_ok
             self._reset()
             self._kept, self._confirm, self._burials = kept, again, burials
             self._note(self._live.leave())
@@ -416,14 +419,7 @@ class Member:
         for confirmation in [*gone, *(item.confirmation for item in waiting)]:
             confirmation.resolve(self._fenced(reason))
         for item in unknown:
-            item.confirmation.resolve(
-                LeaseLost(
-                    "It is not known whether the verdict was applied.",
-                    state=reason,
-                    owner=f"subscription {self.display}",
-                    remedy="do nothing: it was settled, or is delivered again",
-                )
-            )
+            item.confirmation.resolve(self._unknown(reason))
         self.on_ready()
 
     def _forget_hands(self, chunks: Iterable[Chunk], kept: Iterable[Chunk]) -> None:
@@ -451,8 +447,9 @@ class Member:
         done: list[_Waiting] = []
         buried: list[Confirmation] = []
         with self.lock:
+            in_time = self._monotonic() - self._heard_before < self.session
             for chunk, claimed in answers:
-                lost, acks = self._take_over(chunk, claimed)
+                lost, acks = self._take_over(chunk, claimed, in_time=in_time)
                 if lost or not claimed.token:
                     waiting = [item for item in self._confirm if item.chunk is chunk]
                     # who waits is told by itself
@@ -470,10 +467,10 @@ class Member:
         for item in done:
             item.confirmation.resolve(None)
         for confirmation in [*buried, *(item.confirmation for item in gone)]:
-            confirmation.resolve(self._fenced("its lease was not granted again"))
+            confirmation.resolve(self._unknown("its lease was not granted again"))
         self.on_ready()
 
-    def _take_over(self, chunk: Chunk, claimed: Claimed) -> tuple[bool, int]:
+    def _take_over(self, chunk: Chunk, claimed: Claimed, *, in_time: bool) -> tuple[bool, int]:
         """One claim was answered; returns whether something of it is lost, and how many acknowledgements."""
         old, token, held = chunk.lease, claimed.token, claimed.held
         lease = Lease(
@@ -490,7 +487,7 @@ class Member:
             stretch=held,
         )
         before = chunk.verdicts.count(LOST)
-        hands, acks = take_over(chunk, lease, claimed)
+        hands, acks = take_over(chunk, lease, claimed, in_time=in_time)
         self._lost_hands += hands
         lost = chunk.verdicts.count(LOST) > before
         if token == 0:
@@ -512,6 +509,14 @@ class Member:
     def _fenced(self, reason: str) -> Fenced:
         remedy = "do nothing: it is delivered again"
         return Fenced(state=reason, owner=f"subscription {self.display}", remedy=remedy)
+
+    def _unknown(self, reason: str) -> LeaseLost:
+        return LeaseLost(
+            "It is not known whether the verdict was applied.",
+            state=reason,
+            owner=f"subscription {self.display}",
+            remedy="do nothing: it was settled, or is delivered again",
+        )
 
     def _take_role(self, role: Role) -> None:
         if role == self._role and (self._home or self.lane):

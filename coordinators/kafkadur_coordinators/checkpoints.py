@@ -25,6 +25,8 @@ KEY_PREFIX = b"settled/"
 FORMAT = 1
 #: Largest body, bytes: what is beyond it is left out, which makes the checkpoint smaller, not wrong.
 LARGEST_BODY = 512 * 1024
+#: No item that waits, nor all else of a body, is longer, bytes: six numbers of 9 at most, and two heads.
+_LARGEST_ITEM = 64
 #: How long a writer writes under the same keys, ms, and how long an old checkpoint is kept at least.
 WRITER_MS = 30 * 60 * 1000
 KEPT_MS = 2 * WRITER_MS
@@ -60,7 +62,8 @@ def key_of(origin: Origin, lane: int, writer: str, incarnation: int) -> bytes:
 
 def fits(place: Place) -> bool:
     """Whether all of a place goes into a record; of one that does not, the record says less than is true."""
-    return len(place.waiting) * 2 < LARGEST_BODY or len(_body(place)) <= LARGEST_BODY
+    few = (len(place.waiting) + 1) * _LARGEST_ITEM <= LARGEST_BODY  # that is cheaper to see
+    return few or len(_body(place)) <= LARGEST_BODY
 
 
 def encode(place: Place) -> bytes:

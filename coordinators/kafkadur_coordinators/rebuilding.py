@@ -243,16 +243,18 @@ class Rebuilder:
                 lane: unite(standing[lane], place) if lane in standing else place
                 for lane, place in known.items()
             }
+            self._mark_seen(item, ends)
             # what was leased before Kafka lost the end of a partition cannot be claimed: install-6 says so
             behind = any(number > item.incarnation for number, _ in item.cuts) or any(
                 lane not in standing or not covers(standing[lane], place)
                 for lane, place in item.places.items()
             )
-            self._mark_seen(item, ends)
-            if not behind:
+            if behind:
+                item.cause = Cause.OLDER
+            elif all(standing[lane].seen >= place.seen for lane, place in item.places.items()):
                 request = [*self._coordinator.common(incarnation=-item.seen), token, item.begun]
                 return [("reincarnate", address.fixed(), request)]
-            item.cause = Cause.OLDER
+            # else the server need not have kept what it granted last: that is marked, too
         else:
             item.places = self._places_of_journal(item, known, topic if same else None)
             self._mark_seen(item, ends)

@@ -37,6 +37,7 @@ from kafkadur.readers import PointReader, Readers, TailReader
 from kafkadur.serialization import Decoding, Deserializer, Serializer
 from kafkadur.settings import Settings, settings
 from kafkadur.stages import Probe, no_probe
+from kafkadur.waiters import Waiters
 from kafkadur.watch import RetentionWatch, Watched
 from kafkadur_coordinators import presence as presences
 from kafkadur_coordinators.interface import Known, Rank
@@ -153,9 +154,12 @@ class Connection:
         self._checkpointer = Checkpointer(
             coordinator=self._new_coordinator,
             journal=lambda: self._new_journal(self._journal),
-            replicas=settings.replicas,
-            patience=settings.level_timeout.total_seconds(),
-            beacon=f"{settings.prefix}:{settings.namespace}:replicated",
+            waiters=Waiters(
+                coordinator=self._new_coordinator,
+                replicas=settings.replicas,
+                patience=settings.level_timeout.total_seconds(),
+                beacon=f"{settings.prefix}:{settings.namespace}:replicated",
+            ),
             outdated=self._rebuild,
         )
         self._readers: dict[str, Readers] = {}

@@ -86,6 +86,16 @@ def test_what_does_not_fit_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
     assert found.place.seen >= place.next, "what was settled may have been delivered"
 
 
+@given(places(), st.integers(8, 2_000))
+def test_what_fits_is_not_cut(place: Place, largest: int) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(checkpoints, "LARGEST_BODY", largest)
+        if checkpoints.fits(place):
+            found = decode(KEY, encode(place))
+            assert found is not None
+            assert found.place == place
+
+
 @given(places(), places())
 def test_settled_is_what_is_settled_in_either(one: Place, other: Place) -> None:
     both = unite(one, other)

@@ -137,6 +137,21 @@ def test_a_restarted_server_goes_on_with_what_it_kept(alone: Party, kafkadur_top
     assert again(recovery) == {0: ((2, 4), (6, 10))}
 
 
+def test_what_the_server_did_not_keep_that_it_granted_is_marked(
+    alone: Party, kafkadur_topic: TopicFactory
+) -> None:
+    """A restart with a log of a second ago: nothing was settled since, but more was delivered."""
+    topic = kafkadur_topic()
+    produce(alone.kafka, topic, [10])
+    first = alone.attach(topic, start="earliest")
+    say(first, 1, PartitionReport(partition=0, avail=4))
+    fail_over = kept_by_a_replica(alone)
+    say(first, 2, PartitionReport(partition=0, avail=10))
+    fail_over()
+    assert standing(alone)[0].seen == 10
+    assert report_of(alone).cause is Cause.KEPT
+
+
 def test_what_the_journal_knows_more_than_an_older_copy_stays_settled(
     alone: Party, kafkadur_topic: TopicFactory
 ) -> None:

@@ -77,6 +77,26 @@ async def test_what_is_in_hands_is_settled_and_not_repeated(fragile: Place, kind
 
 
 @pytest.mark.parametrize("fault", FAULTS)
+@pytest.mark.parametrize("kind", KINDS)
+async def test_a_roll_back_that_nobody_had_confirmed_counts(fragile: Place, kind: str, fault: str) -> None:
+    topic = fragile.topic([1, 2, 3])
+    async with (
+        fragile.connect(session_timeout=SESSION) as connection,
+        await connection.subscribe(topic, durable="d", type=kind, start="earliest") as subscription,
+    ):
+        first, second, third = [await next_of(subscription) for _ in range(3)]
+        await FAULTS[fault](fragile)
+        second.rollback_nowait()
+        third.release_nowait()
+        await first.rollback()
+        again = {number(one): one for one in [await next_of(subscription) for _ in range(3)]}
+        assert {which: one.attempt for which, one in again.items()} == {1: 2, 2: 2, 3: 1}
+        assert all(one.redelivered for one in again.values())
+        for one in again.values():
+            await one.ack()
+
+
+@pytest.mark.parametrize("fault", FAULTS)
 async def test_a_dead_letter_that_waits_is_written_once(fragile: Place, fault: str) -> None:
     topic = fragile.topic([1, 2])
     async with (

@@ -6,7 +6,8 @@
 -- ARGV[1]  6 number of the attachment (attach-6)
 --          7 partitions { partition, claims }, each claim { incarnation, token, marks, { start, end, start, end, ... } }
 -- Reply    head, 5 for each partition: for each claim { token (0: nothing of it), { start, end, ... } that it holds,
---          { start, end, ... } that is settled already: an acknowledgement had arrived }
+--          { start, end, ... } that is settled already: an acknowledgement had arrived; none when leases are granted
+--          again, because it may be somebody else's }
 -- Codes    OK; FENCED: the member is not attached (any more); INVALID; MISSING; and those of context.lua
 -- Cost     the claimed runs, and for each claim all leases, of which there are few: only claimed ones
 -- Repeats  are answered again, also when leases are granted already
@@ -214,7 +215,7 @@ for i, pt in ipairs(touched) do
         all[#all + 1] = { token, claim[1], claim[2] }
       end
     end
-    granted[i][j] = { token or 0, held or {}, settled_of(pt, claim[4]) }
+    granted[i][j] = { token or 0, held or {}, ctx.now < ctx.grace and settled_of(pt, claim[4]) or {} }
   end
   save_partition(pt)
 end
