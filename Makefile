@@ -48,6 +48,7 @@ format: setup ## format the Python files and fix what can be fixed without think
 bench: setup ## all benchmarks
 	@for workload in drain window1 turns fanout latency first failover amplification; do \
 		$(RUN) -m benchmarks $$workload $(ARGS) || exit 1; done
+	@$(RUN) -m benchmarks.rebuild
 
 histories: setup ## real processes through all kinds of faults, checked (ARGS="--minutes 10 --seed 7")
 	@$(RUN) -m tests.histories run $(ARGS)

@@ -8,6 +8,7 @@ Run ``python -m benchmarks <workload>``; what there is, docs/benchmarks.md says.
 * ``runner.py``   one run of one system: worker processes and clock; ``failover.py``: one whose workers die
 * ``verification.py``  whether a run was right
 * ``children.py``  child processes; ``worker.py``, ``recorder.py``, ``source.py``  what runs inside
+* ``rebuild.py``  a command of its own: how long a lost Redis takes to come back
 * ``report.py``   medians and ranges, the table and the JSON document
 
 Nothing here is part of the installed package.

@@ -112,18 +112,17 @@ class Changes:
         an older copy of the same subscription; `seen`: incarnation after which that is one; `unclaimed`: what
         was leased in incarnations below cannot be claimed.
         """
-        definition = Definition.from_record(found.change.definition or {})
         request = [
             *self._coordinator.common(incarnation=-seen),
             found.id,
             found.version,
             content_of(found),
-            definition.type.value,
+            found.definition.type.value,
             lanes,
             incarnation,
             token,
             quiet_ms,
-            definition.policy,
+            found.definition.policy,
             int(anew),
             unclaimed,
         ]

@@ -60,6 +60,11 @@ def key_of(origin: Origin, lane: int, writer: str, incarnation: int) -> bytes:
     return KEY_PREFIX + f"{origin.id}:{origin.epoch}:{origin.state}:{lane}:{writer}:{incarnation}".encode()
 
 
+def subscription_of(key: bytes) -> str:
+    """Id of the subscription that a record is of, by its key."""
+    return key[len(KEY_PREFIX) :].partition(b":")[0].decode(errors="replace")
+
+
 def fits(place: Place) -> bool:
     """Whether all of a place goes into a record; of one that does not, the record says less than is true."""
     few = (len(place.waiting) + 1) * _LARGEST_ITEM <= LARGEST_BODY  # that is cheaper to see

@@ -9,34 +9,26 @@ from __future__ import annotations
 import time
 import uuid
 import zlib
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
-from typing import Any, NamedTuple, cast
+from typing import Any, cast
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, ConfigResource, NewTopic, ResourceType
 
 from kafkadur_coordinators import checkpoints, records, recoveries
-from kafkadur_coordinators.checkpoints import superseded
+from kafkadur_coordinators.checkpoints import Checkpoint, superseded
 from kafkadur_coordinators.client_log import client_log
 from kafkadur_coordinators.kafka_refusal import Refusals, refused
 from kafkadur_coordinators.lost_brokers import SILENT_S, answers
 from kafkadur_coordinators.origins import Origin, origin_of
 from kafkadur_coordinators.records import Change, Entry, by_tag, in_force
+from kafkadur_coordinators.recoveries import Recovery
 from kafkadur_sharing.errors import CoordinatorRefused, KafkadurError, StateLost
 
 #: Keys of records.
 _SHARDS, _CHANGE, _INCARNATION = b"shards", b"change/", b"incarnation/"
-
-
-class _Found(NamedTuple):
-    """A record as it was read."""
-
-    offset: int
-    key: bytes
-    value: bytes | None
-    #: ms since 1970
-    written: int
 
 
 #: Partitions of a new journal.
@@ -56,14 +48,63 @@ _TOPIC_CONFIG = {
 
 #: One record to be appended: shard, key, value (None: the key's records may go).
 Record = tuple[int, bytes, bytes | None]
+#: A record as it was read: offset, key, value, ms since 1970. A plain tuple: there are many, and the garbage
+#: collector forgets those that hold nothing but numbers and bytes.
+Found = tuple[int, bytes, bytes | None, int]
 
 
-class Shard(NamedTuple):
-    """What one shard holds."""
+#: What was read of some shards, by their numbers.
+Scan = dict[int, "Shard"]
 
-    entries: Sequence[Entry]
-    checkpoints: Sequence[checkpoints.Checkpoint]
-    recoveries: Sequence[recoveries.Recovery]
+
+class Shard:
+    """What one shard holds, without what is damaged; understood when it is asked for."""
+
+    def __init__(self) -> None:
+        """Nothing was read yet."""
+        self.records: list[Found] = []
+        self._entries: list[Entry] = []
+        self._understood = 0
+        self._last: defaultdict[str, dict[bytes, tuple[bytes | None, int]]] = defaultdict(dict)
+        self._grouped = 0
+
+    @property
+    def following(self) -> int:
+        """Offset to read on from."""
+        return self.records[-1][0] + 1 if self.records else 0
+
+    @property
+    def entries(self) -> Sequence[Entry]:
+        """Changes and incarnations, in order."""
+        self._entries += _entries(self.records[self._understood :])
+        self._understood = len(self.records)
+        return self._entries
+
+    @property
+    def checkpoints(self) -> Sequence[Checkpoint]:
+        """All checkpoints."""
+        return [checkpoint for id_ in self._by_id() for checkpoint in self.checkpoints_of(id_)]
+
+    def checkpoints_of(self, subscription_id: str) -> Sequence[Checkpoint]:
+        """The checkpoints of one subscription."""
+        last = self._by_id().get(subscription_id, {}).items()
+        decoded = (checkpoints.decode(key, value, at) for key, (value, at) in last if value is not None)
+        return [checkpoint for checkpoint in decoded if checkpoint is not None]
+
+    @property
+    def recoveries(self) -> Sequence[Recovery]:
+        """The last report of each recovery."""
+        last = {key: value for _, key, value, _ in self.records if key.startswith(recoveries.KEY_PREFIX)}
+        found = (recoveries.decode(value) for value in last.values() if value is not None)
+        return [recovery for recovery in found if recovery is not None]
+
+    def _by_id(self) -> Mapping[str, Mapping[bytes, tuple[bytes | None, int]]]:
+        """The last value, and its time, of each key of a checkpoint, by the subscription that it is of."""
+        for _, key, value, written in self.records[self._grouped :]:
+            if key.startswith(checkpoints.KEY_PREFIX):
+                self._last[checkpoints.subscription_of(key)][key] = (value, written)
+        self._grouped = len(self.records)
+        return self._last
 
 
 def journal_topic(namespace: str) -> str:
@@ -209,7 +250,7 @@ class Journal:
             )
 
     def _check_count(self, count: int) -> None:
-        for _, key, value, _ in self._scan([0])[0]:
+        for _, key, value, _ in self._scan([0])[0].records:
             if key == _SHARDS and value is not None and int(value) != count:
                 raise CoordinatorRefused(
                     "Partitions were added to the journal topic: subscriptions would not be found any more.",
@@ -253,19 +294,23 @@ class Journal:
     def read(self, shard: int) -> Sequence[Entry]:
         """All changes and incarnations of a shard up to its end now, in order. Damaged ones are left out."""
         self.open()
-        return _entries(self._scan([shard])[shard])
+        return self._scan([shard])[shard].entries
 
-    def read_all(self) -> dict[int, Sequence[Entry]]:
-        """Changes and incarnations of all shards, as `read` gives them."""
-        return {shard: _entries(found) for shard, found in self._scan(range(self.open())).items()}
+    def scan(self) -> Scan:
+        """All records of all shards up to their ends now."""
+        return self._scan(range(self.open()))
 
-    def read_shards(self, shards: Iterable[int] | None = None) -> dict[int, Shard]:
-        """All that these shards (None: all) hold up to their ends now. What is damaged is left out."""
+    def read_all(self, scan: Scan | None = None) -> dict[int, Sequence[Entry]]:
+        """Changes and incarnations of all shards, as `read` gives them; of an earlier `scan`, if given."""
+        return {number: shard.entries for number, shard in (self.scan() if scan is None else scan).items()}
+
+    def read_shards(self, shards: Iterable[int] | None = None, scan: Scan | None = None) -> dict[int, Shard]:
+        """All that these shards (None: all) hold up to their ends now. What is damaged is left out.
+
+        Of an earlier `scan`, if there is one, only what came since is read, and added to it.
+        """
         count = self.open()
-        return {
-            shard: Shard(_entries(found), _checkpoints(found), _recoveries(found))
-            for shard, found in self._scan(range(count) if shards is None else shards).items()
-        }
+        return self._scan(range(count) if shards is None else shards, scan)
 
     def collect(self, shards: Iterable[int], now: int) -> int:
         """Remove checkpoints of these shards that say nothing more; how many. `now`: ms since 1970."""
@@ -445,14 +490,19 @@ class Journal:
             "fetch.wait.max.ms": 10,
         }
 
-    def _scan(self, shards: Iterable[int]) -> dict[int, list[_Found]]:
-        """Offset, key and value of each record of these shards, up to their ends now."""
-        found: dict[int, list[_Found]] = {shard: [] for shard in shards}
+    def _scan(self, shards: Iterable[int], before: Scan | None = None) -> Scan:
+        """Offset, key and value of each record of these shards, up to their ends now.
+
+        What was read `before` is not read again.
+        """
+        found: Scan = {
+            shard: Shard() if before is None else before.setdefault(shard, Shard()) for shard in shards
+        }
         left = set(found)
 
         def begin() -> None:
             """Go on behind what was found."""
-            places = {shard: found[shard][-1].offset + 1 if found[shard] else 0 for shard in left}
+            places = {shard: found[shard].following for shard in left}
             reader.assign([TopicPartition(self.topic, shard, offset) for shard, offset in places.items()])
 
         reader = self._consumer = self._consumer or self._make_reader()
@@ -476,7 +526,7 @@ class Journal:
             reader.unassign()
         return found
 
-    def _take(self, messages: Iterable[Message], found: dict[int, list[_Found]], left: set[int]) -> None:
+    def _take(self, messages: Iterable[Message], found: Scan, left: set[int]) -> None:
         """Add records to what was `found`; shards whose end was reached are not `left` any more."""
         for message in messages:
             error, shard = message.error(), message.partition() or 0
@@ -484,7 +534,7 @@ class Journal:
                 offset, key, value = message.offset(), message.key(), message.value()
                 if offset is not None and key is not None:
                     content = None if value is None else _bytes(value)
-                    found[shard].append(_Found(offset, _bytes(key), content, message.timestamp()[1]))
+                    found[shard].records.append((offset, _bytes(key), content, message.timestamp()[1]))
             elif error.code() == KafkaError._PARTITION_EOF:  # noqa: SLF001 - the library's name for it
                 left.discard(shard)
             elif not error.retriable():
@@ -505,29 +555,13 @@ class Journal:
         )
 
 
-def _entries(found: Iterable[_Found]) -> list[Entry]:
+def _entries(found: Iterable[Found]) -> list[Entry]:
     decoded = (
         records.decode(offset, value)
         for offset, key, value, _ in found
         if value is not None and key.startswith((_CHANGE, _INCARNATION))
     )
     return [entry for entry in decoded if entry is not None]
-
-
-def _last(found: Iterable[_Found], prefix: bytes) -> Iterable[tuple[bytes, bytes, int]]:
-    """Key, value and time of the last record of each of these keys."""
-    last = {record.key: record for record in found if record.key.startswith(prefix)}
-    return ((item.key, item.value, item.written) for item in last.values() if item.value is not None)
-
-
-def _checkpoints(found: Iterable[_Found]) -> list[checkpoints.Checkpoint]:
-    decoded = (checkpoints.decode(*record) for record in _last(found, checkpoints.KEY_PREFIX))
-    return [checkpoint for checkpoint in decoded if checkpoint is not None]
-
-
-def _recoveries(found: Iterable[_Found]) -> list[recoveries.Recovery]:
-    decoded = (recoveries.decode(value) for _, value, _ in _last(found, recoveries.KEY_PREFIX))
-    return [recovery for recovery in decoded if recovery is not None]
 
 
 def _bytes(value: bytes | str) -> bytes:

@@ -27,7 +27,7 @@ from kafkadur_coordinators.interface import (
     PartitionView,
     Rank,
 )
-from kafkadur_coordinators.journal import Journal
+from kafkadur_coordinators.journal import Journal, Scan
 from kafkadur_coordinators.places import Place
 from kafkadur_coordinators.rebuilding import Outcome, Rebuilder, Rebuilt
 from kafkadur_coordinators.records import by_tag, in_force
@@ -459,12 +459,13 @@ class Lifecycle:
 
         `told` hears how many of how many are done.
         """
-        keys = self.all_keys()
+        scan = self._journal.scan()
+        keys = self.all_keys(scan)
         outcomes: dict[SubscriptionKey, Outcome | KafkadurError] = {}
         by_shard = sorted(keys, key=lambda key: self._journal.shard(key.tag))
         for first in range(0, len(by_shard), _REBUILT_AT_ONCE):
             told(len(outcomes), len(keys))
-            outcomes |= self._rebuilder.rebuild(by_shard[first : first + _REBUILT_AT_ONCE])
+            outcomes |= self._rebuilder.rebuild(by_shard[first : first + _REBUILT_AT_ONCE], scan=scan)
         told(len(outcomes), len(keys))
         return Rebuilt(outcomes)
 
@@ -617,10 +618,10 @@ class Lifecycle:
                 self._retry(key, refusal)
         raise state_lost(str(key), "no consistent state was reached in time")
 
-    def all_keys(self) -> list[SubscriptionKey]:
-        """Every subscription that the journal knows, by name."""
+    def all_keys(self, scan: Scan | None = None) -> list[SubscriptionKey]:
+        """Every subscription that the journal knows, or that an earlier `scan` of it shows, by name."""
         keys: dict[str, SubscriptionKey] = {}
-        for shard, entries in self._journal.read_all().items():
+        for shard, entries in self._journal.read_all(scan).items():
             for tag, some in by_tag(entries).items():
                 found = in_force(some, tag, shard)
                 if found is not None and found.change.definition is not None:

@@ -8,7 +8,6 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from kafkadur_coordinators.records import InForce
-from kafkadur_sharing.definition import Definition
 
 
 class Origin(NamedTuple):
@@ -32,5 +31,4 @@ def origin_of(found: InForce) -> Origin:
     change = found.change
     if change.definition is None:
         return Origin("", 0, "")
-    lanes = Definition.from_record(change.definition).lanes
-    return Origin(found.id, change.epoch, state_of(change.topic_id, lanes))
+    return Origin(found.id, change.epoch, state_of(change.topic_id, found.definition.lanes))

@@ -114,7 +114,7 @@ def unite(one: Place, other: Place) -> Place:
     if one.next < other.next:
         one, other = other, one
     if not other.waiting and other.next <= one.floor:  # all that the other knows of, as of a mirrored floor
-        return one._replace(seen=max(one.seen, other.seen))
+        return one if other.seen <= one.seen else Place(next=one.next, seen=other.seen, waiting=one.waiting)
     waiting: list[Waiting] = []
     at = 0
     behind = Waiting(other.next, one.next)

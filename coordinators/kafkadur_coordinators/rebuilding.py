@@ -8,6 +8,7 @@ again by somebody else.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import uuid
 from collections import defaultdict
@@ -15,16 +16,16 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from functools import cached_property
-from typing import NamedTuple
+from typing import NamedTuple, Self
 
 from kafkadur_coordinators import recoveries
 from kafkadur_coordinators.changes import CHANGE_MS, Changes, deleted
-from kafkadur_coordinators.checkpoints import Checkpoint, Cuts, united, without_lost
+from kafkadur_coordinators.checkpoints import Cuts, united, without_lost
 from kafkadur_coordinators.interface import MAX_PARTITIONS
-from kafkadur_coordinators.journal import Journal, Record
+from kafkadur_coordinators.journal import Journal, Record, Scan, Shard
 from kafkadur_coordinators.origins import Origin, origin_of
 from kafkadur_coordinators.places import Place, covers, place_of, unite
-from kafkadur_coordinators.records import InForce, by_tag, in_force
+from kafkadur_coordinators.records import Entry, InForce, by_tag, in_force
 from kafkadur_coordinators.recoveries import Cause, Recovery
 from kafkadur_coordinators.redis_coordinator import Call, RedisCoordinator, Refusal, inspection
 from kafkadur_coordinators.topics import TopicInfo, Topics, floor_metadata
@@ -35,6 +36,8 @@ from kafkadur_sharing.keys import SubscriptionKey
 _log = logging.getLogger("kafkadur.recovery")
 #: So many subscriptions are few: Kafka is asked for the mirrored floors of each, one after the other.
 _FEW = 16
+#: So many are brought back with one series of calls.
+_TOGETHER = 250
 _NOTHING_SEEN: Mapping[SubscriptionKey, int] = {}
 
 
@@ -90,8 +93,7 @@ class _Lost:
     @cached_property
     def definition(self) -> Definition:
         """What is in force; asked for when `found` is known."""
-        record = None if self.found is None else self.found.change.definition
-        return Definition.from_record(record or {})
+        return Definition.from_record({}) if self.found is None else self.found.definition
 
     @cached_property
     def origin(self) -> Origin:
@@ -118,6 +120,39 @@ class _Seen:
         return self._ends[topic.name]
 
 
+class _Sending:
+    """Calls on their way to Redis, which works on them while the next ones are made."""
+
+    def __init__(self, coordinator: RedisCoordinator, done: Callable[[Sequence[_Lost]], None]) -> None:
+        """`done` is told when Redis has the calls for some."""
+        self._coordinator = coordinator
+        self._done = done
+        self._running: Sequence[_Lost] = ()
+
+    def send(self, calls: Sequence[Call], items: Sequence[_Lost]) -> None:
+        """Begin with these calls when those before have ended."""
+        self.wait()
+        if calls:
+            self._coordinator.begin_many(calls)
+            self._running = items
+
+    def wait(self) -> None:
+        """Wait until nothing is on its way; raises as `RedisCoordinator.run`."""
+        items, self._running = self._running, ()
+        if items:
+            self._coordinator.finish_many()
+            self._done(items)
+
+    def __enter__(self) -> Self:
+        """Begin."""
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        """Wait; whatever failed first is raised."""
+        with contextlib.suppress(*(() if kind is None else (KafkadurError,))):
+            self.wait()
+
+
 class Rebuilder:
     """Rebuilds. One thread at a time."""
 
@@ -140,11 +175,15 @@ class Rebuilder:
         self._clock = clock
 
     def rebuild(
-        self, keys: Sequence[SubscriptionKey], seen: Mapping[SubscriptionKey, int] = _NOTHING_SEEN
+        self,
+        keys: Sequence[SubscriptionKey],
+        seen: Mapping[SubscriptionKey, int] = _NOTHING_SEEN,
+        scan: Scan | None = None,
     ) -> dict[SubscriptionKey, Outcome | KafkadurError]:
         """Rebuild what is lost of these durable subscriptions; says of each what became of it.
 
-        `seen`: under which incarnation each was attached; what is of an earlier one is an old copy. Raises
+        `seen`: under which incarnation each was attached; what is of an earlier one is an old copy. `scan`:
+        what the caller has read of the journal already. Raises
         `CoordinatorUnavailable` and `StateLost` when Redis or Kafka do not answer: then others, or a
         repetition, go on.
         """
@@ -158,31 +197,38 @@ class Rebuilder:
             tags[item.shard].append(item.key.tag)
         incarnations = self._journal.append_incarnations(token, tags)
         shards = {
-            number: (by_tag(shard.entries), _by_id(shard.checkpoints))
-            for number, shard in self._journal.read_shards(tags).items()
+            number: (by_tag(shard.entries), shard)
+            for number, shard in self._journal.read_shards(tags, scan).items()
         }
         asked = _Seen(self._topics)
-        rebuilt: list[_Lost] = []
-        calls: list[Call] = []
-        for item in lost:
-            by_tags, checkpoints = shards[item.shard]
-            entries = by_tags.get(item.key.tag, ())
-            item.found = in_force(entries, item.key.tag, item.shard)
-            item.cuts = [(entry.offset + 1, entry.cuts) for entry in entries if entry.cuts]
-            try:
-                found = checkpoints.get(item.origin.id, ())
-                known = united(found, item.origin, item.cuts, item.definition.lanes) if found else {}
-                item.begun = max(incarnations[item.shard], item.seen + 1)
-                calls += self._bring_back(item, known, token, asked)
-            except Refusal as refusal:  # the server changed meanwhile
-                outcomes[item.key] = Outcome.BUSY if refusal.code != "VERSION" else refusal
-            except KafkadurError as error:
-                outcomes[item.key] = error
-            else:
-                outcomes[item.key] = Outcome.REBUILT
-                rebuilt.append(item)
-        self._coordinator.run_many(calls)
-        self._report(rebuilt)
+        reports: list[Record] = []
+
+        def brought_back(items: Sequence[_Lost]) -> None:
+            outcomes.update((item.key, Outcome.REBUILT) for item in items)
+            reports.extend(self._reports(items))
+
+        try:
+            with _Sending(self._coordinator, brought_back) as sending:
+                while lost:  # a few at a time: what all of them say together is much
+                    some, lost = lost[:_TOGETHER], lost[_TOGETHER:]
+                    if any(item.kept is not None for item in some):  # then Redis is asked for each
+                        sending.wait()
+                    rebuilt: list[_Lost] = []
+                    calls: list[Call] = []
+                    for item in some:
+                        item.begun = max(incarnations[item.shard], item.seen + 1)
+                        entries, shard = shards[item.shard]
+                        try:
+                            calls += self._bring_back(
+                                item, entries.get(item.key.tag, ()), shard, token, asked
+                            )
+                        except KafkadurError as error:
+                            outcomes[item.key] = _outcome(error)
+                        else:
+                            rebuilt.append(item)
+                    sending.send(calls, rebuilt)
+        finally:
+            self._write(reports)
         return outcomes
 
     def _take(
@@ -223,9 +269,13 @@ class Rebuilder:
                 outcomes[key] = Outcome.INTACT if reply[0] == "INTACT" else Outcome.BUSY
         return lost
 
-    def _bring_back(self, item: _Lost, known: Mapping[int, Place], token: str, seen: _Seen) -> Iterable[Call]:
-        """The calls that bring back one subscription, of which checkpoints say what is `known`."""
-        address, found = self._changes.address(item.key), item.found
+    def _bring_back(
+        self, item: _Lost, entries: Sequence[Entry], shard: Shard, token: str, seen: _Seen
+    ) -> Iterable[Call]:
+        """The calls that bring back one subscription, of which `shard` holds these `entries`."""
+        address, found = self._changes.address(item.key), in_force(entries, item.key.tag, item.shard)
+        item.found = found
+        item.cuts = [(entry.offset + 1, entry.cuts) for entry in entries if entry.cuts]
         if found is None or deleted(found):
             version = item.begun if found is None else found.version
             return [
@@ -235,6 +285,8 @@ class Rebuilder:
             ]
         topic = seen.describe(item.definition.topic)
         same = topic.id == found.change.topic_id
+        said = shard.checkpoints_of(item.origin.id)
+        known = united(said, item.origin, item.cuts, item.definition.lanes)
         ends = seen.ends(topic) if same else {}
         if item.kept == found.version:
             item.cause = Cause.KEPT
@@ -314,18 +366,18 @@ class Rebuilder:
         """What lay in the topic before the recovery may have been delivered."""
         lanes = item.definition.lanes
         item.places = {
-            lane: place._replace(seen=max(place.seen, ends.get(lane // lanes, 0)))
+            lane: Place(place.next, max(place.seen, ends.get(lane // lanes, 0)), place.waiting)
             for lane, place in item.places.items()
         }
 
-    def _report(self, rebuilt: Iterable[_Lost]) -> None:
-        """Write down what may come again. The subscriptions are there already: a failure is only logged."""
+    def _reports(self, rebuilt: Iterable[_Lost]) -> list[Record]:
+        """What may come again."""
         now = round(self._clock() * 1000)
         reports: list[Record] = []
         for item in rebuilt:
             if deleted(item.found):
                 continue
-            recovery = Recovery(
+            recovery = Recovery.model_construct(  # nothing of it comes from outside
                 key=item.key.to_record(),
                 tag=item.key.tag,
                 id=item.origin.id,
@@ -337,14 +389,17 @@ class Rebuilder:
             reports.append((item.shard, recoveries.key_of(item.key.tag), recoveries.encode(recovery)))
             said = "subscription %s was recovered (%s): %d offsets may come again"
             _log.info(said, item.key, item.cause.value, recovery.offsets)
+        return reports
+
+    def _write(self, reports: Sequence[Record]) -> None:
+        """Write reports down. The subscriptions are there already: a failure is only logged."""
         try:
             self._journal.append(reports)
         except KafkadurError as error:
             _log.warning("the report of the recovery could not be written: %s", error)
 
 
-def _by_id(checkpoints: Iterable[Checkpoint]) -> dict[str, list[Checkpoint]]:
-    found: dict[str, list[Checkpoint]] = defaultdict(list)
-    for checkpoint in checkpoints:
-        found[checkpoint.origin.id].append(checkpoint)
-    return found
+def _outcome(error: KafkadurError) -> Outcome | KafkadurError:
+    """What became of one that could not be brought back."""
+    changed = isinstance(error, Refusal) and error.code != "VERSION"  # the server changed meanwhile
+    return Outcome.BUSY if changed else error

@@ -10,7 +10,10 @@ import json
 import zlib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any, TypeVar
+
+from kafkadur_sharing.definition import Definition
 
 #: What stands around the body of a record.
 _BEFORE, _BEHIND = b'{"body":', b',"sum":'
@@ -50,7 +53,7 @@ class Change:
     origins: Mapping[int, int] = field(default_factory=dict[int, int])
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(frozen=True, kw_only=True)
 class InForce:
     """The change that is in force."""
 
@@ -59,6 +62,11 @@ class InForce:
     #: the subscription's id
     id: str
     change: Change
+
+    @cached_property
+    def definition(self) -> Definition:
+        """The definition; raises `KafkadurError` where this version cannot read it, or there is none."""
+        return Definition.from_record(self.change.definition or {})
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

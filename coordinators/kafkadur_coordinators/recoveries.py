@@ -7,6 +7,7 @@ recovers is `recovery.py`.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from enum import StrEnum
 from typing import Annotated, Any, Literal
 
@@ -37,10 +38,9 @@ class Cause(StrEnum):
     OLDER = "older"
 
 
-class PartitionRecovery(BaseModel):
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PartitionRecovery:
     """What may come again of one partition or lane of keys."""
-
-    model_config = ConfigDict(frozen=True, extra="ignore")
 
     partition: Count
     #: of a key-ordered subscription: which lane of the partition
@@ -119,7 +119,7 @@ def may_come_again(places: Mapping[int, Place], lanes: int) -> tuple[PartitionRe
         listed = tuple(ranges[:left])
         left -= len(listed)
         found.append(
-            PartitionRecovery.model_construct(  # nothing of it comes from outside
+            PartitionRecovery(
                 partition=partition,
                 lane=lane,
                 floor=place.floor,

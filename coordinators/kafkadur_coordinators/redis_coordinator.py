@@ -175,6 +175,8 @@ class RedisCoordinator:
         self._url = url
         self._where = shown(url)
         self._connection: Any = None
+        #: calls whose replies were not read yet, and the connection that they come on
+        self._sent: tuple[Any, Sequence[Call]] = (None, ())
         #: scripts that the server has, as far as this connection knows
         self._loaded: set[str] = set()
         #: there was a master at this address
@@ -353,19 +355,34 @@ class RedisCoordinator:
     def run_many(self, calls: Sequence[Call]) -> list[list[Any]]:
         """Run scripts one after the other without waiting in between; their replies, whatever the codes.
 
-        Raises as `run` does; then it is not known which of them ran.
+        Raises as `run`; then some may have run and others not.
         """
+        replies: list[list[Any]] = []
+        for first in range(0, len(calls), _AT_ONCE):
+            self.begin_many(calls[first : first + _AT_ONCE])
+            replies += self.finish_many()
+        return replies
+
+    def begin_many(self, calls: Sequence[Call]) -> None:
+        """Send script calls; `finish_many` comes next. Whatever is called before has another connection."""
         self.connect()
         for name in {call[0] for call in calls} - self._loaded:
             self.command("SCRIPT", "LOAD", scripts.load(name).text)
             self._loaded.add(name)
-        connection: Any = self._connection
-        replies: list[list[Any]] = []
         try:
-            for first in range(0, len(calls), _AT_ONCE):
-                some = calls[first : first + _AT_ONCE]
-                connection.send_packed_command([self._packed(*call) for call in some])
-                replies += [connection.read_response() for _ in some]
+            self._connection.send_packed_command([self._packed(*call) for call in calls])
+        except (RedisConnectionError, RedisTimeoutError, OSError) as error:
+            self._unavailable(error)
+        self._sent, self._connection = (self._connection, calls), None
+
+    def finish_many(self) -> list[list[Any]]:
+        """Wait for the replies to what was sent last, whatever the codes; raises as `run`."""
+        connection, calls = self._sent
+        if self._connection is not None:
+            self.disconnect()
+        self._sent, self._connection = (None, ()), connection
+        try:
+            replies = [connection.read_response() for _ in calls]
         except (RedisConnectionError, RedisTimeoutError, NoScriptError, OSError) as error:
             self._unavailable(error)  # of scripts: somebody removed them
         except ResponseError as error:

@@ -10,12 +10,16 @@ from confluent_kafka.admin import AdminClient, ConfigResource, ResourceType
 from confluent_kafka.cimpl import NewPartitions, NewTopic
 
 from kafkadur.stack import Stack
+from kafkadur_coordinators import checkpoints
 from kafkadur_coordinators.journal import Journal
+from kafkadur_coordinators.origins import Origin
+from kafkadur_coordinators.places import Place
 from kafkadur_coordinators.records import Change, in_force, last_incarnation
 from kafkadur_sharing.errors import CoordinatorRefused, StateLost
 
 TAG = "0123456789abcdef"
 SHARDS = 3
+ORIGIN = Origin("s", 0, "t")
 
 
 def change(expected: int, name: str = "a") -> Change:
@@ -53,6 +57,27 @@ def test_all_shards_are_read_at_once(journal: Journal) -> None:
     found = journal.read_all()
     assert [len(found[shard]) for shard in range(SHARDS)] == [1, 0, 2]
     assert found == {shard: journal.read(shard) for shard in range(SHARDS)}
+
+
+def test_an_earlier_scan_is_read_on(journal: Journal) -> None:
+    """What was understood of a shard holds also what came later."""
+
+    def settled(place: Place) -> None:
+        key = checkpoints.key_of(ORIGIN, 0, "w", 1)
+        journal.append([(shard, key, checkpoints.encode(place))])
+
+    shard = journal.shard(TAG)
+    first = journal.append_change(shard, change(0))
+    settled(Place(next=5))
+    scan = journal.scan()
+    assert [entry.offset + 1 for entry in journal.read_all(scan)[shard]] == [first]
+    assert [item.place.next for item in scan[shard].checkpoints_of("s")] == [5]
+    second = journal.append_change(shard, change(first, "b"))
+    settled(Place(next=7))
+    found = journal.read_shards([shard], scan)[shard]
+    assert [entry.offset + 1 for entry in found.entries] == [first, second]
+    assert [item.place.next for item in found.checkpoints_of("s")] == [7]
+    assert len(found.records) == len(journal.scan()[shard].records)
 
 
 def test_what_was_appended_is_read_in_order(journal: Journal) -> None:

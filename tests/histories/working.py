@@ -51,6 +51,8 @@ _LOOKING = {"peek", "inspect"}
 #: Attempts from which on a suspect may be kept apart (`include/redelivery.lua`).
 _GRAVE = 3
 _RECEIVE_S = 0.3
+#: Where something is in hands already: it may be the last of a turn.
+_RECEIVE_MORE_S = 0.05
 _STALL_S = 0.5
 
 #: What comes from `receive`, and what comes in a batch.
@@ -156,7 +158,8 @@ class Member:
     def work(self) -> None:
         """Work until it is to leave; raises KafkadurError when it cannot go on."""
         while not self._orders.ending and (self._left > 0 or self._orders.draining):
-            receives = not self._held or not (self._is_full or self._chance.random() < 0.6)
+            more = not (self._orders.draining or self._is_full or self._chance.random() < 0.6)
+            receives = more or not self._held
             if not (receives and self._receive()) and self._held:
                 self._settle_one()
 
@@ -184,10 +187,11 @@ class Member:
         return bool(got)
 
     def _take(self) -> Sequence[Received]:
+        timeout = _RECEIVE_MORE_S if self._held else _RECEIVE_S
         if self._chance.random() < self._batches:
-            batch = self._subscription.receive_batch(self._chance.randint(1, 6), timeout=_RECEIVE_S)
+            batch = self._subscription.receive_batch(self._chance.randint(1, 6), timeout=timeout)
             return tuple(batch or ())  # it makes an object each time that one is asked for
-        delivery = self._subscription.receive(timeout=_RECEIVE_S)
+        delivery = self._subscription.receive(timeout=timeout)
         return () if delivery is None else (delivery,)
 
     def _facts(self, delivery: Received) -> dict[str, Any]:
