@@ -75,7 +75,7 @@ def _checkpoints(shard: int, id_: str, topic_id: str, partitions: int) -> Iterat
 
 
 def measure(stack: Stack, subscriptions: int, partitions: int, in_use: int) -> dict[str, float]:
-    """Times in seconds: `all` and, of `in_use` subscriptions one after the other, `one_median` and `one_max`."""
+    """Times in seconds: `all`; of `in_use` subscriptions one after the other `one_median` and `one_max`."""
     quiet = quiet_admin(stack.kafka)
     quiet.create_topics([NewTopic(_TOPIC, partitions, 1)])[_TOPIC].result(20)
     kafka = {"bootstrap.servers": stack.kafka}
