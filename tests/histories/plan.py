@@ -55,8 +55,11 @@ SUBSCRIPTIONS: Mapping[str, SubscriptionPlan] = {
         SubscriptionPlan(name="shared", type="shared", window=10),
         SubscriptionPlan(name="exclusive", type="exclusive", window=5, lane=WHOLE),
         SubscriptionPlan(name="priority", type="priority", window=4, lane=WHOLE),
-        SubscriptionPlan(name="serial", type="serial", window=3, lane=WHOLE),
-        SubscriptionPlan(name="own-turns", type="serial", window=3, lane=PARTITION, scope="partition"),
+        # a turn is three messages long, and changes hands on a busy machine
+        SubscriptionPlan(name="serial", type="serial", window=3, lane=WHOLE, share=0.5),
+        SubscriptionPlan(
+            name="own-turns", type="serial", window=3, lane=PARTITION, scope="partition", share=0.5
+        ),
         SubscriptionPlan(name="key-ordered", type="key-ordered", window=8, lane=KEY, key_lanes=2),
         SubscriptionPlan(name="strict", type="exclusive", window=5, lane=WHOLE, strict=True, share=0.3),
         # several members are at home with one partition: only then have they to be served in turn

@@ -580,6 +580,21 @@ def test_strict_order() -> None:
     assert found(story) == {("I6", "strict order")}
 
 
+def test_a_dead_letter_of_strict_order_that_comes_again_after_a_loss() -> None:
+    """It did not wait when the next message was handed out; that it is settled was forgotten."""
+    story = Story("strict")
+    one = story.attach("p1", "strict")
+    first, second = (story.publish("strict") for _ in range(2))
+    for attempt in range(1, 6):
+        story.settle(story.deliver(one, first, attempt=attempt, redelivered=attempt > 1), "rollback")
+    story.bury(first, "attempts", 5)
+    story.settle(story.deliver(one, second))
+    story.fault("flush")
+    story.settle(story.deliver(one, first, attempt=5, redelivered=True), "rollback")
+    story.bury(first, "attempts", 5)
+    assert found(story) == set()
+
+
 def test_what_was_lost_does_not_take_up_the_window() -> None:
     story = Story("exclusive")
     one = story.attach("p1", "exclusive")

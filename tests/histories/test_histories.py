@@ -1,4 +1,4 @@
-"""A real run over all types, with a few faults and a fixed seed; and defects planted in what it recorded."""
+"""A real run of two minutes over all types and faults; and defects planted in what it recorded."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -7,13 +7,13 @@ from pathlib import Path
 import pytest
 
 from tests.histories.checking import check
+from tests.histories.faults import FAULTS
 from tests.histories.findings import Finding
 from tests.histories.history import History, load
-from tests.histories.plan import Plan
+from tests.histories.plan import SUBSCRIPTIONS, Plan
 from tests.histories.running import run
 
-TYPES = ("shared", "exclusive", "priority", "serial", "key-ordered")
-FAULTS = ("kill", "stop", "flush")
+TYPES = tuple(SUBSCRIPTIONS)
 
 #: Defects that are known and described in docs/reliability.md: kinds of findings that do not fail the test.
 OPEN: set[tuple[str, str]] = set()
@@ -23,7 +23,7 @@ OPEN: set[tuple[str, str]] = set()
 def history(tmp_path_factory: pytest.TempPathFactory) -> History:
     """Provide the history of one run."""
     plan = Plan(
-        seed=20, types=TYPES, faults=FAULTS, minutes=0.5, members=2, rate=15.0, member_fault_every=2.0
+        seed=20, types=TYPES, faults=tuple(FAULTS), minutes=2, members=2, rate=12.0, server_fault_every=7.0
     )
     folder: Path = tmp_path_factory.mktemp("history")
     run(plan, folder, lambda _done, _all, _text: None)

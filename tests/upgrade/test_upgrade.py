@@ -14,23 +14,26 @@ import redis
 import kafkadur.sync
 from kafkadur import CoordinatorRefused
 from kafkadur.stack import Stack, embedded
-from tests.subscriptions.helpers import Place, place_on
+from kafkadur_coordinators.topics import Topics
+from tests.subscriptions.helpers import Place, place_on, wait_until
 from tests.subscriptions.workers import ROOT, Worker
 
-#: The version before: what users run when they upgrade to this one.
-BEFORE = "02cec79"
+#: Versions before: what users run when they upgrade to this one. The first writes no checkpoints.
+BEFORE = ("02cec79", "c823d67")
 COUNT = 60
 KINDS = ("shared", "serial", "key-ordered")
 
 Start = Callable[..., Worker]
 
 
-@pytest.fixture(scope="module")
-def before(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Provide the source of the version before, from the repository's history."""
+@pytest.fixture(scope="module", params=BEFORE)
+def before(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Provide the source of a version before, from the repository's history."""
     if not (ROOT / ".git").exists():
         pytest.skip("this is no checkout: the version before is in the repository's history")
-    archive = subprocess.run(["git", "archive", BEFORE], cwd=ROOT, capture_output=True, check=True).stdout
+    archive = subprocess.run(
+        ["git", "archive", request.param], cwd=ROOT, capture_output=True, check=True
+    ).stdout
     folder = tmp_path_factory.mktemp("before")
     with tarfile.open(fileobj=io.BytesIO(archive)) as files:
         files.extractall(folder, filter="data")
@@ -105,6 +108,10 @@ def test_each_reads_the_journal_of_the_other(place: Place, start: Start, *, old_
     done = {number for number, _ in first.receive(10)}
     assert first.ack() == "acked"
     assert first.close() == "closed"
+    topics = Topics({"bootstrap.servers": place.stack.kafka})
+    with place.connect_sync() as connection:
+        group = connection.key("d").group
+    wait_until(lambda: topics.committed(group, topic, 1) == {0: 10}, "the floor is mirrored")
     first.end()
     wipe(place)
     second = start(topic, old=not old_first, type="shared")

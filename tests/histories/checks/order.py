@@ -85,7 +85,10 @@ def _settled_at(history: History, place: Place) -> int | None:
 
 
 def _strict(history: History) -> Iterator[Finding]:
-    """Under strict order nothing later is handed out between a roll back and the message's next delivery."""
+    """Under strict order nothing later is handed out between a roll back and the message's next delivery.
+
+    What is rolled back at its last attempt is a dead letter: it comes again only after a loss.
+    """
     strict = {name for name, plan in history.plan.subscriptions.items() if plan.strict}
     by_partition: defaultdict[tuple[str, int], list[Delivery]] = defaultdict(list)
     for delivery in history.deliveries:
@@ -93,6 +96,9 @@ def _strict(history: History) -> Iterator[Finding]:
             by_partition[delivery.place[:2]].append(delivery)
     for verdict in history.verdicts:
         if verdict.place.subscription not in strict or not (verdict.gives_back and verdict.confirmed):
+            continue
+        most = history.plan.subscriptions[verdict.place.subscription].max_attempts
+        if verdict.counts and verdict.attempt >= most:
             continue
         again = next(
             (each.at for each in history.deliveries_of.get(verdict.place, ()) if each.token > verdict.token),
