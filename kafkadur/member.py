@@ -693,7 +693,10 @@ class Member:
 
     def _only_filtered(self) -> bool:
         """Whether what was read holds nothing to hand out: then settling it brings more to read."""
-        if self._takes is None or self._pending is not None or self._ready or self._urgent:
+        if self._takes is None or self._pending is not None:
+            return False
+        # one whose records were all handed out stays until the application asks for more
+        if any(chunk.handed < len(chunk.messages) for chunk in [*self._ready, *self._urgent]):
             return False
         return any(lease.gaps for lease in self._leases.values())
 
