@@ -1751,6 +1751,11 @@ class Member:
             came = group.standing is Standing.STANDBY and standing is Standing.ACTIVE
             if group.standing is Standing.STANDBY:
                 group.seen.clear()
+            if (
+                standing is Standing.STANDBY
+            ):  # what this member rolled back others settle: it does not wait for that
+                self._hold = {item for item in self._hold if self._group(item[0]) is not group}
+                group.withheld = False
             if came and self.turns and not self.own_turns:
                 self._touch |= set(range(self.partitions))
                 self._force = True
@@ -1759,6 +1764,12 @@ class Member:
             self._force = self._force or (came and self._takes_turns() and self._is_crowded(group))
         self._force = self._force or bool(self._asked_for())
         return changed
+
+    def _forget_hold(self, group: LaneGroup, standing: Standing) -> None:
+        """What a member that stands by has rolled back others settle: it does not wait for that any more."""
+        if standing is Standing.STANDBY:
+            self._hold = {item for item in self._hold if self._group(item[0]) is not group}
+            group.withheld = False
 
     def _retire(self, lease: Lease) -> None:
         """A lease ended in order: nothing of it was in the application's hands."""
