@@ -1751,11 +1751,7 @@ class Member:
             came = group.standing is Standing.STANDBY and standing is Standing.ACTIVE
             if group.standing is Standing.STANDBY:
                 group.seen.clear()
-            if (
-                standing is Standing.STANDBY
-            ):  # what this member rolled back others settle: it does not wait for that
-                self._hold = {item for item in self._hold if self._group(item[0]) is not group}
-                group.withheld = False
+            self._forget_hold(group, standing)
             if came and self.turns and not self.own_turns:
                 self._touch |= set(range(self.partitions))
                 self._force = True
