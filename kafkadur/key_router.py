@@ -70,6 +70,11 @@ class KeyRouter:
         if self.reading is not None:
             self.reading.read_range(self._place(partition), start, end, token)
 
+    def find_end(self, partition: int, incarnation: int) -> None:
+        """Ask where the partition of a lane ends."""
+        if self.reading is not None:
+            self.reading.find_end(self._place(partition), incarnation)
+
     def _place(self, lane: int) -> int:
         return lane // self._lanes
 
@@ -123,6 +128,11 @@ class KeyRouter:
         """Kafka lost what lay at or beyond `offset` of a partition."""
         for lane in self._of(partition):
             self._member.cut(lane, offset)
+
+    def found_end(self, partition: int, offset: int, incarnation: int) -> None:
+        """The log of a partition ended at `offset` when Kafka was asked under this incarnation."""
+        for lane in self._of(partition):
+            self._member.found_end(lane, offset, incarnation)
 
     def end_at(self, partition: int, offset: int, number: int) -> None:
         """The log of a partition ends at `offset` now."""

@@ -115,6 +115,9 @@ class Reading(Protocol):
     def read_range(self, partition: int, start: int, end: int, token: int) -> None:
         """Read [start, end) for one lease."""
 
+    def find_end(self, partition: int, incarnation: int) -> None:
+        """Ask Kafka where the log of a partition ends (`found_end`)."""
+
 
 class Confirmation(Protocol):
     """Somebody who waits until a verdict is confirmed. Called once, from any thread."""
@@ -325,6 +328,9 @@ class Member:
         self._expiry = Expiry()
         #: partition -> offset from which on Kafka lost it
         self._cuts: dict[int, int] = {}
+        #: partitions whose log's end is being asked for, and ends that are to be said
+        self._unsure: set[int] = set()
+        self._log_ends: dict[int, int] = {}
 
     def _reset_hands(self) -> None:
         """Nothing waits for the application, nothing is in its hands."""
@@ -622,6 +628,16 @@ class Member:
                 count,
                 self.display,
             )
+
+    def found_end(self, partition: int, offset: int, incarnation: int) -> None:
+        """The log of a partition ended at `offset` when Kafka was asked under this incarnation."""
+        with self.lock:
+            if incarnation != self.incarnation:
+                return
+            self._log_ends[partition] = offset
+            self._touch.add(partition)
+            self._force = True
+        self.poke()
 
     def end_at(self, partition: int, offset: int, number: int) -> None:
         """The log of a partition that is followed ends at `offset` now.
@@ -1866,6 +1882,7 @@ class Member:
             expired=self._expiry.take_lost(partition),
             ahead=self._to_be_promised(partition),
             epoch=epoch,
+            log_end=self._log_ends.pop(partition, -1),
         )
 
     def _gives_up(self, partition: int) -> bool:
@@ -2022,6 +2039,7 @@ class Member:
                 self._due[state.partition] = sent_at + state.due_ms / 1000 + _ROUNDING
             elif state.due_ms == 0:
                 self._unserved.add(state.partition)
+            self._take_unsure(state)
         new = set(reply.watches) - self._watches - {state.partition for state in reply.partitions}
         self._touch |= new  # how far it was reported, and what is nobody's, is to be known
         self._force = self._force or bool(new)
@@ -2033,6 +2051,14 @@ class Member:
         ended = None if reply.expiry_ms is None else reply.expiry_ms + min(reply.role.rank, 20) * _APART_MS
         waits = [wait for wait in (reply.silent_ms, reply.grace_ms or None, ended) if wait is not None]
         self._wake_at = sent_at + min(waits) / 1000 + _ROUNDING if waits else None
+
+    def _take_unsure(self, state: PartitionState) -> None:
+        """Have Kafka asked where a partition ends if nothing of it is granted until that is known."""
+        if not state.unsure:
+            self._unsure.discard(state.partition)
+        elif state.partition not in self._unsure and self.reading is not None:
+            self._unsure.add(state.partition)
+            self.reading.find_end(state.partition, self.incarnation)
 
     def _take_grants(self, reply: ExchangeReply) -> None:
         self._have = max(self._have, reply.token)

@@ -35,6 +35,8 @@ _WAIT = 0.05
 _FIND_LEADERS = 1.0
 #: Longest wait for where a partition begins and ends, seconds.
 _WATERMARKS = 10.0
+#: Seconds until Kafka is asked again where a partition ends, after it did not answer.
+_FIND_AGAIN = 0.2
 #: Seconds between two mirrorings of the floor.
 _MIRROR_EVERY = 1.0
 _EOF = KafkaError._PARTITION_EOF  # noqa: SLF001 - the library's name for it
@@ -106,6 +108,9 @@ class ReadingFor(Protocol):
 
     def end_at(self, partition: int, offset: int, number: int) -> None:
         """The log of a partition that is followed ends at `offset` now."""
+
+    def found_end(self, partition: int, offset: int, incarnation: int) -> None:
+        """The log of a partition ended at `offset` when Kafka was asked under this incarnation."""
 
     def lead(self, partition: int, epoch: int, number: int) -> None:
         """What is read from now on was written under this leader epoch."""
@@ -361,6 +366,9 @@ class TailReader(_Reader):
         self._ends: dict[int, Message] = {}
         self._mirrored: dict[int, int] = {}
         self._mirror_at = 0.0
+        #: partitions whose end is to be asked for, each under this incarnation; and when (monotonic seconds)
+        self._endless: dict[int, int] = {}
+        self._find_at = 0.0
 
     def follow(self, partition: int, offset: int, number: int, mark: Mark = NOWHERE) -> None:
         """Read `partition` from `offset` on; a log that does not agree with `mark` was cut off."""
@@ -399,6 +407,29 @@ class TailReader(_Reader):
 
         self._put(unassign)
 
+    def find_end(self, partition: int, incarnation: int) -> None:
+        """Ask Kafka where the log of `partition` ends, until it answers; the member is told."""
+
+        def note(_: Consumer) -> None:
+            self._endless[partition] = incarnation
+            self._find_at = 0.0
+
+        self._put(note)
+
+    def _find_ends(self, consumer: Consumer) -> None:
+        if not self._endless or self._monotonic() < self._find_at:
+            return
+        for partition, incarnation in list(self._endless.items()):
+            place = TopicPartition(self._topic, partition)
+            try:
+                _, end = consumer.get_watermark_offsets(place, timeout=_WATERMARKS)
+            except KafkaException as failed:
+                _log.info("looking where %s[%d] ends: %s", self._topic, partition, failed)
+                self._find_at = self._monotonic() + _FIND_AGAIN
+                return
+            del self._endless[partition]
+            self._member.found_end(partition, end, incarnation)
+
     def _replace(self, new: Consumer) -> None:
         super()._replace(new)
         self._mirrored.clear()  # the last ones may not have reached Kafka
@@ -410,6 +441,7 @@ class TailReader(_Reader):
             if self._commands:
                 self._obey(consumer)
                 self._find_leaders(consumer)
+            self._find_ends(consumer)
             self._mirror(consumer)
             if not self._followed:
                 self._work.wait(_WAIT)
@@ -617,6 +649,7 @@ class Readers:
         self.follow = tail.follow
         self.compare = tail.compare
         self.unfollow = tail.unfollow
+        self.find_end = tail.find_end
         self.read_range = point.read_range
 
     def start(self) -> None:

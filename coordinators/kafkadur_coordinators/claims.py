@@ -83,13 +83,16 @@ class Claims:
         self._held: set[int] = set()
         #: leases that no claim has returned yet
         self._new: list[Grant] = []
+        #: partitions of which nothing is granted until their end is said, as it is from now on
+        self._unsure: set[int] = set()
         #: sent, and not answered: it may have been applied
         self._unanswered: Exchange | None = None
 
     def claim(self, most: int, ends: Mapping[int, int]) -> list[Hull]:
         """Claim at most `most` records.
 
-        `ends` says up to which offset each partition is readable (its LSO).
+        `ends` says up to which offset each partition is readable (its LSO), asked for since the last claim.
+        After a loss of the shared state the first claim after the members' sessions brings nothing.
         """
         self._repeat()
         partitions = sorted(ends)
@@ -99,7 +102,7 @@ class Claims:
             left = most - self._records()
             if left <= 0:
                 break
-            self._exchange(left, [PartitionReport(partition=p, avail=ends[p]) for p in group])
+            self._exchange(left, [self._readable(p, ends[p]) for p in group])
             if self._records() < most:
                 hungry.append(group)
         # until the next claim nothing is to be granted to this member, and nobody is to wait for its reading
@@ -107,6 +110,10 @@ class Claims:
             self._exchange(0, [PartitionReport(partition=p) for p in group])
         grants, self._new = self._new, []
         return hulls(grants)
+
+    def _readable(self, partition: int, end: int) -> PartitionReport:
+        log_end = end if partition in self._unsure else -1
+        return PartitionReport(partition=partition, avail=end, log_end=log_end)
 
     def settle(self, hull: Hull, *, rejected: Sequence[tuple[int, int]] = ()) -> list[int]:
         """Settle a hull, except the [start, end) pairs in `rejected`, which are rolled back.
@@ -180,4 +187,6 @@ class Claims:
         fresh = [grant for grant in reply.grants if grant.token not in self._held]
         self._held.update(grant.token for grant in fresh)
         self._new += fresh
+        for state in reply.partitions:
+            (self._unsure.add if state.unsure else self._unsure.discard)(state.partition)
         return reply

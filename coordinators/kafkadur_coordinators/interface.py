@@ -79,6 +79,8 @@ class PartitionReport(NamedTuple):
     ahead: int = 0
     #: leader epoch of what was read before `avail`; -1: not known, or nothing new
     epoch: int = -1
+    #: where the log ended when Kafka was asked because the state says `unsure`; -1: was not asked
+    log_end: int = -1
 
 
 class Claim(NamedTuple):
@@ -172,6 +174,9 @@ class PartitionState(NamedTuple):
     free_from: int = 0
     #: leader epoch of what lies before avail; -1: not known
     epoch: int = -1
+    #: nothing is granted until a member says where the log ends now: up to there it may have been delivered
+    #: before the state was lost
+    unsure: bool = False
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

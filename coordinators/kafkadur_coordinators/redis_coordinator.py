@@ -585,7 +585,8 @@ class MemberSession:
             horizons=dict(reply[8]),
             refused=reply[9],
             partitions=[
-                PartitionState._make([*state[:6], Standing(state[6]), *state[7:]]) for state in reply[10]
+                PartitionState._make([*state[:6], Standing(state[6]), *state[7:9], bool(state[9])])
+                for state in reply[10]
             ],
             watches=reply[11],
             orphaned=reply[12],

@@ -28,6 +28,7 @@ class Reading:
         self.followed: dict[int, tuple[int, int]] = {}
         self.marks: dict[int, Mark] = {}
         self.ranges: list[tuple[int, int, int, int]] = []
+        self.asked: list[tuple[int, int]] = []
 
     def follow(self, partition: int, offset: int, number: int, mark: Mark = NOWHERE) -> None:
         self.followed[partition] = (offset, number)
@@ -41,6 +42,9 @@ class Reading:
 
     def read_range(self, partition: int, start: int, end: int, token: int) -> None:
         self.ranges.append((partition, start, end, token))
+
+    def find_end(self, partition: int, incarnation: int) -> None:
+        self.asked.append((partition, incarnation))
 
 
 class Driver:

@@ -743,6 +743,7 @@ def test_a_claim_on_a_subscription_rebuilt_since_settles_nothing(
     assert claims.claim(ALL, ends(party, second)) == [], "not while others may come back"
     assert claims.settle(hull) == [token for token, _, _ in hull.leases]
     clock.advance(second.attached.grace_ms)
+    assert claims.claim(ALL, ends(party, second)) == [], "these ends may have been asked for before"
     again = only(claims.claim(ALL, ends(party, second)))
     assert owned(again) == owned(hull)
     assert claims.settle(again) == []

@@ -1,12 +1,13 @@
 """Changes of a definition in the shared state; a server that restarts or loses everything."""
 
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, cast
 
 import pytest
 import redis
 
 from kafkadur.stack import Valkey, as_administrator, embedded
+from kafkadur_coordinators.interface import PartitionReport
 from kafkadur_sharing.errors import CoordinatorUnavailable
 from tests.coordinators.world import SESSION_MS, World, refusal, report, rolled_back, settled
 
@@ -254,8 +255,8 @@ def test_one_rebuilds_and_the_others_wait(make: Make) -> None:
     assert rebuild(world, "three")[0] == "INTACT"
 
 
-def test_after_a_rebuild_leases_are_granted_when_the_grace_is_over(make: Make) -> None:
-    world = make()
+def lost(world: World) -> World:
+    """The subscription, wiped and rebuilt."""
     client: Any = redis.Redis.from_url(as_administrator(world.url))
     with client:
         client.flushall()
@@ -264,16 +265,39 @@ def test_after_a_rebuild_leases_are_granted_when_the_grace_is_over(make: Make) -
     world.put("one", starts=[4], seen=9)
     world.install("one", version=1, incarnation=6, grace=SESSION_MS)
     world.version = 1
+    return world
+
+
+def test_after_a_rebuild_leases_are_granted_when_the_grace_is_over(make: Make) -> None:
+    world = lost(make())
     member = world.attach()
     reply = member.say(report(avail=12), credit=20)
     assert (reply.incarnation, list(reply.grants), reply.grace_ms) == (6, [], SESSION_MS)
     world.clock.advance(SESSION_MS)
     reply = member.say(report(), credit=20)
-    # who had not noticed may have handed out what came until now; what comes from now on is nobody's
-    assert [(g.start, g.horizon, g.seen) for g in reply.grants] == [(4, 12, 12)]
-    member.say(report(avail=12), credit=20)
+    # who had not noticed may have handed out what came until now, also what this member has not read
+    assert (list(reply.grants), reply.partitions[0].unsure) == ([], True)
+    reply = member.say(report(log_end=14), credit=20)
+    assert [(g.start, g.horizon, g.seen) for g in reply.grants] == [(4, 12, 14)]
     reply = member.say(report(avail=15), credit=20)
-    assert [(g.start, g.horizon, g.seen) for g in reply.grants] == [(12, 15, 12)]
+    assert [(g.start, g.horizon, g.seen) for g in reply.grants] == [(12, 15, 14)]
+
+
+class Older(tuple[object, ...]):
+    """What a member of an older version says of partition 0."""
+
+    __slots__ = ()
+    partition = drained = 0
+
+
+def test_a_member_that_cannot_say_where_the_log_ends_is_not_waited_for(make: Make) -> None:
+    """One of an older version: the first report counts instead."""
+    world = lost(make())
+    member = world.attach()
+    world.clock.advance(SESSION_MS)
+    assert [g.seen for g in member.say(cast("PartitionReport", Older(report()[:-1])), credit=1).grants] == []
+    reply = member.say(cast("PartitionReport", Older(report(avail=12)[:-1])), credit=20)
+    assert [(g.start, g.horizon, g.seen) for g in reply.grants] == [(4, 12, 12)]
 
 
 @pytest.fixture(scope="module")
@@ -342,7 +366,7 @@ def test_settled_offsets_survive_a_restart_and_leases_end_uncounted(restarted: W
     world.ears.heard()
     assert second.say(report(), credit=0).grace_ms == 0, "all who held leases are back"
     assert world.ears.heard() == [first.channel]
-    granted = first.say(report(0), report(1), credit=20).grants
+    granted = first.say(report(0, log_end=4), report(1, log_end=4), credit=20).grants
     assert granted
     assert min(grant.token for grant in granted) > 2
 
@@ -355,7 +379,7 @@ def test_who_does_not_come_back_is_waited_for_one_session(restarted: World) -> N
     world.clock.advance(SESSION_MS - 1)
     assert first.say(report(0), credit=20).grace_ms == 1
     world.clock.advance(1)
-    assert first.say(report(0), credit=20).grants
+    assert first.say(report(0, log_end=4), credit=20).grants
 
 
 def test_nobody_is_given_up_for_silence_right_after_a_restart(restarted: World) -> None:

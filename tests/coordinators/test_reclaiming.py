@@ -84,7 +84,7 @@ def test_what_is_in_hands_is_kept_after_a_loss(make: Make) -> None:
     member.have = token
     assert not member.say(report(0, avail=30), credit=9).grants, "grace"
     world.clock.advance(SESSION_MS)
-    grants = member.say(report(0, avail=30), credit=9).grants
+    grants = member.say(report(0, avail=30, log_end=30), credit=9).grants
     assert min(g.start for g in grants) == 10
 
 
@@ -142,7 +142,7 @@ def test_a_lane_has_one_holder_after_claims(make: Make, kind: str) -> None:
     world.clock.advance(SESSION_MS - 1)
     new.say(report())
     world.clock.advance(1)
-    assert not old.say(report(0, avail=9), credit=9).grants
+    assert not old.say(report(0, avail=9, log_end=9), credit=9).grants
     assert new.say(report(0, avail=9, settled=[settled(mine, 4, 6)]), credit=9).grants
 
 
@@ -210,7 +210,7 @@ def test_a_repeated_claim_is_answered_again(make: Make) -> None:
     assert claim(member, 1, 0, 2) == first
     assert [lease.token for lease in world.leases().values()] == [first[0]]
     member.have = first[0]
-    grants = member.say(report(0, avail=3), credit=1).grants
+    grants = member.say(report(0, avail=3, log_end=3), credit=1).grants
     assert [(g.start, g.horizon) for g in grants] == [(2, 3)]
 
 

@@ -66,7 +66,8 @@ def test_time_goes_on_under_another_clock(pair: tuple[Valkey, Valkey], skew: int
     assert again.attached.incarnation == 5
     assert again.attached.incarnation > reply.incarnation
     # all who were attached are back: what was in hands comes again, and its session runs by the new clock
-    (grant,) = again.say(report(avail=10), credit=10).grants
+    assert again.say(report(avail=10), credit=10).partitions[0].unsure
+    (grant,) = again.say(report(log_end=10), credit=10).grants
     assert (grant.start, grant.horizon, grant.redelivered) == (0, 10, True)
     clock.advance(SESSION_MS - 1)
     other = world.attach()
@@ -93,5 +94,5 @@ def test_nobody_waits_longer_than_a_session_for_who_does_not_come_back(
     again = world.attach(stays.id)
     assert again.say(report(avail=10), credit=10).grants == []
     clock.advance(SESSION_MS + 1)
-    assert again.say(report(avail=10), credit=10).grants, "the session of who is gone is over"
+    assert again.say(report(log_end=10), credit=10).grants, "the session of who is gone is over"
     world.close()

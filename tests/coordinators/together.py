@@ -47,6 +47,8 @@ class Peer:
         self._together = together
         #: partition, start, end, token
         self._ranges: list[tuple[int, int, int, int]] = []
+        #: partition, incarnation
+        self._asked: list[tuple[int, int]] = []
         #: what was taken in advance, as a subscription does
         self._taken: Iterator[Delivery[Any, Any]] = iter(())
         self.member = Member(
@@ -84,10 +86,16 @@ class Peer:
     def read_range(self, partition: int, start: int, end: int, token: int) -> None:
         self._ranges.append((partition, start, end, token))
 
+    def find_end(self, partition: int, incarnation: int) -> None:
+        self._asked.append((partition, incarnation))
+
     # -- what the process of a member does
 
     def read(self) -> None:
         """Read all that is there, as far as the member has room for it."""
+        while self._asked:
+            partition, incarnation = self._asked.pop()
+            self.member.found_end(partition, self._together.ends[partition], incarnation)
         for partition, (at, number) in list(self.followed.items()):
             if self.member.buffered >= self.member.read_ahead:
                 return

@@ -15,9 +15,19 @@ import redis
 import kafkadur
 import kafkadur.sync
 from kafkadur import CoordinatorRefused, CoordinatorUnavailable, KafkadurError
-from kafkadur.stack import Stack, embedded
+from kafkadur.stack import Stack, TcpProxy, embedded
 from tests.relaying import relay
-from tests.subscriptions.helpers import LIMIT_S, Place, both_types, duplicates, number, place_on, speaks
+from tests.subscriptions.helpers import (
+    LIMIT_S,
+    Place,
+    both_types,
+    duplicates,
+    next_of,
+    number,
+    place_on,
+    speaks,
+    wait_until,
+)
 
 COUNT = 400
 #: Seconds in which an acknowledgement must have its answer, and delivery go on, whatever the fault.
@@ -213,6 +223,42 @@ async def test_late_verdict_after_the_state_was_lost(fragile: Place) -> None:
         # A handler that still holds the old delivery must not come by the token of the new one.
         assert old.fencing_token == token
         await new.ack()
+
+
+@both_types
+async def test_what_an_old_holder_hands_out_after_a_loss_is_marked(fragile: Place, kind: str) -> None:
+    """It has not noticed the loss, so its lease brings it what is written while another member recovers."""
+    topic = fragile.topic([1])
+    valkey = fragile.stack.valkey
+    assert valkey is not None
+    session = timedelta(seconds=3)
+    with TcpProxy(("127.0.0.1", valkey.port)) as link:
+        async with (
+            fragile.connect(redis=valkey.url_at(link.address), session_timeout=session) as connection,
+            await connection.subscribe(topic, durable="d", type=kind, start="earliest") as old,
+            fragile.connect(session_timeout=session) as beside,
+        ):
+            await (await next_of(old)).ack()
+            # a lane reaches beyond the end of its own accord
+            await asyncio.to_thread(
+                wait_until, lambda: kind == "exclusive" or old.statistics()["promised"] > 0, "promised"
+            )
+            link.pause()
+            with redis.Redis.from_url(fragile.stack.admin_redis) as client:
+                client.flushall()
+            async with await beside.subscribe(topic, durable="d", type=kind) as new:
+                fragile.publish(topic, [2])
+                held = await next_of(old)
+                assert (number(held), held.redelivered) == (2, False)
+                seen = {number(one): one.redelivered for one in [await next_of(new)]}
+                while 2 not in seen:
+                    one = await next_of(new)
+                    seen[number(one)] = one.redelivered
+                assert seen[2], "it was delivered before"
+                fragile.publish(topic, [3])
+                fresh = await next_of(new)
+                assert (number(fresh), fresh.redelivered) == (3, False)
+            link.resume()
 
 
 @both_types

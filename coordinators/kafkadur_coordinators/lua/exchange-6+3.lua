@@ -4,7 +4,7 @@
 --          7 free credit, records     8 highest token the member has seen     9 1: ask for presence of the others
 --         10 span of a lane: window + unconfirmed budget, records
 --         11 touched partitions, each { partition, avail (-1: nothing new), position of the lane (-1: none),
---              settled, returned, done, drained, expired, ahead, epoch }
+--              settled, returned, done, drained, expired, ahead, epoch, log end }
 --              settled:  { token, { start, end, start, end, ... }, blob start, blob }  blob '' if there is none
 --              returned: { token, start, end, how (0-2 of redelivery.lua), delay ms (-1: as the policy says) }
 --              done:     tokens whose offsets all have their verdict
@@ -13,6 +13,8 @@
 --              expired:  unsettled offsets of this report's that Kafka does not keep any more; they are counted
 --              ahead:    how many offsets that are not written yet the member can be promised here (shared)
 --              epoch:    leader epoch of what was read before avail (-1: not known, or nothing new)
+--              log end:  where the log ended when Kafka was asked because the last reply said that it is wanted (-1:
+--                        was not); older clients leave it out
 --         12 1: the lanes are offered: nothing of them is in the application's hands, nor will be until the reply
 --         13 number of the attachment (attach-6)
 -- Reply    head, 5 highest token up to which all were told, 6 ask for presence again in ms (-1: all are heard),
@@ -24,7 +26,8 @@
 --         11 partitions { partition, base, next, avail, floor, ms until the next exception is due (-1: none),
 --            0: another member keeps this lane, 1: this one does, 2: it does and is to drain it: another one is to
 --            keep it, or nobody while it is paused, first offset at or beyond avail that is nobody's,
---            leader epoch of what lies before avail (-1: not known) },
+--            leader epoch of what lies before avail (-1: not known), 1: the log's end is wanted, asked for from now on:
+--            who held what before the state was lost may have been handed all before it, and nothing is granted until then },
 --         12 partitions to watch,
 --         13 partitions to touch next: leases of members who are gone, or of this one, are still to be seen there,
 --         14 ms until leases are granted again,
@@ -123,9 +126,10 @@ local function apply(ctx, pt, part, leases)
   local before = pt.avail
   pt.avail = math.max(pt.avail, part[2])
   pt.epoch = math.max(pt.epoch, part[10] or -1) -- older clients do not say it
-  if pt.recovered ~= ctx.recovered and ctx.now >= ctx.grace then -- who held what before is not known for sure
-    pt.seen = math.max(pt.seen, pt.avail)
-    pt.recovered = part[2] >= 0 and ctx.recovered or pt.recovered
+  if pt.recovered < ctx.recovered and ctx.now >= ctx.grace then
+    local log_end = part[11] or part[2]
+    pt.seen = math.max(pt.seen, pt.avail, log_end)
+    pt.recovered = log_end >= 0 and ctx.recovered or pt.recovered
   end
   pt.expired = pt.expired + part[8]
   for _, v in ipairs(part[4]) do
@@ -252,6 +256,7 @@ if request[6] < me.exchange then
   return head(ctx, 'STALE')
 end
 local parts = request[11]
+ctx.finds_ends = parts[1] ~= nil and parts[1][11] ~= nil
 local touched = load_partitions(ctx, parts)
 if not touched then
   return head(ctx, 'MISSING')
@@ -313,7 +318,7 @@ if request[6] > me.exchange then
     end
     if not lane and not kept then
       settle_watch(ctx, pt.p, me)
-      if may_grant(ctx) then
+      if may_grant(ctx, pt) then
         promise(ctx, pt, me, parts[i][9])
       end
     end
@@ -343,7 +348,7 @@ for i, pt in ipairs(touched) do
   end
   local due = pt.xd < 0 and -1 or math.max(pt.xd - ctx.now, 0)
   states[i] = { pt.p, pt.base, pt.next, pt.avail, floor_of(pt), due, kept and keeping(ctx, me, pt) or 0,
-    first_free(pt), pt.epoch }
+    first_free(pt), pt.epoch, ctx.now >= ctx.grace and is_unsure(ctx, pt) and 1 or 0 }
 end
 local rank = rank_of(ctx, me.id) or 0
 local told, untold, known = new_leases(ctx, me, request[8], by_partition)

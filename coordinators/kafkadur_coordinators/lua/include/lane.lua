@@ -95,6 +95,9 @@ end
 
 --- Is there something on this partition that could be handed out now, if its lane were free?
 local function deliverable(ctx, pt, position)
+  if is_unsure(ctx, pt) then
+    return false
+  end
   local from = (pt.lane ~= 0 and position >= 0) and position or pt.next
   if ready_stretch(ctx, pt, 1) then
     return true

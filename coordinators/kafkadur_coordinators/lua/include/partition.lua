@@ -35,6 +35,13 @@ local function load_partitions(ctx, parts)
   return touched
 end
 
+--- Is it not known yet how far the partition may have been handed out before the state was lost? Old members were not
+--- told of the loss, and went on until their sessions ended: only the log's end after that bounds it. Members that do not
+--- say it (of an older version) cannot be asked.
+local function is_unsure(ctx, pt)
+  return ctx.finds_ends and pt.recovered < ctx.recovered
+end
+
 local function save_partition(pt)
   redis.call('HSET', pt.state_key, 'base', text(pt.base), 'next', text(pt.next), 'avail', text(pt.avail),
     'origin', text(pt.origin), 'due', text(pt.xd), 'seen', text(pt.seen), 'lane', text(pt.lane), 'keeper', pt.keeper,

@@ -12,9 +12,9 @@ local MOST_AHEAD = 4 -- offsets that are not written yet, promised to one member
 --- @include "keyed"
 --- @include "own_turns"
 
---- Is anything granted now, whoever asks?
-local function may_grant(ctx)
-  return ctx.now >= ctx.grace and ctx.row.paused ~= '1'
+--- Is anything of this partition granted now, whoever asks?
+local function may_grant(ctx, pt)
+  return ctx.now >= ctx.grace and ctx.row.paused ~= '1' and not is_unsure(ctx, pt)
 end
 
 local function serve(ctx, pt, position, span, offered)
@@ -22,7 +22,7 @@ local function serve(ctx, pt, position, span, offered)
     pt.vacated = false
     forget_vacated(ctx, pt)
   end
-  if not may_grant(ctx) then
+  if not may_grant(ctx, pt) then
     return
   end
   if is_keyed(ctx) then
