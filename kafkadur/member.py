@@ -682,7 +682,12 @@ class Member:
 
     def _needs_exchange(self, *, news: bool) -> bool:
         """Whether what was read goes no further without an exchange; `news`: some of it can be handed out."""
-        return self._wants_avail() or self._only_filtered() or (news and self._keeps_nothing())
+        return (
+            self._wants_avail()
+            or self._only_filtered()
+            or (news and self._keeps_nothing())
+            or bool(self._beyond_window())
+        )
 
     def _lacks_promises(self) -> bool:
         """Whether what came of what was promised is to be told."""
@@ -1564,6 +1569,7 @@ class Member:
         harvest = self._harvest(set(chosen))
         self._free_credit = 0 if self.closing else self._credit(harvest.settling)
         self._return_promised(chosen, harvest)
+        self._return_surplus(chosen, harvest)
         for token, lease in self._leases.items():
             if (
                 not lease.lane
@@ -1613,6 +1619,43 @@ class Member:
     def _to_return(self) -> set[int]:
         """Partitions of which more is promised than there is room for."""
         return {lease.partition for lease, _ in surplus(self._leases.values(), self._to_keep())}
+
+    def _return_surplus(self, chosen: Collection[int], harvest: Harvest) -> None:
+        """Give back what waits beyond the window: others may have room for it.
+
+        What was promised came while the exchange was under way that asked for as many others.
+        """
+        over = self._surplus(harvest.settling)
+        for chunk in [chunk for chunk in self._returnable(over) if chunk.lease.partition in chosen]:
+            keep = max(chunk.handed, len(chunk.messages) - over)
+            for index in range(keep, len(chunk.messages)):
+                harvest.give_back(chunk.lease, chunk.offset(index), chunk.offset(index) + 1)
+            messages, _ = chunk.cut(keep)
+            self._queued -= len(messages)
+            over -= len(messages)
+            if chunk.handed == len(chunk.messages):
+                self._ready.remove(chunk)
+                self._count_out(chunk, chunk.handed)
+            if over <= 0:
+                return
+
+    def _surplus(self, sending: int) -> int:
+        """Records that are held beyond the window, `sending` not counted, which the next exchange settles."""
+        return 0 if self.lane or self._takes is not None else self._held(sending) - self.window
+
+    def _returnable(self, surplus: int) -> list[Chunk]:
+        """What waits, and can go back if so much is held beyond the window; the last first."""
+        if surplus <= 0:
+            return []
+        # with a window of one a chunk that was begun is handed out without the lock
+        begun = self._active if self.window == 1 else []
+        return [chunk for chunk in reversed(self._ready) if not chunk.lease.alone and chunk not in begun]
+
+    def _beyond_window(self) -> set[int]:
+        """Partitions of which something has to go back, as nobody has acknowledged enough meanwhile."""
+        settled = sum(chunk.verdicts.count(ACKED, chunk.low, chunk.handed) for chunk in self._active)
+        surplus = self._surplus(settled) if self._pending is None and self._ready else 0
+        return {chunk.lease.partition for chunk in self._returnable(surplus)}
 
     def _to_be_promised(self, partition: int) -> int:
         """How many offsets that are not written yet this member can have of a partition."""
@@ -1829,7 +1872,7 @@ class Member:
         if due or now >= self._renew_at:
             others |= set(range(self.partitions)) if self.lane else self._home | self._watches
         others |= {p for p, feed in self._feeds.items() if feed.position > feed.reported}
-        others |= self._ended() | self._to_return()
+        others |= self._ended() | self._to_return() | self._beyond_window()
         idle: set[int] = set()
         if self.own_turns:
             over = {p for p, group in self._groups.items() if self._turn_is_over(group)}
@@ -1923,12 +1966,16 @@ class Member:
             return 0
         if self._takes is not None:
             return self._scan_credit()
-        held = sum(lease.open - promised(lease) for lease in self._leases.values()) - sending
+        held = self._held(sending)
         free = self.window - held
         by_bytes = int((self.window_bytes - held * self._mean_size) / max(self._mean_size, 1.0))
         if held <= 0:
             by_bytes = max(by_bytes, 1)
         return max(min(free, by_bytes), 0)
+
+    def _held(self, sending: int) -> int:
+        """Records of all leases, but for what is promised and what an exchange settles."""
+        return sum(lease.open - promised(lease) for lease in self._leases.values()) - sending
 
     def _scan_credit(self) -> int:
         """Offsets that may be read ahead, so that about a window of them is taken."""
