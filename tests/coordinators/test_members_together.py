@@ -9,7 +9,7 @@ import pytest
 
 from kafkadur_sharing.definition import Definition
 from tests.coordinators.lives import Life
-from tests.coordinators.together import EXCLUSIVE, OWN_TURNS, SERIAL, STRICT, Peer, Together
+from tests.coordinators.together import EXCLUSIVE, OWN_TURNS, OWN_TURNS_STRICT, SERIAL, STRICT, Peer, Together
 from tests.coordinators.world import World, report, rolled_back
 
 Make = Callable[..., World]
@@ -244,6 +244,31 @@ def test_a_stopping_member_lets_go_of_turns_it_does_not_need(make: Make) -> None
     together.run(3)
     together.write(1)
     assert together.first_taken(1.0, other) == 1000
+
+
+def test_what_others_settled_holds_nothing_back(make: Make) -> None:
+    """A member rolls back, and passes its turn without a lease that could end: somebody else settles that."""
+    together = Together(make("serial", policy=(0, 0, 0, 1, 1, 1)), OWN_TURNS_STRICT)
+    first = together.join("first", window=2)
+    together.write(0, 6)
+    together.settle()
+    assert first.take_all() == [0, 1]
+    second = together.join("second", window=1)
+    together.settle()
+    first.roll_back(delay=0.1)
+    first.roll_back(delay=1.0)
+    together.run(0.2)
+    assert second.take() == 0, "its turn, and 1 is not due: there is nothing else"
+    second.roll_back(delay=0.1)
+    together.run(0.3)
+    assert first.take() == 0
+    first.ack()
+    together.run(1.0)
+    for place in range(1, 6):
+        assert first.take() == place or second.take() == place
+        first.ack_all()
+        second.ack_all()
+        together.run(0.1)
 
 
 def test_leases_of_two_partitions_are_told_in_the_end(make: Make) -> None:

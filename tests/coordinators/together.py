@@ -21,6 +21,7 @@ from tests.coordinators.world import SESSION_MS, World
 SHARED = Definition(type=SubscriptionType.SHARED, topic="t")
 SERIAL = Definition(type=SubscriptionType.SERIAL, topic="t")
 OWN_TURNS = Definition(type=SubscriptionType.SERIAL, topic="t", scope="partition")
+OWN_TURNS_STRICT = Definition(type=SubscriptionType.SERIAL, topic="t", scope="partition", strict_order=True)
 EXCLUSIVE = Definition(type=SubscriptionType.EXCLUSIVE, topic="t")
 STRICT = Definition(type=SubscriptionType.EXCLUSIVE, topic="t", strict_order=True)
 
