@@ -117,12 +117,13 @@ class Admin(Looking):
         """Change the definition in place and keep what is settled and what waits; returns the new one.
 
         `changes` are fields of `Definition`: type, selector, no_local, redelivery, strict_order,
-        header_types, key_lanes, scope, ack_level. Where lanes of keys come or go (a key-ordered type,
-        another number) what is settled is what every lane had come past: a faster one's messages above that
-        are delivered again. With `retroactive` what the old selector skipped since the subscription was made,
-        and the new one takes, is delivered: the topic is read once more for it; `on_progress` is told how
-        many records were read. Raises `InvalidDestination` if there is none, `SubscriptionActive` while
-        somebody is attached, `InvalidSelector`, `IllegalState` for what cannot be changed.
+        header_types, key_lanes, scope, ack_level, max_consumers. Where lanes of keys come or go (a
+        key-ordered type, another number) what is settled is what every lane had come past: a faster one's
+        messages above that are delivered again. With `retroactive` what the old selector skipped since the
+        subscription was made, and the new one takes, is delivered: the topic is read once more for it;
+        `on_progress` is told how many records were read. Raises `InvalidDestination` if there is none,
+        `SubscriptionActive` while somebody is attached, `InvalidSelector`, `IllegalState` for what cannot be
+        changed.
         """
         parse_selector(changes.get("selector"))
         seen = self._existing(key)

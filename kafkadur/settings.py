@@ -15,6 +15,7 @@ from typing import Any, Final
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
 from kafkadur_coordinators.redis_server import check_url, shown
+from kafkadur_sharing.decisions import Mode
 from kafkadur_sharing.errors import IllegalState
 from kafkadur_sharing.keys import ClientIdPolicy
 from kafkadur_sharing.names import validate_client_id, validate_namespace
@@ -38,6 +39,8 @@ class Settings(BaseModel):
     #: client id of the connection (rules C1-C4); needed by exclusive subscriptions (rule U1)
     client_id: str | None = None
     client_id_policy: ClientIdPolicy = ClientIdPolicy.RESTRICTED
+    #: whose rules hold where the sources disagree: Jakarta Messaging's, or WebLogic's (rules P1-P8)
+    mode: Mode = "jms"
     #: separates deployments that share Kafka and Redis; the boundary of trust
     namespace: str = "default"
     #: prefix of all Redis keys

@@ -42,6 +42,7 @@ from kafkadur_coordinators.redis_coordinator import (
 from kafkadur_coordinators.topics import TopicInfo, Topics, floor_metadata
 from kafkadur_sharing.decisions import (
     Attach,
+    Convert,
     Create,
     Existing,
     Refuse,
@@ -57,6 +58,7 @@ from kafkadur_sharing.errors import (
     IllegalState,
     KafkadurError,
     KafkaRefused,
+    ResourceLimit,
     SubscriptionActive,
     TopicChanged,
 )
@@ -199,18 +201,14 @@ class Lifecycle:
                     new = self._create(key, known, decision.definition)
                     if new is not None:
                         return self._attach(key, new, member, name, whole=whole, rank=rank)
-                elif isinstance(decision, Refuse):
+                elif isinstance(decision, Convert):
+                    self._convert(key, known, decision.definition)
+                else:
                     refused_at = refused_at or self._monotonic()
                     self._sweep_or_raise(key, known, decision, member, refused_at)
-                else:
-                    raise IllegalState(
-                        "A subscription's type can't be changed yet.",
-                        owner=f"subscription {key}",
-                        remedy="unsubscribe and create it anew",
-                    )
             except Refusal as refusal:
                 refused_at = refused_at or self._monotonic()
-                self._wait_out(key, refusal, self._monotonic() - refused_at)
+                self._wait_out(key, known, refusal, self._monotonic() - refused_at)
         raise state_lost(str(key), "no consistent state was reached in time")
 
     def _begin(self, key: SubscriptionKey, *, new: bool) -> None:
@@ -228,6 +226,11 @@ class Lifecycle:
         new = self._known(key) if changed and not key.durable else None
         return new if new is not None and new.version else None
 
+    def _convert(self, key: SubscriptionKey, known: Known, definition: Definition) -> None:
+        """Give it another type, and keep what waits (rules L3, P7). The caller looks whether it was in time."""
+        partitions = known.partitions // self._definition(known).lanes
+        self._changes.amend(key, known, with_lanes(definition, partitions), None)
+
     def _sweep_or_raise(
         self, key: SubscriptionKey, known: Known, refuse: Refuse, member: str, refused_at: float
     ) -> None:
@@ -241,26 +244,38 @@ class Lifecycle:
             raise refuse.error
         self._sweep(key, known, member)
 
-    def _wait_out(self, key: SubscriptionKey, refusal: Refusal, waited: float) -> None:
+    def _wait_out(self, key: SubscriptionKey, known: Known, refusal: Refusal, waited: float) -> None:
         """A script refused: wait where asking again makes sense, raise where it does not."""
         if refusal.code == "ACTIVE":
-            self._wait_for_holder(key, refusal, waited)
+            self._wait_for_holder(key, self._definition(known), refusal, waited)
         else:
             self._retry(key, refusal)
 
-    def _wait_for_holder(self, key: SubscriptionKey, refusal: Refusal, waited: float) -> None:
+    def _wait_for_holder(
+        self, key: SubscriptionKey, definition: Definition, refusal: Refusal, waited: float
+    ) -> None:
         """Wait for a holder that seems to be gone.
 
-        Raise for one that is not, or after `GONE_WAIT` seconds.
+        Raise for one that is not, or after `GONE_WAIT` seconds: nobody is put out for somebody else (C5).
         """
         names, again = refusal.reply[4], refusal.reply[5]
-        if again < 0 or waited > GONE_WAIT:
-            raise SubscriptionActive(
-                state=f"subscription {key} has an attached consumer",
-                holders=tuple(str(name, "utf-8") for name in names),
-                remedy="close it there, or use a type with several members",
+        if again >= 0 and waited <= GONE_WAIT:
+            self._wait(min(again / 1000 + 0.01, 0.6))
+            return
+        holders = tuple(str(name, "utf-8") for name in names)
+        if definition.sharing == "shared" and 0 < definition.most_consumers <= len(holders):
+            raise ResourceLimit(
+                f"Subscription {key} has as many consumers as it may have.",
+                state=f"max_consumers {definition.most_consumers}",
+                owner=", ".join(holders),
+                remedy="close one of them, or raise the limit while nobody is attached: "
+                "`kafkadur sub alter --max-consumers`",
             ) from None
-        self._wait(min(again / 1000 + 0.01, 0.6))
+        raise SubscriptionActive(
+            state=f"subscription {key} has an attached consumer",
+            holders=holders,
+            remedy="close it there, or use a type with several members",
+        ) from None
 
     def _retry(self, key: SubscriptionKey, refusal: Refusal) -> None:
         """Wait a little where asking again makes sense; raise where it does not."""
@@ -291,7 +306,7 @@ class Lifecycle:
     def _existing(self, known: Known, *, without: str = "") -> Existing | None:
         if known.version == 0:
             return None
-        definition = Definition.from_record(json.loads(known.definition)["definition"])
+        definition = self._definition(known)
         members = [member for member in known.members if member.id != without]
         return Existing(
             definition=definition,
@@ -299,6 +314,11 @@ class Lifecycle:
             holders=tuple(member.name for member in members),
             unsettled=any(member.leases for member in members),
         )
+
+    @staticmethod
+    def _definition(known: Known) -> Definition:
+        """The definition in force."""
+        return Definition.from_record(json.loads(known.definition)["definition"])
 
     def _session(self, key: SubscriptionKey, known: Known, member: str) -> MemberSession:
         return MemberSession(
@@ -339,12 +359,11 @@ class Lifecycle:
                 owner=f"subscription {key}",
                 remedy="claim a subscription of another type",
             )
-        single = whole or subscription.definition.type.sharing == "unshared"
         attached = session.attach(
             name=name,
             session_ms=self._session_ms,
             version=known.version,
-            most=1 if single else 0,
+            most=1 if whole else subscription.definition.most_consumers,
             kind="whole" if whole else "",
             rank=rank,
         )
@@ -519,7 +538,7 @@ class Lifecycle:
                     member = f"amend-{uuid.uuid4().hex[:8]}"
                     self._sweep_or_raise(key, known, decision, member, refused_at)
                     continue
-                before = Definition.from_record(json.loads(known.definition)["definition"])
+                before = self._definition(known)
                 definition = with_lanes(change(before), known.partitions // before.lanes)
                 if before.topic != definition.topic:
                     raise IllegalState(

@@ -349,6 +349,8 @@ class Connection:
         key_lanes: int | None = None,
         scope: Scope = "subscription",
         ack_level: AckLevel = "redis",
+        max_consumers: int | None = None,
+        allow_conversion: bool = False,
         name: str | None = None,
         session: Session | None = None,
         priority: int = 0,
@@ -369,7 +371,10 @@ class Connection:
         subscription: how many members can share one partition) and `scope` (of a serial subscription:
         members take turns on all partitions together, or with "partition" on each by itself: then several
         work in parallel) and `ack_level` (what `ack` waits for: "redis", "replicated" or "journal", see
-        `Delivery.ack`). `name` is shown to people.
+        `Delivery.ack`) and `max_consumers` (how many can be attached to a shared subscription, rule L1; one
+        more is refused with `ResourceLimit`). `name` is shown to people.
+        With `allow_conversion` a durable subscription of another type that nobody is attached to takes the
+        type asked for, and keeps what waits in it (rule L3); in the mode `weblogic` it does so anyway (P7).
         Of a priority subscription the attached member with the highest `priority` holds the lane, the first
         attached among equals; it keeps it when a better one comes, unless that one has `preempt`: then the
         holder hands out nothing more and gives the lane away when everything is settled.
@@ -409,8 +414,14 @@ class Connection:
             key_lanes=key_lanes,
             scope=scope,
             ack_level=ack_level,
+            max_consumers=max_consumers,
         )
-        request = Request(key=self._key(durable, shared), definition=definition)
+        request = Request(
+            key=self._key(durable, shared),
+            definition=definition,
+            mode=self.settings.mode,
+            allow_conversion=allow_conversion,
+        )
         if ack_level == "journal" and not request.key.durable:
             raise IllegalState(
                 "A non-durable subscription is not in the journal.",

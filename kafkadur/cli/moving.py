@@ -199,12 +199,16 @@ def alter(
         AckLevel | None,
         typer.Option("--ack-level", help="What an acknowledgement waits for, unless it says so itself."),
     ] = None,
+    max_consumers: Annotated[
+        int | None,
+        typer.Option("--max-consumers", min=0, help="How many can be attached at a time; 0: any number."),
+    ] = None,
     retroactive: Annotated[
         bool,
         typer.Option("--retroactive", help="Deliver what the old selector skipped and the new one takes."),
     ] = False,
 ) -> None:
-    """Change type, scope, selector or level in place; what is settled is kept. Nobody may be attached."""
+    """Change type, scope, selector, level or limit in place; what is settled is kept, nobody attached."""
     changes: dict[str, Any] = {}
     if kind is not None:
         changes["type"] = kind
@@ -212,11 +216,14 @@ def alter(
         changes["scope"] = scope
     if ack_level is not None:
         changes["ack_level"] = ack_level
+    if max_consumers is not None:
+        changes["max_consumers"] = max_consumers or None
     if selector is not None:
         changes["selector"] = selector or None
     if not changes or (retroactive and selector is None):
         raise IllegalState(
-            "There is nothing to change.", remedy="give --type, --scope, --selector or --ack-level"
+            "There is nothing to change.",
+            remedy="give --type, --scope, --selector, --ack-level or --max-consumers",
         )
     with _admin(call) as admin, Progress(console=call.out.talk, transient=True) as progress:
         key = admin.key(name)

@@ -12,6 +12,7 @@ from kafkadur.cli.call import Call, command
 from kafkadur.cli.output import Column, clock, count, duration, iso, readable
 from kafkadur.explain import OffsetState
 from kafkadur_coordinators.interface import MemberInfo
+from kafkadur_sharing.definition import Definition
 from kafkadur_sharing.errors import SubscriptionActive
 
 NameArgument = Annotated[
@@ -98,6 +99,21 @@ def info(call: Call, name: NameArgument) -> None:
     _show_partitions(call, found)
 
 
+def _chosen(definition: Definition) -> list[tuple[str, str]]:
+    """What was chosen when it was created, or altered."""
+    facts = [("ack level", definition.ack_level)]
+    if definition.max_consumers is not None:
+        facts.append(("most consumers", count(definition.max_consumers)))
+    if definition.scope == "partition":
+        facts.append(("turns", "on each partition by itself"))
+    if definition.selector is not None:
+        facts.append(("selector", definition.selector))
+    if definition.header_types:
+        types = ", ".join(f"{header}: {kind}" for header, kind in definition.header_types.items())
+        facts.append(("header types", types))
+    return facts
+
+
 def _show_definition(call: Call, found: SubscriptionInfo) -> None:
     definition = found.definition
     call.out.title(f"Subscription {found.key}")
@@ -107,15 +123,8 @@ def _show_definition(call: Call, found: SubscriptionInfo) -> None:
         ("topic", definition.topic),
         ("started at", definition.start),
     ]
-    facts.append(("ack level", definition.ack_level))
-    if definition.scope == "partition":
-        facts.append(("turns", "on each partition by itself"))
-    if definition.selector is not None:
-        facts.append(("selector", definition.selector))
-    if definition.header_types:
-        types = ", ".join(f"{header}: {kind}" for header, kind in definition.header_types.items())
-        facts.append(("header types", types))
     facts += [
+        *_chosen(definition),
         ("id", f"{found.id}, version {found.version}, incarnation {found.incarnation}"),
         ("Kafka group", found.key.group),
     ]

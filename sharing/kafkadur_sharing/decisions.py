@@ -252,7 +252,16 @@ def _may_convert(existing: Existing, request: Request) -> bool:
 
 
 def _convert(existing: Existing, request: Request, *, rule: str) -> Convert:
-    return Convert(definition=replace(existing.definition, type=request.definition.type), rule=rule)
+    """Keep what exists, but what belongs to a type comes with the type."""
+    want = request.definition
+    definition = replace(
+        existing.definition,
+        type=want.type,
+        strict_order=want.strict_order,
+        scope=want.scope,
+        key_lanes=want.key_lanes,
+    )
+    return Convert(definition=definition, rule=rule)
 
 
 def _row(key: SubscriptionKey, *, unshared: bool, rows: tuple[str, str, str, str]) -> str:

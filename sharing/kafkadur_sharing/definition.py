@@ -109,6 +109,8 @@ class Definition:
     scope: Scope = "subscription"
     #: What `ack` waits for, unless it is told otherwise.
     ack_level: AckLevel = "redis"
+    #: How many consumers a shared subscription can have at a time (rule L1); None: any number.
+    max_consumers: int | None = None
     #: Of a key-ordered subscription: how many members can share a partition, each with its share of the keys.
     #: None: it is chosen when the subscription is created. It never changes, nor does what a key's share is.
     key_lanes: int | None = None
@@ -143,6 +145,10 @@ class Definition:
                 remedy="use exclusive, priority, serial or key-ordered",
             )
         validate_level(self.ack_level)
+        if self.max_consumers is not None and self.max_consumers < 1:
+            raise IllegalState(
+                f"max_consumers cannot be {self.max_consumers}.", remedy="use 1 or more, or None for no limit"
+            )
         if self.scope not in get_args(Scope):
             raise IllegalState(
                 f"Turns cannot have the scope {self.scope!r}.",
@@ -153,6 +159,11 @@ class Definition:
                 f"A subscription of type {self.type} has no turns that could have a scope.",
                 remedy="use type serial, or leave scope out",
             )
+
+    @property
+    def most_consumers(self) -> int:
+        """How many consumers can be attached at a time; 0: any number."""
+        return 1 if self.sharing is Sharing.UNSHARED else self.max_consumers or 0
 
     @property
     def policy(self) -> tuple[int, int, int, int, int, int]:
@@ -207,6 +218,7 @@ class Definition:
             "key_lanes": self.key_lanes,
             "scope": self.scope,
             "ack_level": self.ack_level,
+            "max_consumers": self.max_consumers,
         }
 
     @classmethod
@@ -239,6 +251,7 @@ class Definition:
                 key_lanes=_number(record, "key_lanes"),
                 scope="partition" if record.get("scope") == "partition" else "subscription",
                 ack_level=_level(record),
+                max_consumers=_number(record, "max_consumers"),
             )
         except (ValueError, OverflowError) as error:
             raise IllegalState(

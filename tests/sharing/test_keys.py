@@ -62,6 +62,13 @@ def test_group_of_the_mirrored_floor() -> None:
     assert key(client_id="x").group == "kafkadur:ns:x:invoices"
 
 
+def test_p1_client_id_policy_and_name_make_the_key() -> None:
+    """The topic is no part of it; the policies of one client id are two keys."""
+    key = SubscriptionKey(namespace="n", client_id="c", policy=ClientIdPolicy.UNRESTRICTED, name="s")
+    assert key != SubscriptionKey(namespace="n", client_id="c", name="s")
+    assert set(key.to_record()) == {"namespace", "durable", "client_id", "policy", "name"}
+
+
 def test_policy_has_nothing_to_say_without_a_client_id() -> None:
     assert key(policy=ClientIdPolicy.UNRESTRICTED) == key()
 
