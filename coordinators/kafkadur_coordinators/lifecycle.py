@@ -227,7 +227,7 @@ class Lifecycle:
         return new if new is not None and new.version else None
 
     def _convert(self, key: SubscriptionKey, known: Known, definition: Definition) -> None:
-        """Give it another type, and keep what waits (rules L3, P7). The caller looks whether it was in time."""
+        """Give it another type, and keep what waits (rules L3, P7). The caller looks whether that worked."""
         partitions = known.partitions // self._definition(known).lanes
         self._changes.amend(key, known, with_lanes(definition, partitions), None)
 
