@@ -229,7 +229,11 @@ class Lifecycle:
     def _convert(self, key: SubscriptionKey, known: Known, definition: Definition) -> None:
         """Give it another type, and keep what waits (rules L3, P7). The caller looks whether that worked."""
         partitions = known.partitions // self._definition(known).lanes
-        self._changes.amend(key, known, with_lanes(definition, partitions), None)
+        try:
+            self._changes.amend(key, known, with_lanes(definition, partitions), None)
+        except Refusal as refusal:
+            if refusal.code != "ACTIVE":  # somebody has attached meanwhile: what is told then the rules say
+                raise
 
     def _sweep_or_raise(
         self, key: SubscriptionKey, known: Known, refuse: Refuse, member: str, refused_at: float
