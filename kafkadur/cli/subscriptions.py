@@ -101,7 +101,7 @@ def info(call: Call, name: NameArgument) -> None:
 
 def _chosen(definition: Definition) -> list[tuple[str, str]]:
     """What was chosen when it was created, or altered."""
-    facts = [("ack level", definition.ack_level)]
+    facts: list[tuple[str, str]] = [("ack level", definition.ack_level)]
     if definition.max_consumers is not None:
         facts.append(("most consumers", count(definition.max_consumers)))
     if definition.scope == "partition":
