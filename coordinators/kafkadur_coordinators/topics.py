@@ -36,6 +36,7 @@ _ELECTING = (
     KafkaError.LEADER_NOT_AVAILABLE,
     KafkaError.FENCED_LEADER_EPOCH,
     KafkaError.UNKNOWN_LEADER_EPOCH,
+    KafkaError._NOENT,  # noqa: SLF001 - the library's name for it: "No leaders found", right after a restart
 )
 #: Errors that say that nobody answered.
 _SILENT = (KafkaError._TIMED_OUT, KafkaError._TRANSPORT, KafkaError._ALL_BROKERS_DOWN)  # noqa: SLF001 - the library's name for it

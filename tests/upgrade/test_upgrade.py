@@ -60,7 +60,7 @@ def start(place: Place, before: Path) -> Iterator[Start]:
     started: list[Worker] = []
 
     def make(topic: str, *, old: bool, **options: Any) -> Worker:
-        options = {"durable": "d", "start": "earliest", "session_timeout": 2.0} | options
+        options = {"durable": "d", "start": "earliest", "session_timeout": 1.0} | options
         worker = Worker(place.settings(), topic, options, tree=before if old else ROOT)
         started.append(worker)
         return worker
