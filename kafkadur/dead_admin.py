@@ -205,7 +205,7 @@ class DeadLetterAdmin:
         settings = self._settings.model_copy(
             update={"client_id": key.client_id, "client_id_policy": key.policy}
         )
-        return kafkadur.sync.Connection(settings)
+        return kafkadur.sync.Connection(settings, guest=True)
 
     def _key(self, key: SubscriptionKey) -> SubscriptionKey:
         name = f"{key.name}.dead"

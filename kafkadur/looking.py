@@ -30,7 +30,7 @@ from kafkadur_coordinators.redis_coordinator import RedisCoordinator, Refusal, s
 from kafkadur_coordinators.topics import TopicInfo, Topics
 from kafkadur_sharing.definition import Definition, SubscriptionType
 from kafkadur_sharing.errors import IllegalState, InvalidDestination, KafkadurError, TopicChanged
-from kafkadur_sharing.keys import SLOTS, SubscriptionKey, key_slot
+from kafkadur_sharing.keys import SLOTS, ClientIdPolicy, SubscriptionKey, key_slot
 
 #: Seconds to go on asking while a subscription is being changed or rebuilt.
 LOOK_S = 30.0
@@ -216,15 +216,18 @@ class Looking:
     def key(self, name: str) -> SubscriptionKey:
         """Return the key of a durable subscription.
 
-        `name` belongs to the client id of the settings, unless it is written as `client/name`.
+        `name` belongs to the client id of the settings, unless it is written as `client/name`; one of an
+        unrestricted client id can be written as it is shown, `client/name (unrestricted)`.
 
         Raises `InvalidName` (rule U10).
         """
-        client_id, slash, rest = name.rpartition("/")
+        unmarked = name.removesuffix(f" ({ClientIdPolicy.UNRESTRICTED})")
+        policy = self._settings.client_id_policy if unmarked == name else ClientIdPolicy.UNRESTRICTED
+        client_id, slash, rest = unmarked.rpartition("/")
         return SubscriptionKey(
             namespace=self._settings.namespace,
             client_id=client_id if slash else self._settings.client_id,
-            policy=self._settings.client_id_policy,
+            policy=policy,
             name=rest,
         )
 

@@ -19,6 +19,7 @@ from typing import TypeVar
 
 from kafkadur.member import Member
 from kafkadur.stages import Probe, Stage, no_probe
+from kafkadur_coordinators.client_ids import ClientIdLease
 from kafkadur_coordinators.interface import UNRANKED, Rank
 from kafkadur_coordinators.lifecycle import Lifecycle, Membership
 from kafkadur_coordinators.presence import Presence
@@ -91,6 +92,11 @@ class Pump:
         self._turn = threading.Lock()
         self._jobs: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
         self._closing = False
+        #: the connection's client id, if it is restricted, and when it is to be renewed (monotonic seconds)
+        self._client_id: ClientIdLease | None = None
+        self._renew_at = 0.0
+        #: somebody else has the client id now: why nothing goes on
+        self.displaced: KafkadurError | None = None
         self._poked = False
         self._neighbours_at = 0.0
         self._thread = threading.Thread(target=self._main, name="kafkadur-coordinator", daemon=True)
@@ -147,6 +153,55 @@ class Pump:
         self._jobs.put(None)
         if self._thread.is_alive():
             self._thread.join()
+
+    # -- the client id
+
+    def hold(self, lease: ClientIdLease) -> None:
+        """Take the client id and renew it from now on (in this thread); raises as `ClientIdLease.take`."""
+
+        def asked() -> None:
+            self._renew_at = 0.0
+            self.poke()
+
+        self._presence.listen(lease.channel, asked)
+        try:
+            lease.take()
+        except BaseException:
+            self._presence.forget(lease.channel)
+            raise
+        self._client_id = lease
+        self._renew_at = self._monotonic() + lease.renew_every
+
+    def drop(self) -> None:
+        """Let the client id go (in this thread). Never raises: else it ends with its time-out."""
+        lease, self._client_id = self._client_id, None
+        if lease is None:
+            return
+        try:
+            lease.drop()
+        except KafkadurError as error:
+            _log.info("a client id is not let go: %s", error)
+        self._presence.forget(lease.channel)
+
+    def _renew(self) -> None:
+        """Go on to hold the client id; who has lost it stops."""
+        lease = self._client_id
+        if lease is None or self.displaced is not None or self._monotonic() < self._renew_at:
+            return
+        self._renew_at = self._monotonic() + lease.renew_every
+        try:
+            refusal = lease.renew()
+        except CoordinatorUnavailable:
+            self._renew_at = self._monotonic() + _RETRY  # the exchanges tell of it
+            return
+        except KafkadurError as error:
+            _log.warning("the client id is not renewed: %s", error)
+            return
+        if refusal is not None:
+            self.displaced = lease.held(refusal)
+            _log.warning("%s", self.displaced)
+            for served in self._served:
+                served.member.fail(self.displaced)
 
     # -- jobs of members
 
@@ -249,6 +304,7 @@ class Pump:
         if self._served and now >= self._neighbours_at:
             self._neighbours_at = now + _NEIGHBOURS_EVERY
             self._look_at_neighbours()
+        self._renew()
         earliest = now + _IDLE_SLEEP
         for served in list(self._served):
             member = served.member

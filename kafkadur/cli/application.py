@@ -16,6 +16,7 @@ from kafkadur.cli.call import (
     KafkaOption,
     NamespaceOption,
     Options,
+    PolicyOption,
     RedisOption,
 )
 from kafkadur.cli.messages import consume, publish
@@ -59,6 +60,7 @@ def common(
     redis: RedisOption = None,
     namespace: NamespaceOption = None,
     client_id: ClientIdOption = None,
+    client_id_policy: PolicyOption = None,
     json: JsonOption = False,
     version: Annotated[
         bool, typer.Option("--version", help="Show the version.", callback=_version, is_eager=True)
@@ -72,6 +74,7 @@ def common(
         redis=redis,
         namespace=namespace,
         client_id=client_id,
+        client_id_policy=client_id_policy,
         json=json,
     )
 

@@ -22,6 +22,7 @@ from kafkadur.settings import Settings, settings
 from kafkadur.stack import FOLDER, status
 from kafkadur_coordinators.redis_server import shown
 from kafkadur_sharing.errors import KafkadurError
+from kafkadur_sharing.keys import ClientIdPolicy
 
 FAILED, INTERRUPTED = 1, 130
 
@@ -52,6 +53,14 @@ ClientIdOption = Annotated[
     str | None,
     typer.Option("--client-id", metavar="ID", help="Client id of the connection.", rich_help_panel=_PANEL),
 ]
+PolicyOption = Annotated[
+    ClientIdPolicy | None,
+    typer.Option(
+        "--client-id-policy",
+        help="Whether one connection at a time may have the client id, or any number.",
+        rich_help_panel=_PANEL,
+    ),
+]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON on standard output.")]
 
 _CONNECTION: dict[str, Any] = {
@@ -60,6 +69,7 @@ _CONNECTION: dict[str, Any] = {
     "redis": RedisOption,
     "namespace": NamespaceOption,
     "client_id": ClientIdOption,
+    "client_id_policy": PolicyOption,
 }
 
 
@@ -72,6 +82,7 @@ class Options:
     redis: str | None = None
     namespace: str | None = None
     client_id: str | None = None
+    client_id_policy: ClientIdPolicy | None = None
     json: bool = False
 
     def over(self, outer: Options) -> Options:
@@ -82,6 +93,7 @@ class Options:
             redis=self.redis or outer.redis,
             namespace=self.namespace or outer.namespace,
             client_id=self.client_id or outer.client_id,
+            client_id_policy=self.client_id_policy or outer.client_id_policy,
             json=self.json or outer.json,
         )
 
@@ -104,6 +116,7 @@ class Call:
             "redis": self.options.redis,
             "namespace": self.options.namespace,
             "client_id": self.options.client_id,
+            "client_id_policy": self.options.client_id_policy,
         }
         said = {
             name

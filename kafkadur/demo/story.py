@@ -37,6 +37,7 @@ from kafkadur.demo.worker import (
     rolls_back,
 )
 from kafkadur_sharing.errors import KafkadurError
+from kafkadur_sharing.keys import ClientIdPolicy
 
 PARTITIONS: Final = 6
 BILLING_WORKERS: Final = 4
@@ -80,7 +81,12 @@ class Stage:
 
     def connect(self, subscription: str) -> kafkadur.sync.Connection:
         """A connection as the subscription needs it."""
-        return kafkadur.sync.connect(kafka=self.kafka, redis=self.redis, client_id=client_id(subscription))
+        return kafkadur.sync.connect(
+            kafka=self.kafka,
+            redis=self.redis,
+            client_id=client_id(subscription),
+            client_id_policy=ClientIdPolicy.UNRESTRICTED,  # its workers and who watches them have it together
+        )
 
     @contextmanager
     def part(self, name: str) -> Generator[None, None, None]:

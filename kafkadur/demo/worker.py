@@ -24,6 +24,7 @@ from kafkadur.demo.flights import row_of
 from kafkadur.demo.ledger import ACK, ROLLBACK, LedgerWriter, line
 from kafkadur.stack.errors import file_error
 from kafkadur_sharing.errors import KafkadurError, LeaseLost, SubscriptionActive
+from kafkadur_sharing.keys import ClientIdPolicy
 
 TOPIC: Final = "flights"
 AUDIT: Final = "audit"
@@ -250,6 +251,7 @@ def main(argument: str) -> int:
                 kafka=job.kafka,
                 redis=job.redis,
                 client_id=client_id(job.subscription),
+                client_id_policy=ClientIdPolicy.UNRESTRICTED,
                 session_timeout=session_timeout(job),
             ) as connection,
             LedgerWriter(Path(job.ledger)) as ledger,

@@ -41,6 +41,7 @@ from kafkadur.sync.waiting import Signal, nudge, outcome
 from kafkadur.waiters import Waiters
 from kafkadur.watch import RetentionWatch, Watched
 from kafkadur_coordinators import presence as presences
+from kafkadur_coordinators.client_ids import ClientIdLease
 from kafkadur_coordinators.interface import Known, Rank
 from kafkadur_coordinators.journal import Journal
 from kafkadur_coordinators.lifecycle import Lifecycle, Membership
@@ -58,6 +59,7 @@ from kafkadur_sharing.errors import (
     NotConnected,
 )
 from kafkadur_sharing.keys import ClientIdPolicy, SubscriptionKey
+from kafkadur_sharing.names import validate_client_id
 from kafkadur_sharing.redelivery import Redelivery
 from kafkadur_sharing.selector import parse_selector
 
@@ -104,6 +106,21 @@ def connect(
     return Connection(settings(given), recorder=recorder, probe=probe)
 
 
+def process_name() -> str:
+    """How this process is called for people: host and process id."""
+    return f"{socket.gethostname()}/{os.getpid()}"
+
+
+def _policy(name: ClientIdPolicy | str) -> ClientIdPolicy:
+    """The policy that a name stands for; raises `IllegalState` for none."""
+    try:
+        return ClientIdPolicy(name)
+    except ValueError as error:
+        raise IllegalState(
+            f"There is no client id policy {name!r}.", remedy="use 'restricted' or 'unrestricted'"
+        ) from error
+
+
 def _type(name: SubscriptionType | str) -> SubscriptionType:
     """The type that a name stands for; raises `IllegalState` for none."""
     if name == _SHARED_QUEUED:
@@ -126,10 +143,21 @@ class Connection:
     """
 
     def __init__(
-        self, settings: Settings, *, recorder: Recorder | None = None, probe: Probe = no_probe
+        self,
+        settings: Settings,
+        *,
+        recorder: Recorder | None = None,
+        probe: Probe = no_probe,
+        guest: bool = False,
     ) -> None:
-        """Remember the settings; `open` connects."""
+        """Remember the settings; `open` connects.
+
+        `guest`: it names the client id of others without holding it, as tools do that look after what is
+        theirs.
+        """
         self.settings = settings
+        self._guest = guest
+        self._used = False
         self.id = uuid.uuid4().hex
         self._recorder = recorder
         self._probe = probe
@@ -162,9 +190,10 @@ class Connection:
         self._pid = os.getpid()
 
     def open(self) -> None:
-        """Connect to the coordinator and look whether it can be used.
+        """Connect to the coordinator, look whether it can be used, and take the client id if there is one.
 
-        Raises `CoordinatorUnavailable` and `CoordinatorRefused`.
+        Raises `CoordinatorUnavailable`, `CoordinatorRefused`, and `InvalidClientId` if another live
+        connection holds a restricted client id (rule C1).
         """
         chosen = self.settings
         coordinator = self._new_coordinator(self._be_at)
@@ -185,8 +214,54 @@ class Connection:
         self._pump.start()
         try:
             outcome(self._pump.submit(coordinator.connect))
+            self._hold()
         except BaseException:
             self.close()
+            raise
+
+    def _hold(self) -> None:
+        """Take the client id if it is restricted."""
+        chosen, pump, coordinator = (self.settings, self._pump, self._coordinator)
+        restricted = chosen.client_id_policy is ClientIdPolicy.RESTRICTED and (not self._guest)
+        if chosen.client_id is None or not restricted or pump is None or (coordinator is None):
+            return
+        lease = ClientIdLease(
+            coordinator,
+            prefix=chosen.prefix,
+            namespace=chosen.namespace,
+            client_id=chosen.client_id,
+            connection=self.id,
+            name=process_name(),
+            ttl_ms=chosen.session_ms,
+        )
+        outcome(pump.submit(lambda: pump.hold(lease)))
+
+    def set_client_id(self, client_id: str, policy: ClientIdPolicy | str | None = None) -> None:
+        """Give an open connection its client id, before anything else is done with it (rule C4).
+
+        `policy` None: as the settings say. Raises `IllegalState` if something was done already, or if it has
+        a client id; `InvalidName`; and `InvalidClientId` if another live connection holds it (rule C1): then
+        it stays without one.
+        """
+        used = self._used
+        self._use()
+        self._used = used
+        if used or self.settings.client_id is not None:
+            raise IllegalState(
+                "The client id of this connection cannot be set any more.",
+                state="it is in use" if used else f"it is {self.settings.client_id}, as connected",
+                owner=f"connection {self.id}",
+                remedy="set it right after opening, or connect(client_id=...)",
+            )
+        before = self.settings
+        chosen = before.client_id_policy if policy is None else _policy(policy)
+        self.settings = before.model_copy(
+            update={"client_id": validate_client_id(client_id), "client_id_policy": chosen}
+        )
+        try:
+            self._hold()
+        except BaseException:
+            self.settings = before
             raise
 
     def _new_coordinator(self, on_connect: Callable[[str], None] | None = None) -> RedisCoordinator:
@@ -237,6 +312,7 @@ class Connection:
         for producer in self._producers:
             producer.close()
         if self._pump is not None:
+            self._pump.submit(self._pump.drop)
             self._pump.close()
             self._checkpointer.close()
             presences.release(self.settings.redis, self.settings.redis_timeout.total_seconds())
@@ -269,6 +345,9 @@ class Connection:
             raise ConnectionClosed(remedy="connect anew")
         if self._pump is None:
             raise NotConnected(remedy="enter the connection's context, or call open(), first")
+        if self._pump.displaced is not None:
+            raise self._pump.displaced
+        self._used = True
         return self._pump
 
     def producer(
@@ -425,7 +504,7 @@ class Connection:
             for member in wake:
                 member.wake()
 
-        shown = name or f"{socket.gethostname()}/{os.getpid()}"
+        shown = name or process_name()
         member_id = uuid.uuid4().hex
         sent_at = time.monotonic()
 

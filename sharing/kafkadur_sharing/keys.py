@@ -134,6 +134,15 @@ class SubscriptionKey:
         return self.display
 
 
+def client_id_tag(namespace: str, client_id: str) -> str:
+    """Return the hash tag of the Redis keys of a client id: as that of a subscription, and never the same.
+
+    It is made of the JSON array `[namespace, client id]`.
+    """
+    parts = [namespace, client_id]
+    return hashlib.sha256(json.dumps(parts, separators=(",", ":")).encode()).hexdigest()[:16]
+
+
 #: Shares that keys are spread over; a lane has some of them.
 SLOTS: Final = 256
 

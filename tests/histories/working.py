@@ -288,6 +288,7 @@ class Worker:
                     kafka=self._job.kafka,
                     redis=self._job.redis,
                     client_id=self._plan.name if self._plan.type == "exclusive" else None,
+                    client_id_policy="unrestricted",
                     namespace=self._job.namespace,
                     session_timeout=timedelta(seconds=self._job.session),
                     redis_timeout=timedelta(seconds=2),

@@ -257,10 +257,12 @@ def test_a_subscription_runs_in_its_namespace(
                 assert admin.rebuild().count(Outcome.REBUILT) == 1
                 assert len(admin.recoveries()) == 1
         with (
-            kafkadur.sync.connect(**given, namespace=f"{namespace}2") as connection,
+            kafkadur.sync.connect(**{**given, "client_id": None}, namespace=f"{namespace}2") as connection,
             pytest.raises(CoordinatorRefused, match="acl redis"),
         ):
             connection.subscribe(topic, durable="d")
+        with pytest.raises(CoordinatorRefused, match="acl redis"):
+            kafkadur.sync.connect(**given, namespace=f"{namespace}2").open()
 
 
 # -- the file and the command

@@ -54,6 +54,7 @@ class Place:
             "kafka": self.stack.kafka,
             "redis": self.stack.redis,
             "client_id": "c1",
+            "client_id_policy": "unrestricted",  # tests open several connections, and kill some
             "namespace": self.namespace,
             "journal_partitions": 2,
         }

@@ -42,6 +42,21 @@ local FIELDS = {
   'changing', 'changing_until', 'awaited', 'session_ttl', 'holder', 'policy', 'paused', 'recovered',
 }
 
+--- Time in ms as the caller says, or the server's. Where the server's clock stepped back behind `last`, time goes on by
+-- what it lost: that is the new skew.
+local function read_time(request, last, skew)
+  local clock = request[2]
+  if clock == 0 then
+    local t = redis.call('TIME')
+    clock = tonumber(t[1]) * 1000 + math.floor(tonumber(t[2]) / 1000)
+  end
+  local now = clock + skew
+  if now < last then
+    return last, skew + (last - now)
+  end
+  return now, skew
+end
+
 --- The subscription as this script sees it, or nil and the code that says why not.
 local function open(request)
   local raw = redis.call('HMGET', KEYS[1], unpack(FIELDS))
@@ -62,17 +77,7 @@ local function open(request)
     awaited = row.awaited and cmsgpack.unpack(row.awaited) or {},
     policy = row.policy and cmsgpack.unpack(row.policy) or { 0, 0, 0, 0, 1 }, -- redelivery.lua
   }
-  local clock = request[2]
-  if clock == 0 then
-    local t = redis.call('TIME')
-    clock = tonumber(t[1]) * 1000 + math.floor(tonumber(t[2]) / 1000)
-  end
-  local last = number(row.time, 0)
-  ctx.now = clock + ctx.skew
-  if ctx.now < last then -- the server's clock stepped back: time goes on by what it lost
-    ctx.skew = ctx.skew + (last - ctx.now)
-    ctx.now = last
-  end
+  ctx.now, ctx.skew = read_time(request, number(row.time, 0), ctx.skew)
   ctx.server = server_identity()
   if request[1] ~= STATE_VERSION or (row.state_version and tonumber(row.state_version) ~= STATE_VERSION) then
     return ctx, 'VERSION'

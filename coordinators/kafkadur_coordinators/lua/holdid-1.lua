@@ -1,0 +1,49 @@
+--- A connection takes its client id, or goes on to hold it: one live connection has it (rule C1).
+-- Who holds it and does not listen on its channel any more is taken for gone after PRESENCE_GRACE_MS; who listens, when
+-- its time-out has passed. A holder that is in somebody's way is woken: one that lives renews at once, and shows it.
+-- KEYS[1]  hash: holder, name, since, ttl, expiry, renewals, silent, server, quiet, time, skew
+-- ARGV[1]  1 state version  2 clock (ms; 0: the server's own)  5 id of the connection  6 its name for people
+--          7 time-out, ms (the others are not used; ARGV[2] as in include/context.lua)
+-- Reply    code, 0, 0, time (ms); with HELD also: 5 name of the holder, 6 held since (ms), 7 which holder and renewal,
+--          8 ms after which it is taken for gone, if it does not show itself
+-- Codes    OK; HELD: somebody else holds it; VERSION
+--- @include "context"
+
+local request = cmsgpack.unpack(ARGV[1])
+local raw = redis.call('HMGET', KEYS[1], 'holder', 'name', 'since', 'ttl', 'expiry', 'renewals', 'silent', 'server',
+  'quiet', 'time', 'skew')
+local holder, name, held_by = raw[1] or '', raw[2] or '', raw[8]
+local since, ttl, expiry, renewals = number(raw[3], 0), number(raw[4], 0), number(raw[5], 0), number(raw[6], 0)
+local silent, quiet = number(raw[7], 0), number(raw[9], 0)
+local now, skew = read_time(request, number(raw[10], 0), number(raw[11], 0))
+if request[1] ~= STATE_VERSION then
+  return { 'VERSION', 0, 0, now }
+end
+local server = server_identity()
+if held_by and held_by ~= server then -- everybody connects anew then: who is heard says nothing for a while
+  quiet = now + ttl
+end
+local caller, wanted = '' .. request[5], request[7] -- raises for what is no text
+if holder ~= '' and holder ~= caller and expiry > now then
+  local channel = string.sub(KEYS[1], 1, -7) .. 'c:' .. holder
+  local left = expiry - now
+  if now < quiet or redis.call('PUBSUB', 'SHARDNUMSUB', channel)[2] > 0 then
+    silent = 0
+  else
+    silent = silent > 0 and silent or now
+    left = math.min(left, silent + PRESENCE_GRACE_MS - now)
+  end
+  if left > 0 then
+    redis.call('HSET', KEYS[1], 'silent', text(silent), 'server', server, 'quiet', text(quiet), 'time', text(now),
+      'skew', text(skew))
+    redis.call('SPUBLISH', channel, 'w')
+    return { 'HELD', 0, 0, now, name, since, holder .. ':' .. text(renewals), left }
+  end
+end
+if holder ~= caller then
+  since, renewals, quiet = now, 0, 0
+end
+redis.call('HSET', KEYS[1], 'holder', caller, 'name', request[6], 'since', text(since), 'ttl', text(wanted),
+  'expiry', text(now + wanted), 'renewals', text(renewals + 1), 'silent', '0', 'server', server, 'quiet', text(quiet),
+  'time', text(now), 'skew', text(skew))
+return { 'OK', 0, 0, now }
