@@ -10,6 +10,7 @@ import json
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from datetime import timedelta
 from types import TracebackType
 from typing import Any, Self
 
@@ -22,6 +23,7 @@ from kafkadur.parked import ParkedKey, parked, together, unsettled
 from kafkadur.reasons import Around, Evidence, with_reasons
 from kafkadur.retention import expiring
 from kafkadur.settings import Settings
+from kafkadur.sizes import Sizes, sizes
 from kafkadur_coordinators.changes import origins_of, state_in_force
 from kafkadur_coordinators.interface import MAX_PARTITIONS, Known, LeaseView, MemberInfo, PartitionView
 from kafkadur_coordinators.journal import Journal
@@ -94,6 +96,27 @@ class SubscriptionInfo:
     now: int
     #: Why the topic cannot be looked at; None: it can.
     problem: str | None
+    #: Server time of the last verdict, ms since 1970; None: none since this Redis knows the subscription.
+    last_verdict: int | None
+    #: Server time since which nobody is attached, ms since 1970, as far as this Redis knows; None: somebody
+    #: is.
+    unattended_since: int | None
+
+    @property
+    def active(self) -> bool:
+        """Whether somebody is attached, or went a moment ago."""
+        return self.unattended_since is None
+
+    @property
+    def runtime_name(self) -> str:
+        """Its name as WebLogic's tools would show it (rule A3).
+
+        `client_name`, and for an unrestricted client id `client_name@topic@namespace`.
+        """
+        name = f"{self.key.client_id or ''}_{self.key.name}"
+        if self.key.policy is ClientIdPolicy.UNRESTRICTED:
+            return f"{name}@{self.definition.topic}@{self.key.namespace}"
+        return name
 
     @property
     def held(self) -> tuple[MemberInfo, ...]:
@@ -244,6 +267,54 @@ class Looking:
     def info(self, key: SubscriptionKey) -> SubscriptionInfo:
         """Return one subscription. Raises `InvalidDestination` if there is none (rule X2)."""
         return self._info(key, self._existing(key), {})
+
+    def abandoned(self, older_than: timedelta) -> tuple[SubscriptionInfo, ...]:
+        """Return the durable subscriptions that nobody is attached to for so long, the longest first (A1).
+
+        What is known of the time begins anew when Redis lost its memory.
+        """
+        least = older_than.total_seconds() * 1000
+        found = [
+            info
+            for info in self.list()
+            if info.unattended_since is not None and info.now - info.unattended_since >= least
+        ]
+        return tuple(sorted(found, key=lambda info: info.unattended_since or 0))
+
+    def sizes(self, key: SubscriptionKey, on_progress: Callable[[int], None] = lambda _: None) -> Sizes:
+        """Return how many messages and bytes are current and pending (rule A5), reading all that waits.
+
+        `on_progress` is told how many records were read. Raises `InvalidDestination` if there is no such
+        subscription or topic, `TopicChanged`.
+        """
+        seen = self._existing(key)
+        definition = seen.definition
+        topic = self._topics.describe(definition.topic)
+        if topic.id != seen.content["topic_id"]:
+            raise topic_changed(key, topic.name)
+        starts = self._topics.offsets(topic.name, topic.partitions, "earliest")
+        ends = self._topics.offsets(topic.name, topic.partitions, "latest")
+        floors: dict[int, int] = {}
+        for number, view in seen.views.items():
+            partition = number // definition.lanes
+            floors[partition] = min(floors.get(partition, view.floor), view.floor)
+        messages = records(
+            self._settings.kafka,
+            topic.name,
+            {p: (max(starts[p], floors.get(p, 0)), ends[p]) for p in starts},
+            namespace=self._settings.namespace,
+            timeout=self._settings.kafka_timeout.total_seconds(),
+        )
+        return sizes(
+            messages,
+            seen.views,
+            seen.leases,
+            {member.id: member for member in seen.known.members},
+            lanes=definition.lanes,
+            now=seen.known.now,
+            takes=taking(replace(definition, no_local=False), client_id=None, connection_id=""),
+            on_progress=on_progress,
+        )
 
     def explain(self, key: SubscriptionKey, partition: int, offset: int) -> Explained:
         """Explain one offset.
@@ -412,6 +483,8 @@ class Looking:
             paused=known.paused,
             now=known.now,
             problem=topic.problem,
+            last_verdict=known.last_verdict or None,
+            unattended_since=_unattended_since(known),
         )
 
     def _topic(self, key: SubscriptionKey, seen: _Seen, topics: dict[str, _Topic]) -> _Topic:
@@ -595,6 +668,14 @@ def topic_changed(key: SubscriptionKey, topic: str) -> KafkadurError:
         owner=f"topic {topic}, subscription {key}",
         remedy="unsubscribe, then subscribe again: offsets of the old topic mean nothing in the new one",
     )
+
+
+def _unattended_since(known: Known) -> int | None:
+    """When the last member went; a member whose session ended may be listed until somebody comes by."""
+    if any(member.heard and member.expires > known.now for member in known.members):
+        return None
+    gone = [member.expires for member in known.members]
+    return min(max(known.begun, known.left, *gone), known.now) if gone else max(known.begun, known.left)
 
 
 def _total(counts: Iterable[int | None]) -> int | None:

@@ -290,6 +290,11 @@ class Known:
     paused: bool
     #: server time, ms since the epoch
     now: int
+    #: since when this server knows it, server time, ms since the epoch (0: not known)
+    begun: int = 0
+    #: when its last member left, and when the last verdict came, likewise (0: never since then)
+    left: int = 0
+    last_verdict: int = 0
 
 
 class Run(NamedTuple):

@@ -440,6 +440,9 @@ class RedisCoordinator:
             grace_ms=reply[11],
             paused=bool(reply[12]),
             now=reply[3],
+            begun=reply[13],
+            left=reply[14],
+            last_verdict=reply[15],
         )
 
     def inspect(

@@ -9,6 +9,7 @@ import typer
 from kafkadur.cli import acl
 from kafkadur.cli import dead as letters
 from kafkadur.cli import recovery as recoveries
+from kafkadur.cli.abandoned import abandoned
 from kafkadur.cli.call import (
     ClientIdOption,
     JsonOption,
@@ -99,6 +100,7 @@ sub.command()(restore)
 sub.command()(fork)
 sub.command()(export)
 sub.command()(unsubscribe)
+sub.command()(abandoned)
 recovery = typer.Typer(help="What a loss of Redis brings again.", no_args_is_help=True)
 app.add_typer(recovery, name="recovery", rich_help_panel=DATA)
 recovery.command()(recoveries.report)

@@ -6,11 +6,13 @@ from dataclasses import asdict
 from typing import Annotated, Any
 
 import typer
+from rich.progress import Progress
 
 from kafkadur.admin import Admin, Explained, SubscriptionInfo
 from kafkadur.cli.call import Call, command
 from kafkadur.cli.output import Column, clock, count, duration, iso, readable
 from kafkadur.explain import OffsetState
+from kafkadur.sizes import Sizes
 from kafkadur_coordinators.interface import MemberInfo
 from kafkadur_sharing.definition import Definition
 from kafkadur_sharing.errors import SubscriptionActive
@@ -74,15 +76,29 @@ def ls(call: Call) -> None:
 
 
 @command
-def info(call: Call, name: NameArgument) -> None:
+def info(
+    call: Call,
+    name: NameArgument,
+    *,
+    sizes: Annotated[
+        bool, typer.Option("--sizes", help="Read all that waits, and count messages and bytes.")
+    ] = False,
+) -> None:
     """Show a subscription: definition, members, partitions."""
-    with _admin(call) as admin:
-        found = admin.info(admin.key(name))
+    with _admin(call) as admin, Progress(console=call.out.talk, transient=True) as progress:
+        key = admin.key(name)
+        found = admin.info(key)
+        task = progress.add_task("reading what waits", total=found.backlog, visible=sizes)
+        measured = admin.sizes(key, lambda read: progress.update(task, completed=read)) if sizes else None
     if call.options.json:
         call.out.json(
             _summary(found)
             | {
                 "id": found.id,
+                "runtime_name": found.runtime_name,
+                "selector": found.definition.selector,
+                "no_local": found.definition.no_local,
+                "sizes": None if measured is None else asdict(measured),
                 "definition": found.definition.to_record(),
                 "topic_id": found.topic_id,
                 "incarnation": found.incarnation,
@@ -94,7 +110,7 @@ def info(call: Call, name: NameArgument) -> None:
         return
     if found.problem is not None:
         call.out.complain(found.problem)
-    _show_definition(call, found)
+    _show_definition(call, found, measured)
     _show_members(call, found)
     _show_partitions(call, found)
 
@@ -114,7 +130,27 @@ def _chosen(definition: Definition) -> list[tuple[str, str]]:
     return facts
 
 
-def _show_definition(call: Call, found: SubscriptionInfo) -> None:
+def _use(found: SubscriptionInfo, measured: Sizes | None) -> list[tuple[str, str]]:
+    """Who uses it and when, and how much waits."""
+    ago = "none yet" if found.last_verdict is None else f"{duration(found.now - found.last_verdict)} ago"
+    facts = [("last verdict", ago)]
+    if found.unattended_since is not None:
+        facts.append(("unattended", f"for {duration(found.now - found.unattended_since)}"))
+    if measured is not None:
+        facts += [
+            (
+                "current",
+                f"{count(measured.messages_current)} messages, {count(measured.bytes_current)} bytes",
+            ),
+            (
+                "pending",
+                f"{count(measured.messages_pending)} messages, {count(measured.bytes_pending)} bytes",
+            ),
+        ]
+    return facts
+
+
+def _show_definition(call: Call, found: SubscriptionInfo, measured: Sizes | None) -> None:
     definition = found.definition
     call.out.title(f"Subscription {found.key}")
     facts = [
@@ -125,6 +161,7 @@ def _show_definition(call: Call, found: SubscriptionInfo) -> None:
     ]
     facts += [
         *_chosen(definition),
+        *_use(found, measured),
         ("id", f"{found.id}, version {found.version}, incarnation {found.incarnation}"),
         ("Kafka group", found.key.group),
     ]
@@ -221,6 +258,9 @@ def _summary(info: SubscriptionInfo) -> dict[str, Any]:
         "topic": info.definition.topic,
         "version": info.version,
         "attached": len(info.members),
+        "active": info.active,
+        "unattended_since": None if info.unattended_since is None else iso(info.unattended_since),
+        "last_verdict": None if info.last_verdict is None else iso(info.last_verdict),
         "in_flight": info.in_flight,
         "exceptions": info.exceptions,
         "lag": info.lag,

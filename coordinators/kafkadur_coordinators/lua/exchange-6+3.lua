@@ -290,6 +290,9 @@ if request[6] > me.exchange then
   end
   for i, pt in ipairs(touched) do
     apply(ctx, pt, parts[i], leases)
+    if #parts[i][4] > 0 or #parts[i][5] > 0 then
+      ctx.verdict = ctx.now
+    end
     adopt_orphans(ctx, pt)
     bound_bitmap(ctx, pt)
     if parts[i][7] == 1 and is_keyed(ctx) then

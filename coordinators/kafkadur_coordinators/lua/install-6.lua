@@ -46,6 +46,7 @@ end
 local sequence, time, skew = ctx.sequence + 1, ctx.now, ctx.skew
 local paused = ctx.row.id == request[6] and ctx.row.paused or '0'
 local awaited = code == 'RESTARTED' and ctx.ranks or {}
+local times = ctx.row.id == request[6] and redis.call('HMGET', KEYS[1], 'begun', 'left', 'verdict') or {}
 redis.call('DEL', KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6])
 if request[6] ~= '' then
   redis.call('HSET', KEYS[1], 'id', request[6], 'version', text(request[7]), 'definition', request[8], 'type', request[9],
@@ -54,6 +55,7 @@ if request[6] ~= '' then
     'skew', text(skew), 'grace', text(request[13] > 0 and time + request[13] or 0),
     'quiet', text(request[13] > 0 and time + request[13] or 0), 'policy', cmsgpack.pack(request[14]),
     'unclaimed', text(request[16]), 'paused', paused,
+    'begun', times[1] or text(time), 'left', times[2] or '0', 'verdict', times[3] or '0',
     'recovered', request[13] > 0 and text(math.max(request[11], ctx.incarnation + 1)) or '0')
   if #awaited > 0 then -- attach-6 ends the time without leases when all of them are back
     redis.call('HSET', KEYS[1], 'awaited', cmsgpack.pack(awaited), 'session_ttl', text(ctx.session_ttl))

@@ -114,6 +114,12 @@ local function close(ctx)
       set[#set + 1] = cmsgpack.pack(ctx[name])
     end
   end
+  for _, name in ipairs({ 'left', 'verdict' }) do -- for people; nothing is decided by them
+    if ctx[name] then
+      set[#set + 1] = name
+      set[#set + 1] = text(ctx[name])
+    end
+  end
   if ctx.holder_changed then
     set[#set + 1] = 'holder'
     set[#set + 1] = ctx.holder

@@ -135,6 +135,7 @@ local function remove_member(ctx, m, clean)
   if rank then
     table.remove(ctx.ranks, rank + 1)
     ctx.ranks_changed = true
+    ctx.left = #ctx.ranks == 0 and ctx.now or nil
   end
   for _, p in ipairs(m.watches) do
     if redis.call('HGET', KEYS[5], p) == m.id then

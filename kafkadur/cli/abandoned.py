@@ -1,0 +1,110 @@
+"""`kafkadur sub abandoned`: subscriptions that nobody has been attached to for long, and their deletion."""
+
+from __future__ import annotations
+
+import re
+from datetime import timedelta
+from typing import Annotated
+
+import typer
+
+from kafkadur.admin import Admin, SubscriptionInfo
+from kafkadur.cli.call import FAILED, Call, command
+from kafkadur.cli.output import Column, count, duration, iso
+from kafkadur_sharing.errors import KafkadurError
+
+_AGE = re.compile(r"(\d+)([smhdw])")
+_UNITS = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days", "w": "weeks"}
+
+
+def _age(text: str) -> timedelta:
+    found = _AGE.fullmatch(text)
+    try:
+        if found is not None:
+            return timedelta(**{_UNITS[found[2]]: int(found[1])})
+    except OverflowError:
+        pass
+    raise typer.BadParameter(f"{text!r} is no age: a number with s, m, h, d or w behind it, such as 7d")
+
+
+@command
+def abandoned(
+    call: Call,
+    *,
+    older_than: Annotated[
+        str, typer.Option("--older-than", metavar="AGE", help="Unattended for so long: 90m, 12h, 7d, 2w.")
+    ] = "7d",
+    delete: Annotated[
+        bool, typer.Option("--delete", help="Delete them; without --yes it is only said what would be.")
+    ] = False,
+    yes: Annotated[bool, typer.Option("--yes", help="With --delete: do it.")] = False,
+) -> None:
+    """List durable subscriptions that nobody is attached to: since when, and what waits in them.
+
+    What is known of the time begins anew when Redis lost its memory.
+    """
+    age = _age(older_than)
+    with Admin(call.settings(), on_warning=call.out.say) as admin:
+        found = admin.abandoned(age)
+        _show(call, found, older_than, deleting=delete and yes)
+        if not delete or not found:
+            return
+        if not yes:
+            call.out.say(f"Would delete {len(found)} of them. To do it, add --yes.")
+            return
+        failed = [info for info in found if not _deleted(call, admin, info)]
+    call.out.say(f"Deleted {len(found) - len(failed)}.")
+    if failed:
+        raise typer.Exit(FAILED)
+
+
+def _deleted(call: Call, admin: Admin, info: SubscriptionInfo) -> bool:
+    """Delete one; somebody may have attached since."""
+    try:
+        admin.unsubscribe(info.key)
+    except KafkadurError as error:
+        call.out.complain(str(error))
+        return False
+    return True
+
+
+def _show(call: Call, found: tuple[SubscriptionInfo, ...], older_than: str, *, deleting: bool) -> None:
+    if call.options.json:
+        call.out.json(
+            [
+                {
+                    "name": info.key.name,
+                    "client_id": info.key.client_id,
+                    "policy": info.key.policy.value,
+                    "topic": info.definition.topic,
+                    "unattended_since": iso(info.unattended_since or 0),
+                    "last_verdict": None if info.last_verdict is None else iso(info.last_verdict),
+                    "backlog": info.backlog,
+                    "problem": info.problem,
+                    "deleting": deleting,
+                }
+                for info in found
+            ]
+        )
+        return
+    if not found:
+        call.out.say(f"No durable subscription is unattended for {older_than}.")
+        return
+    columns = [
+        Column(title="subscription"),
+        Column(title="topic"),
+        Column(title="unattended", number=True),
+        Column(title="last verdict", number=True),
+        Column(title="backlog", number=True),
+    ]
+    rows = [
+        [
+            str(info.key),
+            info.definition.topic,
+            duration(info.now - (info.unattended_since or info.now)),
+            "-" if info.last_verdict is None else f"{duration(info.now - info.last_verdict)} ago",
+            count(info.backlog),
+        ]
+        for info in found
+    ]
+    call.out.table(columns, rows)
