@@ -48,7 +48,7 @@ from kafkadur_coordinators.lifecycle import Subscription as Attachment
 from kafkadur_coordinators.presence import Presence
 from kafkadur_coordinators.redis_coordinator import Recorder, RedisCoordinator
 from kafkadur_coordinators.topics import Topics
-from kafkadur_sharing.decisions import Request
+from kafkadur_sharing.decisions import Request, nondurable_name
 from kafkadur_sharing.definition import AckLevel, Definition, HeaderType, Scope, Start, SubscriptionType
 from kafkadur_sharing.errors import (
     ConnectionClosed,
@@ -386,7 +386,7 @@ class Connection:
         self._producers.append(producer)
         return producer
 
-    def _key(self, durable: str | None, shared: str | None) -> SubscriptionKey:
+    def _key(self, durable: str | None, shared: str | None, definition: Definition) -> SubscriptionKey:
         if durable is not None and shared is not None:
             raise IllegalState(
                 "A subscription is durable or not.", remedy="give durable=, or shared=, or neither"
@@ -398,7 +398,13 @@ class Connection:
             durable=False,
             client_id=self.settings.client_id,
             policy=self.settings.client_id_policy,
-            name=shared or f"anonymous-{uuid.uuid4().hex}",
+            name=nondurable_name(
+                definition,
+                client_id=self.settings.client_id,
+                shared=shared,
+                mode=self.settings.mode,
+                anonymous=f"anonymous-{uuid.uuid4().hex}",
+            ),
         )
 
     def key(self, durable: str) -> SubscriptionKey:
@@ -442,7 +448,8 @@ class Connection:
         """Attach to the durable subscription `durable` on `topic`; create it if there is none (rules U, S).
 
         Without `durable` the subscription is not durable: it begins now and ends with its last consumer. All
-        who name the same `shared` share one (rules N); without a name it is this consumer's alone (rules V).
+        who name the same `shared` share one (rules N); without a name it is this consumer's alone (rules V),
+        or in the mode `weblogic`, with a client id, that of all who ask for the same with it (P2, P6).
         `window` (records) and `window_bytes` bound what is in the application's hands. `unconfirmed`
         (records) bounds acknowledgements without confirmation: by default 100 on a lane, the window on a
         shared subscription. `start`, `header_types`, `redelivery` (attempts, back-off, dead letters) and
@@ -497,7 +504,7 @@ class Connection:
             max_consumers=max_consumers,
         )
         request = Request(
-            key=self._key(durable, shared),
+            key=self._key(durable, shared, definition),
             definition=definition,
             mode=self.settings.mode,
             allow_conversion=allow_conversion,

@@ -7,6 +7,8 @@ version and asks again when somebody was faster, so of two racing processes only
 
 from __future__ import annotations
 
+import hashlib
+import json
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -171,6 +173,24 @@ def decide_unsubscribe(existing: Existing | None, request: UnsubscribeRequest) -
         )
         return Refuse(rule="X4", error=error)
     return Delete(rule="X1")
+
+
+def nondurable_name(
+    definition: Definition, *, client_id: str | None, shared: str | None, mode: Mode, anonymous: str
+) -> str:
+    """Return the name in the key of a non-durable subscription.
+
+    `shared` where it is given (rules N). Else it is its consumer's alone, and has the name `anonymous` (V1),
+    unless WebLogic's rules hold and there is a client id: then consumers with the same client id and policy
+    meet on the same details (P2), and other details are another subscription (P6).
+    """
+    if shared is not None:
+        return shared
+    if mode == "weblogic" and client_id is not None:
+        details = [definition.topic, definition.selector, definition.no_local]
+        digest = hashlib.sha256(json.dumps(details, separators=(",", ":")).encode()).hexdigest()
+        return f"details-{digest[:16]}"
+    return anonymous
 
 
 def _other_sharing(existing: Existing, request: Request) -> Replace | Convert | Refuse:

@@ -108,6 +108,14 @@ def test_handlers(folder: Path) -> None:
     assert lines[1:] == [f"account-{n}: [1, 2, 3, 4, 5]" for n in range(4)]
 
 
+def test_one_copy(folder: Path) -> None:
+    lines = run(ROOT / "examples" / "one_copy.py", folder).splitlines()
+    assert lines == [
+        "prices: [['tea 3', 'milk 1'], ['tea 3', 'milk 1']]",
+        "orders, together: ['o1', 'o2', 'o3', 'o4']",
+    ]
+
+
 def test_several_topics(folder: Path) -> None:
     lines = run(ROOT / "examples" / "several_topics.py", folder).splitlines()
     assert lines == ["A subscription has one topic.", "parcels-north", "parcels-south"]

@@ -27,12 +27,14 @@ class Worker:
     def __init__(
         self, settings: Mapping[str, Any], topic: str, options: Mapping[str, Any], *, tree: Path = ROOT
     ) -> None:
-        """Start it; `options` go to `subscribe`, but `session_timeout` (seconds).
+        """Start it; `options` go to `subscribe`, but `session_timeout` (seconds) and `mode` to `connect`.
 
         `tree`: whose code it runs.
         """
         chosen = dict(options)
         connection = dict(settings) | {"session_timeout": chosen.pop("session_timeout", 10.0)}
+        if "mode" in chosen:
+            connection["mode"] = chosen.pop("mode")
         self._process = subprocess.Popen(
             [sys.executable, "-m", "tests.subscriptions.workers"],
             stdin=subprocess.PIPE,

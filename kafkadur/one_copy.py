@@ -1,0 +1,72 @@
+"""Who of an application gets a message: every instance of it, or the application as a whole (rules O1, O2).
+
+Both come down to the choice of a client id, its policy, and the name and type of a subscription; here it is
+made. What is returned is passed on: `connect(**copies.connection)`, `subscribe(topic,
+**copies.subscription)`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from kafkadur_sharing.definition import Sharing, SubscriptionType
+from kafkadur_sharing.errors import IllegalState
+from kafkadur_sharing.keys import ClientIdPolicy
+from kafkadur_sharing.names import validate_client_id, validate_subscription_name
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Copies:
+    """How to connect, and how to subscribe."""
+
+    #: For `connect`: client id and policy.
+    connection: Mapping[str, Any]
+    #: For `subscribe`: name and type.
+    subscription: Mapping[str, Any]
+
+
+def one_copy_per_instance(application: str, instance: str, *, durable: str | None = None) -> Copies:
+    """Each instance of an application gets every message, in order (rule O1).
+
+    `instance` names this one, and stays the same when it is started again: such as the name of a pod of a
+    StatefulSet. Two with one name cannot be connected at a time (rule C1). With `durable` it also gets what
+    comes while it is away. Raises `InvalidName`.
+    """
+    name = {} if durable is None else {"durable": validate_subscription_name(durable)}
+    return Copies(
+        connection={
+            "client_id": validate_client_id(f"{application}.{instance}"),
+            "client_id_policy": ClientIdPolicy.RESTRICTED,
+        },
+        subscription={**name, "type": SubscriptionType.EXCLUSIVE},
+    )
+
+
+def one_copy_per_application(
+    application: str,
+    *,
+    durable: str | None = None,
+    type: SubscriptionType | str = "shared",  # noqa: A002 - the field's word
+) -> Copies:
+    """All instances of an application together get each message once (rule O2).
+
+    `type` says how they share: any type but exclusive. With `durable` what comes while none is there waits.
+    Raises `InvalidName`, and `IllegalState` for a type that one consumer has alone.
+    """
+    kind = SubscriptionType(type)
+    if kind.sharing is Sharing.UNSHARED:
+        raise IllegalState(
+            f"Instances cannot share a subscription of type {kind.value}.",
+            owner=f"application {application}",
+            remedy="use shared, serial, priority or key-ordered, or one_copy_per_instance",
+        )
+    name = {"shared": application} if durable is None else {"durable": validate_subscription_name(durable)}
+    return Copies(
+        connection={
+            "client_id": validate_client_id(application),
+            "client_id_policy": ClientIdPolicy.UNRESTRICTED,
+        },
+        subscription={**name, "type": kind},
+    )
