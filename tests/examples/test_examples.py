@@ -116,6 +116,20 @@ def test_one_copy(folder: Path) -> None:
     ]
 
 
+def test_jms(folder: Path) -> None:
+    lines = run(ROOT / "examples" / "jms.py", folder).splitlines()
+    assert lines == [
+        "InvalidClientId",
+        "acknowledged: order of 20 and order of 30",
+        "again: order of 40, delivery 2",
+    ]
+
+
+def test_weblogic(folder: Path) -> None:
+    lines = run(ROOT / "examples" / "weblogic.py", folder).splitlines()
+    assert lines == ["InvalidSubscriptionSharing", "exclusive now, and kept: EUR 1.08"]
+
+
 def test_several_topics(folder: Path) -> None:
     lines = run(ROOT / "examples" / "several_topics.py", folder).splitlines()
     assert lines == ["A subscription has one topic.", "parcels-north", "parcels-south"]

@@ -111,8 +111,35 @@ GROUPS: dict[str, tuple[Rule, ...]] = {
         ),
         Rule("X5", "it is not durable", "`InvalidDestination`", "JD"),
     ),
+    "Client ids": (
+        Rule(
+            "C1",
+            "restricted (the default), and another live connection has it",
+            "`InvalidClientId`, which names the holder",
+            "JM 6.1.2, JD, WLS",
+        ),
+        Rule("C2", "unrestricted", "any number of connections have it", "WLS"),
+        Rule(
+            "C3",
+            "the same client id with the other policy",
+            "subscriptions of its own; only it can unsubscribe them",
+            "WLS",
+        ),
+        Rule(
+            "C4",
+            "it is set after anything else was done, or when it was given already",
+            "`IllegalState`",
+            "JM 6.1.2",
+        ),
+    ),
     "WebLogic mode": (
         Rule("P1", "what identifies a durable one", "client id, its policy and the name", "WLS"),
+        Rule(
+            "P2",
+            "what identifies a non-durable one",
+            "client id and policy; without a client id it is not shared",
+            "WLS",
+        ),
         Rule("P3", "an exclusive one is attached", "any newcomer: `InvalidSubscriptionSharing`", "WLS"),
         Rule("P4", "a shared one is attached", "an exclusive newcomer: `InvalidSubscriptionSharing`", "WLS"),
         Rule(
@@ -121,6 +148,7 @@ GROUPS: dict[str, tuple[Rule, ...]] = {
             "`InvalidSubscriptionSharing`",
             "WLS",
         ),
+        Rule("P6", "the same, not durable", "a subscription of its own", "WLS"),
         Rule(
             "P7",
             "nobody is attached, the newcomer has another policy",
@@ -133,6 +161,60 @@ GROUPS: dict[str, tuple[Rule, ...]] = {
             "deleted and created anew; what waited is dropped",
             "WLS",
         ),
+    ),
+    "One copy": (
+        Rule("O1", "one copy per instance", "every instance gets every message: a key each", "WLS"),
+        Rule(
+            "O2",
+            "one copy per application",
+            "unrestricted client id, shared, the same name: the application gets one copy",
+            "WLS",
+        ),
+    ),
+    "Monitoring": (
+        Rule(
+            "A1",
+            "how an abandoned one is found",
+            "the last verdict, since when nobody is attached, what waits: `kafkadur sub abandoned`",
+            "WLS",
+        ),
+        Rule("A2", "how it goes", "deleted on request, or when it is unsubscribed again", "WLS"),
+        Rule("A3", "names for tools", "`client_name`; unrestricted `client_name@topic@namespace`", "WLS"),
+        Rule("A4", "non-durable ones", "are not listed; their consumers show themselves", "WLS"),
+        Rule(
+            "A5",
+            "attributes",
+            "client id, policy, name, selector, `no_local`, active; messages and bytes current and pending",
+            "WLS",
+        ),
+    ),
+    "Acknowledging": (
+        Rule("K1", "a session acknowledges", "all that was delivered by it", "JM 6.2.10"),
+        Rule(
+            "K2",
+            "automatic acknowledgement",
+            "when `receive` returns the message, or the listener returns",
+            "JM 6.2.10, 6.2.11",
+        ),
+        Rule(
+            "K3",
+            "a session recovers",
+            "what is not acknowledged comes again, marked, counted",
+            "JM 6.2.10, JD",
+        ),
+        Rule("K4", "the delivery count", "1 at first; what is marked redelivered has 2 or more", "JM 3.5.11"),
+        Rule("K5", "a consumer is closed", "nothing is acknowledged; that is possible later", "JM 8.8"),
+        Rule("K6", "a session is closed", "nothing is acknowledged", "JM 6.2.15"),
+        Rule("K7", "what is acknowledged", "never comes again", "JM 6.2.11"),
+    ),
+    "Catching up": (
+        Rule(
+            "B1",
+            "at the start, and after a break",
+            "pulled until nothing is left, then armed, pulled once more, and live without a repeat",
+            "RDS",
+        ),
+        Rule("B2", "more comes than is taken", "it falls behind, and pulls again", "RDS"),
     ),
     "Limits and conversion": (
         Rule("L1", "consumers of a shared one", "any number, unless it has a limit", "AMQ"),

@@ -224,7 +224,7 @@ async def test_not_caught_up_before_the_last_message_is_received(place: Place) -
 
 
 @every_type
-async def test_falls_behind_when_a_whole_buffer_waits_and_not_before(place: Place, kind: str) -> None:
+async def test_b2_falls_behind_when_a_whole_buffer_waits_and_not_before(place: Place, kind: str) -> None:
     """The fall-back: the reader pauses, and the rest is pulled from Kafka when there is room again."""
     topic, told = a_topic(place), Told()
     async with (
@@ -404,7 +404,7 @@ async def test_an_application_that_raises_in_on_event_goes_on(
 
 
 @every_type
-async def test_step_1_written_before_the_first_pull(place: Place, kind: str) -> None:
+async def test_b1_step_1_written_before_the_first_pull(place: Place, kind: str) -> None:
     """It is attached and knows where to begin; before its reader does, more is written."""
     topic = a_topic(place, BACKLOG)
     race = Race(Stage.FOLLOW, lambda: publish(place, topic, MORE))
@@ -417,7 +417,7 @@ async def test_step_1_written_before_the_first_pull(place: Place, kind: str) -> 
 
 
 @every_type
-async def test_step_1_trimmed_below_the_first_pull(
+async def test_b1_step_1_trimmed_below_the_first_pull(
     place: Place, kind: str, kafkadur_admin: AdminClient
 ) -> None:
     """What is removed lies before where it begins: nothing of it was to be delivered."""
@@ -438,7 +438,7 @@ async def test_step_1_trimmed_below_the_first_pull(
 
 
 @every_type
-async def test_step_1_trimmed_above_the_first_pull(
+async def test_b1_step_1_trimmed_above_the_first_pull(
     place: Place, kind: str, kafkadur_admin: AdminClient
 ) -> None:
     """What is removed was to be delivered: that is said, and not passed over as a gap."""
@@ -457,7 +457,7 @@ async def test_step_1_trimmed_above_the_first_pull(
 
 
 @every_type
-async def test_step_2_written_after_the_end_was_read(place: Place, kind: str) -> None:
+async def test_b1_step_2_written_after_the_end_was_read(place: Place, kind: str) -> None:
     """The reader has met the end; before the member knows, it is not the end any more."""
     topic, told = a_topic(place, BACKLOG), Told()
     race = Race(Stage.END, lambda: publish(place, topic, MORE))
@@ -473,7 +473,7 @@ async def test_step_2_written_after_the_end_was_read(place: Place, kind: str) ->
 
 
 @every_type
-async def test_step_3_read_while_the_exchange_is_on_its_way(place: Place, kind: str) -> None:
+async def test_b1_step_3_read_while_the_exchange_is_on_its_way(place: Place, kind: str) -> None:
     """The exchange with which it waits says how far was read; meanwhile more is read, and kept back."""
     topic, told = a_topic(place), Told()
     subscriptions: list[kafkadur.Subscription] = []
@@ -503,7 +503,7 @@ async def test_step_3_read_while_the_exchange_is_on_its_way(place: Place, kind: 
 
 
 @pytest.mark.parametrize("stage", [Stage.SEND, Stage.ANSWERED])
-async def test_step_3_woken_before_it_waits(place: Place, stage: Stage) -> None:
+async def test_b1_step_3_woken_before_it_waits(place: Place, stage: Stage) -> None:
     """Another member reports what came and has this one woken, while its own exchange is under way."""
     topic = a_topic(place, partitions=2)
     told = Told()
@@ -542,7 +542,7 @@ async def ready_to_receive(*subscriptions: kafkadur.Subscription) -> None:
 
 
 @every_type
-async def test_step_4_read_after_the_last_exchange_was_answered(place: Place, kind: str) -> None:
+async def test_b1_step_4_read_after_the_last_exchange_was_answered(place: Place, kind: str) -> None:
     """The answer says there is nothing more; before it is taken in, more was written and read."""
     topic, told = a_topic(place), Told()
     subscriptions: list[kafkadur.Subscription] = []
@@ -572,7 +572,7 @@ async def test_step_4_read_after_the_last_exchange_was_answered(place: Place, ki
 
 @every_type
 @pytest.mark.parametrize("stage", [Stage.SEND, Stage.ANSWERED])
-async def test_step_4_the_last_exchange_fails(place: Place, kind: str, stage: Stage) -> None:
+async def test_b1_step_4_the_last_exchange_fails(place: Place, kind: str, stage: Stage) -> None:
     """It did not arrive, or its answer did not: it is made again, and applied once.
 
     It carries acknowledgements, and how far was read.
@@ -621,7 +621,7 @@ async def test_step_4_the_last_exchange_fails(place: Place, kind: str, stage: St
 
 
 @every_type
-async def test_step_4_the_connection_breaks_under_the_last_exchange(
+async def test_b1_step_4_the_connection_breaks_under_the_last_exchange(
     place: Place, kind: str, redis_proxy: TcpProxy
 ) -> None:
     topic, told = a_topic(place, BACKLOG), Told()
@@ -648,7 +648,7 @@ async def test_step_4_the_connection_breaks_under_the_last_exchange(
 
 @pytest.mark.parametrize("kind", ["shared", "serial", "priority", "key-ordered"])
 @pytest.mark.parametrize("stage", [Stage.READ, Stage.ANSWERED])
-async def test_step_5_the_lease_changes_under_what_the_last_exchange_brought(
+async def test_b1_step_5_the_lease_changes_under_what_the_last_exchange_brought(
     place: Place, kind: str, stage: Stage
 ) -> None:
     """What it read, or what was granted, is not handed out yet: another member comes and gets its part."""
@@ -706,7 +706,7 @@ async def test_step_5_the_lease_changes_under_what_the_last_exchange_brought(
 
 @every_type
 @pytest.mark.parametrize("stage", [Stage.READ, Stage.END, Stage.ANSWERED])
-async def test_step_6_the_reader_begins_anew(place: Place, kind: str, stage: Stage) -> None:
+async def test_b1_step_6_the_reader_begins_anew(place: Place, kind: str, stage: Stage) -> None:
     """What is kept back and what was handed out comes from Kafka again: it is known by its offsets."""
     topic, told = a_topic(place, BACKLOG), Told()
     read_anew: list[Callable[[], None]] = []
@@ -738,7 +738,9 @@ async def test_step_6_the_reader_begins_anew(place: Place, kind: str, stage: Sta
 
 
 @every_type
-async def test_step_7_live_until_its_leases_are_lost(place: Place, kind: str, redis_proxy: TcpProxy) -> None:
+async def test_b1_step_7_live_until_its_leases_are_lost(
+    place: Place, kind: str, redis_proxy: TcpProxy
+) -> None:
     """Cut off for longer than its session, it is taken for dead; what is written meanwhile comes once."""
     topic, told = a_topic(place, BACKLOG), Told()
     assert place.stack.valkey is not None
@@ -781,7 +783,7 @@ async def attach_when_free(connection: kafkadur.Connection, topic: str, kind: st
 
 
 @every_type
-async def test_fall_back_written_and_read_anew_while_the_buffer_is_full(place: Place, kind: str) -> None:
+async def test_b2_fall_back_written_and_read_anew_while_the_buffer_is_full(place: Place, kind: str) -> None:
     """A reader that paused is sent back to the beginning, and more is written."""
     topic, told = a_topic(place), Told()
     async with (

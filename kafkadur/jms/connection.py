@@ -1,0 +1,146 @@
+"""Connections in the names of Jakarta Messaging, and what makes them."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable
+from typing import Any, Literal, Self
+
+import kafkadur.sync
+from kafkadur.jms.modes import AcknowledgeMode
+from kafkadur.jms.session import Session
+from kafkadur_sharing.definition import SubscriptionType
+from kafkadur_sharing.errors import ConnectionClosed, IllegalState, KafkadurError
+from kafkadur_sharing.redelivery import Redelivery
+
+_log = logging.getLogger("kafkadur.jms")
+
+#: Whether consumers without a word on it are alone, or share (WebLogic's SubscriptionSharingPolicy).
+SharingPolicy = Literal["exclusive", "sharable"]
+
+
+class ConnectionFactory:
+    """Makes connections that are alike.
+
+    `settings` are those of `kafkadur.connect`: kafka, redis, client_id, client_id_policy, namespace, mode.
+    """
+
+    def __init__(
+        self,
+        *,
+        sharing_policy: SharingPolicy = "exclusive",
+        redelivery: Redelivery | None = None,
+        **settings: Any,  # noqa: ANN401 - checked when connecting
+    ) -> None:
+        """Remember them.
+
+        `sharing_policy`: what `create_consumer` and `create_durable_consumer` make; `sharable` is
+        WebLogic's, and needs `mode="weblogic"`. `redelivery` is that of subscriptions that are created.
+        Raises `IllegalState`.
+        """
+        if sharing_policy not in ("exclusive", "sharable"):
+            raise IllegalState(
+                f"There is no sharing policy {sharing_policy!r}.", remedy="use 'exclusive' or 'sharable'"
+            )
+        if sharing_policy == "sharable" and settings.get("mode") != "weblogic":
+            raise IllegalState(
+                "Jakarta Messaging has no sharing policy.",
+                state="mode jms",
+                remedy="use mode='weblogic', or create_shared_consumer and create_shared_durable_consumer",
+            )
+        self._kind = SubscriptionType.EXCLUSIVE if sharing_policy == "exclusive" else SubscriptionType.SHARED
+        self._redelivery = redelivery
+        self._settings = settings
+
+    def create_connection(self) -> Connection:
+        """Connect; the connection is stopped. Raises as `kafkadur.sync.connect` and opening do."""
+        plain = kafkadur.sync.connect(**self._settings)
+        plain.open()
+        return Connection(plain, self._kind, self._redelivery)
+
+
+class Connection:
+    """A connection; a context manager. Messages come while it is started."""
+
+    def __init__(
+        self, plain: kafkadur.sync.Connection, kind: SubscriptionType, redelivery: Redelivery | None
+    ) -> None:
+        """Made by a factory; `plain` is what it is over."""
+        self.plain = plain
+        self.kind = kind
+        #: held while it is started and stopped; told of both
+        self.gate = threading.Condition()
+        self.is_started = False
+        self._redelivery = redelivery
+        self._sessions: list[Session] = []
+        #: told when a listener's consumer cannot go on
+        self.exception_listener: Callable[[KafkadurError], object] | None = None
+        self._closed = False
+
+    @property
+    def client_id(self) -> str | None:
+        """The client id; it can be set before anything else is done (rule C4)."""
+        return self.plain.settings.client_id
+
+    @client_id.setter
+    def client_id(self, client_id: str) -> None:
+        self.plain.set_client_id(client_id)
+
+    def start(self) -> None:
+        """Have messages come."""
+        self._use()
+        self._set_started(True)
+
+    def stop(self) -> None:
+        """Have no message come until it is started again; calls of listeners come to their end."""
+        self._use()
+        self._set_started(False)
+
+    def _set_started(self, started: bool) -> None:  # noqa: FBT001 - what it is set to
+        with self.gate:
+            self.is_started = started
+            self.gate.notify_all()
+
+    def create_session(self, mode: AcknowledgeMode | int = AcknowledgeMode.AUTO_ACKNOWLEDGE) -> Session:
+        """A session with a mode of acknowledgement; raises `IllegalState` for none."""
+        self._use()
+        try:
+            chosen = AcknowledgeMode(mode)
+        except ValueError as error:
+            raise IllegalState(
+                f"There is no acknowledgement mode {mode!r}.",
+                remedy=f"use one of {', '.join(each.name for each in AcknowledgeMode)}",
+            ) from error
+        session = Session(self, chosen, self._redelivery)
+        self._sessions.append(session)
+        return session
+
+    def tell(self, error: KafkadurError) -> None:
+        """Part of listening: tell the exception listener, or the log."""
+        listener = self.exception_listener
+        if listener is None:
+            _log.error("a consumer cannot go on: %s", error)
+        else:
+            listener(error)
+
+    def close(self) -> None:
+        """Close its sessions, and disconnect; closing twice is fine."""
+        if self._closed:
+            return
+        self._closed = True
+        for session in self._sessions:
+            session.close()
+        self.plain.close()
+
+    def _use(self) -> None:
+        if self._closed:
+            raise ConnectionClosed(owner="the connection", remedy="create another one")
+
+    def __enter__(self) -> Self:
+        """It is open."""
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Close it."""
+        self.close()

@@ -1,0 +1,164 @@
+"""A consumer in the names of Jakarta Messaging: receives, or has a listener called."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable
+from datetime import timedelta
+from typing import TYPE_CHECKING, Self
+
+from kafkadur.durations import seconds
+from kafkadur.jms.message import Message
+from kafkadur.sync import Delivery, Subscription
+from kafkadur_sharing.errors import ConnectionClosed, IllegalState, KafkadurError, LeaseLost
+
+if TYPE_CHECKING:
+    from kafkadur.jms.session import Session
+
+_log = logging.getLogger("kafkadur.jms")
+
+#: What is told of each message.
+Listener = Callable[[Message], object]
+#: Longest a listener's thread waits without looking whether it is to end, seconds.
+_LOOK_EVERY = 0.2
+
+
+class MessageConsumer:
+    """One consumer of a session; a context manager.
+
+    Used by one thread at a time, as its session is. Messages come while the connection is started.
+    """
+
+    def __init__(self, session: Session, subscription: Subscription) -> None:
+        """Made by a session."""
+        self._session = session
+        self.subscription = subscription
+        self._listener: Listener | None = None
+        self._thread: threading.Thread | None = None
+        self._closed = threading.Event()
+        #: it came when the connection had just been stopped
+        self._kept: Delivery | None = None
+
+    @property
+    def message_selector(self) -> str | None:
+        """The selector in force."""
+        return self.subscription.definition.definition.selector
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether it was closed."""
+        return self._closed.is_set()
+
+    def receive(self, timeout: timedelta | float | None = None) -> Message | None:
+        """The next message; None when `timeout` (seconds or a timedelta) passes, or the consumer is closed.
+
+        In the automatic modes it is acknowledged when this returns it; if that fails because its lease went,
+        it comes again, and the next one is returned. Raises `IllegalState` while a listener is set,
+        `ConnectionClosed`, and what made the subscription unusable.
+        """
+        if self._listener is not None:
+            raise IllegalState(
+                "A consumer with a listener cannot receive.",
+                owner=f"subscription {self.subscription.definition.key}",
+                remedy="set the listener to None, or use another consumer",
+            )
+        deadline = None if timeout is None else time.monotonic() + seconds(timeout)
+        while not self.is_closed:
+            delivery = self._next(deadline)
+            if delivery is None:
+                return None
+            try:
+                self._session.received(delivery)
+            except LeaseLost as error:
+                _log.info("%s", error)  # it comes again
+                continue
+            return Message(delivery, self._session.acknowledge)
+        raise ConnectionClosed(owner="the consumer", remedy="make another one")
+
+    def receive_no_wait(self) -> Message | None:
+        """The next message if there is one now."""
+        return self.receive(0)
+
+    def _next(self, deadline: float | None) -> Delivery | None:
+        """The next delivery, once the connection is started; None at the deadline, or when it is closed."""
+        while self._session.wait_for_start(self, _left(deadline)):
+            delivery, self._kept = self._kept, None
+            if delivery is None or delivery.lost:
+                delivery = self.subscription.receive(_left(deadline))
+            if delivery is None or self._session.is_started:
+                return delivery
+            self._kept = delivery
+        return None
+
+    def take_kept(self) -> Delivery | None:
+        """Part of leaving: what no application has got."""
+        kept, self._kept = self._kept, None
+        return kept
+
+    # -- a listener
+
+    @property
+    def message_listener(self) -> Listener | None:
+        """What is called with each message, one at a time in a session; None: nothing is.
+
+        When it returns, the message is acknowledged in the automatic modes; when it raises, it is rolled back
+        there and comes again; in the other modes it stays unacknowledged.
+        """
+        return self._listener
+
+    @message_listener.setter
+    def message_listener(self, listener: Listener | None) -> None:
+        if self.is_closed:
+            raise ConnectionClosed(owner="the consumer", remedy="make another one")
+        self._listener = listener
+        if listener is not None and self._thread is None:
+            self._thread = threading.Thread(target=self._listen, name="kafkadur-listener", daemon=True)
+            self._thread.start()
+
+    def _listen(self) -> None:
+        while not self.is_closed:
+            listener = self._listener
+            if listener is None:
+                self._closed.wait(_LOOK_EVERY)
+                continue
+            try:
+                delivery = self._next(time.monotonic() + _LOOK_EVERY)
+                if delivery is not None:
+                    self._session.call(listener, Message(delivery, self._session.acknowledge))
+            except KafkadurError as error:
+                if not self.is_closed:
+                    self._session.failed(error)
+                return
+
+    # -- the end
+
+    def close(self) -> None:
+        """Hand out nothing more, and leave; closing twice is fine.
+
+        It acknowledges nothing (rule K5): where the application still has to, the consumer stays attached
+        until it has, or until the session is closed. Raises as closing a subscription.
+        """
+        if self.is_closed:
+            return
+        self._closed.set()
+        self.subscription.stop()
+        self._session.wake()
+        if self._thread is not None and self._thread is not threading.current_thread():
+            self._thread.join()
+        self.subscription.give_back_block()
+        self._session.leave(self)
+
+    def __enter__(self) -> Self:
+        """It is open."""
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Close it."""
+        self.close()
+
+
+def _left(deadline: float | None) -> float | None:
+    """Seconds until a deadline; None: there is none."""
+    return None if deadline is None else max(deadline - time.monotonic(), 0.0)

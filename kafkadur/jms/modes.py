@@ -1,0 +1,22 @@
+"""Who acknowledges, and when."""
+
+from __future__ import annotations
+
+from enum import IntEnum
+
+
+class AcknowledgeMode(IntEnum):
+    """How the messages of a session are acknowledged (rules K1, K2)."""
+
+    #: when `receive` returns a message, or a listener returns
+    AUTO_ACKNOWLEDGE = 1
+    #: by `Message.acknowledge`: everything delivered by the session so far
+    CLIENT_ACKNOWLEDGE = 2
+    #: as AUTO, without waiting for the confirmation: a few may come again after a crash
+    DUPS_OK_ACKNOWLEDGE = 3
+    #: by `Message.acknowledge`: this message alone
+    INDIVIDUAL_ACKNOWLEDGE = 101
+
+
+#: Modes in which the session acknowledges by itself.
+AUTOMATIC = (AcknowledgeMode.AUTO_ACKNOWLEDGE, AcknowledgeMode.DUPS_OK_ACKNOWLEDGE)

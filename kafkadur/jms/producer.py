@@ -1,0 +1,72 @@
+"""Sending in the names of Jakarta Messaging."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Self
+
+import kafkadur
+from kafkadur.headers import DEFAULT_DELIVERY_MODE, DEFAULT_PRIORITY, DeliveryMode, Property
+from kafkadur_sharing.errors import IllegalState, InvalidDestination
+
+
+class MessageProducer:
+    """Sends to one topic, or to the topic named with each message."""
+
+    def __init__(self, producer: kafkadur.Producer, topic: str | None) -> None:
+        """Made by a session."""
+        self._producer = producer
+        self._topic = topic
+
+    def send(
+        self,
+        body: str | bytes | None,
+        *,
+        topic: str | None = None,
+        key: str | bytes | None = None,
+        properties: Mapping[str, Property] | None = None,
+        correlation_id: str | None = None,
+        jms_type: str | None = None,
+        priority: int = DEFAULT_PRIORITY,
+        delivery_mode: DeliveryMode = DEFAULT_DELIVERY_MODE,
+    ) -> None:
+        """Send a message and wait until Kafka has it.
+
+        Raises `DeliveryFailed` if it does not take it, `InvalidProperty`, `InvalidDestination` without a
+        topic, and `IllegalState` for another one than the producer's.
+        """
+        if topic is not None and self._topic is not None and topic != self._topic:
+            raise IllegalState(
+                "A producer that was made for a topic sends to that.",
+                state=f"topic {topic}",
+                owner=f"producer of topic {self._topic}",
+                remedy="make a producer without a topic",
+            )
+        where = topic or self._topic
+        if where is None:
+            raise InvalidDestination(
+                "The message has no topic.", remedy="name one here, or when the producer is made"
+            )
+        self._producer.publish(
+            where,
+            body,
+            key=key,
+            properties=properties,
+            correlation_id=correlation_id,
+            type=jms_type,
+            priority=priority,
+            delivery_mode=delivery_mode,
+        )
+        self._producer.flush()
+
+    def close(self) -> None:
+        """Close it."""
+        self._producer.close()
+
+    def __enter__(self) -> Self:
+        """It is open."""
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Close it."""
+        self.close()

@@ -1,0 +1,422 @@
+"""The facade in the names of Jakarta Messaging, and rules K1 to K7: what its modes acknowledge when."""
+
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from kafkadur import (
+    ConnectionClosed,
+    IllegalState,
+    InvalidClientId,
+    InvalidDestination,
+    InvalidSubscriptionSharing,
+    KafkadurError,
+    Redelivery,
+    SubscriptionActive,
+)
+from kafkadur.jms import AcknowledgeMode, Connection, ConnectionFactory, Message, MessageConsumer
+from kafkadur_sharing.definition import SubscriptionType
+from tests.subscriptions.helpers import LIMIT_S, SILENCE_S, Place, speaks, wait_until
+
+AUTO, CLIENT = AcknowledgeMode.AUTO_ACKNOWLEDGE, AcknowledgeMode.CLIENT_ACKNOWLEDGE
+DUPS_OK, INDIVIDUAL = AcknowledgeMode.DUPS_OK_ACKNOWLEDGE, AcknowledgeMode.INDIVIDUAL_ACKNOWLEDGE
+MANUAL = (CLIENT, INDIVIDUAL)
+
+Connect = Callable[..., Connection]
+
+
+@pytest.fixture
+def connect(place: Place) -> Iterator[Connect]:
+    """Provide connections that are started: `connect(**settings)`."""
+    made: list[Connection] = []
+
+    def connect(**more: Any) -> Connection:
+        factory = {name: more.pop(name) for name in ("sharing_policy", "redelivery") if name in more}
+        connection = ConnectionFactory(**factory, **place.settings(**more)).create_connection()
+        made.append(connection)
+        connection.start()
+        return connection
+
+    yield connect
+    for connection in made:
+        connection.close()
+
+
+def texts(consumer: MessageConsumer, count: int) -> list[str | None]:
+    """The texts of so many messages."""
+    found: list[str | None] = []
+    for _ in range(count):
+        message = consumer.receive(LIMIT_S)
+        assert message is not None, f"{len(found)} of {count} came"
+        found.append(message.text)
+    return found
+
+
+def received(consumer: MessageConsumer) -> Message | None:
+    """The next message; None if the consumer was closed before it was asked, too."""
+    try:
+        return consumer.receive()
+    except ConnectionClosed:
+        return None
+
+
+def fill(connection: Connection, topic: str, *bodies: str) -> None:
+    with connection.create_session().create_producer(topic) as producer:
+        for body in bodies:
+            producer.send(body)
+
+
+# -- the surface
+
+
+def test_fields_travel(place: Place, connect: Connect) -> None:
+    topic = place.topic()
+    connection = connect()
+    session = connection.create_session()
+    consumer = session.create_consumer(topic, "n > 1 AND JMSPriority = 7")
+    assert consumer.message_selector == "n > 1 AND JMSPriority = 7"
+    producer = session.create_producer()
+    producer.send("no", topic=topic, properties={"n": 2})
+    producer.send(
+        "yes",
+        topic=topic,
+        key="k",
+        properties={"n": 2, "raw": b"\x00"},
+        correlation_id="c",
+        jms_type="order",
+        priority=7,
+        delivery_mode="NON_PERSISTENT",
+    )
+    message = consumer.receive(LIMIT_S)
+    assert message is not None
+    assert (message.text, message.body, message.properties) == ("yes", b"yes", {"n": 2, "raw": b"\x00"})
+    assert (message.jms_correlation_id, message.jms_type, message.jms_priority) == ("c", "order", 7)
+    assert (message.jms_delivery_mode, message.jms_destination) == ("NON_PERSISTENT", topic)
+    assert message.jms_message_id is not None
+    assert message.jms_timestamp > 0
+    assert not message.jms_redelivered
+    assert consumer.receive_no_wait() is None
+    assert "yes" not in repr(message)
+
+
+def test_a_connection_begins_stopped(place: Place) -> None:
+    topic = place.topic([1, 2])
+    with ConnectionFactory(**place.settings()).create_connection() as connection:
+        consumer = connection.create_session().create_durable_consumer(topic, "d")
+        place.publish(topic, [3, 4])
+        assert consumer.receive(SILENCE_S) is None
+        connection.start()
+        assert texts(consumer, 1) == ["3"]
+        connection.stop()
+        assert consumer.receive(SILENCE_S) is None
+        connection.start()
+        assert texts(consumer, 1) == ["4"]
+
+
+def test_what_comes_while_it_is_stopped_is_kept_until_it_is_started(place: Place) -> None:
+    """A receive that was under way when the connection was stopped hands out nothing."""
+    topic = place.topic()
+    with ConnectionFactory(**place.settings()).create_connection() as connection:
+        connection.start()
+        consumer = connection.create_session(CLIENT).create_durable_consumer(topic, "d")
+        found: list[Message | None] = []
+        waiting = threading.Thread(target=lambda: found.append(consumer.receive(LIMIT_S)))
+        waiting.start()
+        connection.stop()
+        place.publish(topic, [1])
+        waiting.join(SILENCE_S)
+        assert found == []
+        connection.start()
+        waiting.join()
+        assert [message.text for message in found if message is not None] == ["1"]
+
+
+def test_closing_wakes_who_waits(place: Place) -> None:
+    with ConnectionFactory(**place.settings()).create_connection() as connection:
+        for started in (False, True):
+            if started:
+                connection.start()
+            consumer = connection.create_session().create_consumer(place.topic())
+            with ThreadPoolExecutor(1) as threads:
+                found = threads.submit(received, consumer)
+                consumer.close()
+                assert found.result(LIMIT_S) is None
+            with pytest.raises(ConnectionClosed):
+                consumer.receive(0)
+
+
+def test_c4_the_client_id_is_set_first(place: Place) -> None:
+    with ConnectionFactory(**place.settings(client_id=None)).create_connection() as connection:
+        connection.client_id = "me"
+        assert connection.client_id == "me"
+        with pytest.raises(IllegalState):
+            connection.client_id = "you"
+
+
+def test_c1_a_second_connection_is_refused(place: Place) -> None:
+    factory = ConnectionFactory(**place.settings(client_id="me", client_id_policy="restricted"))
+    with factory.create_connection(), pytest.raises(InvalidClientId):
+        factory.create_connection()
+
+
+def test_u1_u5_durable_consumers(place: Place, connect: Connect) -> None:
+    topic = place.topic()
+    with pytest.raises(IllegalState):
+        connect(client_id=None).create_session().create_durable_consumer(topic, "d")
+    session = connect().create_session()
+    consumer = session.create_durable_consumer(topic, "d")
+    assert consumer.subscription.definition.definition.type is SubscriptionType.EXCLUSIVE
+    with pytest.raises(SubscriptionActive):
+        connect().create_session().create_durable_consumer(topic, "d")
+    with pytest.raises(InvalidSubscriptionSharing):
+        session.create_shared_durable_consumer(topic, "d")
+    with pytest.raises(SubscriptionActive):
+        session.unsubscribe("d")
+    consumer.close()
+    session.unsubscribe("d")
+    with pytest.raises(InvalidDestination):
+        session.unsubscribe("d")
+
+
+@pytest.mark.parametrize("durable", [True, False])
+def test_s2_n2_shared_consumers(place: Place, connect: Connect, *, durable: bool) -> None:
+    topic = place.topic()
+    sessions = [connect(client_id=None).create_session() for _ in range(2)]
+    consumers = [
+        (session.create_shared_durable_consumer if durable else session.create_shared_consumer)(topic, "s")
+        for session in sessions
+    ]
+    place.publish(topic, [1, 2])
+    assert sorted(str(texts(consumer, 1)[0]) for consumer in consumers) == ["1", "2"]
+
+
+def test_v1_u7_consumers_of_their_own(place: Place, connect: Connect) -> None:
+    topic = place.topic()
+    connection = connect()
+    session = connection.create_session()
+    plain, remote = session.create_consumer(topic), session.create_consumer(topic, no_local=True)
+    durable = session.create_durable_consumer(topic, "d", no_local=True)
+    fill(connection, topic, "mine")
+    fill(connect(client_id="other"), topic, "theirs")
+    assert texts(plain, 2) == ["mine", "theirs"]
+    assert texts(remote, 1) == texts(durable, 1) == ["theirs"]
+
+
+def test_p_the_sharing_policy_of_weblogic(place: Place, connect: Connect) -> None:
+    topic = place.topic()
+    sharable = {"mode": "weblogic", "sharing_policy": "sharable"}
+    with pytest.raises(IllegalState, match="no sharing policy"):
+        connect(sharing_policy="sharable")
+    with pytest.raises(IllegalState, match="no sharing policy"):
+        connect(mode="weblogic", sharing_policy="shy")
+    consumers = [connect(**sharable).create_session().create_durable_consumer(topic, "d") for _ in range(2)]
+    with pytest.raises(InvalidSubscriptionSharing):
+        connect(mode="weblogic").create_session().create_durable_consumer(topic, "d")
+    place.publish(topic, [1, 2])
+    assert sorted(str(texts(consumer, 1)[0]) for consumer in consumers) == ["1", "2"]
+
+
+def test_what_is_wrong_is_said(place: Place, connect: Connect) -> None:
+    connection = connect()
+    session = connection.create_session()
+    with pytest.raises(IllegalState, match="acknowledgement mode 7"):
+        connection.create_session(7)
+    with pytest.raises(InvalidDestination):
+        session.create_producer().send("x")
+    topic = place.topic()
+    with pytest.raises(IllegalState) as refused:
+        session.create_producer(topic).send("x", topic="other")
+    speaks(refused.value, topic)
+    consumer = session.create_consumer(topic)
+    consumer.message_listener = print
+    with pytest.raises(IllegalState, match="listener"):
+        consumer.receive(0)
+    session.close()
+    session.close()
+    with pytest.raises(ConnectionClosed):
+        session.create_consumer(topic)
+    with pytest.raises(ConnectionClosed):
+        consumer.message_listener = print
+    connection.close()
+    for closed in (connection.start, connection.stop, connection.create_session):
+        with pytest.raises(ConnectionClosed):
+            closed()
+
+
+# -- acknowledging
+
+
+def waiting(connection: Connection, topic: str) -> list[str | None]:
+    """What waits in the durable subscription d, as a consumer after it finds it."""
+    session = connection.create_session(CLIENT)
+    with session.create_durable_consumer(topic, "d") as consumer:
+        found: list[str | None] = []
+        while (message := consumer.receive(SILENCE_S * 2)) is not None:
+            found.append(message.text)
+        session.close()
+        return found
+
+
+def durable(connection: Connection, mode: AcknowledgeMode, topic: str) -> MessageConsumer:
+    return connection.create_session(mode).create_durable_consumer(topic, "d")
+
+
+def test_k1_client_acknowledges_all_that_the_session_delivered(place: Place, connect: Connect) -> None:
+    topic, other = place.topic(), place.topic()
+    connection = connect()
+    session = connection.create_session(CLIENT)
+    consumer = session.create_durable_consumer(topic, "d")
+    second = session.create_shared_durable_consumer(other, "e")
+    place.publish(topic, range(1, 6))
+    place.publish(other, [6, 7])
+    assert texts(second, 1) == ["6"]
+    messages = [consumer.receive(LIMIT_S) for _ in range(3)]
+    assert messages[1] is not None
+    messages[1].acknowledge()
+    session.close()
+    assert waiting(connection, topic) == ["4", "5"]
+    again = connection.create_session().create_shared_durable_consumer(other, "e")
+    assert texts(again, 1) == ["7"]
+
+
+@pytest.mark.parametrize("mode", [AUTO, DUPS_OK])
+def test_k2_auto_acknowledges_what_receive_returned(
+    place: Place, connect: Connect, mode: AcknowledgeMode
+) -> None:
+    topic = place.topic()
+    connection = connect()
+    consumer = durable(connection, mode, topic)
+    place.publish(topic, range(1, 6))
+    message = consumer.receive(LIMIT_S)
+    assert message is not None
+    message.acknowledge()  # nothing is left to do
+    assert texts(consumer, 2) == ["2", "3"]
+    consumer.close()
+    assert waiting(connection, topic) == ["4", "5"]
+
+
+def test_k2_auto_acknowledges_what_a_listener_returned_from(place: Place, connect: Connect) -> None:
+    topic = place.topic()
+    connection = connect(redelivery=Redelivery(backoff=timedelta(0)))
+    consumer = durable(connection, AUTO, topic)
+    heard: list[tuple[str | None, int]] = []
+
+    def listen(message: Message) -> None:
+        heard.append((message.text, message.jmsx_delivery_count))
+        if len(heard) == 2:
+            raise ValueError(message.text)
+
+    consumer.message_listener = listen
+    place.publish(topic, range(1, 4))
+    wait_until(lambda: len(heard) == 4, "three messages, one of them twice")
+    consumer.close()
+    assert sorted(heard) == [("1", 1), ("2", 1), ("2", 2), ("3", 1)]
+    assert waiting(connection, topic) == []
+
+
+def test_k2_listeners_of_a_session_are_called_one_at_a_time(place: Place, connect: Connect) -> None:
+    topics = [place.topic() for _ in range(3)]
+    session = connect().create_session()
+    inside, most, heard = [0], [0], [0]
+
+    def listen(_: Message) -> None:
+        inside[0] += 1
+        most[0] = max(most[0], inside[0])
+        heard[0] += 1
+        inside[0] -= 1
+
+    for topic in topics:
+        session.create_consumer(topic).message_listener = listen
+    for topic in topics:
+        place.publish(topic, range(30))
+    wait_until(lambda: heard[0] == 90, "all were heard")
+    assert most[0] == 1
+
+
+@pytest.mark.parametrize("mode", MANUAL)
+def test_k3_k4_recover_brings_again_what_was_not_acknowledged(
+    place: Place, connect: Connect, mode: AcknowledgeMode
+) -> None:
+    topic = place.topic()
+    connection = connect()
+    session = connection.create_session(mode)
+    consumer = session.create_durable_consumer(topic, "d")
+    place.publish(topic, range(1, 4))
+    first = consumer.receive(LIMIT_S)
+    assert first is not None
+    assert (first.jms_redelivered, first.jmsx_delivery_count) == (False, 1)
+    first.acknowledge()
+    assert texts(consumer, 2) == ["2", "3"]
+    session.recover()
+    again = [consumer.receive(LIMIT_S) for _ in range(2)]
+    assert sorted((m.text, m.jms_redelivered, m.jmsx_delivery_count) for m in again if m is not None) == [
+        ("2", True, 2),
+        ("3", True, 2),
+    ]
+
+
+@pytest.mark.parametrize("mode", MANUAL)
+def test_k5_closing_a_consumer_acknowledges_nothing_and_leaves_it_possible(
+    place: Place, connect: Connect, mode: AcknowledgeMode
+) -> None:
+    topic = place.topic()
+    connection = connect()
+    session = connection.create_session(mode)
+    consumer = session.create_durable_consumer(topic, "d")
+    place.publish(topic, range(1, 4))
+    messages = [consumer.receive(LIMIT_S) for _ in range(2)]
+    consumer.close()
+    with pytest.raises(SubscriptionActive):  # X4: the application still has to
+        session.unsubscribe("d")
+    for message in messages:
+        assert message is not None
+        message.acknowledge()
+        if mode is CLIENT:
+            break
+    assert waiting(connection, topic) == ["3"]
+
+
+@pytest.mark.parametrize("mode", MANUAL)
+def test_k6_closing_a_session_acknowledges_nothing(
+    place: Place, connect: Connect, mode: AcknowledgeMode
+) -> None:
+    topic = place.topic()
+    connection = connect()
+    with connection.create_session(mode) as session:
+        consumer = session.create_durable_consumer(topic, "d")
+        place.publish(topic, range(1, 4))
+        assert texts(consumer, 2) == ["1", "2"]
+    assert waiting(connection, topic) == ["1", "2", "3"]
+
+
+def test_k7_what_is_acknowledged_never_comes_again(place: Place, connect: Connect) -> None:
+    topic = place.topic()
+    connection = connect()
+    for number in range(1, 4):
+        session = connection.create_session(INDIVIDUAL)
+        consumer = session.create_durable_consumer(topic, "d")
+        if number == 1:
+            place.publish(topic, range(1, 7))
+        messages = [consumer.receive(LIMIT_S) for _ in range(3 if number < 3 else 2)]
+        assert messages[1] is not None
+        messages[1].acknowledge()
+        session.recover()
+        session.close()
+    assert waiting(connection, topic) == ["1", "5", "6"]
+
+
+def test_a_consumer_that_cannot_go_on_is_told(place: Place, connect: Connect) -> None:
+    topic = place.topic()
+    connection = connect(client_id="me", client_id_policy="restricted")
+    told: list[KafkadurError] = []
+    connection.exception_listener = told.append
+    consumer = connection.create_session().create_consumer(topic)
+    consumer.message_listener = print
+    lost = IllegalState("It is over.")
+    consumer.subscription._member.fail(lost)  # noqa: SLF001 - whatever ended it
+    consumer.subscription._signal.set()  # noqa: SLF001 - as above
+    wait_until(lambda: told == [lost], "the exception listener is told")
