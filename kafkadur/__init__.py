@@ -5,6 +5,7 @@ real Kafka and a real Valkey on this machine for trying out and tests. Everythin
 """
 
 from kafkadur.aio.connection import Connection, connect
+from kafkadur.aio.distributed import Distributed
 from kafkadur.aio.session import Session
 from kafkadur.aio.subscription import Delivery, Subscription
 from kafkadur.delivery import Batch
@@ -15,6 +16,7 @@ from kafkadur.producer import Producer, Receipt
 from kafkadur.settings import Settings
 from kafkadur.stack import embedded
 from kafkadur_sharing.definition import SubscriptionType
+from kafkadur_sharing.distributed import DistributedTopic, TopicMember
 from kafkadur_sharing.errors import (
     AlreadySettled,
     ConnectionClosed,
@@ -42,6 +44,7 @@ from kafkadur_sharing.errors import (
     TopicChanged,
     Undecodable,
     Unencodable,
+    Unreached,
 )
 from kafkadur_sharing.keys import ClientIdPolicy
 from kafkadur_sharing.redelivery import Redelivery
@@ -58,6 +61,8 @@ __all__ = [
     "CoordinatorUnavailable",
     "Delivery",
     "DeliveryFailed",
+    "Distributed",
+    "DistributedTopic",
     "Event",
     "Fenced",
     "ForkedConnection",
@@ -88,8 +93,10 @@ __all__ = [
     "SubscriptionType",
     "SubscriptionTypeMismatch",
     "TopicChanged",
+    "TopicMember",
     "Undecodable",
     "Unencodable",
+    "Unreached",
     "connect",
     "embedded",
 ]

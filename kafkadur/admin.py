@@ -21,6 +21,7 @@ from kafkadur_coordinators.rebuilding import Rebuilt
 from kafkadur_coordinators.recoveries import Recovery
 from kafkadur_coordinators.redis_coordinator import Refusal, state_lost
 from kafkadur_coordinators.topics import TopicInfo
+from kafkadur_sharing.decisions import UnsubscribeRequest
 from kafkadur_sharing.definition import Definition, SubscriptionType
 from kafkadur_sharing.errors import IllegalState, InvalidDestination, TopicChanged
 from kafkadur_sharing.keys import SubscriptionKey
@@ -307,4 +308,4 @@ class Admin(Looking):
         `IllegalState` while deliveries are unsettled.
         """
         self._existing(key)
-        self._lifecycle.unsubscribe(key)
+        self._lifecycle.unsubscribe(UnsubscribeRequest(key=key))

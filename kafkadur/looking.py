@@ -240,18 +240,21 @@ class Looking:
         """Return the key of a durable subscription.
 
         `name` belongs to the client id of the settings, unless it is written as `client/name`; one of an
-        unrestricted client id can be written as it is shown, `client/name (unrestricted)`.
+        unrestricted client id can be written as it is shown, `client/name (unrestricted)`, and so is one on a
+        member of a distributed topic, `client/name@member`.
 
         Raises `InvalidName` (rule U10).
         """
         unmarked = name.removesuffix(f" ({ClientIdPolicy.UNRESTRICTED})")
         policy = self._settings.client_id_policy if unmarked == name else ClientIdPolicy.UNRESTRICTED
+        unmarked, at, member = unmarked.partition("@")
         client_id, slash, rest = unmarked.rpartition("/")
         return SubscriptionKey(
             namespace=self._settings.namespace,
             client_id=client_id if slash else self._settings.client_id,
             policy=policy,
             name=rest,
+            topic_member=member if at else None,
         )
 
     def list(self) -> tuple[SubscriptionInfo, ...]:

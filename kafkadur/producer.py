@@ -216,6 +216,7 @@ class Producer(Generic[V_contra, K_contra]):
         message_id: str | _Auto | None = AUTO,
         timestamp: int | None = None,
         partition: int | None = None,
+        on_report: Callable[[Receipt | DeliveryFailed], None] | None = None,
     ) -> None:
         """Put a message into the buffer; a failed delivery is raised by `flush` or `close`.
 
@@ -223,11 +224,15 @@ class Producer(Generic[V_contra, K_contra]):
         `send`.
 
         `value` None is a tombstone. `timestamp` is in milliseconds since 1970 (default: now), `partition`
-        overrides the partitioner, `message_id` None sends none. Raises `InvalidProperty` for what cannot be a
-        header, `Unencodable` for what a serializer does not take, `DeliveryFailed` if Kafka's client refuses
-        the message at once (too large, for example), `ConnectionClosed` and `ForkedConnection`.
+        overrides the partitioner, `message_id` None sends none. `on_report` is told what became of the
+        message, in another thread, and must return quickly; a failure it is told of is raised by nothing
+        else. Raises `InvalidProperty` for what cannot be a header, `Unencodable` for what a serializer does
+        not take, `DeliveryFailed` if Kafka's client refuses the message at once (too large, for example),
+        `ConnectionClosed` and `ForkedConnection`.
         """
-        _, headers = self._headers(properties, correlation_id, type, priority, delivery_mode, message_id)
+        sent_id, headers = self._headers(
+            properties, correlation_id, type, priority, delivery_mode, message_id
+        )
         raw_value, raw_key = self._raw(topic, value, key, headers)
         outgoing = (
             topic,
@@ -236,7 +241,7 @@ class Producer(Generic[V_contra, K_contra]):
             -1 if partition is None else partition,
             timestamp or 0,
             headers,
-            self._count_report,
+            self._count_report if on_report is None else partial(self._tell_report, on_report, sent_id),
         )
         if not self._enqueue(*outgoing):
             self._enqueue_when_room(outgoing)
@@ -562,6 +567,18 @@ class Producer(Generic[V_contra, K_contra]):
         if error is not None:
             with self._lock:
                 self._failures[error.name()] += 1
+        if self._on_delivery is not None:
+            self._on_delivery(error, message)
+
+    def _tell_report(
+        self,
+        on_report: Callable[[Receipt | DeliveryFailed], None],
+        message_id: str | None,
+        error: confluent_kafka.KafkaError | None,
+        message: confluent_kafka.Message,
+    ) -> None:
+        """Serve the report of a `publish` that wants to hear of it."""
+        on_report(_receipt(message, message_id) if error is None else _refused(error, message.topic()))
         if self._on_delivery is not None:
             self._on_delivery(error, message)
 

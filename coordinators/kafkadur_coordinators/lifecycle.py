@@ -620,15 +620,16 @@ class Lifecycle:
         """Key of the non-durable subscriptions by when they were looked at: nothing else finds them."""
         return f"{self._prefix}:{namespace}:nondurable"
 
-    def unsubscribe(self, key: SubscriptionKey) -> None:
-        """Delete a subscription with all that waits in it (rules X1-X5); raises what the rules say."""
+    def unsubscribe(self, request: UnsubscribeRequest) -> None:
+        """Delete a subscription with all that waits in it (rules X1-X7); raises what the rules say."""
+        key = request.key
         deadline = self._monotonic() + ATTACH_WAIT
         refused_at: float | None = None
         while self._monotonic() < deadline:
             known = self._known(key)
             if known is None:
                 continue
-            decision = decide_unsubscribe(self._existing(known), UnsubscribeRequest(key=key))
+            decision = decide_unsubscribe(self._existing(known), request)
             try:
                 if isinstance(decision, Refuse):
                     refused_at = refused_at or self._monotonic()

@@ -4,7 +4,8 @@ Connection, subscription, delivery. `kafkadur.sync` is generated from this packa
 """
 
 from kafkadur.aio.connection import Connection, connect
+from kafkadur.aio.distributed import Distributed
 from kafkadur.aio.session import Session
 from kafkadur.aio.subscription import Delivery, Subscription
 
-__all__ = ["Connection", "Delivery", "Session", "Subscription", "connect"]
+__all__ = ["Connection", "Delivery", "Distributed", "Session", "Subscription", "connect"]

@@ -20,6 +20,7 @@ from typing import Any, Self
 
 from typing_extensions import TypeVar
 
+from kafkadur.aio.distributed import Distributed
 from kafkadur.aio.session import Session
 from kafkadur.aio.subscription import Subscription
 from kafkadur.aio.waiting import Signal, nudge, outcome
@@ -48,8 +49,9 @@ from kafkadur_coordinators.lifecycle import Subscription as Attachment
 from kafkadur_coordinators.presence import Presence
 from kafkadur_coordinators.redis_coordinator import Recorder, RedisCoordinator
 from kafkadur_coordinators.topics import Topics
-from kafkadur_sharing.decisions import Request, nondurable_name
+from kafkadur_sharing.decisions import Request, UnsubscribeRequest, nondurable_name
 from kafkadur_sharing.definition import AckLevel, Definition, HeaderType, Scope, Start, SubscriptionType
+from kafkadur_sharing.distributed import DistributedTopic
 from kafkadur_sharing.errors import (
     ConnectionClosed,
     ForkedConnection,
@@ -386,13 +388,15 @@ class Connection:
         self._producers.append(producer)
         return producer
 
-    def _key(self, durable: str | None, shared: str | None, definition: Definition) -> SubscriptionKey:
+    def _key(
+        self, durable: str | None, shared: str | None, definition: Definition, topic_member: str | None
+    ) -> SubscriptionKey:
         if durable is not None and shared is not None:
             raise IllegalState(
                 "A subscription is durable or not.", remedy="give durable=, or shared=, or neither"
             )
         if durable is not None:
-            return self.key(durable)
+            return self.key(durable, topic_member)
         return SubscriptionKey(
             namespace=self.settings.namespace,
             durable=False,
@@ -405,15 +409,17 @@ class Connection:
                 mode=self.settings.mode,
                 anonymous=f"anonymous-{uuid.uuid4().hex}",
             ),
+            topic_member=topic_member,
         )
 
-    def key(self, durable: str) -> SubscriptionKey:
-        """The key of a durable subscription of this connection."""
+    def key(self, durable: str, topic_member: str | None = None) -> SubscriptionKey:
+        """The key of a durable subscription of this connection, if need be on a topic member."""
         return SubscriptionKey(
             namespace=self.settings.namespace,
             client_id=self.settings.client_id,
             policy=self.settings.client_id_policy,
             name=durable,
+            topic_member=topic_member,
         )
 
     async def subscribe(
@@ -437,6 +443,7 @@ class Connection:
         ack_level: AckLevel = "redis",
         max_consumers: int | None = None,
         allow_conversion: bool = False,
+        topic_member: str | None = None,
         name: str | None = None,
         session: Session | None = None,
         priority: int = 0,
@@ -460,6 +467,8 @@ class Connection:
         work in parallel) and `ack_level` (what `ack` waits for: "redis", "replicated" or "journal", see
         `Delivery.ack`) and `max_consumers` (how many can be attached to a shared subscription, rule L1; one
         more is refused with `ResourceLimit`). `name` is shown to people.
+        `topic_member` says that the topic is a member of a distributed topic, and which: it is part of the
+        key (rules P1, M1, M2; `distributed`).
         With `allow_conversion` a durable subscription of another type that nobody is attached to takes the
         type asked for, and keeps what waits in it (rule L3); in the mode `weblogic` it does so anyway (P7).
         Of a priority subscription the attached member with the highest `priority` holds the lane, the first
@@ -504,7 +513,7 @@ class Connection:
             max_consumers=max_consumers,
         )
         request = Request(
-            key=self._key(durable, shared, definition),
+            key=self._key(durable, shared, definition, topic_member),
             definition=definition,
             mode=self.settings.mode,
             allow_conversion=allow_conversion,
@@ -638,23 +647,47 @@ class Connection:
         self._use()
         return Session()
 
-    async def unsubscribe(self, durable: str) -> None:
-        """Delete a durable subscription with all that waits in it (rules X1-X5).
+    async def unsubscribe(
+        self, durable: str, *, topic: str | None = None, topic_member: str | None = None
+    ) -> None:
+        """Delete a durable subscription with all that waits in it (rules X1-X7).
 
-        Raises `InvalidDestination` if there is none, `SubscriptionActive` while somebody is attached,
-        `IllegalState` while deliveries are unsettled.
+        `topic`: only if it is on that; in the mode `weblogic` it has to be named where the client id is
+        unrestricted. Raises `InvalidDestination` if there is none, `SubscriptionActive` while somebody is
+        attached, `IllegalState` while deliveries are unsettled.
         """
         pump, lifecycle = self._use(), self._lifecycle
         if lifecycle is None:
             raise NotConnected
-        await outcome(pump.submit(lambda: lifecycle.unsubscribe(self.key(durable))))
+        request = UnsubscribeRequest(
+            key=self.key(durable, topic_member), mode=self.settings.mode, topic=topic
+        )
+        await outcome(pump.submit(lambda: lifecycle.unsubscribe(request)))
 
-    async def known(self, durable: str) -> Known | None:
+    async def known(self, durable: str, topic_member: str | None = None) -> Known | None:
         """What is known of a durable subscription of this connection; None if there is none."""
         pump, lifecycle = self._use(), self._lifecycle
         if lifecycle is None:
             raise NotConnected
-        return await outcome(pump.submit(lambda: lifecycle.known(self.key(durable))))
+        return await outcome(pump.submit(lambda: lifecycle.known(self.key(durable, topic_member))))
+
+    # -- distributed topics
+
+    def distributed(self, topic: DistributedTopic) -> Distributed:
+        """A distributed topic, as seen by this connection: a context manager to subscribe and send by."""
+        self._use()
+        return Distributed(self, topic)
+
+    async def beside(self, kafka: Mapping[str, Any]) -> Connection:
+        """Part of distributed topics: a connection to another Kafka cluster, under the client id of this.
+
+        It is closed by who asked for it.
+        """
+        settings = self.settings.model_copy(update={"kafka": {**self.settings.kafka, **kafka}})
+        other = Connection(settings, guest=True)
+        other.id = self.id  # what one of them sends is local to the other (rule V2)
+        await other.open()
+        return other
 
     # -- told by subscriptions
 

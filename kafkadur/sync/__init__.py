@@ -5,7 +5,8 @@ Connection, subscription, delivery. `kafkadur.sync` is generated from this packa
 """
 
 from kafkadur.sync.connection import Connection, connect
+from kafkadur.sync.distributed import Distributed
 from kafkadur.sync.session import Session
 from kafkadur.sync.subscription import Delivery, Subscription
 
-__all__ = ["Connection", "Delivery", "Session", "Subscription", "connect"]
+__all__ = ["Connection", "Delivery", "Distributed", "Session", "Subscription", "connect"]

@@ -21,7 +21,7 @@ from kafkadur_sharing.errors import (
     SubscriptionActive,
     SubscriptionTypeMismatch,
 )
-from kafkadur_sharing.keys import SubscriptionKey
+from kafkadur_sharing.keys import ClientIdPolicy, SubscriptionKey
 
 #: Whose rules hold where the sources disagree: Jakarta Messaging's or WebLogic's (rules P1-P8).
 Mode = Literal["jms", "weblogic"]
@@ -63,6 +63,9 @@ class UnsubscribeRequest:
     """The wish to delete a subscription with all that waits in it."""
 
     key: SubscriptionKey
+    mode: Mode = "jms"
+    #: The topic it is to be on; None: whichever.
+    topic: str | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -145,7 +148,7 @@ def decide(existing: Existing | None, request: Request) -> Attach | Create | Rep
 
 
 def decide_unsubscribe(existing: Existing | None, request: UnsubscribeRequest) -> Delete | Refuse:
-    """Decide what unsubscribing comes to (rules X1-X5).
+    """Decide what unsubscribing comes to (rules X1-X7).
 
     `existing` is the subscription under exactly the key of the request: another client id or policy is
     another key and finds nothing (X2). Never raises; a refusal carries the error to raise.
@@ -157,6 +160,8 @@ def decide_unsubscribe(existing: Existing | None, request: UnsubscribeRequest) -
             remedy="close its consumers: it ends with the last one",
         )
         return Refuse(rule="X5", error=error)
+    if (wrong := _wrong_destination(existing, request)) is not None:
+        return wrong
     if existing is None:
         error = InvalidDestination(
             f"There is no durable subscription {key} in namespace {key.namespace}.",
@@ -173,6 +178,27 @@ def decide_unsubscribe(existing: Existing | None, request: UnsubscribeRequest) -
         )
         return Refuse(rule="X4", error=error)
     return Delete(rule="X1")
+
+
+def _wrong_destination(existing: Existing | None, request: UnsubscribeRequest) -> Refuse | None:
+    """Rules X6 and X7: which destination is named, and has to be."""
+    key = request.key
+    unrestricted = key.policy is ClientIdPolicy.UNRESTRICTED
+    if request.mode == "weblogic" and unrestricted and request.topic is None and key.topic_member is None:
+        error = InvalidDestination(
+            f"To unsubscribe {key} its topic has to be named.",
+            state="the client id is unrestricted",
+            remedy="unsubscribe(name, topic=...)",
+        )
+        return Refuse(rule="X7", error=error)
+    if existing is not None and request.topic not in (None, existing.definition.topic):
+        error = InvalidDestination(
+            f"There is no durable subscription {key} on topic {request.topic}.",
+            state=f"it is on topic {existing.definition.topic}",
+            remedy="name that topic",
+        )
+        return Refuse(rule="X6", error=error)
+    return None
 
 
 def nondurable_name(

@@ -39,6 +39,7 @@ __all__ = [
     "TopicChanged",
     "Undecodable",
     "Unencodable",
+    "Unreached",
 ]
 
 
@@ -159,6 +160,29 @@ class SubscriptionActive(KafkadurError):
     def holder(self) -> str | None:
         """The first of the attached members that stand in the way; None when unknown."""
         return self.holders[0] if self.holders else None
+
+
+class Unreached(KafkadurError):
+    """Members of a distributed topic could not be reached; what they have stays as it is (rule M3)."""
+
+    #: The names of those that were not reached, and of those where it was done.
+    members: tuple[str, ...]
+    done: tuple[str, ...]
+
+    def __init__(
+        self,
+        message: str | None = None,
+        *,
+        members: tuple[str, ...] = (),
+        done: tuple[str, ...] = (),
+        state: str | None = None,
+        owner: str | None = None,
+        remedy: str | None = None,
+    ) -> None:
+        """Build the error; `owner` defaults to the names of `members`."""
+        super().__init__(message, state=state, owner=owner or ", ".join(members) or None, remedy=remedy)
+        self.members = members
+        self.done = done
 
 
 class SubscriptionTypeMismatch(KafkadurError):

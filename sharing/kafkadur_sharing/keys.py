@@ -17,7 +17,12 @@ from typing import Final
 from zlib import crc32
 
 from kafkadur_sharing.errors import IllegalState
-from kafkadur_sharing.names import validate_client_id, validate_namespace, validate_subscription_name
+from kafkadur_sharing.names import (
+    validate_client_id,
+    validate_namespace,
+    validate_subscription_name,
+    validate_topic_member,
+)
 
 
 class ClientIdPolicy(StrEnum):
@@ -48,6 +53,8 @@ class SubscriptionKey:
     policy: ClientIdPolicy = ClientIdPolicy.RESTRICTED
     #: The name of the subscription.
     name: str
+    #: The member of a distributed topic that it is on (rule P1); None: it is on an ordinary topic.
+    topic_member: str | None = None
 
     def __post_init__(self) -> None:
         """Validate the names and bring the policy to one form."""
@@ -55,17 +62,21 @@ class SubscriptionKey:
         validate_subscription_name(self.name)
         if self.client_id is not None:
             validate_client_id(self.client_id)
+        if self.topic_member is not None:
+            validate_topic_member(self.topic_member)
         policy = ClientIdPolicy.RESTRICTED if self.client_id is None else ClientIdPolicy(self.policy)
         object.__setattr__(self, "policy", policy)
 
     def to_record(self) -> dict[str, str | bool | None]:
         """The key as it stands in the journal."""
+        member = {} if self.topic_member is None else {"topic_member": self.topic_member}
         return {
             "namespace": self.namespace,
             "durable": self.durable,
             "client_id": self.client_id,
             "policy": self.policy.value,
             "name": self.name,
+            **member,
         }
 
     @classmethod
@@ -79,7 +90,8 @@ class SubscriptionKey:
             policy = ClientIdPolicy(str(record.get("policy", ClientIdPolicy.RESTRICTED.value)))
         except ValueError:
             policy = None
-        named = isinstance(namespace, str) and isinstance(name, str)
+        member = record.get("topic_member")
+        named = isinstance(namespace, str) and isinstance(name, str) and isinstance(member, str | None)
         if policy is None or not named or not isinstance(client_id, str | None):
             raise IllegalState(
                 "The record of a subscription's key is damaged.",
@@ -92,36 +104,47 @@ class SubscriptionKey:
             client_id=client_id,
             policy=policy,
             name=str(name),
+            topic_member=None if member is None else str(member),
         )
 
     @cached_property
     def tag(self) -> str:
         """The first 16 hex digits of the SHA-256 of the key: the hash tag of all its Redis keys.
 
-        What is hashed is the key as a JSON array `[namespace, durable, client id or null, policy, name]`
-        without spaces: no two keys have the same text, and other languages can write it too.
+        What is hashed is the key as a JSON array `[namespace, durable, client id or null, policy, name]`,
+        with the topic member behind it if there is one, without spaces: no two keys have the same text, and
+        other languages can write it too.
         """
         parts = [self.namespace, self.durable, self.client_id, self.policy.value, self.name]
+        if self.topic_member is not None:
+            parts.append(self.topic_member)
         return hashlib.sha256(json.dumps(parts, separators=(",", ":")).encode()).hexdigest()[:16]
 
     @cached_property
     def group(self) -> str:
         """The Kafka consumer group under which the floor is mirrored, so that lag tools see the subscription.
 
-        `kafkadur:{namespace}:{client id}:{name}`, with `:unrestricted` and `:nondurable` behind it where they
-        apply. A name contains no colon, so two keys never share a group.
+        `kafkadur:{namespace}:{client id}:{name}`, with `:unrestricted`, `:nondurable` and `:@{topic member}`
+        behind it where they apply. A name contains neither colon nor @, so two keys never share a group.
         """
         parts: list[str] = ["kafkadur", self.namespace, self.client_id or "", self.name]
         if self.policy is ClientIdPolicy.UNRESTRICTED:
             parts.append(self.policy.value)
         if not self.durable:
             parts.append("nondurable")
+        if self.topic_member is not None:
+            parts.append(f"@{self.topic_member}")
         return ":".join(parts)
 
     @cached_property
     def display(self) -> str:
-        """The key for people: `client/name` or `name`, and behind it what is not the default."""
+        """The key for people: `client/name` or `name`, and behind it what is not the default.
+
+        On a member of a distributed topic: `client/name@member`.
+        """
         text = self.name if self.client_id is None else f"{self.client_id}/{self.name}"
+        if self.topic_member is not None:
+            text = f"{text}@{self.topic_member}"
         remarks: list[str] = []
         if self.policy is ClientIdPolicy.UNRESTRICTED:
             remarks.append(self.policy.value)

@@ -44,6 +44,11 @@ def validate_namespace(namespace: str) -> str:
     return _validate("namespace", namespace)
 
 
+def validate_topic_member(name: str) -> str:
+    """Return `name` if a member of a distributed topic may be called so, else raise `InvalidName`."""
+    return _validate("topic member", name)
+
+
 def _validate(what: str, name: str) -> str:
     if not name:
         raise InvalidName(

@@ -19,7 +19,7 @@ from kafkadur_coordinators.claims import Claims, Hull
 from kafkadur_coordinators.interface import PartitionView
 from kafkadur_coordinators.lifecycle import Membership
 from kafkadur_coordinators.redis_coordinator import MemberSession, RedisCoordinator, attempts_of
-from kafkadur_sharing.decisions import Request
+from kafkadur_sharing.decisions import Request, UnsubscribeRequest
 from kafkadur_sharing.definition import Definition, SubscriptionType
 from kafkadur_sharing.errors import CoordinatorUnavailable, SubscriptionActive, TopicChanged
 from tests.coordinators.party import Party, produce, wipe
@@ -664,7 +664,7 @@ def test_a_whole_claim_keeps_others_out_and_is_named(party: Party, kafkadur_topi
     with pytest.raises(SubscriptionActive, match="job spark"):
         party.attach(topic, "other", selector="amount > 1")
     with pytest.raises(SubscriptionActive, match="job spark"):
-        party.lifecycle.unsubscribe(party.key())
+        party.lifecycle.unsubscribe(UnsubscribeRequest(key=party.key()))
     known = party.known()
     assert known is not None
     assert [(member.id, member.kind) for member in known.members] == [("spark", "whole")]
@@ -710,7 +710,7 @@ def test_a_claim_on_a_subscription_deleted_since_settles_nothing(
     claims = Claims(membership.session)
     hull = only(claims.claim(ALL, ends(party, membership)))
     clock.advance(SESSION_MS)
-    party.lifecycle.unsubscribe(party.key())
+    party.lifecycle.unsubscribe(UnsubscribeRequest(key=party.key()))
     assert code(lambda: claims.settle(hull)) == "MISSING"
     assert party.stored() == set()
     again = hold(party, topic, "next", start="earliest")

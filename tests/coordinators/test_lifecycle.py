@@ -20,7 +20,7 @@ from kafkadur_coordinators.lifecycle import Membership
 from kafkadur_coordinators.places import Place
 from kafkadur_coordinators.records import Change
 from kafkadur_coordinators.topics import floor_metadata
-from kafkadur_sharing.decisions import Request
+from kafkadur_sharing.decisions import Request, UnsubscribeRequest
 from kafkadur_sharing.definition import Definition, SubscriptionType
 from kafkadur_sharing.errors import InvalidDestination, SubscriptionActive, TopicChanged
 from kafkadur_sharing.keys import SubscriptionKey
@@ -170,7 +170,7 @@ def test_x1_an_inactive_subscription_is_deleted(alone: Party, kafkadur_topic: To
     topic = kafkadur_topic()
     first = alone.attach(topic)
     alone.leave(first)
-    alone.lifecycle.unsubscribe(alone.key())
+    alone.lifecycle.unsubscribe(UnsubscribeRequest(key=alone.key()))
     assert alone.known() is None
     assert alone.stored() == set()
     assert alone.in_force()[2].definition is None
@@ -182,20 +182,20 @@ def test_x1_an_inactive_subscription_is_deleted(alone: Party, kafkadur_topic: To
 
 def test_x2_an_unknown_one_is_not_deleted(alone: Party) -> None:
     with pytest.raises(InvalidDestination):
-        alone.lifecycle.unsubscribe(alone.key())
+        alone.lifecycle.unsubscribe(UnsubscribeRequest(key=alone.key()))
 
 
 def test_x3_an_active_one_is_not_deleted(alone: Party, kafkadur_topic: TopicFactory) -> None:
     first = alone.attach(kafkadur_topic())
     with pytest.raises(SubscriptionActive, match="name of m"):
-        alone.lifecycle.unsubscribe(alone.key())
+        alone.lifecycle.unsubscribe(UnsubscribeRequest(key=alone.key()))
     assert alone.in_force()[0] == first.subscription.version
     assert say(first, 1).role.members == 1
 
 
 def test_a_deleted_one_stays_deleted_when_redis_is_wiped(alone: Party, kafkadur_topic: TopicFactory) -> None:
     alone.leave(alone.attach(kafkadur_topic()))
-    alone.lifecycle.unsubscribe(alone.key())
+    alone.lifecycle.unsubscribe(UnsubscribeRequest(key=alone.key()))
     wipe(alone.url)
     assert alone.known() is None
 
@@ -206,7 +206,7 @@ def test_who_was_attached_does_not_bring_back_what_was_deleted(
     topic = kafkadur_topic()
     first = alone.attach(topic)
     alone.leave(first)
-    alone.lifecycle.unsubscribe(alone.key())
+    alone.lifecycle.unsubscribe(UnsubscribeRequest(key=alone.key()))
     request = Request(key=alone.key(), definition=Definition(type=SubscriptionType.SHARED, topic=topic))
     with pytest.raises(TopicChanged):
         alone.lifecycle.attach(request, member="m", name="m", only=first.subscription.id)
@@ -460,7 +460,7 @@ def test_who_was_overtaken_leaves_the_state_alone(
 
     monkeypatch.setattr(slow.journal, "append_change", late)
     with pytest.raises(SubscriptionActive):
-        slow.lifecycle.unsubscribe(slow.key())
+        slow.lifecycle.unsubscribe(UnsubscribeRequest(key=slow.key()))
     assert second[0].subscription.id == first.subscription.id
     assert quick.floors(second[0]) == [0]
     assert say(second[0], 1, PartitionReport(partition=0, avail=3)).grants
@@ -473,7 +473,7 @@ def test_a_creation_given_up_does_not_come_back(
     topic = kafkadur_topic()
     slow, quick = party(), party()
     slow.leave(slow.attach(topic))
-    slow.lifecycle.unsubscribe(slow.key())
+    slow.lifecycle.unsubscribe(UnsubscribeRequest(key=slow.key()))
     append = slow.journal.append_change
 
     def late(shard: int, change: Change) -> int:

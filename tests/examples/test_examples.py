@@ -130,6 +130,17 @@ def test_weblogic(folder: Path) -> None:
     assert lines == ["InvalidSubscriptionSharing", "exclusive now, and kept: EUR 1.08"]
 
 
+def test_distributed(folder: Path) -> None:
+    lines = run(ROOT / "examples" / "distributed.py", folder).splitlines()
+    assert lines == [
+        "north: order 0",
+        "north: order 2",
+        "south: order 1",
+        "south: order 3",
+        "name one of north, south",
+    ]
+
+
 def test_several_topics(folder: Path) -> None:
     lines = run(ROOT / "examples" / "several_topics.py", folder).splitlines()
     assert lines == ["A subscription has one topic.", "parcels-north", "parcels-south"]

@@ -110,6 +110,13 @@ GROUPS: dict[str, tuple[Rule, ...]] = {
             "JM 8.3.3, 8.3.4",
         ),
         Rule("X5", "it is not durable", "`InvalidDestination`", "JD"),
+        Rule("X6", "a topic, or a topic member, is named", "deleted there only", "WLS"),
+        Rule(
+            "X7",
+            "the client id is unrestricted, and no topic (mode `weblogic`) or topic member is named",
+            "`InvalidDestination`",
+            "WLS",
+        ),
     ),
     "Client ids": (
         Rule(
@@ -168,6 +175,16 @@ GROUPS: dict[str, tuple[Rule, ...]] = {
             "O2",
             "one copy per application",
             "unrestricted client id, shared, the same name: the application gets one copy",
+            "WLS",
+        ),
+    ),
+    "Distributed topics": (
+        Rule("M1", "who shares a subscription", "consumers on the same topic member", "WLS"),
+        Rule("M2", "the same key on several topic members", "a subscription each", "WLS"),
+        Rule(
+            "M3",
+            "a topic member is down",
+            "its subscription cannot be used; who unsubscribes leaves it behind and is told (`Unreached`)",
             "WLS",
         ),
     ),

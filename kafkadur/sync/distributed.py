@@ -1,0 +1,122 @@
+# Generated from kafkadur/aio by `python -m tools.generate_sync`: change that file, not this one.
+"""A distributed topic as a connection sees it: subscribe on its members, send to it, unsubscribe (rules M).
+
+`kafkadur/sync/distributed.py` is generated from this file. Where messages go, and on which topic members a
+subscription is deleted, is decided in `kafkadur_sharing.distributed`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Self
+
+from kafkadur.distributed_producer import AVOIDED_S, DistributedProducer
+from kafkadur_coordinators.interface import Known
+from kafkadur_sharing.decisions import Refuse
+from kafkadur_sharing.distributed import DistributedTopic, TopicMember
+from kafkadur_sharing.errors import InvalidDestination, KafkadurError, KafkaRefused, StateLost, Unreached
+
+if TYPE_CHECKING:
+    from kafkadur.sync.connection import Connection
+    from kafkadur.sync.subscription import Subscription
+
+
+class Distributed:
+    """A distributed topic; a context manager, made by `Connection.distributed`.
+
+    Topic members on other Kafka clusters get connections of their own, under the same client id, when they
+    are used first; they are closed with this.
+    """
+
+    def __init__(self, connection: Connection, topic: DistributedTopic) -> None:
+        """Nothing is connected yet."""
+        self._connection = connection
+        self._others: dict[str, Connection] = {}
+        self.topic = topic
+
+    def _at(self, member: TopicMember) -> Connection:
+        """The connection to the cluster of a topic member."""
+        if member.kafka is None:
+            return self._connection
+        if member.name not in self._others:
+            self._others[member.name] = self._connection.beside(member.kafka)
+        return self._others[member.name]
+
+    def subscribe(self, member: str, **options: Any) -> Subscription[Any, Any]:
+        """Attach to a subscription on one topic member; options as of `Connection.subscribe`.
+
+        Consumers share it with those on the same member alone (M1); the same name on another member is
+        another subscription (M2). Raises as `Connection.subscribe`, `InvalidDestination` for no member of
+        this topic, and `StateLost` or `KafkaRefused` while its cluster cannot be reached (M3).
+        """
+        found = self.topic.member(member)
+        connection = self._at(found)
+        return connection.subscribe(found.topic, topic_member=found.name, **options)
+
+    def known(self, durable: str, member: str) -> Known | None:
+        """What is known of a durable subscription on a topic member; None if there is none."""
+        found = self.topic.member(member)
+        return self._at(found).known(durable, found.name)
+
+    def unsubscribe(self, durable: str, member: str | None = None) -> tuple[str, ...]:
+        """Delete a durable subscription on a topic member, or on all; returns the names of those.
+
+        With an unrestricted client id one has to be named (rules X6, X7: `InvalidDestination`). On all: those
+        that can be reached, then `Unreached` names the others, where it is left behind (M3): repeat the call
+        when they are back, or delete it there (`kafkadur sub abandoned`). Raises `InvalidDestination` where
+        there is none, and for each one what `Connection.unsubscribe` raises.
+        """
+        chosen = self.topic.to_unsubscribe(self._connection.settings.client_id_policy, member)
+        if isinstance(chosen, Refuse):
+            raise chosen.error
+        done: list[str] = []
+        unreached: dict[str, KafkadurError] = {}
+        missing: InvalidDestination | None = None
+        for each in chosen:
+            try:
+                self._at(each).unsubscribe(durable, topic_member=each.name)
+                done.append(each.name)
+            except InvalidDestination as error:
+                missing = error
+            except (StateLost, KafkaRefused) as error:
+                unreached[each.name] = error
+        if unreached:
+            first = next(iter(unreached.values()))
+            raise Unreached(
+                f"Subscription {durable} could not be deleted on {len(unreached)} of the members of {self.topic.name}.",
+                members=tuple(unreached),
+                done=tuple(done),
+                state=f"deleted on {', '.join(done) or 'none'}",
+                remedy="call this again when they can be reached, or find it then with `kafkadur sub abandoned`",
+            ) from first
+        if not done and missing is not None:
+            raise missing
+        return tuple(done)
+
+    def producer(
+        self, config: Mapping[str, Any] | None = None, *, avoided: float = AVOIDED_S
+    ) -> DistributedProducer:
+        """A producer that forwards to the topic members; `config` is confluent-kafka configuration of each.
+
+        `avoided`: seconds a member is left out that did not take a message without a key. How long Kafka is
+        given to take one is confluent-kafka's `delivery.timeout.ms`.
+        """
+        producers = {member.name: self._at(member).producer(config) for member in self.topic.members}
+        return DistributedProducer(self.topic, producers, avoided=avoided)
+
+    def close(self) -> None:
+        """Close the connections to other clusters, with what is open on them."""
+        others, self._others = (self._others, {})
+        for connection in others.values():
+            connection.close()
+
+    def __enter__(self) -> Self:
+        """Nothing is to be done before it is used."""
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Close."""
+        self.close()
