@@ -157,7 +157,7 @@ class Breaker:
 
     def _full(self, name: str) -> str:
         """Its name as the administrator says it."""
-        return f"{name}/{name}" if self._plan.subscriptions[name].type == "exclusive" else name
+        return self._plan.subscriptions[name].full_name
 
     def _pause(self, name: str, much: float) -> None:
         number = self._recorder.call("pause", subscription=name)

@@ -27,10 +27,7 @@ class Inspector:
     def __init__(self, plan: Plan, chosen: Settings, path: Path) -> None:
         """Begin."""
         with Admin(chosen) as admin:
-            keys = {
-                name: admin.key(f"{name}/{name}" if of.type == "exclusive" else name)
-                for name, of in plan.subscriptions.items()
-            }
+            keys = {name: admin.key(of.full_name) for name, of in plan.subscriptions.items()}
         self._addresses = {
             name: SubscriptionAddress(prefix=chosen.prefix, namespace=key.namespace, tag=key.tag)
             for name, key in keys.items()

@@ -38,6 +38,11 @@ class SubscriptionPlan:
     share: float = 1.0
 
     @property
+    def full_name(self) -> str:
+        """Its name as the administrator says it: an exclusive one needs a client id."""
+        return f"{self.name}/{self.name} (unrestricted)" if self.type == "exclusive" else self.name
+
+    @property
     def lanes(self) -> int:
         """Lanes of keys that each partition has; to the coordinator each is a partition."""
         return self.key_lanes or 1

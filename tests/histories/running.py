@@ -26,7 +26,7 @@ from tests.histories.crew import Crew
 from tests.histories.history import DEAD, END, FAULT_LOG, INSPECTED, OBSERVED, PLAN, TRUTH
 from tests.histories.history import End as Ending
 from tests.histories.inspecting import Inspector
-from tests.histories.plan import Plan
+from tests.histories.plan import Plan, SubscriptionPlan
 from tests.histories.recording import FAIL, OK, Recorder
 from tests.histories.truth import write_dead, write_truth
 from tests.histories.working import DRAIN
@@ -61,12 +61,12 @@ class Observer:
                 # a connection for each round, as a command would make one
                 with Admin(self._settings) as admin:
                     for name, plan in self._plan.subscriptions.items():
-                        self._ask(recorder, admin, name, exclusive=plan.type == "exclusive")
+                        self._ask(recorder, admin, name, plan)
                 self.rounds += 1
                 self._over.wait(1.0)
 
-    def _ask(self, recorder: Recorder, admin: Admin, name: str, *, exclusive: bool) -> None:
-        key = admin.key(f"{name}/{name}" if exclusive else name)
+    def _ask(self, recorder: Recorder, admin: Admin, name: str, plan: SubscriptionPlan) -> None:
+        key = admin.key(plan.full_name)
         number = recorder.call("info", subscription=name)
         try:
             info = admin.info(key)

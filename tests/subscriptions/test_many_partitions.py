@@ -61,6 +61,8 @@ def info(place: Place, durable: str) -> tuple[dict[str, Any], str]:
         place.namespace,
         "--client-id",
         "c1",
+        "--client-id-policy",
+        "unrestricted",
     ]
     told: list[str] = []
     for form in (["--json"], []):
