@@ -674,11 +674,15 @@ def topic_changed(key: SubscriptionKey, topic: str) -> KafkadurError:
 
 
 def _unattended_since(known: Known) -> int | None:
-    """When the last member went; a member whose session ended may be listed until somebody comes by."""
+    """When the last member went; a member whose session ended may be listed until somebody comes by.
+
+    Where that is not known (an older kafkadur made the state) it is now: nothing is taken for abandoned.
+    """
     if any(member.heard and member.expires > known.now for member in known.members):
         return None
-    gone = [member.expires for member in known.members]
-    return min(max(known.begun, known.left, *gone), known.now) if gone else max(known.begun, known.left)
+    gone = [member.expires for member in known.members] or [0]
+    since = max(known.begun, known.left, *gone)
+    return min(since, known.now) if since else known.now
 
 
 def _total(counts: Iterable[int | None]) -> int | None:

@@ -267,3 +267,14 @@ def test_a5_in_the_list(place: Place) -> None:
     (listed,) = kafkadur_command(place, "sub", "ls")
     assert (listed["active"], listed["last_verdict"], listed["backlog"]) == (False, None, 2)
     assert listed["unattended_since"]
+
+
+def test_a1_what_an_older_version_left_is_not_taken_for_abandoned(place: Place, admin: Admin) -> None:
+    with place.connect_sync() as connection:
+        connection.subscribe(place.topic(), durable="d").close()
+        key = connection.key("d")
+    with Redis.from_url(place.stack.admin_redis) as redis:
+        redis.hdel(f"kafkadur:{place.namespace}:{{{key.tag}}}:def", "begun", "left", "verdict")
+    info = admin.info(key)
+    assert (info.unattended_since, info.last_verdict) == (info.now, None)
+    assert admin.abandoned(timedelta(seconds=1)) == ()
