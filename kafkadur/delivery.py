@@ -268,6 +268,11 @@ class Delivery(Generic[V_co, K_co]):
         return self._message.headers() or ()  # type: ignore[return-value]  # the stub allows str, the wire does not
 
     @property
+    def chunk_id(self) -> int:
+        """Part of acknowledging many: equal for what came together, and is confirmed together."""
+        return id(self._chunk)
+
+    @property
     def message(self) -> Message:
         """The record as confluent-kafka gave it."""
         return self._message

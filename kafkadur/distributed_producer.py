@@ -6,6 +6,8 @@ member.
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import itertools
 import threading
 import time
@@ -39,7 +41,7 @@ class _Message:
 
 
 class DistributedProducer:
-    """Sends to a distributed topic; a synchronous and an asynchronous context manager. Any thread.
+    """Sends to a distributed topic, from any thread; a synchronous and an asynchronous context manager.
 
     Partitioned: a message without a key goes to the topic members in turn; where one does not take it, it is
     sent to the next, and that one is left out for half a minute. A message with a key goes to the member of
@@ -70,6 +72,7 @@ class DistributedProducer:
         #: what has to be sent again
         self._again: list[_Message] = []
         self._failures: Counter[str] = Counter()
+        self._closed = False
 
     @property
     def avoided(self) -> frozenset[str]:
@@ -99,16 +102,17 @@ class DistributedProducer:
 
     def _targets(self, message: _Message) -> tuple[TopicMember, ...]:
         key = message.key.encode() if isinstance(message.key, str) else message.key
-        return self._topic.targets(key, next(self._numbers), self.avoided | set(message.refused))
+        return self._topic.targets(key, next(self._numbers), self.avoided, message.refused)
 
     def _publish(self, member: TopicMember, message: _Message) -> None:
-        self._producers[member.name].publish(
-            member.topic,
-            message.value,
-            key=message.key,
-            on_report=partial(self._reported, member.name, message),
-            **message.fields,
-        )
+        """Hand a message to the producer of a member; what that refuses at once is as what Kafka refuses."""
+        told = partial(self._reported, member.name, message)
+        try:
+            self._producers[member.name].publish(
+                member.topic, message.value, key=message.key, on_report=told, **message.fields
+            )
+        except DeliveryFailed as error:
+            told(error)
 
     def _reported(self, member: str, message: _Message, report: Receipt | DeliveryFailed) -> None:
         """A message has arrived, or not. Any thread."""
@@ -126,14 +130,17 @@ class DistributedProducer:
             else:
                 self._failures.update({f"{member}: {reason}": n for reason, n in report.reasons.items()})
 
-    def _send_again(self) -> bool:
-        """Send elsewhere what a topic member did not take; whether there was something."""
-        with self._lock:
-            again, self._again = self._again, []
-        for message in again:
+    def _send_again(self) -> int:
+        """Send elsewhere what topic members did not take; how many messages that were."""
+        count = 0
+        while True:
+            with self._lock:
+                message = self._again.pop() if self._again else None
+            if message is None:
+                return count
+            count += 1
             for member in self._targets(message):
                 self._publish(member, message)
-        return bool(again)
 
     async def send(
         self,
@@ -189,26 +196,30 @@ class DistributedProducer:
         that failed, `reasons` by topic member, and of those still under way when the time was up.
         """
         deadline = None if timeout is None else self._monotonic() + timeout
-        pending = self._wait(deadline)
-        while self._send_again():
-            pending = self._wait(deadline)
+        self._raise_failures(self._wait(deadline))
+
+    def _raise_failures(self, pending: int) -> None:
         with self._lock:
             reasons, self._failures = dict(self._failures), Counter()
         if reasons or pending:
             raise self._failed(reasons, pending=pending)
 
     def _wait(self, deadline: float | None) -> int:
-        """Wait for all reports; how many are missing at the deadline."""
+        """Wait until everything is where it is to be, or has failed; how much is missing at the deadline."""
         while True:
+            left = _SLICE_S if deadline is None else min(_SLICE_S, max(deadline - self._monotonic(), 0.0))
             pending = 0
             for producer in self._producers.values():
                 try:
-                    producer.flush(_SLICE_S)
+                    producer.flush(left)
                 except DeliveryFailed as error:  # of reports that are missing: failures are told to us
                     pending += error.pending
-            self._send_again()
-            if not pending or (deadline is not None and self._monotonic() >= deadline):
-                return pending
+            if deadline is not None and self._monotonic() >= deadline:
+                with self._lock:
+                    return pending + len(self._again)
+            pending += self._send_again()
+            if not pending:
+                return 0
 
     def _failed(self, reasons: Mapping[str, int], *, pending: int) -> DeliveryFailed:
         failed = sum(reasons.values())
@@ -225,12 +236,24 @@ class DistributedProducer:
         )
 
     def close(self, timeout: float | None = None) -> None:
-        """Flush, at most `timeout` seconds (None: for ever), and close; errors as of `flush`."""
+        """Flush, at most `timeout` seconds (None: for ever), and close; twice is allowed.
+
+        What is still under way when the time is up is given up. Raises as `flush`, when all is closed.
+        """
+        if self._closed:
+            return
+        self._closed = True
+        pending = 0
         try:
-            self.flush(timeout)
+            pending = self._wait(None if timeout is None else self._monotonic() + timeout)
         finally:
             for producer in self._producers.values():
-                producer.close(0)
+                with contextlib.suppress(DeliveryFailed):  # it is told to us
+                    producer.close(0)
+        with self._lock:
+            pending += len(self._again)
+            self._again.clear()
+        self._raise_failures(pending)
 
     def __enter__(self) -> Self:
         """Return the producer."""
@@ -244,3 +267,11 @@ class DistributedProducer:
             if error is None:
                 raise
             error.add_note(str(failure))
+
+    async def __aenter__(self) -> Self:
+        """Return the producer."""
+        return self
+
+    async def __aexit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        """Close without blocking the loop; errors as in `__exit__`."""
+        await asyncio.to_thread(self.__exit__, kind, error, trace)

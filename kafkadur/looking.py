@@ -107,6 +107,11 @@ class SubscriptionInfo:
         """Whether somebody is attached, or went a moment ago."""
         return self.unattended_since is None
 
+    def is_abandoned(self, older_than: timedelta) -> bool:
+        """Whether nobody is attached to it for so long."""
+        since = self.unattended_since
+        return since is not None and self.now - since >= older_than.total_seconds() * 1000
+
     @property
     def runtime_name(self) -> str:
         """Its name as WebLogic's tools would show it (rule A3).
@@ -276,12 +281,7 @@ class Looking:
 
         What is known of the time begins anew when Redis lost its memory.
         """
-        least = older_than.total_seconds() * 1000
-        found = [
-            info
-            for info in self.list()
-            if info.unattended_since is not None and info.now - info.unattended_since >= least
-        ]
+        found = [info for info in self.list() if info.is_abandoned(older_than)]
         return tuple(sorted(found, key=lambda info: info.unattended_since or 0))
 
     def sizes(self, key: SubscriptionKey, on_progress: Callable[[int], None] = lambda _: None) -> Sizes:

@@ -53,9 +53,16 @@ def one_copy_per_application(
     """All instances of an application together get each message once (rule O2).
 
     `type` says how they share: any type but exclusive. With `durable` what comes while none is there waits.
+    One of it is for one topic: for another topic take another `durable`, or without one another connection.
     Raises `InvalidName`, and `IllegalState` for a type that one consumer has alone.
     """
-    kind = SubscriptionType(type)
+    try:
+        kind = SubscriptionType(type)
+    except ValueError as error:
+        raise IllegalState(
+            f"There is no subscription type {type!r}.",
+            remedy=f"use one of {', '.join(item.value for item in SubscriptionType)}",
+        ) from error
     if kind.sharing is Sharing.UNSHARED:
         raise IllegalState(
             f"Instances cannot share a subscription of type {kind.value}.",

@@ -8,6 +8,7 @@ decided in `member.py`.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import queue
 import threading
@@ -19,7 +20,6 @@ from typing import TypeVar
 
 from kafkadur.member import Member
 from kafkadur.stages import Probe, Stage, no_probe
-from kafkadur_coordinators.client_ids import ClientIdLease
 from kafkadur_coordinators.interface import UNRANKED, Rank
 from kafkadur_coordinators.lifecycle import Lifecycle, Membership
 from kafkadur_coordinators.presence import Presence
@@ -92,9 +92,6 @@ class Pump:
         self._turn = threading.Lock()
         self._jobs: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
         self._closing = False
-        #: the connection's client id, if it is restricted, and when it is to be renewed (monotonic seconds)
-        self._client_id: ClientIdLease | None = None
-        self._renew_at = 0.0
         #: somebody else has the client id now: why nothing goes on
         self.displaced: KafkadurError | None = None
         self._poked = False
@@ -130,8 +127,11 @@ class Pump:
         self.poke()
         return False
 
-    def submit(self, job: Callable[[], T]) -> Future[T]:
-        """Run `job` in this thread; raises `ConnectionClosed` when the thread has ended."""
+    def submit(self, job: Callable[[], T], *, always: bool = False) -> Future[T]:
+        """Run `job` in this thread; raises `ConnectionClosed` when the thread has ended.
+
+        When the connection lost its client id by then, the future raises that, unless it is `always` run.
+        """
         if self._closing:
             raise ConnectionClosed
         future: Future[T] = Future()
@@ -140,6 +140,8 @@ class Pump:
             if not future.set_running_or_notify_cancel():
                 return
             try:
+                if self.displaced is not None and not always:
+                    raise self.displaced  # noqa: TRY301 - it is raised where the job came from
                 future.set_result(job())
             except BaseException as error:  # noqa: BLE001 - it is raised where the job came from
                 future.set_exception(error)
@@ -154,54 +156,16 @@ class Pump:
         if self._thread.is_alive():
             self._thread.join()
 
-    # -- the client id
+    def displace(self, error: KafkadurError) -> None:
+        """Have nothing go on: what is attached fails with this. Any thread."""
+        self.displaced = error
 
-    def hold(self, lease: ClientIdLease) -> None:
-        """Take the client id and renew it from now on (in this thread); raises as `ClientIdLease.take`."""
-
-        def asked() -> None:
-            self._renew_at = 0.0
-            self.poke()
-
-        self._presence.listen(lease.channel, asked)
-        try:
-            lease.take()
-        except BaseException:
-            self._presence.forget(lease.channel)
-            raise
-        self._client_id = lease
-        self._renew_at = self._monotonic() + lease.renew_every
-
-    def drop(self) -> None:
-        """Let the client id go (in this thread). Never raises: else it ends with its time-out."""
-        lease, self._client_id = self._client_id, None
-        if lease is None:
-            return
-        try:
-            lease.drop()
-        except KafkadurError as error:
-            _log.info("a client id is not let go: %s", error)
-        self._presence.forget(lease.channel)
-
-    def _renew(self) -> None:
-        """Go on to hold the client id; who has lost it stops."""
-        lease = self._client_id
-        if lease is None or self.displaced is not None or self._monotonic() < self._renew_at:
-            return
-        self._renew_at = self._monotonic() + lease.renew_every
-        try:
-            refusal = lease.renew()
-        except CoordinatorUnavailable:
-            self._renew_at = self._monotonic() + _RETRY  # the exchanges tell of it
-            return
-        except KafkadurError as error:
-            _log.warning("the client id is not renewed: %s", error)
-            return
-        if refusal is not None:
-            self.displaced = lease.held(refusal)
-            _log.warning("%s", self.displaced)
+        def fail() -> None:
             for served in self._served:
-                served.member.fail(self.displaced)
+                served.member.fail(error)
+
+        with contextlib.suppress(ConnectionClosed):
+            self.submit(fail, always=True)
 
     # -- jobs of members
 
@@ -231,6 +195,15 @@ class Pump:
             for used in channel:
                 self._presence.forget(used)
             raise
+
+    def turn_away(self, membership: Membership) -> None:
+        """Detach a member that cannot be served (in this thread). Never raises."""
+        session = membership.session
+        try:
+            session.detach([])
+        except (KafkadurError, Refusal) as error:
+            _log.info("leaving %s: %s", membership.subscription.key, error)
+        self._presence.forget(membership.subscription.address.channel(session.member))
 
     def serve(self, served: Served) -> None:
         """Make the exchanges of this member from now on (in this thread)."""
@@ -304,7 +277,6 @@ class Pump:
         if self._served and now >= self._neighbours_at:
             self._neighbours_at = now + _NEIGHBOURS_EVERY
             self._look_at_neighbours()
-        self._renew()
         earliest = now + _IDLE_SLEEP
         for served in list(self._served):
             member = served.member

@@ -25,6 +25,7 @@ from kafkadur.aio.session import Session
 from kafkadur.aio.subscription import Subscription
 from kafkadur.aio.waiting import Signal, nudge, outcome
 from kafkadur.checkpointer import Checkpointer
+from kafkadur.client_id_keeper import ClientIdKeeper
 from kafkadur.dead_letters import DeadLetters
 from kafkadur.delivery import Delivery as PlainDelivery
 from kafkadur.events import Event
@@ -157,14 +158,20 @@ class Connection:
         recorder: Recorder | None = None,
         probe: Probe = no_probe,
         guest: bool = False,
+        parent: Connection | None = None,
     ) -> None:
         """Remember the settings; `open` connects.
 
         `guest`: it names the client id of others without holding it, as tools do that look after what is
-        theirs.
+        theirs. `parent`: the connection that holds it for this one.
         """
         self.settings = settings
         self._guest = guest
+        self._parent = parent
+        #: connections to other Kafka clusters, under the client id of this one
+        self._guests: list[Connection] = []
+        self._distributed: list[Distributed] = []
+        self._keeper: ClientIdKeeper | None = None
         #: something was done with it, so that its client id is settled
         self._used = False
         #: unique for every connection (rule V2)
@@ -226,27 +233,42 @@ class Connection:
         self._pump.start()
         try:
             await outcome(self._pump.submit(coordinator.connect))
-            await self._hold()
+            await self._hold(chosen.client_id, chosen.client_id_policy)
         except BaseException:
             await self.close()
             raise
 
-    async def _hold(self) -> None:
-        """Take the client id if it is restricted."""
-        chosen, pump, coordinator = self.settings, self._pump, self._coordinator
-        restricted = chosen.client_id_policy is ClientIdPolicy.RESTRICTED and not self._guest
-        if chosen.client_id is None or not restricted or pump is None or coordinator is None:
+    async def _hold(self, client_id: str | None, policy: ClientIdPolicy) -> None:
+        """Take a client id if it is restricted."""
+        chosen, presence = self.settings, self._presence
+        if client_id is None or policy is not ClientIdPolicy.RESTRICTED or self._guest or presence is None:
             return
-        lease = ClientIdLease(
-            coordinator,
-            prefix=chosen.prefix,
-            namespace=chosen.namespace,
-            client_id=chosen.client_id,
-            connection=self.id,
-            name=process_name(),
-            ttl_ms=chosen.session_ms,
-        )
-        await outcome(pump.submit(lambda: pump.hold(lease)))
+
+        def make(coordinator: RedisCoordinator, wait: Callable[[float], None]) -> ClientIdLease:
+            return ClientIdLease(
+                coordinator,
+                prefix=chosen.prefix,
+                namespace=chosen.namespace,
+                client_id=client_id,
+                connection=self.id,
+                name=process_name(),
+                ttl_ms=chosen.session_ms,
+                wait=wait,
+            )
+
+        keeper = ClientIdKeeper(self._new_coordinator(), presence, make, on_displaced=self._displaced)
+        try:
+            await outcome(keeper.take())
+        except BaseException:
+            keeper.close()
+            raise
+        self._keeper = keeper
+
+    def _displaced(self, error: KafkadurError) -> None:
+        """Another connection has the client id now. Any thread."""
+        for connection in (self, *self._guests):
+            if connection._pump is not None:  # noqa: SLF001 - of this class
+                connection._pump.displace(error)  # noqa: SLF001 - as above
 
     async def set_client_id(self, client_id: str, policy: ClientIdPolicy | str | None = None) -> None:
         """Give an open connection its client id, before anything else is done with it (rule C4).
@@ -265,16 +287,15 @@ class Connection:
                 owner=f"connection {self.id}",
                 remedy="set it right after opening, or connect(client_id=...)",
             )
-        before = self.settings
-        chosen = before.client_id_policy if policy is None else _policy(policy)
-        self.settings = before.model_copy(
-            update={"client_id": validate_client_id(client_id), "client_id_policy": chosen}
-        )
+        chosen = self.settings.client_id_policy if policy is None else _policy(policy)
+        name = validate_client_id(client_id)
+        self._used = True  # nobody else sets it, or uses the connection without it
         try:
-            await self._hold()
+            await self._hold(name, chosen)
         except BaseException:
-            self.settings = before
+            self._used = used
             raise
+        self.settings = self.settings.model_copy(update={"client_id": name, "client_id_policy": chosen})
 
     def _new_coordinator(self, on_connect: Callable[[str], None] | None = None) -> RedisCoordinator:
         return RedisCoordinator(
@@ -313,27 +334,44 @@ class Connection:
         if self._closed:
             return
         self._closed = True
+        try:
+            failed = await self._close_opened()
+        finally:
+            if self._pump is not None:
+                self._pump.close()
+                self._checkpointer.close()
+            if self._keeper is not None:
+                self._keeper.close()
+            if self._pump is not None:
+                presences.release(self.settings.redis, self.settings.redis_timeout.total_seconds())
+            if self._coordinator is not None:
+                self._coordinator.close()
+            if self._journal is not None:
+                self._journal.close()
+        if failed is not None:
+            raise failed
+
+    async def _close_opened(self) -> KafkadurError | None:
+        """Close what was opened on it; returns the first error."""
         failed: KafkadurError | None = None
-        for subscription in list(self._subscriptions):
+        opened: list[Distributed | Connection | Subscription[Any, Any]] = [
+            *self._distributed,
+            *self._guests,
+            *self._subscriptions,
+        ]
+        for each in opened:
             try:
-                await subscription.close()
+                await each.close()
             except KafkadurError as error:
                 failed = failed or error
         self._watch.close()
         self._dead_letters.close()
         for producer in self._producers:
-            producer.close()
-        if self._pump is not None:
-            self._pump.submit(self._pump.drop)
-            self._pump.close()
-            self._checkpointer.close()
-            presences.release(self.settings.redis, self.settings.redis_timeout.total_seconds())
-        if self._coordinator is not None:
-            self._coordinator.close()
-        if self._journal is not None:
-            self._journal.close()
-        if failed is not None:
-            raise failed
+            try:
+                producer.close()
+            except KafkadurError as error:
+                failed = failed or error
+        return failed
 
     async def __aenter__(self) -> Self:
         """Open."""
@@ -357,6 +395,8 @@ class Connection:
             raise ConnectionClosed(remedy="connect anew")
         if self._pump is None:
             raise NotConnected(remedy="enter the connection's context, or call open(), first")
+        if self._parent is not None:
+            self._parent._use()  # noqa: SLF001 - of this class
         if self._pump.displaced is not None:
             raise self._pump.displaced
         self._used = True
@@ -540,15 +580,26 @@ class Connection:
             membership = pump.attach(
                 request, member_id=member_id, name=shown, whole=False, rank=rank, wake=woken
             )
-            member = self._member(membership, window, window_bytes, unconfirmed, signal)
-            member.decoding = decoding
-            wake.append(member)
-            member.teller.on_event = on_event
-            member.attached(membership.attached, sent_at)
-            served = Served(
-                member=member, request=request, membership=membership, name=shown, whole=False, rank=rank
-            )
-            self._start_readers(served)
+            try:
+                member = self._member(
+                    pump,
+                    membership,
+                    window=window,
+                    window_bytes=window_bytes,
+                    unconfirmed=unconfirmed,
+                    signal=signal,
+                )
+                member.decoding = decoding
+                wake.append(member)
+                member.teller.on_event = on_event
+                member.attached(membership.attached, sent_at)
+                served = Served(
+                    member=member, request=request, membership=membership, name=shown, whole=False, rank=rank
+                )
+                self._start_readers(served)
+            except BaseException:
+                pump.turn_away(membership)
+                raise
             self._checkpointer.add(member, membership.subscription)
             pump.serve(served)
             return served
@@ -561,12 +612,19 @@ class Connection:
         return subscription
 
     def _member(
-        self, membership: Membership, window: int, window_bytes: int, unconfirmed: int | None, signal: Signal
+        self,
+        pump: Pump,
+        membership: Membership,
+        *,
+        window: int,
+        window_bytes: int,
+        unconfirmed: int | None,
+        signal: Signal,
     ) -> Member:
         attachment = membership.subscription
         parallel = attachment.definition.type in (SubscriptionType.SHARED, SubscriptionType.KEY_ORDERED)
         budget = (window if parallel else LANE_BUDGET) if unconfirmed is None else unconfirmed
-        pump, presence = self._use(), self._presence
+        presence = self._presence
         if presence is None:
             raise NotConnected
         member = Member(
@@ -640,7 +698,7 @@ class Connection:
         self._subscriptions = [
             item for item in self._subscriptions if item.member_id != served.session.member
         ]
-        return pump.submit(leave)
+        return pump.submit(leave, always=True)
 
     def session(self) -> Session:
         """A session: passed to `subscribe`, it acknowledges or recovers several subscriptions together."""
@@ -676,16 +734,20 @@ class Connection:
     def distributed(self, topic: DistributedTopic) -> Distributed:
         """A distributed topic, as seen by this connection: a context manager to subscribe and send by."""
         self._use()
-        return Distributed(self, topic)
+        distributed = Distributed(self, topic)
+        self._distributed.append(distributed)
+        return distributed
 
     async def beside(self, kafka: Mapping[str, Any]) -> Connection:
         """Part of distributed topics: a connection to another Kafka cluster, under the client id of this.
 
-        It is closed by who asked for it.
+        It is closed with this one, or before by who asked for it.
         """
+        self._use()
         settings = self.settings.model_copy(update={"kafka": {**self.settings.kafka, **kafka}})
-        other = Connection(settings, guest=True)
+        other = Connection(settings, guest=True, parent=self)
         other.id = self.id  # what one of them sends is local to the other (rule V2)
+        self._guests.append(other)
         await other.open()
         return other
 

@@ -15,10 +15,12 @@ from kafkadur_coordinators.interface import Known
 from kafkadur_sharing.decisions import Refuse
 from kafkadur_sharing.distributed import DistributedTopic, TopicMember
 from kafkadur_sharing.errors import (
+    IllegalState,
     InvalidDestination,
     KafkadurError,
     KafkaRefused,
     StateLost,
+    SubscriptionActive,
     Unreached,
 )
 
@@ -38,6 +40,7 @@ class Distributed:
         """Nothing is connected yet."""
         self._connection = connection
         self._others: dict[str, Connection] = {}
+        self._producers: list[DistributedProducer] = []
         self.topic = topic
 
     async def _at(self, member: TopicMember) -> Connection:
@@ -45,7 +48,9 @@ class Distributed:
         if member.kafka is None:
             return self._connection
         if member.name not in self._others:
-            self._others[member.name] = await self._connection.beside(member.kafka)
+            made = await self._connection.beside(member.kafka)
+            if self._others.setdefault(member.name, made) is not made:  # two asked at once
+                await made.close()
         return self._others[member.name]
 
     async def subscribe(
@@ -74,7 +79,7 @@ class Distributed:
         With an unrestricted client id one has to be named (rules X6, X7: `InvalidDestination`). On all: those
         that can be reached, then `Unreached` names the others, where it is left behind (M3): repeat the call
         when they are back, or delete it there (`kafkadur sub abandoned`). Raises `InvalidDestination` where
-        there is none, and for each one what `Connection.unsubscribe` raises.
+        there is none anywhere, and what `Connection.unsubscribe` raises first, when all were tried.
         """
         chosen = self.topic.to_unsubscribe(self._connection.settings.client_id_policy, member)
         if isinstance(chosen, Refuse):
@@ -82,12 +87,15 @@ class Distributed:
         done: list[str] = []
         unreached: dict[str, KafkadurError] = {}
         missing: InvalidDestination | None = None
+        refused: KafkadurError | None = None
         for each in chosen:
             try:
                 await (await self._at(each)).unsubscribe(durable, topic_member=each.name)
                 done.append(each.name)
             except InvalidDestination as error:
                 missing = error
+            except (SubscriptionActive, IllegalState) as error:
+                refused = refused or error
             except (StateLost, KafkaRefused) as error:
                 unreached[each.name] = error
         if unreached:
@@ -101,6 +109,8 @@ class Distributed:
                 remedy="call this again when they can be reached, or find it then with "
                 "`kafkadur sub abandoned`",
             ) from first
+        if refused is not None:
+            raise refused
         if not done and missing is not None:
             raise missing
         return tuple(done)
@@ -114,13 +124,28 @@ class Distributed:
         given to take one is confluent-kafka's `delivery.timeout.ms`.
         """
         producers = {member.name: (await self._at(member)).producer(config) for member in self.topic.members}
-        return DistributedProducer(self.topic, producers, avoided=avoided)
+        producer = DistributedProducer(self.topic, producers, avoided=avoided)
+        self._producers.append(producer)
+        return producer
 
     async def close(self) -> None:
-        """Close the connections to other clusters, with what is open on them."""
-        others, self._others = self._others, {}
-        for connection in others.values():
-            await connection.close()
+        """Close its producers, and the connections to other clusters with what is open on them.
+
+        Raises what closing the first of them raises, when all are closed.
+        """
+        failed: KafkadurError | None = None
+        for producer in self._producers:
+            try:
+                producer.close()
+            except KafkadurError as error:
+                failed = failed or error
+        for connection in self._others.values():
+            try:
+                await connection.close()
+            except KafkadurError as error:
+                failed = failed or error
+        if failed is not None:
+            raise failed
 
     async def __aenter__(self) -> Self:
         """Nothing is to be done before it is used."""
@@ -129,5 +154,9 @@ class Distributed:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Close."""
-        await self.close()
+        """Close; an error on the way out does not hide the one that led here."""
+        try:
+            await self.close()
+        except KafkadurError:
+            if error is None:
+                raise

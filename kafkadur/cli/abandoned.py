@@ -52,15 +52,19 @@ def abandoned(
         if not yes:
             call.out.say(f"Would delete {len(found)} of them. To do it, add --yes.")
             return
-        failed = [info for info in found if not _deleted(call, admin, info)]
+        failed = [info for info in found if not _deleted(call, admin, info, age)]
     call.out.say(f"Deleted {len(found) - len(failed)}.")
     if failed:
         raise typer.Exit(FAILED)
 
 
-def _deleted(call: Call, admin: Admin, info: SubscriptionInfo) -> bool:
-    """Delete one; somebody may have attached since."""
+def _deleted(call: Call, admin: Admin, info: SubscriptionInfo, age: timedelta) -> bool:
+    """Delete one, unless somebody has come by since it was listed."""
     try:
+        now = admin.info(info.key)
+        if now.id != info.id or not now.is_abandoned(age):
+            call.out.complain(f"{info.key} is in use again; it is left alone.")
+            return False
         admin.unsubscribe(info.key)
     except KafkadurError as error:
         call.out.complain(str(error))

@@ -43,19 +43,23 @@ class ConnectionFactory:
             raise IllegalState(
                 f"There is no sharing policy {sharing_policy!r}.", remedy="use 'exclusive' or 'sharable'"
             )
-        if sharing_policy == "sharable" and settings.get("mode") != "weblogic":
-            raise IllegalState(
-                "Jakarta Messaging has no sharing policy.",
-                state="mode jms",
-                remedy="use mode='weblogic', or create_shared_consumer and create_shared_durable_consumer",
-            )
         self._kind = SubscriptionType.EXCLUSIVE if sharing_policy == "exclusive" else SubscriptionType.SHARED
         self._redelivery = redelivery
         self._settings = settings
 
     def create_connection(self) -> Connection:
-        """Connect; the connection is stopped. Raises as `kafkadur.sync.connect` and opening do."""
+        """Connect; the connection is stopped.
+
+        Raises as `kafkadur.sync.connect` and opening do, and `IllegalState` for a sharing policy in a mode
+        that has none.
+        """
         plain = kafkadur.sync.connect(**self._settings)
+        if self._kind is SubscriptionType.SHARED and plain.settings.mode != "weblogic":
+            raise IllegalState(
+                "Jakarta Messaging has no sharing policy.",
+                state=f"mode {plain.settings.mode}",
+                remedy="use mode='weblogic', or create_shared_consumer and create_shared_durable_consumer",
+            )
         plain.open()
         return Connection(plain, self._kind, self._redelivery)
 
@@ -93,9 +97,15 @@ class Connection:
         self._set_started(True)
 
     def stop(self) -> None:
-        """Have no message come until it is started again; calls of listeners come to their end."""
+        """Have no message come until it is started again; waits for calls of listeners to end.
+
+        From within a listener it does not wait.
+        """
         self._use()
         self._set_started(False)
+        if not any(session.is_calling_here for session in self._sessions):
+            for session in self._sessions:
+                session.wait_for_listener()
 
     def _set_started(self, started: bool) -> None:  # noqa: FBT001 - what it is set to
         with self.gate:
@@ -129,9 +139,15 @@ class Connection:
         if self._closed:
             return
         self._closed = True
-        for session in self._sessions:
-            session.close()
-        self.plain.close()
+        failed: KafkadurError | None = None
+        opened: list[Session | kafkadur.sync.Connection] = [*self._sessions, self.plain]
+        for each in opened:
+            try:
+                each.close()
+            except KafkadurError as error:
+                failed = failed or error
+        if failed is not None:
+            raise failed
 
     def _use(self) -> None:
         if self._closed:
@@ -141,6 +157,10 @@ class Connection:
         """It is open."""
         return self
 
-    def __exit__(self, *_: object) -> None:
-        """Close it."""
-        self.close()
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        """Close it; an error on the way out does not hide the one that led here."""
+        try:
+            self.close()
+        except KafkadurError:
+            if error is None:
+                raise

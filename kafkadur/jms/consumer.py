@@ -6,13 +6,22 @@ import logging
 import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from datetime import timedelta
 from typing import TYPE_CHECKING, Self
 
 from kafkadur.durations import seconds
 from kafkadur.jms.message import Message
 from kafkadur.sync import Delivery, Subscription
-from kafkadur_sharing.errors import ConnectionClosed, IllegalState, KafkadurError, LeaseLost
+from kafkadur_sharing.errors import (
+    AlreadySettled,
+    ConnectionClosed,
+    Fenced,
+    IllegalState,
+    KafkadurError,
+    LeaseLost,
+    LevelNotReached,
+)
 
 if TYPE_CHECKING:
     from kafkadur.jms.session import Session
@@ -54,8 +63,8 @@ class MessageConsumer:
     def receive(self, timeout: timedelta | float | None = None) -> Message | None:
         """The next message; None when `timeout` (seconds or a timedelta) passes, or the consumer is closed.
 
-        In the automatic modes it is acknowledged when this returns it; if that fails because its lease went,
-        it comes again, and the next one is returned. Raises `IllegalState` while a listener is set,
+        In the automatic modes it is acknowledged when this returns it; if it is certain that this failed, it
+        comes again, and the next one is returned. Raises `IllegalState` while a listener is set,
         `ConnectionClosed`, and what made the subscription unusable.
         """
         if self._listener is not None:
@@ -64,18 +73,19 @@ class MessageConsumer:
                 owner=f"subscription {self.subscription.definition.key}",
                 remedy="set the listener to None, or use another consumer",
             )
+        if self.is_closed:
+            raise ConnectionClosed(owner="the consumer", remedy="make another one")
         deadline = None if timeout is None else time.monotonic() + seconds(timeout)
-        while not self.is_closed:
-            delivery = self._next(deadline)
-            if delivery is None:
-                return None
+        while (delivery := self._next(deadline)) is not None:
             try:
                 self._session.received(delivery)
-            except LeaseLost as error:
+            except Fenced as error:
                 _log.info("%s", error)  # it comes again
                 continue
+            except (LeaseLost, LevelNotReached) as error:
+                _log.warning("%s", error)  # it was settled, or comes again: the application gets it now
             return Message(delivery, self._session.acknowledge)
-        raise ConnectionClosed(owner="the consumer", remedy="make another one")
+        return None
 
     def receive_no_wait(self) -> Message | None:
         """The next message if there is one now."""
@@ -86,16 +96,16 @@ class MessageConsumer:
         while self._session.wait_for_start(self, _left(deadline)):
             delivery, self._kept = self._kept, None
             if delivery is None or delivery.lost:
-                delivery = self.subscription.receive(_left(deadline))
+                try:
+                    delivery = self.subscription.receive(_left(deadline))
+                except ConnectionClosed:
+                    if self.is_closed:  # while it waited
+                        return None
+                    raise
             if delivery is None or self._session.is_started:
                 return delivery
             self._kept = delivery
         return None
-
-    def take_kept(self) -> Delivery | None:
-        """Part of leaving: what no application has got."""
-        kept, self._kept = self._kept, None
-        return kept
 
     # -- a listener
 
@@ -118,19 +128,19 @@ class MessageConsumer:
             self._thread.start()
 
     def _listen(self) -> None:
-        while not self.is_closed:
-            listener = self._listener
-            if listener is None:
-                self._closed.wait(_LOOK_EVERY)
-                continue
-            try:
+        try:
+            while not self.is_closed:
+                listener = self._listener
+                if listener is None:
+                    self._closed.wait(_LOOK_EVERY)
+                    continue
                 delivery = self._next(time.monotonic() + _LOOK_EVERY)
-                if delivery is not None:
-                    self._session.call(listener, Message(delivery, self._session.acknowledge))
-            except KafkadurError as error:
-                if not self.is_closed:
-                    self._session.failed(error)
-                return
+                if delivery is not None and not self._session.call(self, listener, delivery):
+                    self._kept = delivery
+        except KafkadurError as error:
+            self._thread = None
+            if not self.is_closed:
+                self._session.failed(error)
 
     # -- the end
 
@@ -145,8 +155,13 @@ class MessageConsumer:
         self._closed.set()
         self.subscription.stop()
         self._session.wake()
-        if self._thread is not None and self._thread is not threading.current_thread():
-            self._thread.join()
+        thread = self._thread
+        if thread is not None and thread is not threading.current_thread():
+            thread.join()
+        kept, self._kept = self._kept, None
+        if kept is not None:  # no application has got it
+            with suppress(AlreadySettled, LeaseLost):
+                kept.release_nowait()
         self.subscription.give_back_block()
         self._session.leave(self)
 

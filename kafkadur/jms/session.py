@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import logging
 import threading
+from collections.abc import Callable, Iterable
+from contextlib import suppress
 from typing import TYPE_CHECKING, Self
 
 from kafkadur.jms.consumer import Listener, MessageConsumer
@@ -12,13 +14,23 @@ from kafkadur.jms.modes import AUTOMATIC, AcknowledgeMode
 from kafkadur.jms.producer import MessageProducer
 from kafkadur.sync import Delivery, Subscription
 from kafkadur_sharing.definition import SubscriptionType
-from kafkadur_sharing.errors import ConnectionClosed, KafkadurError, LeaseLost
+from kafkadur_sharing.errors import (
+    AlreadySettled,
+    ConnectionClosed,
+    IllegalState,
+    KafkadurError,
+    LeaseLost,
+    LevelNotReached,
+)
 from kafkadur_sharing.redelivery import Redelivery
 
 if TYPE_CHECKING:
     from kafkadur.jms.connection import Connection
 
 _log = logging.getLogger("kafkadur.jms")
+
+#: How often who waits for its turn to call a listener looks whether it is to end, seconds.
+_LOOK_EVERY = 0.05
 
 
 class Session:
@@ -32,12 +44,17 @@ class Session:
         self._connection = connection
         self.acknowledge_mode = mode
         self._redelivery = redelivery
-        self._group = connection.plain.session()
         self._consumers: list[MessageConsumer] = []
         #: closed ones that wait for verdicts (rule K5)
         self._leaving: list[MessageConsumer] = []
         self._producers: list[MessageProducer] = []
-        self._calling = threading.RLock()
+        #: what the application got and has to acknowledge, oldest first
+        self._delivered: list[Delivery] = []
+        self._lock = threading.Lock()
+        #: held while a listener is called, and the thread that it is called in
+        self._calling = threading.Lock()
+        self._caller: threading.Thread | None = None
+        self._closing = False
         self._closed = False
 
     # -- consumers
@@ -86,16 +103,18 @@ class Session:
             selector=selector,
             no_local=no_local,
             redelivery=self._redelivery,
-            session=self._group,
         )
         consumer = MessageConsumer(self, subscription)
         self._consumers.append(consumer)
         return consumer
 
-    def unsubscribe(self, name: str) -> None:
-        """Delete a durable subscription of this connection's client id (rules X)."""
+    def unsubscribe(self, name: str, topic: str | None = None) -> None:
+        """Delete a durable subscription of this connection's client id (rules X).
+
+        In the mode `weblogic` an unrestricted client id has to name the topic (X7).
+        """
         self._use()
-        self._connection.plain.unsubscribe(name)
+        self._connection.plain.unsubscribe(name, topic=topic)
 
     # -- producers
 
@@ -111,40 +130,108 @@ class Session:
     def recover(self) -> None:
         """Have everything delivered and not acknowledged come again, marked and counted (rule K3)."""
         self._use()
-        self._group.recover()
+        self._settle(self._take(), Delivery.rollback_nowait, Delivery.rollback)
         self._let_go()
 
     def received(self, delivery: Delivery) -> None:
-        """Part of receiving: the application is about to get a message. Raises `LeaseLost`."""
+        """Part of receiving: the application gets a message.
+
+        In the automatic modes it is acknowledged; raises as `Delivery.ack`.
+        """
         if self.acknowledge_mode is AcknowledgeMode.AUTO_ACKNOWLEDGE:
             delivery.ack()
         elif self.acknowledge_mode is AcknowledgeMode.DUPS_OK_ACKNOWLEDGE:
             delivery.ack_nowait()
+        else:
+            with self._lock:
+                self._delivered.append(delivery)
 
     def acknowledge(self, delivery: Delivery) -> None:
         """Part of `Message.acknowledge`."""
-        self._use()
+        if self._closed:
+            raise ConnectionClosed(owner="the session", remedy="create another one")
         if self.acknowledge_mode is AcknowledgeMode.CLIENT_ACKNOWLEDGE:
-            self._group.acknowledge()
+            self._settle(self._take(), Delivery.ack_nowait, Delivery.ack)
         elif self.acknowledge_mode is AcknowledgeMode.INDIVIDUAL_ACKNOWLEDGE:
+            with self._lock, suppress(ValueError):
+                self._delivered.remove(delivery)
             delivery.ack()
         self._let_go()
 
-    def call(self, listener: Listener, message: Message) -> None:
-        """Part of listening: call a listener, and acknowledge what it returned from."""
-        with self._calling:
-            delivery, automatic = message.delivery, self.acknowledge_mode in AUTOMATIC
+    def _take(self) -> list[Delivery]:
+        """What the application got and did not acknowledge; it is not asked for again."""
+        with self._lock:
+            delivered, self._delivered = self._delivered, []
+            return delivered
+
+    @staticmethod
+    def _settle(
+        delivered: Iterable[Delivery],
+        settle: Callable[[Delivery], object],
+        confirm: Callable[[Delivery], object],
+    ) -> None:
+        """Settle all, the last of each chunk so that it is confirmed; raises `LeaseLost` if one was lost."""
+        lost: LeaseLost | None = None
+        some = list(delivered)
+        last = {delivery.chunk_id: index for index, delivery in enumerate(some)}
+        for index, delivery in enumerate(some):
+            try:
+                (confirm if last[delivery.chunk_id] == index else settle)(delivery)
+            except LeaseLost as error:
+                lost = lost or error
+            except AlreadySettled:  # by the application, past the session
+                pass
+        if lost is not None:
+            raise lost
+
+    # -- listening
+
+    def call(self, consumer: MessageConsumer, listener: Listener, delivery: Delivery) -> bool:
+        """Part of listening: call a listener, and acknowledge what it returned from.
+
+        Returns whether it was called: not while the connection is stopped, nor when the consumer was closed.
+        """
+        while not self._calling.acquire(timeout=_LOOK_EVERY):
+            if consumer.is_closed:
+                return False
+        try:
+            if consumer.is_closed or not self.is_started or delivery.lost:
+                return False
+            self._caller = threading.current_thread()
+            self._call(listener, delivery)
+        finally:
+            self._caller = None
+            self._calling.release()
+        self._let_go()
+        return True
+
+    def _call(self, listener: Listener, delivery: Delivery) -> None:
+        automatic = self.acknowledge_mode in AUTOMATIC
+        if not automatic:
+            self.received(delivery)
+        message = Message(delivery, self.acknowledge)
+        try:
             try:
                 listener(message)
             except Exception:  # noqa: BLE001 - whatever an application's code raises
                 _log.exception("a listener failed for %r", message)
                 if automatic:
                     delivery.rollback_nowait()
-                return
-            try:
-                self.received(delivery)
-            except LeaseLost as error:
-                _log.warning("%s", error)
+            else:
+                if automatic:
+                    self.received(delivery)
+        except (LeaseLost, AlreadySettled, LevelNotReached) as error:
+            _log.warning("%s", error)
+
+    @property
+    def is_calling_here(self) -> bool:
+        """Whether this thread is in a listener of the session."""
+        return self._caller is threading.current_thread()
+
+    def wait_for_listener(self) -> None:
+        """Part of stopping: wait until no listener is called."""
+        with self._calling:
+            pass
 
     def failed(self, error: KafkadurError) -> None:
         """Part of listening: a consumer cannot go on."""
@@ -171,40 +258,64 @@ class Session:
 
     def leave(self, consumer: MessageConsumer) -> None:
         """Part of closing a consumer: it leaves now, or when its messages have their verdicts."""
-        self._consumers.remove(consumer)
-        self._leaving.append(consumer)
-        kept = consumer.take_kept()
-        if kept is not None and not kept.lost:
-            kept.release()
+        with self._lock:
+            self._consumers.remove(consumer)
+            self._leaving.append(consumer)
         self._let_go()
 
     def _let_go(self) -> None:
         """Have closed consumers leave whose messages have their verdicts."""
-        done = [c for c in self._leaving if c.subscription.statistics()["in_hands"] == 0]
-        self._leaving = [consumer for consumer in self._leaving if consumer not in done]
-        for consumer in done:
-            consumer.subscription.close()
+        with self._lock:
+            done = [c for c in self._leaving if c.subscription.statistics()["in_hands"] == 0]
+            self._leaving = [consumer for consumer in self._leaving if consumer not in done]
+        _close_all(consumer.subscription for consumer in done)
 
     def close(self) -> None:
-        """Close its consumers and producers; what is not acknowledged comes again (rule K6)."""
+        """Close its consumers and producers; what is not acknowledged comes again (rule K6).
+
+        Listeners come to their end first, and may acknowledge. Raises `IllegalState` from within one, and
+        the first error of closing when all is closed.
+        """
         if self._closed:
             return
-        self._closed = True
-        for consumer in list(self._consumers):
-            consumer.close()
-        for consumer in self._leaving:
-            consumer.subscription.close()
-        for producer in self._producers:
-            producer.close()
+        if self.is_calling_here:
+            raise IllegalState(
+                "A listener cannot close its session.",
+                owner="the session",
+                remedy="close it in another thread, or close the consumer",
+            )
+        self._closing = True
+        try:
+            _close_all([*self._consumers, *(each.subscription for each in self._leaving), *self._producers])
+        finally:
+            self._closed = True
+            # those that waited for verdicts until just now
+            _close_all(each.subscription for each in self._leaving)
 
     def _use(self) -> None:
-        if self._closed:
+        if self._closing:
             raise ConnectionClosed(owner="the session", remedy="create another one")
 
     def __enter__(self) -> Self:
         """It is open."""
         return self
 
-    def __exit__(self, *_: object) -> None:
-        """Close it."""
-        self.close()
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        """Close it; an error on the way out does not hide the one that led here."""
+        try:
+            self.close()
+        except KafkadurError:
+            if error is None:
+                raise
+
+
+def _close_all(opened: Iterable[MessageConsumer | MessageProducer | Subscription]) -> None:
+    """Close each; raises the first error when all are closed."""
+    failed: KafkadurError | None = None
+    for each in opened:
+        try:
+            each.close()
+        except KafkadurError as error:
+            failed = failed or error
+    if failed is not None:
+        raise failed

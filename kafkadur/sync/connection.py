@@ -22,6 +22,7 @@ from typing import Any, Self
 from typing_extensions import TypeVar
 
 from kafkadur.checkpointer import Checkpointer
+from kafkadur.client_id_keeper import ClientIdKeeper
 from kafkadur.dead_letters import DeadLetters
 from kafkadur.delivery import Delivery as PlainDelivery
 from kafkadur.events import Event
@@ -151,14 +152,19 @@ class Connection:
         recorder: Recorder | None = None,
         probe: Probe = no_probe,
         guest: bool = False,
+        parent: Connection | None = None,
     ) -> None:
         """Remember the settings; `open` connects.
 
         `guest`: it names the client id of others without holding it, as tools do that look after what is
-        theirs.
+        theirs. `parent`: the connection that holds it for this one.
         """
         self.settings = settings
         self._guest = guest
+        self._parent = parent
+        self._guests: list[Connection] = []
+        self._distributed: list[Distributed] = []
+        self._keeper: ClientIdKeeper | None = None
         self._used = False
         self.id = uuid.uuid4().hex
         self._recorder = recorder
@@ -216,27 +222,42 @@ class Connection:
         self._pump.start()
         try:
             outcome(self._pump.submit(coordinator.connect))
-            self._hold()
+            self._hold(chosen.client_id, chosen.client_id_policy)
         except BaseException:
             self.close()
             raise
 
-    def _hold(self) -> None:
-        """Take the client id if it is restricted."""
-        chosen, pump, coordinator = (self.settings, self._pump, self._coordinator)
-        restricted = chosen.client_id_policy is ClientIdPolicy.RESTRICTED and (not self._guest)
-        if chosen.client_id is None or not restricted or pump is None or (coordinator is None):
+    def _hold(self, client_id: str | None, policy: ClientIdPolicy) -> None:
+        """Take a client id if it is restricted."""
+        chosen, presence = (self.settings, self._presence)
+        if client_id is None or policy is not ClientIdPolicy.RESTRICTED or self._guest or (presence is None):
             return
-        lease = ClientIdLease(
-            coordinator,
-            prefix=chosen.prefix,
-            namespace=chosen.namespace,
-            client_id=chosen.client_id,
-            connection=self.id,
-            name=process_name(),
-            ttl_ms=chosen.session_ms,
-        )
-        outcome(pump.submit(lambda: pump.hold(lease)))
+
+        def make(coordinator: RedisCoordinator, wait: Callable[[float], None]) -> ClientIdLease:
+            return ClientIdLease(
+                coordinator,
+                prefix=chosen.prefix,
+                namespace=chosen.namespace,
+                client_id=client_id,
+                connection=self.id,
+                name=process_name(),
+                ttl_ms=chosen.session_ms,
+                wait=wait,
+            )
+
+        keeper = ClientIdKeeper(self._new_coordinator(), presence, make, on_displaced=self._displaced)
+        try:
+            outcome(keeper.take())
+        except BaseException:
+            keeper.close()
+            raise
+        self._keeper = keeper
+
+    def _displaced(self, error: KafkadurError) -> None:
+        """Another connection has the client id now. Any thread."""
+        for connection in (self, *self._guests):
+            if connection._pump is not None:
+                connection._pump.displace(error)
 
     def set_client_id(self, client_id: str, policy: ClientIdPolicy | str | None = None) -> None:
         """Give an open connection its client id, before anything else is done with it (rule C4).
@@ -255,16 +276,15 @@ class Connection:
                 owner=f"connection {self.id}",
                 remedy="set it right after opening, or connect(client_id=...)",
             )
-        before = self.settings
-        chosen = before.client_id_policy if policy is None else _policy(policy)
-        self.settings = before.model_copy(
-            update={"client_id": validate_client_id(client_id), "client_id_policy": chosen}
-        )
+        chosen = self.settings.client_id_policy if policy is None else _policy(policy)
+        name = validate_client_id(client_id)
+        self._used = True
         try:
-            self._hold()
+            self._hold(name, chosen)
         except BaseException:
-            self.settings = before
+            self._used = used
             raise
+        self.settings = self.settings.model_copy(update={"client_id": name, "client_id_policy": chosen})
 
     def _new_coordinator(self, on_connect: Callable[[str], None] | None = None) -> RedisCoordinator:
         return RedisCoordinator(
@@ -303,27 +323,44 @@ class Connection:
         if self._closed:
             return
         self._closed = True
+        try:
+            failed = self._close_opened()
+        finally:
+            if self._pump is not None:
+                self._pump.close()
+                self._checkpointer.close()
+            if self._keeper is not None:
+                self._keeper.close()
+            if self._pump is not None:
+                presences.release(self.settings.redis, self.settings.redis_timeout.total_seconds())
+            if self._coordinator is not None:
+                self._coordinator.close()
+            if self._journal is not None:
+                self._journal.close()
+        if failed is not None:
+            raise failed
+
+    def _close_opened(self) -> KafkadurError | None:
+        """Close what was opened on it; returns the first error."""
         failed: KafkadurError | None = None
-        for subscription in list(self._subscriptions):
+        opened: list[Distributed | Connection | Subscription[Any, Any]] = [
+            *self._distributed,
+            *self._guests,
+            *self._subscriptions,
+        ]
+        for each in opened:
             try:
-                subscription.close()
+                each.close()
             except KafkadurError as error:
                 failed = failed or error
         self._watch.close()
         self._dead_letters.close()
         for producer in self._producers:
-            producer.close()
-        if self._pump is not None:
-            self._pump.submit(self._pump.drop)
-            self._pump.close()
-            self._checkpointer.close()
-            presences.release(self.settings.redis, self.settings.redis_timeout.total_seconds())
-        if self._coordinator is not None:
-            self._coordinator.close()
-        if self._journal is not None:
-            self._journal.close()
-        if failed is not None:
-            raise failed
+            try:
+                producer.close()
+            except KafkadurError as error:
+                failed = failed or error
+        return failed
 
     def __enter__(self) -> Self:
         """Open."""
@@ -347,6 +384,8 @@ class Connection:
             raise ConnectionClosed(remedy="connect anew")
         if self._pump is None:
             raise NotConnected(remedy="enter the connection's context, or call open(), first")
+        if self._parent is not None:
+            self._parent._use()
         if self._pump.displaced is not None:
             raise self._pump.displaced
         self._used = True
@@ -528,15 +567,26 @@ class Connection:
             membership = pump.attach(
                 request, member_id=member_id, name=shown, whole=False, rank=rank, wake=woken
             )
-            member = self._member(membership, window, window_bytes, unconfirmed, signal)
-            member.decoding = decoding
-            wake.append(member)
-            member.teller.on_event = on_event
-            member.attached(membership.attached, sent_at)
-            served = Served(
-                member=member, request=request, membership=membership, name=shown, whole=False, rank=rank
-            )
-            self._start_readers(served)
+            try:
+                member = self._member(
+                    pump,
+                    membership,
+                    window=window,
+                    window_bytes=window_bytes,
+                    unconfirmed=unconfirmed,
+                    signal=signal,
+                )
+                member.decoding = decoding
+                wake.append(member)
+                member.teller.on_event = on_event
+                member.attached(membership.attached, sent_at)
+                served = Served(
+                    member=member, request=request, membership=membership, name=shown, whole=False, rank=rank
+                )
+                self._start_readers(served)
+            except BaseException:
+                pump.turn_away(membership)
+                raise
             self._checkpointer.add(member, membership.subscription)
             pump.serve(served)
             return served
@@ -549,12 +599,19 @@ class Connection:
         return subscription
 
     def _member(
-        self, membership: Membership, window: int, window_bytes: int, unconfirmed: int | None, signal: Signal
+        self,
+        pump: Pump,
+        membership: Membership,
+        *,
+        window: int,
+        window_bytes: int,
+        unconfirmed: int | None,
+        signal: Signal,
     ) -> Member:
         attachment = membership.subscription
         parallel = attachment.definition.type in (SubscriptionType.SHARED, SubscriptionType.KEY_ORDERED)
         budget = (window if parallel else LANE_BUDGET) if unconfirmed is None else unconfirmed
-        pump, presence = (self._use(), self._presence)
+        presence = self._presence
         if presence is None:
             raise NotConnected
         member = Member(
@@ -628,7 +685,7 @@ class Connection:
         self._subscriptions = [
             item for item in self._subscriptions if item.member_id != served.session.member
         ]
-        return pump.submit(leave)
+        return pump.submit(leave, always=True)
 
     def session(self) -> Session:
         """A session: passed to `subscribe`, it acknowledges or recovers several subscriptions together."""
@@ -660,16 +717,20 @@ class Connection:
     def distributed(self, topic: DistributedTopic) -> Distributed:
         """A distributed topic, as seen by this connection: a context manager to subscribe and send by."""
         self._use()
-        return Distributed(self, topic)
+        distributed = Distributed(self, topic)
+        self._distributed.append(distributed)
+        return distributed
 
     def beside(self, kafka: Mapping[str, Any]) -> Connection:
         """Part of distributed topics: a connection to another Kafka cluster, under the client id of this.
 
-        It is closed by who asked for it.
+        It is closed with this one, or before by who asked for it.
         """
+        self._use()
         settings = self.settings.model_copy(update={"kafka": {**self.settings.kafka, **kafka}})
-        other = Connection(settings, guest=True)
+        other = Connection(settings, guest=True, parent=self)
         other.id = self.id
+        self._guests.append(other)
         other.open()
         return other
 

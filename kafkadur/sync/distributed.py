@@ -15,7 +15,15 @@ from kafkadur.distributed_producer import AVOIDED_S, DistributedProducer
 from kafkadur_coordinators.interface import Known
 from kafkadur_sharing.decisions import Refuse
 from kafkadur_sharing.distributed import DistributedTopic, TopicMember
-from kafkadur_sharing.errors import InvalidDestination, KafkadurError, KafkaRefused, StateLost, Unreached
+from kafkadur_sharing.errors import (
+    IllegalState,
+    InvalidDestination,
+    KafkadurError,
+    KafkaRefused,
+    StateLost,
+    SubscriptionActive,
+    Unreached,
+)
 
 if TYPE_CHECKING:
     from kafkadur.sync.connection import Connection
@@ -33,6 +41,7 @@ class Distributed:
         """Nothing is connected yet."""
         self._connection = connection
         self._others: dict[str, Connection] = {}
+        self._producers: list[DistributedProducer] = []
         self.topic = topic
 
     def _at(self, member: TopicMember) -> Connection:
@@ -40,7 +49,9 @@ class Distributed:
         if member.kafka is None:
             return self._connection
         if member.name not in self._others:
-            self._others[member.name] = self._connection.beside(member.kafka)
+            made = self._connection.beside(member.kafka)
+            if self._others.setdefault(member.name, made) is not made:
+                made.close()
         return self._others[member.name]
 
     def subscribe(self, member: str, **options: Any) -> Subscription[Any, Any]:
@@ -65,7 +76,7 @@ class Distributed:
         With an unrestricted client id one has to be named (rules X6, X7: `InvalidDestination`). On all: those
         that can be reached, then `Unreached` names the others, where it is left behind (M3): repeat the call
         when they are back, or delete it there (`kafkadur sub abandoned`). Raises `InvalidDestination` where
-        there is none, and for each one what `Connection.unsubscribe` raises.
+        there is none anywhere, and what `Connection.unsubscribe` raises first, when all were tried.
         """
         chosen = self.topic.to_unsubscribe(self._connection.settings.client_id_policy, member)
         if isinstance(chosen, Refuse):
@@ -73,12 +84,15 @@ class Distributed:
         done: list[str] = []
         unreached: dict[str, KafkadurError] = {}
         missing: InvalidDestination | None = None
+        refused: KafkadurError | None = None
         for each in chosen:
             try:
                 self._at(each).unsubscribe(durable, topic_member=each.name)
                 done.append(each.name)
             except InvalidDestination as error:
                 missing = error
+            except (SubscriptionActive, IllegalState) as error:
+                refused = refused or error
             except (StateLost, KafkaRefused) as error:
                 unreached[each.name] = error
         if unreached:
@@ -90,6 +104,8 @@ class Distributed:
                 state=f"deleted on {', '.join(done) or 'none'}",
                 remedy="call this again when they can be reached, or find it then with `kafkadur sub abandoned`",
             ) from first
+        if refused is not None:
+            raise refused
         if not done and missing is not None:
             raise missing
         return tuple(done)
@@ -103,13 +119,28 @@ class Distributed:
         given to take one is confluent-kafka's `delivery.timeout.ms`.
         """
         producers = {member.name: self._at(member).producer(config) for member in self.topic.members}
-        return DistributedProducer(self.topic, producers, avoided=avoided)
+        producer = DistributedProducer(self.topic, producers, avoided=avoided)
+        self._producers.append(producer)
+        return producer
 
     def close(self) -> None:
-        """Close the connections to other clusters, with what is open on them."""
-        others, self._others = (self._others, {})
-        for connection in others.values():
-            connection.close()
+        """Close its producers, and the connections to other clusters with what is open on them.
+
+        Raises what closing the first of them raises, when all are closed.
+        """
+        failed: KafkadurError | None = None
+        for producer in self._producers:
+            try:
+                producer.close()
+            except KafkadurError as error:
+                failed = failed or error
+        for connection in self._others.values():
+            try:
+                connection.close()
+            except KafkadurError as error:
+                failed = failed or error
+        if failed is not None:
+            raise failed
 
     def __enter__(self) -> Self:
         """Nothing is to be done before it is used."""
@@ -118,5 +149,9 @@ class Distributed:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Close."""
-        self.close()
+        """Close; an error on the way out does not hide the one that led here."""
+        try:
+            self.close()
+        except KafkadurError:
+            if error is None:
+                raise

@@ -78,19 +78,20 @@ class DistributedTopic:
         )
 
     def targets(
-        self, key: bytes | None, number: int, avoided: Collection[str] = ()
+        self, key: bytes | None, number: int, avoided: Collection[str] = (), refused: Collection[str] = ()
     ) -> tuple[TopicMember, ...]:
         """Where a message goes: it is sent to each of these.
 
         Replicated: to all. Partitioned: a key has one member, whatever else is the case, so its messages keep
-        their order; without a key the `number` of the message decides, among the members that are not
-        `avoided`, or among all if all are.
+        their order; without a key the `number` of the message decides, among the members that neither are
+        `avoided` nor have `refused` it; if there is none, among those that have not refused it, or else all.
         """
         if self.forwarding == "replicated":
             return self.members
         if key is not None:
             return (self.members[crc32(key) % len(self.members)],)
-        usable = [member for member in self.members if member.name not in avoided] or self.members
+        left = [member for member in self.members if member.name not in refused] or list(self.members)
+        usable = [member for member in left if member.name not in avoided] or left
         return (usable[number % len(usable)],)
 
     def to_unsubscribe(self, policy: ClientIdPolicy, member: str | None) -> tuple[TopicMember, ...] | Refuse:

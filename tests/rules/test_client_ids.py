@@ -1,5 +1,7 @@
 """Rules C1 to C4: one live connection holds a restricted client id, any number an unrestricted one."""
 
+import asyncio
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
@@ -11,11 +13,14 @@ from redis import Redis
 import kafkadur.sync
 from kafkadur import (
     ClientIdPolicy,
+    DeliveryFailed,
+    DistributedTopic,
     IllegalState,
     InvalidClientId,
     InvalidDestination,
     InvalidName,
     SubscriptionActive,
+    TopicMember,
 )
 from kafkadur.admin import Admin
 from kafkadur_coordinators.client_ids import LEAST_MS
@@ -230,3 +235,65 @@ def test_c1_tools_do_not_hold_it(place: Place, start_holder: Callable[..., Worke
         assert member.name.endswith(f"/{holder.pid}")
     with pytest.raises(InvalidClientId):
         place.connect_sync(**ALONE).open()
+
+
+def test_c1_a_busy_connection_keeps_it(place: Place) -> None:
+    """Its coordinator's thread waits for something: that it lives is shown by another one."""
+    released = threading.Event()
+    with place.connect_sync(**ALONE) as connection:
+        pump = connection._pump  # noqa: SLF001 - to keep it busy
+        assert pump is not None
+        busy = pump.submit(lambda: released.wait(LIMIT_S))
+        try:
+            began = time.monotonic()
+            with pytest.raises(InvalidClientId):
+                place.connect_sync(**ALONE).open()
+            assert time.monotonic() - began < SOON_S
+        finally:
+            released.set()
+        assert busy.result(LIMIT_S)
+
+
+def test_c1_it_is_free_when_closing_raises(place: Place) -> None:
+    connection = place.connect_sync(**ALONE)
+    connection.open()
+    producer = connection.producer({"message.timeout.ms": 1_000})
+    producer.publish("no-such-topic-anywhere", "x")
+    with pytest.raises(DeliveryFailed):
+        connection.close()
+    with place.connect_sync(**ALONE):
+        pass
+
+
+async def test_c4_setting_it_is_given_up_when_cancelled(
+    place: Place, start_holder: Callable[..., Worker]
+) -> None:
+    holder = start_holder(place.topic(), durable="d", type="exclusive")
+    holder.freeze()
+    async with place.connect(client_id=None) as connection:
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(connection.set_client_id("me", "restricted"), 0.3)
+        assert connection.settings.client_id is None
+        holder.thaw()
+        assert holder.close() == "closed"
+        await connection.set_client_id("other", "restricted")
+
+
+async def test_c1_who_lost_it_stops_on_other_clusters_too(place: Place) -> None:
+    topic = DistributedTopic(
+        name="t",
+        members=(
+            TopicMember(
+                name="a", topic=place.topic(), kafka={"bootstrap.servers": place.stack.kafka, "linger.ms": 1}
+            ),
+        ),
+    )
+    async with place.connect(**ALONE) as connection, connection.distributed(topic) as orders:
+        subscription = await orders.subscribe("a", durable="d")
+        with Redis.from_url(place.stack.admin_redis) as redis:
+            (key,) = redis.keys(f"kafkadur:{place.namespace}:*:client")
+            redis.hset(key, mapping={"holder": "somebody", "name": "elsewhere"})
+        with pytest.raises(InvalidClientId, match="elsewhere"):
+            await subscription.receive(timeout=LIMIT_S)
+        with pytest.raises(InvalidClientId, match="elsewhere"):
+            await orders.subscribe("a", durable="e")

@@ -114,6 +114,7 @@ def test_m_where_a_message_goes() -> None:
     assert [topic.targets(None, n)[0].name for n in range(6)] == ["a", "b", "c", "a", "b", "c"]
     assert [topic.targets(None, n, {"b"})[0].name for n in range(4)] == ["a", "c", "a", "c"]
     assert topic.targets(None, 1, {"a", "b", "c"})[0].name == "b"
+    assert {topic.targets(None, n, {"a", "b", "c"}, {"a", "c"})[0].name for n in range(4)} == {"b"}
     keyed = {key: topic.targets(key, 0)[0].name for key in (b"x", b"y", b"z", b"1", b"2", b"3")}
     assert set(keyed.values()) == {"a", "b", "c"}
     for key, name in keyed.items():
@@ -413,6 +414,55 @@ async def test_m3_messages_without_a_key_go_around_a_member_that_is_down(
             producer.flush(LIMIT_S)
         await nothing(north)
         producer.close()
+
+
+async def test_m3_nothing_is_lost_when_the_producer_is_closed_at_once(
+    place: Place, down: Callable[[Forwarding], DistributedTopic]
+) -> None:
+    async with place.connect() as connection, connection.distributed(down("partitioned")) as orders:
+        north = await orders.subscribe("north", durable="d")
+        async with await orders.producer(IMPATIENT) as producer:
+            for n in range(20):
+                producer.publish(str(n))
+        producer.close()  # once more
+        assert sorted(map(int, await taken(north, 20))) == list(range(20))
+        await nothing(north)
+
+
+async def test_m3_where_all_are_down_it_fails(place: Place, elsewhere: Elsewhere) -> None:
+    """Each member is tried once for a message, and then it fails: what is tried again ends."""
+    kafka = {"bootstrap.servers": elsewhere.kafka}
+    members = tuple(TopicMember(name=n, topic=elsewhere.topic(), kafka=kafka) for n in ("a", "b"))
+    elsewhere.down()
+    try:
+        async with (
+            place.connect() as connection,
+            connection.distributed(DistributedTopic(name="t", members=members)) as orders,
+        ):
+            producer = await orders.producer(IMPATIENT, avoided=0.1)
+            for n in range(4):
+                producer.publish(str(n))
+            with pytest.raises(DeliveryFailed) as failed:
+                producer.flush(4 * LIMIT_S)
+            assert (failed.value.failed, failed.value.pending) == (4, 0)
+            producer.close()
+    finally:
+        elsewhere.up()
+
+
+async def test_m_what_one_member_refuses_at_once_goes_to_the_others(place: Place) -> None:
+    """A message that is too large for one of them: all copies but that are there."""
+    topic = here(place, "replicated")
+    async with place.connect() as connection, connection.distributed(topic) as orders:
+        south = await orders.subscribe("south", durable="d")
+        small, large = (connection.producer(c) for c in ({"message.max.bytes": 1_000}, {}))
+        producer = DistributedProducer(topic, {"north": small, "south": large})
+        producer.publish(b"x" * 2_000)
+        producer.publish(b"y")
+        with pytest.raises(DeliveryFailed) as failed:
+            producer.close()
+        assert list(failed.value.reasons) == ["north: MSG_SIZE_TOO_LARGE"]
+        assert [len(value) for value in await taken(south, 2)] == [2_000, 1]
 
 
 async def test_m3_of_copies_the_one_that_is_missing_is_named(

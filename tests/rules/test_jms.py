@@ -1,6 +1,7 @@
 """The facade in the names of Jakarta Messaging, and rules K1 to K7: what its modes acknowledge when."""
 
 import threading
+import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
@@ -15,10 +16,12 @@ from kafkadur import (
     InvalidDestination,
     InvalidSubscriptionSharing,
     KafkadurError,
+    LeaseLost,
     Redelivery,
     SubscriptionActive,
 )
 from kafkadur.jms import AcknowledgeMode, Connection, ConnectionFactory, Message, MessageConsumer
+from kafkadur.sync import Delivery
 from kafkadur_sharing.definition import SubscriptionType
 from tests.subscriptions.helpers import LIMIT_S, SILENCE_S, Place, speaks, wait_until
 
@@ -56,12 +59,15 @@ def texts(consumer: MessageConsumer, count: int) -> list[str | None]:
     return found
 
 
-def received(consumer: MessageConsumer) -> Message | None:
-    """The next message; None if the consumer was closed before it was asked, too."""
-    try:
-        return consumer.receive()
-    except ConnectionClosed:
-        return None
+def wait_told(consumer: MessageConsumer, waits: threading.Event) -> Callable[..., bool]:
+    """The session's way to wait, telling that somebody does."""
+    wait = consumer._session.wait_for_start  # noqa: SLF001 - to know when it waits
+
+    def told(of: MessageConsumer, timeout: float | None) -> bool:
+        waits.set()
+        return wait(of, timeout)
+
+    return told
 
 
 def fill(connection: Connection, topic: str, *bodies: str) -> None:
@@ -141,8 +147,11 @@ def test_closing_wakes_who_waits(place: Place) -> None:
             if started:
                 connection.start()
             consumer = connection.create_session().create_consumer(place.topic())
+            waits = threading.Event()
+            consumer._session.wait_for_start = wait_told(consumer, waits)  # type: ignore[method-assign]  # noqa: SLF001
             with ThreadPoolExecutor(1) as threads:
-                found = threads.submit(received, consumer)
+                found = threads.submit(consumer.receive)
+                assert waits.wait(LIMIT_S)
                 consumer.close()
                 assert found.result(LIMIT_S) is None
             with pytest.raises(ConnectionClosed):
@@ -326,6 +335,7 @@ def test_k2_listeners_of_a_session_are_called_one_at_a_time(place: Place, connec
     def listen(_: Message) -> None:
         inside[0] += 1
         most[0] = max(most[0], inside[0])
+        time.sleep(0.002)  # so that others would be called now
         heard[0] += 1
         inside[0] -= 1
 
@@ -420,3 +430,117 @@ def test_a_consumer_that_cannot_go_on_is_told(place: Place, connect: Connect) ->
     consumer.subscription._member.fail(lost)  # noqa: SLF001 - whatever ended it
     consumer.subscription._signal.set()  # noqa: SLF001 - as above
     wait_until(lambda: told == [lost], "the exception listener is told")
+
+
+def test_k1_what_waits_for_its_listener_is_not_acknowledged(place: Place, connect: Connect) -> None:
+    """One listener acknowledges while another one of the session has its turn next."""
+    topic, other = place.topic(), place.topic()
+    connection = connect()
+    session = connection.create_session(CLIENT)
+    first, second = (
+        session.create_durable_consumer(topic, "first"),
+        session.create_durable_consumer(other, "d"),
+    )
+    done, heard = threading.Event(), threading.Event()
+
+    def acknowledge(message: Message) -> None:
+        wait_until(lambda: second.subscription.statistics()["in_hands"] == 1, "the other one has a message")
+        message.acknowledge()
+        done.set()
+
+    def listen(_: Message) -> None:
+        heard.set()
+
+    place.publish(topic, [1])
+    first.message_listener = acknowledge
+    wait_until(session._calling.locked, "it is called")  # noqa: SLF001 - whose turn it is
+    second.message_listener = listen
+    place.publish(other, [2])
+    assert done.wait(LIMIT_S)
+    assert heard.wait(LIMIT_S)
+    session.close()
+    assert waiting(connection, other) == ["2"]
+
+
+@pytest.mark.parametrize("own", [True, False])
+def test_a_listener_closes_a_consumer(place: Place, connect: Connect, *, own: bool) -> None:
+    topic, other = place.topic(), place.topic()
+    session = connect().create_session()
+    consumers = [session.create_durable_consumer(topic, "d"), session.create_durable_consumer(other, "e")]
+    closed: list[BaseException | None] = []
+
+    def close(_: Message) -> None:
+        if not own:
+            wait_until(lambda: consumers[1].subscription.statistics()["in_hands"] == 1, "it has a message")
+        with pytest.raises(IllegalState):
+            session.close()
+        consumers[0 if own else 1].close()
+        closed.append(None)
+
+    place.publish(topic, [1])
+    consumers[0].message_listener = close
+    if not own:
+        wait_until(session._calling.locked, "it is called")  # noqa: SLF001 - whose turn it is
+        consumers[1].message_listener = print
+        place.publish(other, [2])
+    wait_until(lambda: len(closed) == 1, "the listener returned")
+    name = "d" if own else "e"
+    wait_until(lambda: not session._leaving, "it has left")  # noqa: SLF001 - who waits for verdicts
+    session.unsubscribe(name)
+
+
+def test_a_listener_that_settles_by_itself_is_called_again(place: Place, connect: Connect) -> None:
+    topic = place.topic()
+    connection = connect()
+    session = connection.create_session()
+    told: list[KafkadurError] = []
+    connection.exception_listener = told.append
+    consumer = session.create_durable_consumer(topic, "d")
+    heard: list[str | None] = []
+
+    def listen(message: Message) -> None:
+        heard.append(message.text)
+        message.delivery.ack()
+        if message.text == "2":
+            raise ValueError
+
+    consumer.message_listener = listen
+    place.publish(topic, range(1, 4))
+    wait_until(lambda: len(heard) == 3, "all were heard")
+    assert told == []
+    consumer.close()
+    assert waiting(connection, topic) == []
+
+
+def test_stop_waits_for_a_listener(place: Place, connect: Connect) -> None:
+    topic = place.topic()
+    connection = connect()
+    consumer = connection.create_session().create_durable_consumer(topic, "d")
+    heard: list[str | None] = []
+
+    def listen(message: Message) -> None:
+        time.sleep(0.05)  # as work would
+        heard.append(message.text)
+
+    consumer.message_listener = listen
+    place.publish(topic, range(5))
+    wait_until(lambda: len(heard) >= 1, "it is at work")
+    connection.stop()
+    count = len(heard)
+    assert consumer.subscription.receive(SILENCE_S) is not None or count >= 4
+    assert len(heard) == count
+
+
+def test_an_acknowledgement_that_is_uncertain_loses_nothing(
+    place: Place, connect: Connect, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It may have been settled: so the application gets the message."""
+    topic = place.topic()
+    consumer = durable(connect(), AUTO, topic)
+
+    def uncertain(_: Delivery) -> None:
+        raise LeaseLost
+
+    monkeypatch.setattr(Delivery, "ack", uncertain)
+    place.publish(topic, [1])
+    assert texts(consumer, 1) == ["1"]

@@ -278,3 +278,39 @@ def test_a1_what_an_older_version_left_is_not_taken_for_abandoned(place: Place, 
     info = admin.info(key)
     assert (info.unattended_since, info.last_verdict) == (info.now, None)
     assert admin.abandoned(timedelta(seconds=1)) == ()
+
+
+def test_a1_who_was_there_before_a_restart_of_redis_attended_it(
+    place: Place, admin: Admin, start_worker: Callable[..., Worker]
+) -> None:
+    """The restart is noticed by who looks, and the members are gone with it: that was just now."""
+    topic = place.topic([1])
+    worker = start_worker(topic, durable="d", type="shared")
+    with place.connect_sync() as connection:
+        key = connection.key("d")
+    left_long_ago(place, key, WEEK_MS)
+    worker.kill()
+    with Redis.from_url(place.stack.admin_redis) as redis:
+        redis.hset(f"kafkadur:{place.namespace}:{{{key.tag}}}:def", "server", "before")
+    assert admin.abandoned(timedelta(days=1)) == ()
+    assert admin.info(key).members == ()
+
+
+def test_a2_what_is_in_use_again_is_left_alone(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Somebody came by, and went, between the list and the deletion."""
+    topic = place.topic()
+    with place.connect_sync() as connection:
+        connection.subscribe(topic, durable="d").close()
+        key = connection.key("d")
+        left_long_ago(place, key, WEEK_MS)
+        listed = Admin.abandoned
+
+        def abandoned(self: Admin, older_than: timedelta) -> Any:
+            found = listed(self, older_than)
+            connection.subscribe(topic, durable="d").close()
+            return found
+
+        monkeypatch.setattr(Admin, "abandoned", abandoned)
+        kafkadur_command(place, "sub", "abandoned", "--older-than", "1d", "--delete", "--yes", code=1)
+        with Admin(connection.settings) as admin:
+            assert [info.key for info in admin.list()] == [key]

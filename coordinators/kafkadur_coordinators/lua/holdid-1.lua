@@ -22,6 +22,7 @@ end
 local server = server_identity()
 if held_by and held_by ~= server then -- everybody connects anew then: who is heard says nothing for a while
   quiet = now + ttl
+  expiry = math.max(expiry, quiet)
 end
 local caller, wanted = '' .. request[5], request[7] -- raises for what is no text
 if holder ~= '' and holder ~= caller and expiry > now then
@@ -34,8 +35,8 @@ if holder ~= '' and holder ~= caller and expiry > now then
     left = math.min(left, silent + PRESENCE_GRACE_MS - now)
   end
   if left > 0 then
-    redis.call('HSET', KEYS[1], 'silent', text(silent), 'server', server, 'quiet', text(quiet), 'time', text(now),
-      'skew', text(skew))
+    redis.call('HSET', KEYS[1], 'silent', text(silent), 'expiry', text(expiry), 'server', server, 'quiet', text(quiet),
+      'time', text(now), 'skew', text(skew))
     redis.call('SPUBLISH', channel, 'w')
     return { 'HELD', 0, 0, now, name, since, holder .. ':' .. text(renewals), left }
   end

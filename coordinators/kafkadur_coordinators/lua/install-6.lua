@@ -55,7 +55,7 @@ if request[6] ~= '' then
     'skew', text(skew), 'grace', text(request[13] > 0 and time + request[13] or 0),
     'quiet', text(request[13] > 0 and time + request[13] or 0), 'policy', cmsgpack.pack(request[14]),
     'unclaimed', text(request[16]), 'paused', paused,
-    'begun', times[1] or text(time), 'left', times[2] or '0', 'verdict', times[3] or '0',
+    'begun', times[1] or text(time), 'left', #ctx.ranks > 0 and text(time) or times[2] or '0', 'verdict', times[3] or '0',
     'recovered', request[13] > 0 and text(math.max(request[11], ctx.incarnation + 1)) or '0')
   if #awaited > 0 then -- attach-6 ends the time without leases when all of them are back
     redis.call('HSET', KEYS[1], 'awaited', cmsgpack.pack(awaited), 'session_ttl', text(ctx.session_ttl))
