@@ -55,6 +55,8 @@ class Served:
     name: str
     whole: bool
     rank: Rank = UNRANKED
+    #: the transacted session it belongs to; empty: none
+    session_name: str = ""
     #: not before this time (monotonic seconds): the server did not answer
     retry_at: float = 0.0
     #: what was told to the application once, so that it is logged once
@@ -214,6 +216,7 @@ class Pump:
         whole: bool,
         wake: Callable[[], None],
         rank: Rank = UNRANKED,
+        session: str = "",
     ) -> Membership:
         """Attach a member (in this thread); its channel is listened to from then on."""
         channel: list[str] = []
@@ -225,7 +228,13 @@ class Pump:
 
         try:
             return self._lifecycle.attach(
-                request, member=member_id, name=name, whole=whole, rank=rank, before=before
+                request,
+                member=member_id,
+                name=name,
+                whole=whole,
+                rank=rank,
+                session=session,
+                before=before,
             )
         except BaseException:
             for used in channel:
@@ -256,6 +265,8 @@ class Pump:
                 member.apply(served.session.exchange(exchange), sent_at)
                 if farewell:
                     break
+            if member.in_doubt:  # its leases must end as those of a killed process
+                return 0
             served.session.detach(member.held_partitions())
         except (KafkadurError, Refusal) as error:
             _log.info("leaving %s: %s", member.display, error)
@@ -348,6 +359,15 @@ class Pump:
             _log.warning("%s: Redis answers again", member.display)
             served.trouble = ""
         member.apply(reply, sent_at)
+        if reply.doubt:
+            self._resolve(served)
+
+    def _resolve(self, served: Served) -> None:
+        """Look up in Kafka what a transacted member that is gone has committed; then all attach again."""
+        try:
+            self._lifecycle.rebuild({served.request.key: served.session.incarnation})
+        except (CoordinatorUnavailable, KafkaRefused, StateLost) as error:
+            self._trouble(served, error)
 
     @staticmethod
     def _reclaim(served: Served) -> None:
@@ -422,6 +442,7 @@ class Pump:
             name=served.name,
             whole=served.whole,
             rank=served.rank,
+            session=served.session_name,
             only=served.membership.subscription.id,
             seen=served.member.incarnation,
         )

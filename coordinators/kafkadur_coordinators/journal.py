@@ -29,6 +29,8 @@ from kafkadur_sharing.errors import CoordinatorRefused, KafkadurError, StateLost
 
 #: Keys of records.
 _SHARDS, _CHANGE, _INCARNATION = b"shards", b"change/", b"incarnation/"
+#: Sessions that settle by transactions: `session/<tag>/<transactional id>`.
+_SESSION = b"session/"
 
 
 #: Partitions of a new journal.
@@ -98,6 +100,12 @@ class Shard:
         found = (recoveries.decode(value) for value in last.values() if value is not None)
         return [recovery for recovery in found if recovery is not None]
 
+    def sessions_of(self, tag: str) -> Sequence[str]:
+        """Transactional ids of the sessions that settle, or settled, something of a subscription."""
+        prefix = _SESSION + f"{tag}/".encode()
+        last = {key: value for _, key, value, _ in self.records if key.startswith(prefix)}
+        return [key[len(prefix) :].decode() for key, value in last.items() if value is not None]
+
     def _by_id(self) -> Mapping[str, Mapping[bytes, tuple[bytes | None, int]]]:
         """The last value, and its time, of each key of a checkpoint, by the subscription that it is of."""
         for _, key, value, written in self.records[self._grouped :]:
@@ -105,6 +113,16 @@ class Shard:
                 self._last[checkpoints.subscription_of(key)][key] = (value, written)
         self._grouped = len(self.records)
         return self._last
+
+
+def session_record(shard: int, tag: str, transactional_id: str, *, ended: bool = False) -> Record:
+    """The record of a session that settles something of a subscription by transactions, or of its end."""
+    return (shard, _SESSION + f"{tag}/{transactional_id}".encode(), None if ended else b"1")
+
+
+def transactions_topic(namespace: str) -> str:
+    """Name of the topic that holds what was settled by transactions."""
+    return f"kafkadur.transactions.{namespace}"
 
 
 def journal_topic(namespace: str) -> str:
@@ -127,21 +145,25 @@ class Journal:
         replication: int = -1,
         timeout: float = 15.0,
         checked: Journal | None = None,
+        transactions: bool = False,
     ) -> None:
         """Remember where the journal is; connects at the first use.
 
         `kafka` is confluent configuration (at least bootstrap.servers); `shards` counts for a new topic only;
         `replication` -1 takes the broker's default; `timeout` in seconds. `checked` is another
-        one of the same topic: if that has looked at it, this one need not.
+        one of the same topic: if that has looked at it, this one need not. `transactions`: the topic beside
+        it, of what is settled by transactions of Kafka: an open one holds its readers, and no others.
         """
         self._refusals = Refusals(kafka.get("error_cb"))
         self._config: dict[str, Any] = {**kafka, "error_cb": self._refusals}
-        self.topic = journal_topic(namespace)
+        self.topic = transactions_topic(namespace) if transactions else journal_topic(namespace)
         # the client needs one; nothing is committed
         self._group = f"kafkadur:{namespace}:journal"
         self._shards = shards
         self._replication = replication
-        self._timeout = timeout
+        self._timeout = self.timeout = timeout
+        self.kafka = kafka
+        self.namespace = namespace
         self._count: int | None = None if checked is None else checked.shards
         self._producer: Producer | None = None
         self._consumer: Consumer | None = None
@@ -150,6 +172,17 @@ class Journal:
         self._began: dict[int, int] = {}
         self._passed: dict[int, int] = {}
         self._incarnations: dict[int, list[Entry]] = {}
+
+    def transactions(self) -> Journal:
+        """The topic beside it, of what is settled by transactions; connects at the first use."""
+        return Journal(
+            self.kafka,
+            self.namespace,
+            shards=self._shards,
+            replication=self._replication,
+            timeout=self.timeout,
+            transactions=True,
+        )
 
     def close(self) -> None:
         """Close the clients."""

@@ -29,6 +29,7 @@ from kafkadur_coordinators.records import Entry, InForce, by_tag, in_force
 from kafkadur_coordinators.recoveries import Cause, Recovery
 from kafkadur_coordinators.redis_coordinator import Call, RedisCoordinator, Refusal, inspection
 from kafkadur_coordinators.topics import TopicInfo, Topics, floor_metadata
+from kafkadur_coordinators.transactions import Transactions
 from kafkadur_sharing.definition import Definition
 from kafkadur_sharing.errors import KafkadurError
 from kafkadur_sharing.keys import SubscriptionKey
@@ -171,6 +172,7 @@ class Rebuilder:
         self._journal = journal
         self._topics = topics
         self._changes = changes
+        self._transactions = Transactions(journal.transactions(), topics)
         self._session_ms = session_ms
         self._clock = clock
 
@@ -285,7 +287,10 @@ class Rebuilder:
             ]
         topic = seen.describe(item.definition.topic)
         same = topic.id == found.change.topic_id
-        said = shard.checkpoints_of(item.origin.id)
+        said = list(shard.checkpoints_of(item.origin.id))
+        if sessions := shard.sessions_of(item.key.tag):
+            settled = self._transactions.settled(item.key.tag, sessions)
+            said += settled.checkpoints_of(item.origin.id)
         known = united(said, item.origin, item.cuts, item.definition.lanes)
         ends = seen.ends(topic) if same else {}
         if item.kept == found.version:

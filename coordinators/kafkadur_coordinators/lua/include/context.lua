@@ -39,7 +39,7 @@ end
 local FIELDS = {
   'id', 'version', 'incarnation', 'state_version', 'server', 'token', 'sequence', 'time', 'skew', 'type',
   'partitions', 'grace', 'next_expiry', 'attached', 'ranks', 'orphans', 'unwatched', 'quiet', 'served',
-  'changing', 'changing_until', 'awaited', 'session_ttl', 'holder', 'policy', 'paused', 'recovered',
+  'changing', 'changing_until', 'awaited', 'session_ttl', 'holder', 'policy', 'paused', 'recovered', 'doubt',
 }
 
 --- Time in ms as the caller says, or the server's. Where the server's clock stepped back behind `last`, time goes on by
@@ -85,7 +85,7 @@ local function open(request)
   if not row.id then
     return ctx, 'MISSING'
   end
-  if row.server ~= ctx.server or math.abs(request[4]) > ctx.incarnation then
+  if row.server ~= ctx.server or math.abs(request[4]) > ctx.incarnation or row.doubt == '2' then
     return ctx, 'RESTARTED'
   end
   if request[3] ~= '' and request[3] ~= row.id then
@@ -114,7 +114,8 @@ local function close(ctx)
       set[#set + 1] = cmsgpack.pack(ctx[name])
     end
   end
-  for _, name in ipairs({ 'left', 'verdict' }) do -- for people; nothing is decided by them
+  -- doubt 1: somebody who commits in Kafka has gone; 2: what was committed is being looked up (rebuild-6)
+  for _, name in ipairs({ 'left', 'verdict', 'doubt' }) do -- the first two are for people; nothing is decided by them
     if ctx[name] then
       set[#set + 1] = name
       set[#set + 1] = text(ctx[name])
