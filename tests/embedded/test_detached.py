@@ -8,11 +8,13 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import pytest
 import redis
 
 from kafkadur.stack import StackError, down, status, up
+from kafkadur.stack.ports import is_free
 from tests.embedded.helpers import alive, wait_until
 
 
@@ -61,7 +63,9 @@ def test_stack_whose_valkey_died_is_not_given_out(tmp_path: Path) -> None:
         with redis.Redis.from_url(running.redis) as client:
             pid = int(client.info("server")["process_id"])
             os.kill(pid, signal.SIGKILL)
-        wait_until(lambda: not alive(pid), "the end of the killed Valkey")
+        # its threads end one by one, and the last one closes its port
+        port = urlsplit(running.redis).port or 0
+        wait_until(lambda: not alive(pid) and is_free(port), "the end of the killed Valkey")
         with pytest.raises(StackError, match=r"its Valkey at .* does not answer .*kafkadur down"):
             up(folder)
     finally:
