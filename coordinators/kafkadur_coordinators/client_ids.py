@@ -15,15 +15,15 @@ from kafkadur_coordinators.redis_coordinator import RedisCoordinator, Refusal, S
 from kafkadur_sharing.errors import CoordinatorRefused, InvalidClientId
 from kafkadur_sharing.keys import client_id_tag
 
-#: A connection whose host is gone holds its client id at least so long, ms: longer than it may take to make
-#: up for a pause of Kafka or Redis.
+#: A connection whose host is gone holds its client id at least so long, ms: longer than a pause of Redis may
+#: keep a live one from renewing it.
 LEAST_MS = 10_000
 #: How often it is looked whether a holder that was asked shows itself, seconds.
 _LOOK_EVERY = 0.05
 
 
 class ClientIdLease:
-    """The client id of one connection. Used by one thread at a time: that of the coordinator."""
+    """The client id of one connection. Used by one thread at a time."""
 
     def __init__(
         self,

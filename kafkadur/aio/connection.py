@@ -289,7 +289,7 @@ class Connection:
             )
         chosen = self.settings.client_id_policy if policy is None else _policy(policy)
         name = validate_client_id(client_id)
-        self._used = True  # nobody else sets it, or uses the connection without it
+        self._used = True  # nobody else sets it meanwhile
         try:
             await self._hold(name, chosen)
         except BaseException:

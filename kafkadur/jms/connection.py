@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import Any, Literal, Self
 
 import kafkadur.sync
+from kafkadur.jms.closing import close_all
 from kafkadur.jms.modes import AcknowledgeMode
 from kafkadur.jms.session import Session
 from kafkadur_sharing.definition import SubscriptionType
@@ -139,15 +140,7 @@ class Connection:
         if self._closed:
             return
         self._closed = True
-        failed: KafkadurError | None = None
-        opened: list[Session | kafkadur.sync.Connection] = [*self._sessions, self.plain]
-        for each in opened:
-            try:
-                each.close()
-            except KafkadurError as error:
-                failed = failed or error
-        if failed is not None:
-            raise failed
+        close_all([*self._sessions, self.plain])
 
     def _use(self) -> None:
         if self._closed:

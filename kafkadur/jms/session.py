@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable
 from contextlib import suppress
 from typing import TYPE_CHECKING, Self
 
+from kafkadur.jms.closing import close_all
 from kafkadur.jms.consumer import Listener, MessageConsumer
 from kafkadur.jms.message import Message
 from kafkadur.jms.modes import AUTOMATIC, AcknowledgeMode
@@ -268,7 +269,7 @@ class Session:
         with self._lock:
             done = [c for c in self._leaving if c.subscription.statistics()["in_hands"] == 0]
             self._leaving = [consumer for consumer in self._leaving if consumer not in done]
-        _close_all(consumer.subscription for consumer in done)
+        close_all(consumer.subscription for consumer in done)
 
     def close(self) -> None:
         """Close its consumers and producers; what is not acknowledged comes again (rule K6).
@@ -286,11 +287,11 @@ class Session:
             )
         self._closing = True
         try:
-            _close_all([*self._consumers, *(each.subscription for each in self._leaving), *self._producers])
+            close_all([*self._consumers, *(each.subscription for each in self._leaving), *self._producers])
         finally:
             self._closed = True
             # those that waited for verdicts until just now
-            _close_all(each.subscription for each in self._leaving)
+            close_all(each.subscription for each in self._leaving)
 
     def _use(self) -> None:
         if self._closing:
@@ -307,15 +308,3 @@ class Session:
         except KafkadurError:
             if error is None:
                 raise
-
-
-def _close_all(opened: Iterable[MessageConsumer | MessageProducer | Subscription]) -> None:
-    """Close each; raises the first error when all are closed."""
-    failed: KafkadurError | None = None
-    for each in opened:
-        try:
-            each.close()
-        except KafkadurError as error:
-            failed = failed or error
-    if failed is not None:
-        raise failed

@@ -26,15 +26,19 @@ def admin(place: Place) -> Iterator[Admin]:
         yield admin
 
 
-def kafkadur_command(place: Place, *arguments: str, code: int = 0) -> Any:
-    """Run a command at this place; returns what it printed as JSON."""
-    environment = {
+def environment(place: Place) -> dict[str, str]:
+    """What tells a command where it is."""
+    return {
         "KAFKADUR_KAFKA": place.stack.kafka,
         "KAFKADUR_REDIS": place.stack.redis,
         "KAFKADUR_NAMESPACE": place.namespace,
         "KAFKADUR_JOURNAL_PARTITIONS": "2",
     }
-    done = CliRunner().invoke(app, ["--json", *arguments], env=environment)
+
+
+def kafkadur_command(place: Place, *arguments: str, code: int = 0) -> Any:
+    """Run a command at this place; returns what it printed as JSON."""
+    done = CliRunner().invoke(app, ["--json", *arguments], env=environment(place))
     assert done.exit_code == code, done.output
     return json.loads(done.stdout)
 
@@ -147,19 +151,14 @@ def test_a2_abandoned_ones_are_deleted_on_request(
 def test_a2_for_people(place: Place) -> None:
     with place.connect_sync() as connection:
         connection.subscribe(place.topic(), durable="old").close()
-    environment = {
-        "KAFKADUR_KAFKA": place.stack.kafka,
-        "KAFKADUR_REDIS": place.stack.redis,
-        "KAFKADUR_NAMESPACE": place.namespace,
-        "KAFKADUR_JOURNAL_PARTITIONS": "2",
-    }
+    where = environment(place)
     run = CliRunner()
-    shown = run.invoke(app, ["sub", "abandoned", "--older-than", "0s", "--delete"], env=environment)
+    shown = run.invoke(app, ["sub", "abandoned", "--older-than", "0s", "--delete"], env=where)
     assert "c1/old (unrestricted)" in shown.stdout
     assert "add --yes" in shown.stderr
-    done = run.invoke(app, ["sub", "abandoned", "--older-than", "0s", "--delete", "--yes"], env=environment)
+    done = run.invoke(app, ["sub", "abandoned", "--older-than", "0s", "--delete", "--yes"], env=where)
     assert "Deleted 1" in done.stderr
-    none = run.invoke(app, ["sub", "abandoned"], env=environment)
+    none = run.invoke(app, ["sub", "abandoned"], env=where)
     assert (none.exit_code, none.stdout) == (0, "")
     assert "No durable subscription" in none.stderr
 
