@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Generic
 
 from confluent_kafka import Message
@@ -18,7 +18,7 @@ from typing_extensions import TypeVar
 
 from kafkadur.dead_letters import Cause
 from kafkadur.headers import Decoded, JmsFields, Property, decode
-from kafkadur_sharing.errors import AlreadySettled, LeaseLost
+from kafkadur_sharing.errors import AlreadySettled, IllegalState, LeaseLost
 
 if TYPE_CHECKING:
     from kafkadur.member import Member
@@ -386,6 +386,11 @@ class Delivery(Generic[V_co, K_co]):
             self._refuse()
         chunk.verdicts[index] = RELEASED
 
+    def put_back(self) -> None:
+        """Part of receiving: release what the application has not got; raises as `release_nowait`."""
+        self._release()
+        self._chunk.member.poke()
+
     def release_later(self, delay: float) -> None:
         """Part of keeping keys in order: as `release_nowait`, and it comes again after `delay` seconds.
 
@@ -458,6 +463,52 @@ class DecodedDelivery(Decodes[V_co, K_co], Delivery[V_co, K_co]):
     __slots__ = ()
 
 
+class Committed:
+    """Of a delivery in a transacted session: its verdict is the session's."""
+
+    __slots__ = ()
+
+    def ack_nowait(self) -> None:
+        """Raise `IllegalState`."""
+        raise in_transaction()
+
+    def rollback_nowait(self, delay: float | None = None) -> None:
+        """Raise `IllegalState`."""
+        del delay
+        raise in_transaction()
+
+    def reject_nowait(self, reason: str = "") -> None:
+        """Raise `IllegalState`."""
+        del reason
+        raise in_transaction()
+
+    def release_nowait(self) -> None:
+        """Raise `IllegalState`."""
+        raise in_transaction()
+
+
+def in_transaction() -> IllegalState:
+    """The error for a verdict on a message of a transacted session."""
+    return IllegalState(
+        "A message of a transacted session gets no verdict of its own.",
+        state="it is part of a transaction",
+        owner="the session",
+        remedy="commit or roll back the session",
+    )
+
+
+class CommittedDelivery(Committed, Delivery[V_co, K_co]):
+    """A delivery of a batch in a transacted session."""
+
+    __slots__ = ()
+
+
+class CommittedDecodedDelivery(Committed, DecodedDelivery[V_co, K_co]):
+    """A delivery of a batch in a transacted session, of a subscription with deserializers."""
+
+    __slots__ = ()
+
+
 class Batch(Sequence[Delivery[V_co, K_co]]):
     """Deliveries that were received together; objects are made when they are touched."""
 
@@ -478,7 +529,7 @@ class Batch(Sequence[Delivery[V_co, K_co]]):
         if isinstance(index, slice):
             return [self[i] for i in range(*index.indices(len(self)))]
         at, chunk = range(self._start, self._end)[index], self._chunk
-        make = Delivery if chunk.member.decoding.is_raw else DecodedDelivery
+        make = _MADE[chunk.member.transacted, chunk.member.decoding.is_raw]
         return make(chunk, at, chunk.messages[at])
 
     def messages(self) -> list[Message]:
@@ -497,10 +548,24 @@ class Batch(Sequence[Delivery[V_co, K_co]]):
         return list(map(Message.value, self.messages()))
 
     def ack_nowait(self) -> None:
-        """Acknowledge all of them locally; raises `AlreadySettled` or `LeaseLost` if one has its verdict."""
+        """Acknowledge all of them locally; raises `AlreadySettled` or `LeaseLost` if one has its verdict.
+
+        Raises `IllegalState` in a transacted session: that commits.
+        """
+        if self._chunk.member.transacted:
+            raise in_transaction()
         verdicts = self._chunk.verdicts
         if verdicts.count(HANDED, self._start, self._end) != len(self):
             for delivery in self:
                 if verdicts[delivery._index] != HANDED:  # noqa: SLF001 - of this module
                     delivery._refuse()  # noqa: SLF001 - of this module
         verdicts[self._start : self._end] = bytes((ACKED,)) * len(self)
+
+
+#: What a batch makes of a record: whether its session is transacted, whether it is without a deserializer.
+_MADE: Mapping[tuple[bool, bool], type[Delivery[Any, Any]]] = {
+    (False, True): Delivery,
+    (False, False): DecodedDelivery,
+    (True, True): CommittedDelivery,
+    (True, False): CommittedDecodedDelivery,
+}

@@ -184,6 +184,9 @@ class Member:
     checkpointer: Levels | None = None
     #: whether the subscription is in the journal; set by the connection
     durable = True
+    #: whether a transacted session settles what it receives, and whether it is not known what that did
+    transacted = False
+    in_doubt = False
     #: chunks with what is in the application's hands, to be claimed after a loss
     _kept: Sequence[Chunk] = ()
     #: when this member was heard last before the loss (monotonic seconds)
@@ -1443,6 +1446,31 @@ class Member:
                         self._hold_back(chunk, index)
                     chunk.verdicts[index] = ACKED if acknowledge else ROLLED_BACK
             return chunks
+
+    def handed(self, but: Collection[tuple[Chunk, int]]) -> list[tuple[Chunk, list[int]]]:
+        """What is in the application's hands: records of chunks, by index; `but` as in `settle_handed`."""
+        left = {(id(chunk), index) for chunk, index in but}
+        with self.lock:
+            found = [
+                (
+                    chunk,
+                    [
+                        index
+                        for index in range(chunk.low, chunk.handed)
+                        if chunk.verdicts[index] == HANDED and (id(chunk), index) not in left
+                    ],
+                )
+                for chunk in self._active
+            ]
+        return [(chunk, indices) for chunk, indices in found if indices]
+
+    def acknowledge(self, records: Iterable[tuple[Chunk, list[int]]]) -> None:
+        """Acknowledge records, by index, that are in the application's hands still."""
+        with self.lock:
+            for chunk, indices in records:
+                for index in indices:
+                    if index < len(chunk.verdicts) and chunk.verdicts[index] == HANDED:
+                        chunk.verdicts[index] = ACKED
 
     def take_lost(self) -> int:
         """Records whose lease went while they were in the application's hands, since this was asked last."""

@@ -431,6 +431,7 @@ class Producer(Generic[V_contra, K_contra]):
         """Return whether the buffer took the message; raises `DeliveryFailed` if it never will."""
         if self._closed or self._forked:
             self._check_usable()
+        self._ready()
         try:
             # By position, in the order of confluent-kafka's signature: by name costs a tenth more.
             self._kafka.produce(topic, value, key, partition, report, None, timestamp, headers)
@@ -443,6 +444,9 @@ class Producer(Generic[V_contra, K_contra]):
             self._check_usable()
             raise
         return True
+
+    def _ready(self) -> None:
+        """Do what comes before a message; a producer in transactions begins one."""
 
     def _enqueue_when_room(self, outgoing: _Outgoing) -> None:
         """Block until the buffer takes the message; errors as in `_enqueue`."""
@@ -500,6 +504,8 @@ class Producer(Generic[V_contra, K_contra]):
             if self._retired is not None:  # a call that was under way may have put something into it
                 self._retired.purge()
                 self._retired.poll(0)
+        except confluent_kafka.KafkaException as error:  # a fatal one: whoever uses the client is told, too
+            _log.info("Kafka's client of a producer has failed: %s", error.args[0])
         except Exception:  # noqa: BLE001 - whatever a callback of the user raises
             # A callback of the user's configuration failed; the reports of other messages must go on coming
             # in.

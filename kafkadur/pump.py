@@ -55,6 +55,10 @@ class Served:
     name: str
     whole: bool
     rank: Rank = UNRANKED
+    #: the transacted session it belongs to; empty: none
+    session_name: str = ""
+    #: told when it is attached again: others may have ended what that session has open in Kafka
+    taken_over: Callable[[], None] = lambda: None
     #: not before this time (monotonic seconds): the server did not answer
     retry_at: float = 0.0
     #: what was told to the application once, so that it is logged once
@@ -178,6 +182,7 @@ class Pump:
         whole: bool,
         wake: Callable[[], None],
         rank: Rank = UNRANKED,
+        session: str = "",
     ) -> Membership:
         """Attach a member (in this thread); its channel is listened to from then on."""
         channel: list[str] = []
@@ -189,7 +194,13 @@ class Pump:
 
         try:
             return self._lifecycle.attach(
-                request, member=member_id, name=name, whole=whole, rank=rank, before=before
+                request,
+                member=member_id,
+                name=name,
+                whole=whole,
+                rank=rank,
+                session=session,
+                before=before,
             )
         except BaseException:
             for used in channel:
@@ -218,6 +229,8 @@ class Pump:
             return 0
         member = served.member
         try:
+            if member.in_doubt:  # its leases must end as those of a killed process
+                return 0
             member.release_all()
             deadline = self._monotonic() + 5.0
             while self._monotonic() < deadline:
@@ -320,6 +333,21 @@ class Pump:
             _log.warning("%s: Redis answers again", member.display)
             served.trouble = ""
         member.apply(reply, sent_at)
+        if reply.doubt:
+            self._resolve(served)
+
+    def _resolve(self, served: Served) -> None:
+        """Look up in Kafka what a transacted member that is gone has committed; then all attach again."""
+        member = served.member
+        _log.warning("%s: a transacted consumer has gone; what it committed is looked up", member.display)
+        try:
+            self._lifecycle.rebuild({served.request.key: served.session.incarnation})
+            member.lose("what a transacted consumer committed was looked up", keep=not member.transacted)
+            self._attach_again(served)
+        except (CoordinatorUnavailable, KafkaRefused, StateLost) as error:
+            self._trouble(served, error)
+        except KafkadurError as error:
+            member.fail(error)
 
     @staticmethod
     def _reclaim(served: Served) -> None:
@@ -371,7 +399,7 @@ class Pump:
             )
             return
         _log.warning("%s: %s; attaching again", member.display, refusal.code)
-        member.lose(f"the coordinator answered {refusal.code}", keep=refusal.code in (*_LOST, "INCARNATION"))
+        member.lose(f"the coordinator answered {refusal.code}", keep=_keeps(member, refusal))
         try:
             if refusal.code in _LOST and len(self._served) > 1:  # all of them at once, as they were lost
                 self._lifecycle.rebuild({each.request.key: each.session.incarnation for each in self._served})
@@ -394,9 +422,11 @@ class Pump:
             name=served.name,
             whole=served.whole,
             rank=served.rank,
+            session=served.session_name,
             only=served.membership.subscription.id,
             seen=served.member.incarnation,
         )
+        served.taken_over()
         served.membership = membership
         served.member.attached(membership.attached, sent_at)
 
@@ -413,3 +443,8 @@ class Pump:
                 return  # the exchanges notice too
             if not heard.get(channel, True):
                 served.member.report_silence()
+
+
+def _keeps(member: Member, refusal: Refusal) -> bool:
+    """Whether a member claims what it has in hands: in a transacted session it comes again instead."""
+    return not member.transacted and refusal.code in (*_LOST, "INCARNATION")

@@ -234,6 +234,8 @@ class ExchangeReply:
     paused: bool
     #: ms until a session may have ended; None: there is no other member
     expiry_ms: int | None = None
+    #: nothing is granted until somebody has looked up in Kafka what members who are gone committed
+    doubt: bool = False
 
     @property
     def asked(self) -> list[int]:

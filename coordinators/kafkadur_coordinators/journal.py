@@ -29,6 +29,8 @@ from kafkadur_sharing.errors import CoordinatorRefused, KafkadurError, StateLost
 
 #: Keys of records.
 _SHARDS, _CHANGE, _INCARNATION = b"shards", b"change/", b"incarnation/"
+#: Sessions that settle by transactions: `session/<tag>/<session>/<incarnation>`.
+_SESSION = b"session/"
 
 
 #: Partitions of a new journal.
@@ -67,6 +69,8 @@ class Shard:
         self._understood = 0
         self._last: defaultdict[str, dict[bytes, tuple[bytes | None, int]]] = defaultdict(dict)
         self._grouped = 0
+        self._sessions: defaultdict[str, dict[bytes, bool]] = defaultdict(dict)
+        self._sought = 0
 
     @property
     def following(self) -> int:
@@ -91,12 +95,29 @@ class Shard:
         decoded = (checkpoints.decode(key, value, at) for key, (value, at) in last if value is not None)
         return [checkpoint for checkpoint in decoded if checkpoint is not None]
 
+    def written_of(self, subscription_id: str) -> Mapping[bytes, bytes]:
+        """The checkpoints of one subscription as they were written: keys and values."""
+        last = self._by_id().get(subscription_id, {}).items()
+        return {key: value for key, (value, _) in last if value is not None}
+
+    def last(self, key: bytes) -> bytes | None:
+        """The last value under a key."""
+        return next((value for _, other, value, _ in reversed(self.records) if other == key), None)
+
     @property
     def recoveries(self) -> Sequence[Recovery]:
         """The last report of each recovery."""
         last = {key: value for _, key, value, _ in self.records if key.startswith(recoveries.KEY_PREFIX)}
         found = (recoveries.decode(value) for value in last.values() if value is not None)
         return [recovery for recovery in found if recovery is not None]
+
+    def sessions_of(self, tag: str) -> Sequence[bytes]:
+        """Keys of the records of sessions that settle, or settled, something by transactions."""
+        for _, key, value, _ in self.records[self._sought :]:
+            if key.startswith(_SESSION):
+                self._sessions[key[len(_SESSION) :].partition(b"/")[0].decode()][key] = value is not None
+        self._sought = len(self.records)
+        return [key for key, there in self._sessions.get(tag, {}).items() if there]
 
     def _by_id(self) -> Mapping[str, Mapping[bytes, tuple[bytes | None, int]]]:
         """The last value, and its time, of each key of a checkpoint, by the subscription that it is of."""
@@ -105,6 +126,25 @@ class Shard:
                 self._last[checkpoints.subscription_of(key)][key] = (value, written)
         self._grouped = len(self.records)
         return self._last
+
+
+def session_key(tag: str, session: str, incarnation: int) -> bytes:
+    """Key of the record of a session that settles something of a subscription by transactions.
+
+    Each incarnation it is attached under has its own, so that whoever removes one removes no later one.
+    """
+    return _SESSION + f"{tag}/{session}/{incarnation}".encode()
+
+
+def session_of(key: bytes) -> tuple[str, int]:
+    """The session that a key is of, and the incarnation it was attached under."""
+    _, _, session, incarnation = key.decode().split("/")
+    return session, int(incarnation)
+
+
+def transactions_topic(namespace: str) -> str:
+    """Name of the topic that holds what was settled by transactions."""
+    return f"kafkadur.transactions.{namespace}"
 
 
 def journal_topic(namespace: str) -> str:
@@ -127,22 +167,27 @@ class Journal:
         replication: int = -1,
         timeout: float = 15.0,
         checked: Journal | None = None,
+        transactions: bool = False,
     ) -> None:
         """Remember where the journal is; connects at the first use.
 
         `kafka` is confluent configuration (at least bootstrap.servers); `shards` counts for a new topic only;
         `replication` -1 takes the broker's default; `timeout` in seconds. `checked` is another
-        one of the same topic: if that has looked at it, this one need not.
+        one of the same topic: if that has looked at it, this one need not. `transactions`: the topic beside
+        it, of what is settled by transactions of Kafka: an open one holds its readers, and no others.
         """
         self._refusals = Refusals(kafka.get("error_cb"))
         self._config: dict[str, Any] = {**kafka, "error_cb": self._refusals}
-        self.topic = journal_topic(namespace)
+        self.topic = transactions_topic(namespace) if transactions else journal_topic(namespace)
         # the client needs one; nothing is committed
         self._group = f"kafkadur:{namespace}:journal"
         self._shards = shards
         self._replication = replication
-        self._timeout = timeout
+        self._timeout = self.timeout = timeout
+        self.kafka = kafka
+        self.namespace = namespace
         self._count: int | None = None if checked is None else checked.shards
+        self._beside: Journal | None = None
         self._producer: Producer | None = None
         self._consumer: Consumer | None = None
         self._follower: Consumer | None = None
@@ -151,8 +196,23 @@ class Journal:
         self._passed: dict[int, int] = {}
         self._incarnations: dict[int, list[Entry]] = {}
 
+    def transactions(self) -> Journal:
+        """The topic beside it, of what is settled by transactions; it is closed with this one."""
+        if self._beside is None:
+            self._beside = Journal(
+                self.kafka,
+                self.namespace,
+                shards=self._shards,
+                replication=self._replication,
+                timeout=self.timeout,
+                transactions=True,
+            )
+        return self._beside
+
     def close(self) -> None:
         """Close the clients."""
+        if self._beside is not None:
+            self._beside.close()
         for consumer in (self._consumer, self._follower):
             if consumer is not None:
                 consumer.close()

@@ -27,7 +27,7 @@ from kafkadur_coordinators.interface import (
     PartitionView,
     Rank,
 )
-from kafkadur_coordinators.journal import Journal, Scan
+from kafkadur_coordinators.journal import Journal, Record, Scan, session_key
 from kafkadur_coordinators.places import Place
 from kafkadur_coordinators.rebuilding import Outcome, Rebuilder, Rebuilt
 from kafkadur_coordinators.records import by_tag, in_force
@@ -107,6 +107,18 @@ class Membership:
     attached: Attached
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Who:
+    """Who attaches."""
+
+    member: str
+    name: str
+    whole: bool
+    rank: Rank
+    #: the transacted session it belongs to; empty: none
+    session: str
+
+
 def _packed(key: SubscriptionKey) -> str:
     return json.dumps(key.to_record(), sort_keys=True)
 
@@ -144,6 +156,8 @@ class Lifecycle:
             session_ms=session_ms,
             clock=clock,
         )
+        #: records of transacted sessions
+        self._registered: dict[str, list[Record]] = {}
         self._session_ms = session_ms
         self._monotonic = monotonic
         self._wait = wait
@@ -165,6 +179,7 @@ class Lifecycle:
         rank: Rank = UNRANKED,
         only: str | None = None,
         seen: int = 0,
+        session: str = "",
         before: Callable[[SubscriptionAddress], None] = lambda _: None,
     ) -> Membership:
         """Attach `member`, creating or replacing the subscription where the rules say so.
@@ -173,6 +188,7 @@ class Lifecycle:
         (Spark); it is refused while others are attached, and others while it is. `only` attaches to the
         subscription of this id or to none: who was attached must not bring back what was deleted since.
         `seen` is the incarnation it was attached under: what is of an earlier one is an old copy.
+        `session` names the transacted session that it belongs to; empty: none.
         `before` is called with the address before the member is attached: it must begin to listen then.
         Raises what the rules say, `SubscriptionActive` naming the holder, and `StateLost` when no
         consistent state could be reached in time.
@@ -181,6 +197,7 @@ class Lifecycle:
         address = self.address(key)
         self._begin(key, new=only is None)
         before(address)
+        who = _Who(member=member, name=name, whole=whole, rank=rank, session=session)
         deadline = self._monotonic() + ATTACH_WAIT
         refused_at: float | None = None
         while self._monotonic() < deadline:
@@ -196,11 +213,11 @@ class Lifecycle:
             decision = decide(self._existing(known, without=member), request)
             try:
                 if isinstance(decision, Attach):
-                    return self._attach(key, known, member, name, whole=whole, rank=rank)
+                    return self._attach(key, known, who)
                 if isinstance(decision, Create | Replace):
                     new = self._create(key, known, decision.definition)
                     if new is not None:
-                        return self._attach(key, new, member, name, whole=whole, rank=rank)
+                        return self._attach(key, new, who)
                 elif isinstance(decision, Convert):
                     self._convert(key, known, decision.definition)
                 else:
@@ -285,6 +302,8 @@ class Lifecycle:
         """Wait a little where asking again makes sense; raise where it does not."""
         if isinstance(refusal, Outdated):
             self.rebuild({key: refusal.number})
+        if refusal.code == "DOUBT":
+            self.rebuild({key: 0})
         if refusal.code == "VERSION":
             raise CoordinatorRefused(
                 "The shared state is of another version.",
@@ -350,27 +369,28 @@ class Lifecycle:
             epoch=content.get("epoch", 0),
         )
 
-    def _attach(
-        self, key: SubscriptionKey, known: Known, member: str, name: str, *, whole: bool, rank: Rank
-    ) -> Membership:
+    def _attach(self, key: SubscriptionKey, known: Known, who: _Who) -> Membership:
         subscription = self.subscription(key, known)
         if subscription.topic.partitions * subscription.definition.lanes > known.partitions:
             self._add_partitions(subscription, known)
-        session = self._session(key, known, member)
-        if whole and subscription.definition.type is SubscriptionType.KEY_ORDERED:
+        session = self._session(key, known, who.member)
+        if who.whole and subscription.definition.type is SubscriptionType.KEY_ORDERED:
             raise IllegalState(
                 "A key-ordered subscription cannot be claimed as a whole.",
                 owner=f"subscription {key}",
                 remedy="claim a subscription of another type",
             )
         attached = session.attach(
-            name=name,
+            name=who.name,
             session_ms=self._session_ms,
             version=known.version,
-            most=1 if whole else subscription.definition.most_consumers,
-            kind="whole" if whole else "",
-            rank=rank,
+            most=1 if who.whole else subscription.definition.most_consumers,
+            kind="whole" if who.whole else "",
+            rank=who.rank,
+            transacted=bool(who.session),
         )
+        if who.session:
+            self._register(key, session, who.session)
         return Membership(subscription=subscription, session=session, attached=attached)
 
     def _add_partitions(self, subscription: Subscription, known: Known) -> None:
@@ -380,6 +400,30 @@ class Lifecycle:
         added = dict.fromkeys(new, Place(next=0))
         topic = subscription.topic
         self._changes.put_partitions(subscription.key, subscription.id, topic, added, token="", lanes=lanes)
+
+    # -- transacted sessions
+
+    def _register(self, key: SubscriptionKey, member: MemberSession, session: str) -> None:
+        """Write down that a session settles by transactions, before anything is granted to its member.
+
+        Whoever begins a later incarnation reads it, and sees to it that the session commits nothing more.
+        """
+        record = (self._journal.shard(key.tag), session_key(key.tag, session, member.incarnation), b"1")
+        try:
+            self._journal.append([record])
+        except KafkadurError:
+            with contextlib.suppress(KafkadurError, Refusal):
+                member.detach([])
+            raise
+        self._registered.setdefault(session, []).append(record)
+
+    def end_session(self, session: str) -> None:
+        """A transacted session has ended in order: nobody has to look up what it committed.
+
+        Raises `StateLost`.
+        """
+        registered = self._registered.pop(session, [])
+        self._journal.append([(shard, key, None) for shard, key, _ in registered])
 
     # -- what Kafka lost
 

@@ -20,15 +20,16 @@ from typing import NamedTuple, Self
 
 from kafkadur_coordinators import recoveries
 from kafkadur_coordinators.changes import CHANGE_MS, Changes, deleted
-from kafkadur_coordinators.checkpoints import Cuts, united, without_lost
+from kafkadur_coordinators.checkpoints import Checkpoint, Cuts, united, without_lost
 from kafkadur_coordinators.interface import MAX_PARTITIONS
-from kafkadur_coordinators.journal import Journal, Record, Scan, Shard
+from kafkadur_coordinators.journal import Journal, Record, Scan, Shard, session_of
 from kafkadur_coordinators.origins import Origin, origin_of
 from kafkadur_coordinators.places import Place, covers, place_of, unite
 from kafkadur_coordinators.records import Entry, InForce, by_tag, in_force
 from kafkadur_coordinators.recoveries import Cause, Recovery
 from kafkadur_coordinators.redis_coordinator import Call, RedisCoordinator, Refusal, inspection
 from kafkadur_coordinators.topics import TopicInfo, Topics, floor_metadata
+from kafkadur_coordinators.transactions import Transactions
 from kafkadur_sharing.definition import Definition
 from kafkadur_sharing.errors import KafkadurError
 from kafkadur_sharing.keys import SubscriptionKey
@@ -89,6 +90,9 @@ class _Lost:
     cause: Cause = Cause.LOST
     #: how each lane will stand, as far as that is known before anybody is attached
     places: dict[int, Place] = field(default_factory=dict[int, Place])
+    #: keys of the records of its transacted sessions, and of what these have settled
+    sessions: Sequence[bytes] = ()
+    settled: Sequence[bytes] = ()
 
     @cached_property
     def definition(self) -> Definition:
@@ -171,6 +175,7 @@ class Rebuilder:
         self._journal = journal
         self._topics = topics
         self._changes = changes
+        self._transactions = Transactions(journal.transactions(), topics)
         self._session_ms = session_ms
         self._clock = clock
 
@@ -188,6 +193,7 @@ class Rebuilder:
         repetition, go on.
         """
         outcomes: dict[SubscriptionKey, Outcome | KafkadurError] = {}
+        moved: dict[str, Sequence[bytes]] = {}
         token = uuid.uuid4().hex
         lost = self._take(keys, token, seen, outcomes)
         if not lost:
@@ -206,6 +212,7 @@ class Rebuilder:
         def brought_back(items: Sequence[_Lost]) -> None:
             outcomes.update((item.key, Outcome.REBUILT) for item in items)
             reports.extend(self._reports(items))
+            moved.update({item.key.tag: item.settled for item in items if item.settled})
 
         try:
             with _Sending(self._coordinator, brought_back) as sending:
@@ -228,7 +235,7 @@ class Rebuilder:
                             rebuilt.append(item)
                     sending.send(calls, rebuilt)
         finally:
-            self._write(reports)
+            self._write(reports, moved)
         return outcomes
 
     def _take(
@@ -276,6 +283,7 @@ class Rebuilder:
         address, found = self._changes.address(item.key), in_force(entries, item.key.tag, item.shard)
         item.found = found
         item.cuts = [(entry.offset + 1, entry.cuts) for entry in entries if entry.cuts]
+        item.sessions = [key for key in shard.sessions_of(item.key.tag) if session_of(key)[1] < item.begun]
         if found is None or deleted(found):
             version = item.begun if found is None else found.version
             return [
@@ -285,7 +293,7 @@ class Rebuilder:
             ]
         topic = seen.describe(item.definition.topic)
         same = topic.id == found.change.topic_id
-        said = shard.checkpoints_of(item.origin.id)
+        said = [*shard.checkpoints_of(item.origin.id), *self._settled_by_transactions(item)]
         known = united(said, item.origin, item.cuts, item.definition.lanes)
         ends = seen.ends(topic) if same else {}
         if item.kept == found.version:
@@ -327,6 +335,17 @@ class Rebuilder:
                 unclaimed=max((number for number, _ in item.cuts), default=0),
             ),
         ]
+
+    def _settled_by_transactions(self, item: _Lost) -> Sequence[Checkpoint]:
+        """What transacted sessions have settled; it is in the journal, too, from now on."""
+        if not item.sessions:
+            return ()
+        sessions = {session_of(key)[0] for key in item.sessions}
+        found = self._transactions.settled(item.key.tag, sessions)
+        written = found.written_of(item.origin.id)
+        self._journal.append([(item.shard, key, value) for key, value in written.items()])
+        item.settled = list(written)
+        return found.checkpoints_of(item.origin.id)
 
     def _kept_places(self, item: _Lost, token: str) -> dict[int, Place]:
         """How the lanes stand in what a server kept: what was held waits."""
@@ -375,6 +394,7 @@ class Rebuilder:
         now = round(self._clock() * 1000)
         reports: list[Record] = []
         for item in rebuilt:
+            reports += [(item.shard, key, None) for key in item.sessions]
             if deleted(item.found):
                 continue
             recovery = Recovery.model_construct(  # nothing of it comes from outside
@@ -391,10 +411,15 @@ class Rebuilder:
             _log.info(said, item.key, item.cause.value, recovery.offsets)
         return reports
 
-    def _write(self, reports: Sequence[Record]) -> None:
-        """Write reports down. The subscriptions are there already: a failure is only logged."""
+    def _write(self, reports: Sequence[Record], moved: Mapping[str, Sequence[bytes]]) -> None:
+        """Write reports down, and remove what transactions settled, by tag: the journal says it now.
+
+        The subscriptions are there already: a failure is only logged.
+        """
         try:
             self._journal.append(reports)
+            for tag, keys in moved.items():
+                self._transactions.forget(tag, keys)
         except KafkadurError as error:
             _log.warning("the report of the recovery could not be written: %s", error)
 

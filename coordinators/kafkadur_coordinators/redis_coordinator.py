@@ -533,10 +533,11 @@ class MemberSession:
         most: int,
         kind: str = "",
         rank: Rank = UNRANKED,
+        transacted: bool = False,
     ) -> Attached:
         """Attach; raises `Refusal` (ACTIVE, CHANGED, CHANGING, and the common codes)."""
         self.incarnation = 0
-        request = [name, session_ms, version, most, kind, rank.priority, int(rank.preempt)]
+        request = [name, session_ms, version, most, kind, rank.priority, int(rank.preempt), int(transacted)]
         reply = self._coordinator.call("attach", self._fixed, [*self._common(), *request])
         self.incarnation, self.attachment = reply[2], reply[7]
         return Attached(
@@ -598,6 +599,7 @@ class MemberSession:
             held=frozenset(reply[15]) if offered else None,
             paused=bool(reply[16]),
             expiry_ms=reply[17] if reply[17] >= 0 else None,
+            doubt=bool(reply[18]),
         )
 
     def reclaim(self, claims: Mapping[int, Sequence[Claim]]) -> dict[int, list[Claimed]]:

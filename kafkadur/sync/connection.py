@@ -40,6 +40,7 @@ from kafkadur.sync.distributed import Distributed
 from kafkadur.sync.session import Session
 from kafkadur.sync.subscription import Subscription
 from kafkadur.sync.waiting import Signal, nudge, outcome
+from kafkadur.transactions import Transaction
 from kafkadur.waiters import Waiters
 from kafkadur.watch import RetentionWatch, Watched
 from kafkadur_coordinators import presence as presences
@@ -112,6 +113,24 @@ def connect(
 def process_name() -> str:
     """How this process is called for people: host and process id."""
     return f"{socket.gethostname()}/{os.getpid()}"
+
+
+def _check_transacted(request: Request) -> None:
+    """What a subscription of a transacted session has to be; raises `IllegalState`."""
+    if not request.key.durable:
+        raise IllegalState(
+            "A non-durable subscription is in no journal, so nothing of it can be in a transaction.",
+            state="its session is transacted",
+            owner=f"subscription {request.key}",
+            remedy="give durable=, or use a session that is not transacted",
+        )
+    if request.definition.redelivery.max_hold is not None:
+        raise IllegalState(
+            "A message of a transacted session cannot be taken back while it is held.",
+            state="the redelivery policy has a max_hold",
+            owner=f"subscription {request.key}",
+            remedy="leave max_hold out: Kafka's transaction.timeout.ms bounds a transaction",
+        )
 
 
 def _policy(name: ClientIdPolicy | str) -> ClientIdPolicy:
@@ -194,6 +213,7 @@ class Connection:
         self._readers: dict[str, Readers] = {}
         self._subscriptions: list[Subscription[Any, Any]] = []
         self._producers: list[Producer[Any, Any]] = []
+        self._sessions: list[Session] = []
         self._closed = False
         self._pid = os.getpid()
 
@@ -343,12 +363,12 @@ class Connection:
     def _close_opened(self) -> KafkadurError | None:
         """Close what was opened on it; returns the first error."""
         failed: KafkadurError | None = None
-        opened: list[Distributed | Connection | Subscription[Any, Any]] = [
+        opened: list[Distributed | Connection | Session | Subscription[Any, Any]] = [
+            *self._sessions,
             *self._distributed,
             *self._guests,
-            *self._subscriptions,
         ]
-        for each in opened:
+        for each in [*opened, *self._subscriptions]:
             try:
                 each.close()
             except KafkadurError as error:
@@ -545,6 +565,10 @@ class Connection:
             mode=self.settings.mode,
             allow_conversion=allow_conversion,
         )
+        transaction = None if session is None else session.transaction
+        if transaction is not None:
+            _check_transacted(request)
+            transaction.require_open()
         if ack_level == "journal" and (not request.key.durable):
             raise IllegalState(
                 "A non-durable subscription is not in the journal.",
@@ -564,8 +588,9 @@ class Connection:
         sent_at = time.monotonic()
 
         def attach() -> Served:
+            belongs = "" if transaction is None else transaction.session
             membership = pump.attach(
-                request, member_id=member_id, name=shown, whole=False, rank=rank, wake=woken
+                request, member_id=member_id, name=shown, whole=False, rank=rank, session=belongs, wake=woken
             )
             try:
                 member = self._member(
@@ -576,13 +601,22 @@ class Connection:
                     unconfirmed=unconfirmed,
                     signal=signal,
                 )
+                member.transacted = transaction is not None
                 member.decoding = decoding
                 wake.append(member)
                 member.teller.on_event = on_event
                 member.attached(membership.attached, sent_at)
                 served = Served(
-                    member=member, request=request, membership=membership, name=shown, whole=False, rank=rank
+                    member=member,
+                    request=request,
+                    membership=membership,
+                    name=shown,
+                    whole=False,
+                    rank=rank,
+                    session_name=belongs,
                 )
+                if transaction is not None:
+                    served.taken_over = transaction.taken_over
                 self._start_readers(served)
             except BaseException:
                 pump.turn_away(membership)
@@ -687,10 +721,33 @@ class Connection:
         ]
         return pump.submit(leave, always=True)
 
-    def session(self) -> Session:
-        """A session: passed to `subscribe`, it acknowledges or recovers several subscriptions together."""
+    def session(self, *, transacted: bool = False, config: Mapping[str, Any] | None = None) -> Session:
+        """A session: passed to `subscribe`, it acknowledges or recovers several subscriptions together.
+
+        A transacted one is a context manager to be entered first: it commits what it received and what it
+        sent in one transaction of Kafka, or rolls both back; its subscriptions are durable. `config` is
+        confluent-kafka configuration of its producer, such as `transaction.timeout.ms`: how long a
+        transaction may take from its first message to its commit.
+        """
         self._use()
-        return Session()
+        journal = self._journal
+        if not transacted or journal is None:
+            return Session()
+        transaction = Transaction(
+            self.settings, self._new_journal(journal), connection_id=self.id, config=dict(config or {})
+        )
+        session = Session(transaction, ended=self._session_ended)
+        self._sessions.append(session)
+        return session
+
+    def _session_ended(self, session: Session) -> None:
+        """A transacted session has ended in order: nobody has to look up what it committed."""
+        pump, lifecycle, transaction = (self._pump, self._lifecycle, session.transaction)
+        self._sessions = [each for each in self._sessions if each is not session]
+        if pump is None or lifecycle is None or transaction is None:
+            return
+        with contextlib.suppress(ConnectionClosed):
+            pump.submit(lambda: lifecycle.end_session(transaction.session), always=True)
 
     def unsubscribe(self, durable: str, *, topic: str | None = None, topic_member: str | None = None) -> None:
         """Delete a durable subscription with all that waits in it (rules X1-X7).

@@ -27,9 +27,11 @@ from kafkadur.delivery import (
     SENT,
     Batch,
     Chunk,
+    Committed,
     Decodes,
     K_co,
     V_co,
+    in_transaction,
 )
 from kafkadur.delivery import Delivery as PlainDelivery
 from kafkadur.durations import seconds
@@ -38,6 +40,7 @@ from kafkadur.limits import BreakerState, CircuitBreaker, RateLimit
 from kafkadur.pump import Served
 from kafkadur.sync.running import OnUndecodable, Run
 from kafkadur.sync.waiting import Breath, Confirmed, Signal, outcome
+from kafkadur.transactions import Part
 from kafkadur_coordinators.lifecycle import Subscription as Attachment
 from kafkadur_sharing.definition import AckLevel
 from kafkadur_sharing.errors import ConnectionClosed, ForkedConnection, LeaseLost
@@ -140,6 +143,37 @@ class DecodedDelivery(Decodes[V_co, K_co], Delivery[V_co, K_co]):
     __slots__ = ()
 
 
+class TransactedDelivery(Committed, Delivery[V_co, K_co]):
+    """A delivery in a transacted session: that gives the verdict, by `commit` or `rollback`."""
+
+    __slots__ = ()
+
+    def ack(self, *, level: AckLevel | None = None) -> None:
+        """Raise `IllegalState`."""
+        del level
+        raise in_transaction()
+
+    def rollback(self, *, delay: timedelta | float | None = None) -> None:
+        """Raise `IllegalState`."""
+        del delay
+        raise in_transaction()
+
+    def reject(self, reason: str = "") -> None:
+        """Raise `IllegalState`."""
+        del reason
+        raise in_transaction()
+
+    def release(self) -> None:
+        """Raise `IllegalState`."""
+        raise in_transaction()
+
+
+class TransactedDecodedDelivery(Decodes[V_co, K_co], TransactedDelivery[V_co, K_co]):
+    """A delivery in a transacted session, of a subscription with deserializers."""
+
+    __slots__ = ()
+
+
 class Subscription(Generic[V_co, K_co]):
     """An open consumer of a durable subscription: a context manager, an iterator of deliveries.
 
@@ -155,8 +189,12 @@ class Subscription(Generic[V_co, K_co]):
         self._member = served.member
         self._signal = signal
         self._bell = Signal()
-        make: Any = Delivery if served.member.decoding.is_raw else DecodedDelivery
+        raw = served.member.decoding.is_raw
+        make: Any = Delivery if raw else DecodedDelivery
+        if served.member.transacted:
+            make = TransactedDelivery if raw else TransactedDecodedDelivery
         self._make: type[Delivery[V_co, K_co]] = make
+        self._left = 0
         self._block: Iterator[Delivery[V_co, K_co]] = iter(())
         self._waiting: tuple[Chunk, int, Iterator[int]] | None = None
         self._block_size = max(min(served.member.window // 4, _LONGEST_BLOCK), 1)
@@ -256,7 +294,7 @@ class Subscription(Generic[V_co, K_co]):
             return False
         for item in (delivery, *self._block):
             if not item.lost:
-                item.release_nowait()
+                item.put_back()
         return True
 
     def receive_one(self) -> Delivery[V_co, K_co] | None:
@@ -353,6 +391,8 @@ class Subscription(Generic[V_co, K_co]):
         at once, unless something else is at fault (`Undecodable.transient`), such as a schema registry that
         does not answer. Raises `IllegalState` for a parameter out of its range.
         """
+        if self._member.transacted:
+            raise in_transaction()
         backoff = bool(self.definition.definition.redelivery.backoff)
         Run(
             self,
@@ -387,16 +427,53 @@ class Subscription(Generic[V_co, K_co]):
         waiting = self._waiting
         return 0 if waiting is None else length_hint(waiting[2])
 
+    def take_handed(self) -> list[tuple[Chunk, list[int]]]:
+        """What the application has received and nobody settled: records of chunks, by index."""
+        return self._member.handed(self._unreceived_records())
+
+    def take_lost(self) -> int:
+        """Records that went while they were in the application's hands, since this was asked last.
+
+        Their lease was lost, or the subscription closed.
+        """
+        lost, self._left = (self._member.take_lost() + self._left, 0)
+        return lost
+
+    def parts_of(self, records: list[tuple[Chunk, list[int]]]) -> list[Part]:
+        """What a transaction settles, by partition or lane of keys."""
+        lanes: dict[tuple[int, int], list[int]] = {}
+        for chunk, indices in records:
+            place = (chunk.lease.partition, chunk.lease.incarnation)
+            lanes.setdefault(place, []).extend((chunk.offset(index) for index in indices))
+        return [
+            Part(self.definition, lane, incarnation, tuple(some))
+            for (lane, incarnation), some in lanes.items()
+        ]
+
+    def settle_taken(self, records: list[tuple[Chunk, list[int]]]) -> None:
+        """Acknowledge what was committed, and wait until Redis knows. Raises `LeaseLost`."""
+        self._member.acknowledge(records)
+        for chunk, indices in records:
+            _confirm(chunk, len(indices))
+
+    def note_doubt(self, *, in_doubt: bool) -> None:
+        """Whether it is not known what a commit came to: until it is nothing goes to others."""
+        self._member.in_doubt = in_doubt
+
+    def _unreceived_records(self) -> list[tuple[Chunk, int]]:
+        """What was taken for the iterator and not received yet."""
+        if self._waiting is None:
+            return []
+        chunk, end, indices = self._waiting
+        return [(chunk, index) for index in range(end - length_hint(indices), end)]
+
     def settle_received(self, *, acknowledge: bool) -> None:
         """Acknowledge or roll back everything received and unsettled, and wait for it (rules K1, K3).
 
         Raises `LeaseLost` if something could not be acknowledged because its lease is gone.
         """
         level = self._member.definition.ack_level
-        but: list[tuple[Chunk, int]] = []
-        if self._waiting is not None:
-            chunk, end, indices = self._waiting
-            but = [(chunk, index) for index in range(end - length_hint(indices), end)]
+        but = self._unreceived_records()
         try:
             for chunk in self._member.settle_handed(acknowledge=acknowledge, but=but):
                 _confirm(chunk, chunk.verdicts.count(ACKED), level if acknowledge else "redis")
@@ -442,6 +519,8 @@ class Subscription(Generic[V_co, K_co]):
             return
         self._closed = True
         self.stop()
+        if self._member.transacted:
+            self._left = sum((len(indices) for _, indices in self.take_handed()))
         unconfirmed = outcome(self._connection.leave(self._served))
         if unconfirmed:
             raise LeaseLost(

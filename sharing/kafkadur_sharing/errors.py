@@ -37,6 +37,7 @@ __all__ = [
     "SubscriptionActive",
     "SubscriptionTypeMismatch",
     "TopicChanged",
+    "TransactionRolledBack",
     "Undecodable",
     "Unencodable",
     "Unreached",
@@ -202,6 +203,10 @@ class LeaseLost(KafkadurError):
 
 class Fenced(LeaseLost):
     """The fencing token is stale: the lease has another holder, and nothing was changed."""
+
+
+class TransactionRolledBack(KafkadurError):
+    """The transaction was rolled back: nothing of it is settled, and nothing it sent is seen."""
 
 
 # --- connections and servers --------------------------------------------------------------------------------

@@ -228,6 +228,7 @@ class World:
         most: int | None = None,
         kind: str = "",
         session_ms: int = SESSION_MS,
+        transacted: bool = False,
     ) -> Member:
         """Attach a member, heard on its channel unless told otherwise."""
         name = member or f"m-{uuid.uuid4().hex[:8]}"
@@ -236,7 +237,12 @@ class World:
         session = self.session(name)
         limit = (1 if self.type == "exclusive" else 0) if most is None else most
         attached = session.attach(
-            name=f"name of {name}", session_ms=session_ms, version=self.version, most=limit, kind=kind
+            name=f"name of {name}",
+            session_ms=session_ms,
+            version=self.version,
+            most=limit,
+            kind=kind,
+            transacted=transacted,
         )
         return Member(world=self, id=name, session=session, attached=attached)
 

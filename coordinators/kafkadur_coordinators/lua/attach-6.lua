@@ -3,6 +3,7 @@
 -- ARGV[1]  6 name for people  7 session time-out, ms  8 version of the definition that was decided on
 --          9 most members, this one included (0: no limit)  10 kind: '' or 'whole' (holds the whole subscription)
 --          11 priority (higher is better)  12 1: it preempts a holder of lower priority, which drains first
+--          13 1: it settles by transactions of Kafka (older clients leave it out)
 -- Reply    head, 5 { rank, members, id of the next member }, 6 partitions known, 7 ms until leases are granted,
 --          8 number of this attachment: exchanges of an earlier one are refused
 -- Codes    OK; ACTIVE: 5 names of the members in the way, 6 ms after which asking again makes sense (-1: it does
@@ -53,6 +54,7 @@ local me = {
   id = ctx.caller, n = ctx.attached, expiry = ctx.now + request[7], credit = 0, exchange = 0, tokens = {}, silent = 0,
   name = request[6], refused = {}, ttl = request[7], watches = {}, kind = request[10], served = ctx.served + 1,
   since = ctx.now, priority = request[11], preempt = request[12], alone = 0, suspect = 0, ahead = 0,
+  transacted = request[13] or 0,
 }
 ctx.served = ctx.served + 1
 ctx.members[me.id] = me
@@ -69,6 +71,9 @@ wake_all(ctx)
 save_members(ctx)
 send_wakes(ctx)
 close(ctx)
+if me.transacted == 1 then
+  redis.call('HSET', KEYS[1], 'state_version', text(TRANSACTED_VERSION))
+end
 local reply = head(ctx, 'OK')
 reply[5] = { #ctx.ranks - 1, #ctx.ranks, ctx.ranks[1] }
 reply[6] = ctx.partitions

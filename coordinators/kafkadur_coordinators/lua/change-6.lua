@@ -4,7 +4,8 @@
 -- ARGV[1]  6 version expected (0: there is no subscription)  7 token of this change  8 deadline, ms from now
 -- Reply    head
 -- Codes    OK; CHANGED: the version is another one; CHANGING: 5 ms until the deadline of the change in progress;
---          ACTIVE: 5 names of the members in the way, 6 as in attach; and those of context.lua
+--          ACTIVE: 5 names of the members in the way, 6 as in attach; DOUBT: what members who are gone committed in Kafka
+--          is to be looked up first (rebuild-6); and those of context.lua
 --- @include "context"
 --- @include "members"
 
@@ -36,6 +37,10 @@ if code == 'OK' then
     reply[5] = names
     reply[6] = again
     return reply
+  end
+  if ctx.row.doubt == '1' then
+    close(ctx)
+    return head(ctx, 'DOUBT')
   end
 end
 redis.call('HSET', KEYS[1], 'changing', request[7], 'changing_until', text(ctx.now + request[8]),

@@ -36,6 +36,7 @@
 --         16 tokens held, if the lanes were offered or one was given up (else empty)
 --         17 1: the subscription is paused: nothing is to be handed out
 --         18 ms until a session may have ended: whoever looks then ends it (-1: there is no other member)
+--         19 1: nothing is granted until somebody has looked up in Kafka what was committed (rebuild-6)
 -- Codes    OK, STALE (an older exchange than the last applied), FENCED (the member is not attached any more, or has attached
 --          again since), INVALID (a verdict outside its lease, a partition named twice or more than 16; nothing was changed),
 --          and those of context.lua
@@ -386,4 +387,5 @@ reply[15] = kept and 1 or standing(ctx, me, lane)
 reply[16] = (offered or given_up) and me.tokens or {}
 reply[17] = ctx.row.paused == '1' and 1 or 0
 reply[18] = #ctx.ranks > 1 and math.max(ctx.next_expiry - ctx.now, 0) or -1
+reply[19] = ctx.row.doubt == '1' and #ctx.orphans == 0 and 1 or 0 -- first what the orphans tried is counted
 return reply

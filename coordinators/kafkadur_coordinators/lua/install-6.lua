@@ -47,13 +47,17 @@ local sequence, time, skew = ctx.sequence + 1, ctx.now, ctx.skew
 local paused = ctx.row.id == request[6] and ctx.row.paused or '0'
 local awaited = code == 'RESTARTED' and ctx.ranks or {}
 local times = ctx.row.id == request[6] and redis.call('HMGET', KEYS[1], 'begun', 'left', 'verdict') or {}
+local grace = request[13] > 0 and time + request[13] or 0
+local quiet = grace
+if was_looked_up(ctx) then -- nobody is awaited but who was attached, and these listen
+  grace, quiet = #awaited > 0 and grace or 0, ctx.quiet
+end
 redis.call('DEL', KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6])
 if request[6] ~= '' then
   redis.call('HSET', KEYS[1], 'id', request[6], 'version', text(request[7]), 'definition', request[8], 'type', request[9],
     'partitions', text(request[10]), 'incarnation', text(math.max(request[11], ctx.incarnation + 1)),
     'state_version', text(STATE_VERSION), 'server', ctx.server, 'sequence', text(sequence), 'time', text(time),
-    'skew', text(skew), 'grace', text(request[13] > 0 and time + request[13] or 0),
-    'quiet', text(request[13] > 0 and time + request[13] or 0), 'policy', cmsgpack.pack(request[14]),
+    'skew', text(skew), 'grace', text(grace), 'quiet', text(quiet), 'policy', cmsgpack.pack(request[14]),
     'unclaimed', text(request[16]), 'paused', paused,
     'begun', times[1] or text(time), 'left', #ctx.ranks > 0 and text(time) or times[2] or '0', 'verdict', times[3] or '0',
     'recovered', request[13] > 0 and text(math.max(request[11], ctx.incarnation + 1)) or '0')

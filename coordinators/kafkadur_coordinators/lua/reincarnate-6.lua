@@ -19,7 +19,9 @@ if code ~= 'RESTARTED' or row[1] ~= request[6] or row[2] ~= ctx.server then
   return head(ctx, code == 'OK' and 'OK' or 'CHANGED')
 end
 begin_anew(ctx, request[7])
-redis.call('HSET', KEYS[1], 'server', ctx.server, 'recovered', text(ctx.incarnation), 'quiet', text(ctx.now + ctx.session_ttl))
-redis.call('HDEL', KEYS[1], 'rebuild', 'rebuild_until', 'rebuild_server', 'claims')
+ctx.doubt = nil -- it was looked up
+local quiet = was_looked_up(ctx) and ctx.quiet or ctx.now + ctx.session_ttl
+redis.call('HSET', KEYS[1], 'server', ctx.server, 'recovered', text(ctx.incarnation), 'quiet', text(quiet))
+redis.call('HDEL', KEYS[1], 'rebuild', 'rebuild_until', 'rebuild_server', 'claims', 'doubt')
 close(ctx)
 return head(ctx, 'OK')

@@ -17,6 +17,9 @@
 --   INCARNATION (state was rebuilt since), GONE (another subscription has this key now), VERSION
 --   (state is of another version), CHANGING (the definition is being changed), and what a script adds.
 local STATE_VERSION = 1
+-- that of a subscription to which a member was attached that settles by transactions: older versions would give away
+-- what such a member has committed, so they are to stay out
+local TRANSACTED_VERSION = 2 -- luacheck: ignore 211 (of attach-6)
 local PRESENCE_GRACE_MS = 500
 
 local function number(text, default)
@@ -39,7 +42,7 @@ end
 local FIELDS = {
   'id', 'version', 'incarnation', 'state_version', 'server', 'token', 'sequence', 'time', 'skew', 'type',
   'partitions', 'grace', 'next_expiry', 'attached', 'ranks', 'orphans', 'unwatched', 'quiet', 'served',
-  'changing', 'changing_until', 'awaited', 'session_ttl', 'holder', 'policy', 'paused', 'recovered',
+  'changing', 'changing_until', 'awaited', 'session_ttl', 'holder', 'policy', 'paused', 'recovered', 'doubt',
 }
 
 --- Time in ms as the caller says, or the server's. Where the server's clock stepped back behind `last`, time goes on by
@@ -79,13 +82,14 @@ local function open(request)
   }
   ctx.now, ctx.skew = read_time(request, number(row.time, 0), ctx.skew)
   ctx.server = server_identity()
-  if request[1] ~= STATE_VERSION or (row.state_version and tonumber(row.state_version) ~= STATE_VERSION) then
+  local written = number(row.state_version, STATE_VERSION)
+  if request[1] ~= STATE_VERSION or (written ~= STATE_VERSION and written ~= TRANSACTED_VERSION) then
     return ctx, 'VERSION'
   end
   if not row.id then
     return ctx, 'MISSING'
   end
-  if row.server ~= ctx.server or math.abs(request[4]) > ctx.incarnation then
+  if row.server ~= ctx.server or math.abs(request[4]) > ctx.incarnation or row.doubt == '2' then
     return ctx, 'RESTARTED'
   end
   if request[3] ~= '' and request[3] ~= row.id then
@@ -95,6 +99,11 @@ local function open(request)
     return ctx, 'INCARNATION'
   end
   return ctx, 'OK'
+end
+
+--- Is this a rebuild at a living server, for the sake of what was committed in Kafka alone?
+local function was_looked_up(ctx) -- luacheck: ignore 211 (of what ends a rebuild)
+  return ctx.row.doubt == '2' and ctx.row.server == ctx.server
 end
 
 local function head(ctx, code)
@@ -114,7 +123,8 @@ local function close(ctx)
       set[#set + 1] = cmsgpack.pack(ctx[name])
     end
   end
-  for _, name in ipairs({ 'left', 'verdict' }) do -- for people; nothing is decided by them
+  -- doubt 1: somebody who commits in Kafka has gone; 2: what was committed is being looked up (rebuild-6)
+  for _, name in ipairs({ 'left', 'verdict', 'doubt' }) do -- the first two are for people; nothing is decided by them
     if ctx[name] then
       set[#set + 1] = name
       set[#set + 1] = text(ctx[name])

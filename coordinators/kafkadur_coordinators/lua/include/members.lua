@@ -5,7 +5,8 @@
 --   exchange applied last, 9 session time-out (ms), 10 watched partitions, 11 kind ('' or 'whole'),
 --   12 number of its last service, 13 attached at (ms), 14 priority (higher is better), 15 1: it preempts,
 --   16 its lease of a last attempt: it holds nothing else (token, 0: none; -1 - p: it is kept free for one of partition p),
---   17 its lease of suspects (token, 0: none), 18 how many of its leases are of what is not written yet (ahead.lua)
+--   17 its lease of suspects (token, 0: none), 18 how many of its leases are of what is not written yet (ahead.lua),
+--   19 1: it settles by transactions of Kafka
 local function channel(id)
   return string.sub(KEYS[1], 1, -4) .. 'c:' .. id
 end
@@ -22,7 +23,7 @@ local function load_member(ctx, id)
     m = {
       id = id, n = a[1], expiry = a[2], credit = a[3], exchange = a[4], tokens = a[5], silent = a[6], name = a[7],
       refused = a[8], ttl = a[9], watches = a[10], kind = a[11], served = a[12], since = a[13], priority = a[14],
-      preempt = a[15], alone = a[16], suspect = a[17], ahead = a[18],
+      preempt = a[15], alone = a[16], suspect = a[17], ahead = a[18], transacted = a[19] or 0,
     }
     ctx.members[id] = m
   end
@@ -38,7 +39,7 @@ local function save_members(ctx)
     if ctx.members[id] then
       redis.call('HSET', KEYS[2], id, cmsgpack.pack({
         m.n, m.expiry, m.credit, m.exchange, m.tokens, m.silent, m.name, m.refused, m.ttl, m.watches, m.kind,
-        m.served, m.since, m.priority, m.preempt, m.alone, m.suspect, m.ahead,
+        m.served, m.since, m.priority, m.preempt, m.alone, m.suspect, m.ahead, m.transacted,
       }))
     end
   end
@@ -118,8 +119,13 @@ local function drop_token(m, token)
 end
 
 --- Takes a member off the list. Its leases become orphans: they end when a script touches their partition,
---- counted as attempts unless the member left in order (`clean`).
+--- counted as attempts unless the member left in order (`clean`). What it settled by transactions is in doubt then: one
+--- may have been committed, or be committed yet, that nobody here has heard of.
 local function remove_member(ctx, m, clean)
+  if m.transacted == 1 and not clean then
+    ctx.doubt = 1
+    ctx.row.doubt = '1'
+  end
   for _, token in ipairs(m.tokens) do
     local packed = redis.call('HGET', KEYS[3], text(token))
     if packed then
@@ -148,13 +154,16 @@ local function remove_member(ctx, m, clean)
 end
 
 --- A new incarnation: every member has to attach again, and no lease is granted until all have, and have made an
---- exchange, or the longest session is over. What they held goes back, uncounted: it was not their fault. Returns who is
---- awaited: also who seems to hold nothing, because what was granted last may not have been kept.
+--- exchange, or the longest session is over. What they held goes back, uncounted: it was not their fault; what they settle
+--- by transactions is in doubt. Returns who is awaited: also who seems to hold nothing, because what was granted last may
+--- not have been kept.
 local function begin_anew(ctx, incarnation)
   local waiting = {}
   for _, id in ipairs(ctx.ranks) do
-    if load_member(ctx, id) then
+    local m = load_member(ctx, id)
+    if m then
       waiting[#waiting + 1] = id
+      ctx.doubt = m.transacted == 1 and 1 or ctx.doubt
     end
   end
   for _, id in ipairs(waiting) do

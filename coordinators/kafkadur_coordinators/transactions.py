@@ -1,0 +1,139 @@
+"""What was settled by transactions of Kafka, looked up when nobody can say whether they were committed.
+
+A transacted session writes what it settles into a topic beside the journal, in the transaction that its
+messages are sent in; only then it tells Redis. Who rebuilds a subscription, or takes over from a session that
+died, first makes sure that no transaction of these sessions is committed any more (its transactional id gets
+a new owner), then reads what was. Records are checkpoints (`checkpoints.py`) that say of nothing but the
+session's own offsets that it is settled.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+from confluent_kafka import KafkaException, Producer
+
+from kafkadur_coordinators.client_log import client_log
+from kafkadur_coordinators.journal import Journal, Shard
+from kafkadur_coordinators.kafka_refusal import Refusals, refused
+from kafkadur_coordinators.places import Place, Waiting
+from kafkadur_coordinators.topics import Topics
+from kafkadur_sharing.errors import StateLost
+
+#: How often it is looked whether open transactions have ended, seconds.
+_LOOK_EVERY = 0.05
+
+#: Offsets as ranges: start, end (exclusive), sorted, without overlap.
+Ranges = Sequence[tuple[int, int]]
+
+
+def transactional_id(namespace: str, session: str) -> str:
+    """The transactional id of a session in Kafka."""
+    return f"kafkadur:{namespace}:{session}"
+
+
+def settings_of(kafka: Mapping[str, Any], namespace: str, session: str) -> dict[str, Any]:
+    """confluent-kafka configuration of the producer of a session."""
+    return {
+        **kafka,
+        "transactional.id": transactional_id(namespace, session),
+        "enable.idempotence": True,
+        "acks": "all",
+    }
+
+
+class Transactions:
+    """What the transacted sessions of a namespace have settled. One thread at a time."""
+
+    def __init__(
+        self,
+        journal: Journal,
+        topics: Topics,
+        *,
+        monotonic: Callable[[], float] = time.monotonic,
+        wait: Callable[[float], None] = time.sleep,
+    ) -> None:
+        """`journal` is that of transactions. Connects at the first use."""
+        self._journal = journal
+        self._topics = topics
+        self._monotonic = monotonic
+        self._wait = wait
+
+    def settled(self, tag: str, sessions: Iterable[str]) -> Shard:
+        """What these sessions have settled of a subscription; from now on they commit nothing more.
+
+        A session that is alive notices at its next commit, which is rolled back. Raises `StateLost` when
+        Kafka does not answer, or a transaction of somebody else does not end in time; `KafkaRefused`.
+        """
+        for session in sessions:
+            self._fence(session)
+        return self.read(self._journal.shard(tag))
+
+    def read(self, number: int) -> Shard:
+        """All that a shard holds that was begun before now. Raises as `settled`."""
+        self._wait_for_open_ones(number)
+        return self._journal.read_shards([number])[number]
+
+    def forget(self, tag: str, keys: Iterable[bytes]) -> None:
+        """Remove what was settled of a subscription: the journal itself says it now. Raises `StateLost`."""
+        number = self._journal.shard(tag)
+        self._journal.append([(number, key, None) for key in keys])
+
+    def _fence(self, session: str) -> None:
+        journal = self._journal
+        refusals = Refusals(journal.kafka.get("error_cb"))
+        config = settings_of(journal.kafka, journal.namespace, session) | {"error_cb": refusals}
+        producer = Producer(config, logger=client_log)
+        try:
+            producer.init_transactions(journal.timeout)
+        except KafkaException as error:
+            owner = f"transactional id {transactional_id(journal.namespace, session)}"
+            raise (
+                refused(error.args[0], owner)
+                or refusals.error(owner)
+                or StateLost(
+                    "It is not known what a transacted session has committed.",
+                    state=error.args[0].str(),
+                    owner=owner,
+                    remedy="check that Kafka runs and can be reached; nothing is delivered until it is known",
+                )
+            ) from error
+
+    def _wait_for_open_ones(self, number: int) -> None:
+        """Wait until everything that is written can be read: what lies behind an open transaction cannot."""
+        topic, count = self._journal.topic, self._journal.open()
+        end = self._topics.offsets(topic, count, "latest", stable=False)[number]
+        deadline = self._monotonic() + self._journal.timeout
+        while self._topics.offsets(topic, count, "latest")[number] < end:
+            if self._monotonic() > deadline:
+                raise StateLost(
+                    "A transaction is open that holds back what others have committed.",
+                    state=f"{topic}[{number}] cannot be read up to {end}",
+                    owner="a transacted session of this namespace",
+                    remedy="wait until it is committed or rolled back: Kafka does so after its time-out",
+                )
+            self._wait(_LOOK_EVERY)
+
+
+def with_offsets(ranges: Ranges, offsets: Iterable[int]) -> list[tuple[int, int]]:
+    """Ranges and more offsets, joined."""
+    joined: list[tuple[int, int]] = []
+    for start, end in sorted([*ranges, *((offset, offset + 1) for offset in offsets)]):
+        if joined and start <= joined[-1][1]:
+            joined[-1] = (joined[-1][0], max(joined[-1][1], end))
+        else:
+            joined.append((start, end))
+    return joined
+
+
+def place_of_ranges(ranges: Ranges) -> Place:
+    """The place that says of these offsets, and of nothing else, that they are settled."""
+    waiting: list[Waiting] = []
+    at = 0
+    for start, end in ranges:
+        if start > at:
+            waiting.append(Waiting(at, start))
+        at = end
+    return Place(next=at, waiting=tuple(waiting))

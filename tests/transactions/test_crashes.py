@@ -1,0 +1,193 @@
+"""Transacted sessions whose processes die, freeze and lose Redis: each message is processed exactly once.
+
+What a session sends is read by a consumer that reads what is committed: nothing may be there twice, nothing
+may be missing, wherever a process ended.
+"""
+
+import contextlib
+import random
+import time
+from collections import Counter
+from collections.abc import Callable
+
+import pytest
+import redis
+
+import kafkadur.sync
+from kafkadur.stack import as_administrator
+from kafkadur_sharing.errors import SubscriptionActive, TransactionRolledBack
+from tests.subscriptions.helpers import LIMIT_S, SILENCE_S, Place, number, wait_until
+from tests.transactions.helpers import committed
+from tests.transactions.workers import Transacting
+
+Start = Callable[..., Transacting]
+
+every_type = pytest.mark.parametrize("kind", ["shared", "exclusive", "serial", "key-ordered"])
+
+
+def rest(
+    place: Place, topic: str, kind: str, out: str, count: int, **settings: object
+) -> list[tuple[int, int]]:
+    """Process so many messages in a transacted session, and see that no more come: (number, attempt)."""
+
+    def attached(connection: kafkadur.sync.Connection, session: kafkadur.sync.Session) -> bool:
+        with contextlib.suppress(SubscriptionActive):
+            connection.subscribe(topic, durable="d", type=kind, start="earliest", session=session)
+        return bool(session.subscriptions)
+
+    with (
+        place.connect_sync(**settings) as connection,
+        connection.session(transacted=True) as session,
+    ):
+        wait_until(lambda: attached(connection, session), "attached")
+        (subscription,) = session.subscriptions
+        found: list[tuple[int, int]] = []
+        for _ in range(count):
+            delivery = subscription.receive(timeout=LIMIT_S)
+            assert delivery is not None, f"{len(found)} of {count}: {subscription.statistics()}"
+            session.producer().publish(out, delivery.value)
+            found.append((number(delivery), delivery.attempt))
+        assert subscription.receive(timeout=SILENCE_S) is None
+        session.commit()
+        return found
+
+
+@every_type
+def test_who_dies_before_kafka_commits_has_done_nothing(place: Place, start: Start, kind: str) -> None:
+    topic, out = place.topic(range(10)), place.topic()
+    worker = start(place, topic, out, type=kind)
+    assert [number for number, _ in worker.receive(4)] == [0, 1, 2, 3]
+    worker.die("before")
+    found = rest(place, topic, kind, out, 10)
+    assert sorted(number for number, _ in found) == list(range(10))
+    assert [attempt for number, attempt in found if number < 4] == [2, 2, 2, 2]
+    assert sorted(committed(place, out)) == list(range(10))
+
+
+@every_type
+def test_who_dies_between_kafka_and_redis_has_done_all(place: Place, start: Start, kind: str) -> None:
+    topic, out = place.topic(range(10)), place.topic()
+    worker = start(place, topic, out, type=kind)
+    worker.receive(4)
+    worker.die("between")
+    found = rest(place, topic, kind, out, 6)
+    assert sorted(number for number, _ in found) == [4, 5, 6, 7, 8, 9]
+    assert sorted(committed(place, out)) == list(range(10))
+
+
+@every_type
+def test_a_loss_of_redis_between_kafka_and_redis(own_place: Place, start: Start, kind: str) -> None:
+    place = own_place
+    topic, out = place.topic(range(10)), place.topic()
+    worker = start(place, topic, out, type=kind)
+    worker.receive(3)
+    assert worker.commit() == "committed"
+    worker.receive(3)
+    worker.die("between")
+    with redis.Redis.from_url(as_administrator(place.stack.redis)) as client:
+        client.flushall()
+    found = rest(place, topic, kind, out, 4)
+    assert sorted(number for number, _ in found) == [6, 7, 8, 9]
+    assert sorted(committed(place, out)) == list(range(10))
+
+
+def test_a_loss_of_redis_after_a_session_that_ended_in_order(own_place: Place, start: Start) -> None:
+    place = own_place
+    topic, out = place.topic(range(10)), place.topic()
+    worker = start(place, topic, out)
+    worker.receive(6)
+    assert worker.commit() == "committed"
+    worker.close()
+    with redis.Redis.from_url(as_administrator(place.stack.redis)) as client:
+        client.flushall()
+    assert sorted(number for number, _ in rest(place, topic, "shared", out, 4)) == [6, 7, 8, 9]
+    assert sorted(committed(place, out)) == list(range(10))
+
+
+@every_type
+def test_who_comes_late_commits_nothing(place: Place, start: Start, kind: str) -> None:
+    """A process that was frozen while others took over finds its transaction rolled back."""
+    topic, out = place.topic(range(6)), place.topic()
+    worker = start(place, topic, out, type=kind, session_timeout=1.0)
+    worker.receive(3)
+    worker.freeze()
+    found = rest(place, topic, kind, out, 6)
+    assert sorted(number for number, _ in found) == list(range(6))
+    worker.thaw()
+    assert worker.commit() == TransactionRolledBack.__name__
+    assert sorted(committed(place, out)) == list(range(6))
+    place.publish(topic, [6])
+    if kind in ("shared", "key-ordered"):  # the others have one holder: rest() was it
+        assert [number for number, _ in worker.receive(1)] == [6]
+        assert worker.commit() == "committed"
+        assert sorted(committed(place, out)) == list(range(7))
+
+
+def test_an_ordinary_consumer_takes_over_what_is_left(place: Place, start: Start) -> None:
+    topic, out = place.topic(range(10)), place.topic()
+    with (
+        place.connect_sync() as connection,
+        connection.subscribe(topic, durable="d", start="earliest", window=2) as ordinary,
+    ):
+        first = [ordinary.receive(timeout=LIMIT_S) for _ in range(2)]
+        worker = start(place, topic, out)
+        taken = {number for number, _ in worker.receive(4)}
+        worker.die("between")
+        got: list[int] = []
+        for delivery in first:
+            assert delivery is not None
+            got.append(number(delivery))
+            delivery.ack()  # it claimed what it had in hands
+        while (delivery := ordinary.receive(timeout=LIMIT_S if len(got) < 6 else SILENCE_S)) is not None:
+            got.append(number(delivery))
+            delivery.ack()
+        assert sorted(got) == sorted(set(range(10)) - taken)
+
+
+@every_type
+def test_processes_are_killed_again_and_again(place: Place, start: Start, kind: str) -> None:
+    """Two or three processes; every now and then one is killed, wherever it is, and another one begins."""
+    count, kills, rng = 1_500, 4, random.Random(kind)
+    topic, out = place.topic(range(count)), place.topic()
+    together = 1 if kind == "exclusive" else 2
+    workers: list[Transacting] = []
+    done = killed = 0
+    deadline = time.monotonic() + 6 * LIMIT_S
+    while len(committed(place, out)) < count:
+        assert time.monotonic() < deadline, f"{done} heard of, {len(committed(place, out))} committed"
+        while len(workers) < together:
+            workers.append(start(place, topic, out, type=kind, session_timeout=3.0, window=50))
+            workers[-1].run(rng.randint(3, 9))
+        victim = rng.choice(workers)
+        for _ in range(rng.randint(0, 2)):
+            done += victim.heard(1.0) or 0
+        if killed < kills:
+            victim.kill()
+            workers.remove(victim)
+            killed += 1
+    assert killed == kills
+    for worker in workers:
+        worker.kill()
+    rest(place, topic, kind, out, 0)
+    counts = Counter(committed(place, out))
+    assert {value: times for value, times in counts.items() if times != 1} == {}
+    assert sorted(counts) == list(range(count))
+
+
+def test_a_session_that_is_killed_does_not_stop_another_topic(place: Place, start: Start) -> None:
+    """What a dead session left open in the topic of transactions is ended by who takes over, not by time."""
+    first, second, out = place.topic(range(3)), place.topic(range(3)), place.topic()
+    worker = start(place, first, out)
+    worker.receive(3)
+    worker.die("before")
+    began = time.monotonic()
+    rest(place, first, "shared", out, 3)
+    with (
+        place.connect_sync() as connection,
+        connection.session(transacted=True) as session,
+        connection.subscribe(second, durable="e", start="earliest", session=session) as subscription,
+    ):
+        for _ in range(3):
+            assert subscription.receive(timeout=LIMIT_S) is not None
+        session.commit()
+    assert time.monotonic() - began < LIMIT_S

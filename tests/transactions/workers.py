@@ -1,0 +1,200 @@
+"""A transacted consumer and producer in a process of its own, told what to do line by line.
+
+Run as a program this file is the worker; imported it is the handle that tests hold. It publishes each message
+it receives, as it is, to a second topic. Lines go in as JSON arrays and each is answered by one JSON line.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import select
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Mapping
+from datetime import timedelta
+from typing import Any
+
+import kafkadur.sync
+from kafkadur.transacted_producer import TransactedProducer
+from tests.subscriptions.workers import ROOT
+
+ANSWER_LIMIT_S = 60.0
+
+
+class Transacting:
+    """A worker process; `attached` comes first."""
+
+    def __init__(self, settings: Mapping[str, Any], topic: str, out: str, options: Mapping[str, Any]) -> None:
+        """Start it; `options` go to `subscribe`, but `session_timeout` (seconds) to `connect`."""
+        chosen = {"durable": "d", "start": "earliest"} | dict(options)
+        connection = dict(settings) | {"session_timeout": chosen.pop("session_timeout", 10.0)}
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "tests.transactions.workers"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            bufsize=1,
+            cwd=ROOT,
+        )
+        self._say({"connect": connection, "topic": topic, "out": out, "subscribe": chosen})
+
+    def attached(self) -> None:
+        """Wait until it is attached."""
+        assert self.answer() == "attached"
+
+    def receive(self, count: int) -> list[tuple[int, int]]:
+        """Receive so many messages and publish them; returns (number, attempt) of each."""
+        return [(value, attempt) for value, attempt in self._ask("receive", count)]
+
+    def commit(self) -> str:
+        """Commit; the name of the error it met, or "committed"."""
+        return str(self._ask("commit"))
+
+    def die(self, where: str) -> None:
+        """Commit and die: `before` Kafka is told, `between` Kafka and Redis."""
+        self._say(["die", where])
+        self._process.wait(ANSWER_LIMIT_S)
+        assert self._process.returncode == -signal.SIGKILL
+
+    def run(self, batch: int) -> None:
+        """Receive, publish and commit, in batches, from now on; `heard` gives what was committed."""
+        self._say(["run", batch])
+
+    def heard(self, timeout: float) -> int | None:
+        """How many one more commit was of; None when nothing was heard in `timeout` seconds."""
+        assert self._process.stdout is not None
+        ready, _, _ = select.select([self._process.stdout], [], [], timeout)
+        return int(json.loads(self._process.stdout.readline())) if ready else None
+
+    def close(self) -> str:
+        """Close the session in order."""
+        return str(self._ask("close"))
+
+    def kill(self) -> None:
+        """Kill it at once."""
+        self._process.kill()
+        self._process.wait()
+
+    def freeze(self) -> None:
+        """Stop its execution, as a hung host would."""
+        self._process.send_signal(signal.SIGSTOP)
+
+    def thaw(self) -> None:
+        """Let it go on."""
+        self._process.send_signal(signal.SIGCONT)
+
+    def end(self) -> None:
+        """Make sure that it is gone."""
+        self.kill()
+        for pipe in (self._process.stdin, self._process.stdout):
+            if pipe is not None:
+                pipe.close()
+
+    def _ask(self, *command: object) -> Any:
+        self._say(command)
+        return self.answer()
+
+    def _say(self, what: object) -> None:
+        assert self._process.stdin is not None
+        self._process.stdin.write(json.dumps(what) + "\n")
+        self._process.stdin.flush()
+
+    def answer(self) -> Any:
+        """The next line it says; raises AssertionError when it says nothing in time."""
+        assert self._process.stdout is not None
+        heard, _, _ = select.select([self._process.stdout], [], [], ANSWER_LIMIT_S)
+        assert heard, "the worker does not answer"
+        line = self._process.stdout.readline()
+        assert line, f"the worker ended: {self._process.poll()}"
+        return json.loads(line)
+
+
+# -- the program
+
+
+def _tell(what: object) -> None:
+    sys.stdout.write(json.dumps(what) + "\n")
+    sys.stdout.flush()
+
+
+class _Work:
+    def __init__(
+        self, session: kafkadur.sync.Session, subscription: kafkadur.sync.Subscription, out: str
+    ) -> None:
+        self._session = session
+        self._subscription = subscription
+        self._producer = session.producer()
+        self._out = out
+
+    def receive(self, count: int, timeout: float = ANSWER_LIMIT_S) -> list[tuple[int, int]]:
+        """Receive and publish; raises what either raises."""
+        received: list[tuple[int, int]] = []
+        while len(received) < count:
+            delivery = self._subscription.receive(timeout=timeout)
+            if delivery is None:
+                break
+            self._producer.publish(self._out, delivery.value)
+            received.append((int(delivery.value or b"0"), delivery.attempt))
+        return received
+
+    def commit(self) -> str:
+        """Commit; the name of the error, or "committed"."""
+        try:
+            self._session.commit()
+        except kafkadur.KafkadurError as error:
+            return type(error).__name__
+        return "committed"
+
+    def die(self, where: str) -> None:
+        """Commit, and die at one point of it."""
+
+        def dead(*_: object, **__: object) -> None:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+        if where == "before":
+            TransactedProducer.commit = dead  # type: ignore[method-assign]  # the point to die at
+        else:
+            kafkadur.sync.Subscription.settle_taken = dead  # type: ignore[method-assign]  # as above
+        self.commit()
+
+    def run(self, batch: int) -> None:
+        """Work until it is killed; what is rolled back comes again."""
+        while True:
+            try:
+                received = self.receive(batch, timeout=0.2)
+                if received:
+                    self._session.commit()
+                    _tell(len(received))
+            except kafkadur.TransactionRolledBack:
+                pass
+            except (kafkadur.DeliveryFailed, kafkadur.StateLost):
+                self._session.rollback()
+
+
+def main() -> None:
+    """Be a worker."""
+    plan = json.loads(sys.stdin.readline())
+    session_timeout = timedelta(seconds=plan["connect"].pop("session_timeout"))
+    with (
+        kafkadur.sync.connect(**plan["connect"], session_timeout=session_timeout) as connection,
+        connection.session(transacted=True) as session,
+    ):
+        subscription = connection.subscribe(plan["topic"], session=session, **plan["subscribe"])
+        work = _Work(session, subscription, plan["out"])
+        commands: dict[str, Callable[..., object]] = {
+            "receive": work.receive,
+            "commit": work.commit,
+            "die": work.die,
+            "run": work.run,
+            "close": session.close,
+        }
+        _tell("attached")
+        for line in sys.stdin:
+            command, *arguments = json.loads(line)
+            _tell(commands[command](*arguments))
+
+
+if __name__ == "__main__":
+    main()
