@@ -24,7 +24,7 @@ from confluent_kafka.admin import (
 )
 
 from kafkadur_coordinators.client_log import client_log
-from kafkadur_coordinators.journal import journal_topic
+from kafkadur_coordinators.journal import journal_topic, transactions_topic
 from kafkadur_coordinators.kafka_refusal import Refusals, refused
 from kafkadur_sharing.errors import IllegalState, StateLost
 from kafkadur_sharing.names import validate_namespace, validate_topic
@@ -78,13 +78,16 @@ def kafka_rules(
     transactional_ids: Sequence[str] = (),
     groups: Sequence[str] = (),
     create: bool = True,
+    transacted: bool = False,
 ) -> list[Rule]:
     """The rules of a principal with these roles.
 
     `topics` are those it publishes to or subscribes to; `dead_letter_topics` those of its dead letters (None:
     each topic's name with `.dead`). `groups` are consumer groups of others that an administrator copies a
     place to or from (`sub export`, `sub seek NAME group:...`). Without `create` somebody else makes the
-    journal and the topics of dead letters. Raises `InvalidName` and `InvalidDestination`.
+    journal and the topics of dead letters. `transacted`: there are transacted sessions in the namespace;
+    whoever consumes, also without, looks up what one that is gone has committed. Raises `InvalidName` and
+    `InvalidDestination`.
     """
     chosen = set(roles)
     topics = [validate_topic(topic) for topic in topics]
@@ -101,6 +104,8 @@ def kafka_rules(
         ]
     if chosen & {Role.CONSUMER, Role.ADMINISTRATOR}:
         rules += _receiving(validate_namespace(namespace), topics, letters, create=create)
+        if transacted:
+            rules += _committing(namespace, create=create)
     if Role.ADMINISTRATOR in chosen:
         rules += _administering(topics, letters, groups)
     return list({(rule.resource, rule.name, rule.operation): rule for rule in rules}.values())
@@ -156,6 +161,24 @@ def _receiving(
                 operation="Create",
                 purpose="create the topic of dead letters (first letter)",
             )
+
+
+def _committing(namespace: str, *, create: bool) -> Iterable[Rule]:
+    topic = transactions_topic(namespace)
+    yield Rule(
+        resource="transactional-id",
+        name=f"kafkadur:{namespace}:",
+        prefixed=True,
+        operation="Write",
+        purpose="commit transacted sessions, and end those of who is gone",
+    )
+    for operation, purpose in (
+        ("Read", "look up what transacted sessions have committed"),
+        ("Write", "write what is settled, in its transaction"),
+        ("DescribeConfigs", "see that what is committed is kept"),
+        *([("Create", "create the topic of transactions (first transacted session)")] if create else []),
+    ):
+        yield Rule(resource="topic", name=topic, operation=operation, purpose=purpose)
 
 
 def _administering(topics: Iterable[str], letters: Iterable[str], groups: Iterable[str]) -> Iterable[Rule]:

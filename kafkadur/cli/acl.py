@@ -75,6 +75,9 @@ def kafka(
     create: Annotated[
         bool, typer.Option("--create/--no-create", help="Whether it makes the topics that are missing.")
     ] = True,
+    transacted: Annotated[
+        bool, typer.Option("--transacted", help="Some consumers of the namespace are in transacted sessions.")
+    ] = False,
     apply: Annotated[bool, typer.Option("--apply", help="Add the rules now; else print them.")] = False,
 ) -> None:  # fmt: skip
     """Print the commands that give a Kafka principal what it needs, or do it with --apply."""
@@ -86,6 +89,7 @@ def kafka(
         transactional_ids=transactional or (),
         groups=groups or (),
         create=create,
+        transacted=transacted,
     )
     bootstrap = call.options.kafka or os.environ.get("KAFKADUR_KAFKA") or "localhost:9092"
     commands = kafka_commands(rules, principal=principal, bootstrap=bootstrap)

@@ -32,6 +32,8 @@ _log = logging.getLogger("kafkadur.jms")
 Listener = Callable[[Message], object]
 #: Longest a listener's thread waits without looking whether it is to end, seconds.
 _LOOK_EVERY = 0.2
+#: So long a listener of a transacted session leaves the turn to others, seconds.
+_LET_OTHERS_S = 0.001
 
 
 class MessageConsumer:
@@ -134,6 +136,10 @@ class MessageConsumer:
                 if listener is None:
                     self._closed.wait(_LOOK_EVERY)
                     continue
+                if self._session.is_transacted:
+                    self._session.take_and_call(self, listener)
+                    self._closed.wait(_LET_OTHERS_S)
+                    continue
                 delivery = self._next(time.monotonic() + _LOOK_EVERY)
                 if delivery is not None and not self._session.call(self, listener, delivery):
                     self._kept = delivery
@@ -142,7 +148,18 @@ class MessageConsumer:
             if not self.is_closed:
                 self._session.failed(error)
 
+    def next_within(self, timeout: float) -> Delivery | None:
+        """Part of listening: the next delivery within so many seconds."""
+        return self._next(time.monotonic() + timeout)
+
     # -- the end
+
+    def put_back_kept(self) -> None:
+        """Put back what came and no application has got."""
+        kept, self._kept = self._kept, None
+        if kept is not None:
+            with suppress(AlreadySettled, LeaseLost):
+                kept.put_back()
 
     def close(self) -> None:
         """Hand out nothing more, and leave; closing twice is fine.
@@ -158,10 +175,7 @@ class MessageConsumer:
         thread = self._thread
         if thread is not None and thread is not threading.current_thread():
             thread.join()
-        kept, self._kept = self._kept, None
-        if kept is not None:  # no application has got it
-            with suppress(AlreadySettled, LeaseLost):
-                kept.release_nowait()
+        self.put_back_kept()
         self.subscription.give_back_block()
         self._session.leave(self)
 

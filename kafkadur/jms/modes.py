@@ -8,6 +8,8 @@ from enum import IntEnum
 class AcknowledgeMode(IntEnum):
     """How the messages of a session are acknowledged (rules K1, K2)."""
 
+    #: by `Session.commit`: everything received and sent, in one transaction of Kafka
+    SESSION_TRANSACTED = 0
     #: when `receive` returns a message, or a listener returns
     AUTO_ACKNOWLEDGE = 1
     #: by `Message.acknowledge`: everything delivered by the session so far

@@ -13,8 +13,9 @@ from kafkadur_sharing.errors import IllegalState, InvalidDestination
 class MessageProducer:
     """Sends to one topic, or to the topic named with each message."""
 
-    def __init__(self, producer: kafkadur.Producer, topic: str | None) -> None:
-        """Made by a session."""
+    def __init__(self, producer: kafkadur.Producer, topic: str | None, *, waits: bool = True) -> None:
+        """Made by a session; `waits`: until Kafka has a message. If not, the session waits at its commit."""
+        self._waits = waits
         self._producer = producer
         self._topic = topic
 
@@ -30,7 +31,7 @@ class MessageProducer:
         priority: int = DEFAULT_PRIORITY,
         delivery_mode: DeliveryMode = DEFAULT_DELIVERY_MODE,
     ) -> None:
-        """Send a message and wait until Kafka has it.
+        """Send a message and wait until Kafka has it; in a transacted session it is seen at the commit.
 
         Raises `DeliveryFailed` if it does not take it, `InvalidProperty`, `InvalidDestination` without a
         topic, and `IllegalState` for another one than the producer's.
@@ -57,11 +58,13 @@ class MessageProducer:
             priority=priority,
             delivery_mode=delivery_mode,
         )
-        self._producer.flush()
+        if self._waits:
+            self._producer.flush()
 
     def close(self) -> None:
-        """Close it."""
-        self._producer.close()
+        """Close it; that of a transacted session is closed with that."""
+        if self._waits:
+            self._producer.close()
 
     def __enter__(self) -> Self:
         """It is open."""

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable
 from contextlib import suppress
 from typing import TYPE_CHECKING, Self
 
+import kafkadur.sync
 from kafkadur.jms.closing import close_all
 from kafkadur.jms.consumer import Listener, MessageConsumer
 from kafkadur.jms.message import Message
@@ -32,6 +33,8 @@ _log = logging.getLogger("kafkadur.jms")
 
 #: How often who waits for its turn to call a listener looks whether it is to end, seconds.
 _LOOK_EVERY = 0.05
+#: How long a consumer of a transacted session waits for a message at its turn, seconds.
+_TURN_S = 0.01
 
 
 class Session:
@@ -49,6 +52,11 @@ class Session:
         #: closed ones that wait for verdicts (rule K5)
         self._leaving: list[MessageConsumer] = []
         self._producers: list[MessageProducer] = []
+        #: what commits, in a transacted session
+        self._transacted: kafkadur.sync.Session | None = None
+        if mode is AcknowledgeMode.SESSION_TRANSACTED:
+            self._transacted = connection.plain.session(transacted=True)
+            self._transacted.open()
         #: what the application got and has to acknowledge, oldest first
         self._delivered: list[Delivery] = []
         self._lock = threading.Lock()
@@ -63,7 +71,10 @@ class Session:
     def create_consumer(
         self, topic: str, selector: str | None = None, *, no_local: bool = False
     ) -> MessageConsumer:
-        """A consumer of a subscription of its own, from now on and until it is closed (rules V)."""
+        """A consumer of a subscription of its own, from now on and until it is closed (rules V).
+
+        Raises `IllegalState` in a transacted session, whose subscriptions are durable.
+        """
         return self._consumer(topic, selector, kind=self._connection.kind, no_local=no_local)
 
     def create_durable_consumer(
@@ -76,7 +87,10 @@ class Session:
         return self._consumer(topic, selector, durable=name, kind=self._connection.kind, no_local=no_local)
 
     def create_shared_consumer(self, topic: str, name: str, selector: str | None = None) -> MessageConsumer:
-        """One of the consumers of a shared non-durable subscription (rules N)."""
+        """One of the consumers of a shared non-durable subscription (rules N).
+
+        Raises `IllegalState` in a transacted session, whose subscriptions are durable.
+        """
         return self._consumer(topic, selector, shared=name, kind=SubscriptionType.SHARED)
 
     def create_shared_durable_consumer(
@@ -104,6 +118,7 @@ class Session:
             selector=selector,
             no_local=no_local,
             redelivery=self._redelivery,
+            session=self._transacted,
         )
         consumer = MessageConsumer(self, subscription)
         self._consumers.append(consumer)
@@ -122,6 +137,8 @@ class Session:
     def create_producer(self, topic: str | None = None) -> MessageProducer:
         """A producer to `topic`, or to the topic named with each message."""
         self._use()
+        if self._transacted is not None:
+            return MessageProducer(self._transacted.producer(), topic, waits=False)
         producer = MessageProducer(self._connection.plain.producer(), topic)
         self._producers.append(producer)
         return producer
@@ -129,8 +146,13 @@ class Session:
     # -- acknowledging
 
     def recover(self) -> None:
-        """Have everything delivered and not acknowledged come again, marked and counted (rule K3)."""
+        """Have everything delivered and not acknowledged come again, marked and counted (rule K3).
+
+        Raises `IllegalState` in a transacted session.
+        """
         self._use()
+        if self._transacted is not None:
+            self._transacted.recover()
         self._settle(self._take(), Delivery.rollback_nowait, Delivery.rollback)
         self._let_go()
 
@@ -143,7 +165,7 @@ class Session:
             delivery.ack()
         elif self.acknowledge_mode is AcknowledgeMode.DUPS_OK_ACKNOWLEDGE:
             delivery.ack_nowait()
-        else:
+        elif self._transacted is None:
             with self._lock:
                 self._delivered.append(delivery)
 
@@ -184,6 +206,52 @@ class Session:
                 pass
         if lost is not None:
             raise lost
+
+    # -- in transactions
+
+    @property
+    def is_transacted(self) -> bool:
+        """Whether it commits."""
+        return self._transacted is not None
+
+    def commit(self) -> None:
+        """Commit everything received and sent: both hold, or neither does. Raises as `Session.commit`."""
+        self._end_transaction("commit", kafkadur.sync.Session.commit)
+
+    def rollback(self) -> None:
+        """Take everything received and sent back: what was received comes again, marked and counted."""
+        self._end_transaction("roll back", kafkadur.sync.Session.rollback)
+
+    def _end_transaction(self, what: str, end: Callable[[kafkadur.sync.Session], None]) -> None:
+        self._use()
+        if self._transacted is None:
+            raise IllegalState(
+                f"A session that is not transacted cannot {what}.",
+                state=f"mode {self.acknowledge_mode.name}",
+                owner="the session",
+                remedy="create it with AcknowledgeMode.SESSION_TRANSACTED",
+            )
+        for consumer in self._consumers:
+            consumer.put_back_kept()
+        end(self._transacted)
+        with self._lock:  # closed ones have their verdicts now
+            done, self._leaving = self._leaving, []
+        close_all(consumer.subscription for consumer in done)
+
+    def take_and_call(self, consumer: MessageConsumer, listener: Listener) -> None:
+        """Part of listening in a transacted session: have a listener called with what comes in a moment.
+
+        Nothing is received that no listener has got when another one commits.
+        """
+        with self._calling:
+            delivery = None if consumer.is_closed else consumer.next_within(_TURN_S)
+            if delivery is not None:
+                self._caller = threading.current_thread()
+                try:
+                    self._call(listener, delivery)
+                finally:
+                    self._caller = None
+        self._let_go()
 
     # -- listening
 
@@ -291,7 +359,8 @@ class Session:
         finally:
             self._closed = True
             # those that waited for verdicts until just now
-            close_all(each.subscription for each in self._leaving)
+            last = [] if self._transacted is None else [self._transacted]
+            close_all([*(each.subscription for each in self._leaving), *last])
 
     def _use(self) -> None:
         if self._closing:

@@ -144,3 +144,8 @@ def test_distributed(folder: Path) -> None:
 def test_several_topics(folder: Path) -> None:
     lines = run(ROOT / "examples" / "several_topics.py", folder).splitlines()
     assert lines == ["A subscription has one topic.", "parcels-north", "parcels-south"]
+
+
+def test_transacted(folder: Path) -> None:
+    lines = run(ROOT / "examples" / "transacted.py", folder).splitlines()
+    assert lines == ["rolled back", *(f"booked payment {n}" for n in range(4))]

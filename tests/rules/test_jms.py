@@ -544,3 +544,95 @@ def test_an_acknowledgement_that_is_uncertain_loses_nothing(
     monkeypatch.setattr(Delivery, "ack", uncertain)
     place.publish(topic, [1])
     assert texts(consumer, 1) == ["1"]
+
+
+# -- transactions
+
+
+def test_commit_and_rollback(place: Place, connect: Connect) -> None:
+    source, out = place.topic(), place.topic()
+    connection = connect()
+    session = connection.create_session(AcknowledgeMode.SESSION_TRANSACTED)
+    consumer = session.create_durable_consumer(source, "d")
+    place.publish(source, [1, 2, 3])
+    with session.create_producer(out) as producer:
+        assert texts(consumer, 2) == ["1", "2"]
+        producer.send("one")
+        session.commit()
+        assert texts(consumer, 1) == ["3"]
+        producer.send("two")
+        session.rollback()
+        again = consumer.receive(LIMIT_S)
+        assert again is not None
+        assert (again.text, again.jms_redelivered, again.jmsx_delivery_count) == ("3", True, 2)
+        again.acknowledge()  # of no effect here
+        producer.send("three")
+        session.commit()
+    assert consumer.receive_no_wait() is None
+    reader = connection.create_session().create_durable_consumer(out, "out")
+    place.publish(out, [4])
+    assert texts(reader, 1) == ["4"], "it began with the live end"
+    with pytest.raises(IllegalState) as caught:
+        session.recover()
+    speaks(caught.value, "transacted")
+    with pytest.raises(IllegalState) as caught:
+        connection.create_session().commit()
+    speaks(caught.value, "SESSION_TRANSACTED")
+    with pytest.raises(IllegalState):
+        session.create_consumer(source)
+
+
+def test_only_what_is_committed_is_seen(place: Place, connect: Connect) -> None:
+    out = place.topic()
+    connection = connect()
+    reader = connection.create_session().create_consumer(out)
+    session = connection.create_session(AcknowledgeMode.SESSION_TRANSACTED)
+    producer = session.create_producer(out)
+    producer.send("no")
+    session.rollback()
+    producer.send("yes")
+    assert reader.receive(SILENCE_S) is None
+    session.commit()
+    assert texts(reader, 1) == ["yes"]
+
+
+def test_k5_commit_after_the_consumer_was_closed(place: Place, connect: Connect) -> None:
+    topic = place.topic()
+    connection = connect()
+    session = connection.create_session(AcknowledgeMode.SESSION_TRANSACTED)
+    consumer = session.create_durable_consumer(topic, "d")
+    place.publish(topic, [1, 2])
+    assert texts(consumer, 1) == ["1"]
+    consumer.close()
+    session.commit()
+    again = session.create_durable_consumer(topic, "d")
+    assert texts(again, 1) == ["2"]
+    session.close()  # rolled back
+    other = connection.create_session(AcknowledgeMode.SESSION_TRANSACTED)
+    assert texts(other.create_durable_consumer(topic, "d"), 1) == ["2"]
+
+
+def test_a_listener_commits_only_what_listeners_got(place: Place, connect: Connect) -> None:
+    """Two listeners of a session; each commit is of the messages that one of them was called with."""
+    first, second = place.topic(), place.topic()
+    connection = connect()
+    session = connection.create_session(AcknowledgeMode.SESSION_TRANSACTED)
+    got: list[str | None] = []
+    done = threading.Event()
+
+    def listener(message: Message) -> None:
+        got.append(message.text)
+        session.commit()
+        if len(got) == 20:
+            done.set()
+
+    for name, topic in (("a", first), ("b", second)):
+        session.create_durable_consumer(topic, name).message_listener = listener
+    place.publish(first, range(10))
+    place.publish(second, range(10, 20))
+    assert done.wait(LIMIT_S)
+    assert sorted(int(text or "") for text in got) == list(range(20))
+    session.close()
+    again = connection.create_session(AcknowledgeMode.SESSION_TRANSACTED)
+    for name, topic in (("a", first), ("b", second)):
+        assert again.create_durable_consumer(topic, name).receive(SILENCE_S) is None

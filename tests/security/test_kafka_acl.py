@@ -74,6 +74,7 @@ class Shop:
             topics=[self.topic],
             transactional_ids=[f"tx-{self.topic}"],
             groups=[self.group],
+            transacted=True,
         )
 
     def connect(self) -> kafkadur.sync.Connection:
@@ -128,6 +129,18 @@ def receive(shop: Shop, kind: str = "shared") -> None:
         assert again is not None
         assert again.offset == first.offset
         again.ack(level="journal")
+
+
+def transact(shop: Shop) -> None:
+    with (
+        shop.connect() as connection,
+        connection.session(transacted=True) as session,
+        connection.subscribe(shop.topic, durable="d-tx", start="earliest", session=session) as subscription,
+    ):
+        delivery = subscription.receive(timeout=LIMIT_S)
+        assert delivery is not None
+        session.producer().publish(f"{shop.topic}", "9")
+        session.commit()
 
 
 def floors(shop: Shop) -> None:
@@ -192,6 +205,7 @@ def everything(shop: Shop) -> None:
     publish_in_transactions(shop)
     for kind in TYPES:
         receive(shop, kind)
+    transact(shop)
     floors(shop)
     retention(shop)
     dead_letter(shop)
@@ -243,6 +257,11 @@ NEEDED: list[tuple[str, str, str, Callable[[Shop], None], Callable[[Shop], None]
     ("topic", "kafkadur.journal.", "Write", published, receive),
     ("topic", "kafkadur.journal.", "DescribeConfigs", published, receive),
     ("group", "kafkadur:", "Read", published, floors),
+    ("transactional-id", "kafkadur:", "Write", published, transact),
+    ("topic", "kafkadur.transactions.", "Create", published, transact),
+    ("topic", "kafkadur.transactions.", "Read", published, transact),
+    ("topic", "kafkadur.transactions.", "Write", published, transact),
+    ("topic", "kafkadur.transactions.", "DescribeConfigs", published, transact),
     ("topic", ".dead", "Write", published, dead_letter),
     ("topic", ".dead", "Create", published, dead_letter),
     ("topic", ".dead", "Read", died, redrive),
@@ -286,7 +305,7 @@ def test_without_any_one_something_does_not_work(
 ) -> None:
     rule = named(shop, resource, part, operation)
     rest = [other for other in shop.rules if other != rule]
-    if operation == "Create" or (broken is receive and before is published):
+    if operation == "Create" or (broken in (receive, transact) and before is published):
         shop.secured.allow(shop.principal, rest)
         before(shop)
     else:
@@ -336,6 +355,7 @@ def test_the_documented_table_is_the_list() -> None:
             topics=["orders"],
             transactional_ids=["orders-1"],
             groups=["old-orders"],
+            transacted=True,
         )
     ]
     text = (Path(__file__).resolve().parents[2] / "docs" / "security.md").read_text()
@@ -385,6 +405,7 @@ def test_the_command_adds_the_rules_itself(
             *("--kafka-config", str(file), "acl", "kafka", "--principal", shop.principal),
             *("--topic", shop.topic, "--transactional-id", f"tx-{shop.topic}", "--group", shop.group),
             *roles,
+            "--transacted",
             "--apply",
         ],
     )
