@@ -26,6 +26,7 @@ from kafkadur_coordinators.origins import Origin, origin_of
 from kafkadur_coordinators.records import Change, Entry, by_tag, in_force
 from kafkadur_coordinators.recoveries import Recovery
 from kafkadur_sharing.errors import CoordinatorRefused, KafkadurError, StateLost
+from kafkadur_sharing.names import JOURNAL_PREFIX, TRANSACTIONS_PREFIX
 
 #: Keys of records.
 _SHARDS, _CHANGE, _INCARNATION = b"shards", b"change/", b"incarnation/"
@@ -144,12 +145,12 @@ def session_of(key: bytes) -> tuple[str, int]:
 
 def transactions_topic(namespace: str) -> str:
     """Name of the topic that holds what was settled by transactions."""
-    return f"kafkadur.transactions.{namespace}"
+    return TRANSACTIONS_PREFIX + namespace
 
 
 def journal_topic(namespace: str) -> str:
     """Name of the topic that holds the journal of a namespace."""
-    return f"kafkadur.journal.{namespace}"
+    return JOURNAL_PREFIX + namespace
 
 
 class Journal:

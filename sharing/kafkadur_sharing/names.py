@@ -69,11 +69,16 @@ def _validate(what: str, name: str) -> str:
     return name
 
 
+#: What the topics of kafkadur's own begin with; the namespace follows (rule U8).
+JOURNAL_PREFIX = "kafkadur.journal."
+TRANSACTIONS_PREFIX = "kafkadur.transactions."
+
+
 def validate_topic(topic: object) -> str:
     """Return `topic` if it can be the name of one Kafka topic, else raise `InvalidDestination`.
 
     Several topics and patterns get an answer of their own: a subscription has one topic, because floors,
-    order and definitions are kept for one.
+    order and definitions are kept for one. So do kafkadur's own topics (rule U8).
     """
     if not isinstance(topic, str) or _SEVERAL.fullmatch(topic):
         kind = (
@@ -99,6 +104,13 @@ def validate_topic(topic: object) -> str:
             state=f"topic={topic[:60]!r}",
             owner="Kafka",
             remedy=f"use 1 to {MAX_TOPIC_LENGTH} letters A-Z a-z, digits, '_', '.' and '-'",
+        )
+    if topic.startswith((JOURNAL_PREFIX, TRANSACTIONS_PREFIX)):
+        raise InvalidDestination(
+            "This topic holds state of kafkadur, not messages.",
+            state=f"topic={topic!r}",
+            owner="kafkadur",
+            remedy="name a topic of the application",
         )
     return topic
 

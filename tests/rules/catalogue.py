@@ -246,4 +246,55 @@ GROUPS: dict[str, tuple[Rule, ...]] = {
             "C5", "a newcomer where all places are taken", "refused; nobody attached is put out for it", "AMQ"
         ),
     ),
+    "Where the sources disagree": (
+        Rule(
+            "D1",
+            "whether an exclusive subscription may become a shared one, and back",
+            "no; with `allow_conversion`, or in the mode `weblogic`, while nobody is attached",
+            "JM against AMQ and WLS",
+        ),
+        Rule(
+            "D2",
+            "what identifies a shared non-durable one",
+            "its name and the client id; in the mode `weblogic` client id, policy and details",
+            "JM against WLS",
+        ),
+        Rule(
+            "D3",
+            "an exclusive one is attached, a newcomer with the same key (mode `weblogic`)",
+            "`InvalidSubscriptionSharing`, not a subscription of its own",
+            "WLS against itself",
+        ),
+        Rule(
+            "D4",
+            "`no_local` on a shared one",
+            "means nothing; in the mode `weblogic` it is one of the details",
+            "JM against QPID and WLS",
+        ),
+        Rule(
+            "D5",
+            "a newcomer to an exclusive one that somebody is attached to, in any process",
+            "refused as the broker does it; the holder stays and the subscription is untouched",
+            "QPID's description against its broker",
+        ),
+        Rule("D6", "a client id that another connection has", "`InvalidClientId`", "JM against JD"),
+        Rule(
+            "D7",
+            "how tools call a subscription",
+            "as WebLogic's JMSDurableSubscriberRuntimeMBean",
+            "WLS against itself",
+        ),
+        Rule(
+            "D8",
+            "the type `shared-queued`",
+            "another name of `shared`, with a warning that it is going",
+            "UM against itself",
+        ),
+        Rule(
+            "D9",
+            "what one acknowledgement covers",
+            "one message (the deliveries, INDIVIDUAL), or all of the session (CLIENT)",
+            "UM against JM",
+        ),
+    ),
 }

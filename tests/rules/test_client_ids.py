@@ -45,7 +45,7 @@ def start_holder(place: Place) -> Iterator[Callable[..., Worker]]:
         yield start
 
 
-def test_c1_a_connection_of_another_process_is_refused_at_once(
+def test_d6_c1_a_connection_of_another_process_is_refused_at_once(
     place: Place, start_holder: Callable[..., Worker]
 ) -> None:
     topic = place.topic([1])

@@ -36,7 +36,7 @@ def settle_two(connection: kafkadur.sync.Connection, topic: str, kind: str, **op
 
 
 @pytest.mark.parametrize(("one", "other"), WAYS)
-def test_l3_with_allow_conversion_what_waits_is_kept(place: Place, one: str, other: str) -> None:
+def test_d1_l3_with_allow_conversion_what_waits_is_kept(place: Place, one: str, other: str) -> None:
     topic = place.topic(range(1, COUNT + 1))
     with place.connect_sync() as connection:
         settle_two(connection, topic, one)
@@ -124,7 +124,7 @@ def test_p8_in_weblogic_mode_other_details_replace(place: Place) -> None:
         ("P5", {"type": "shared"}, {"type": "shared", "no_local": True}),
     ],
 )
-def test_p3_p4_p5_in_weblogic_mode_newcomers_are_refused(
+def test_d3_p3_p4_p5_in_weblogic_mode_newcomers_are_refused(
     place: Place, start_worker: Callable[..., Worker], rule: str, held: dict[str, Any], wanted: dict[str, Any]
 ) -> None:
     topic = place.topic(range(1, COUNT + 1))

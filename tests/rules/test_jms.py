@@ -636,3 +636,19 @@ def test_a_listener_commits_only_what_listeners_got(place: Place, connect: Conne
     again = connection.create_session(AcknowledgeMode.SESSION_TRANSACTED)
     for name, topic in (("a", first), ("b", second)):
         assert again.create_durable_consumer(topic, name).receive(SILENCE_S) is None
+
+
+@pytest.mark.parametrize(("mode", "left"), [(CLIENT, []), (INDIVIDUAL, ["1", "3"])])
+def test_d9_what_one_acknowledgement_covers(
+    place: Place, connect: Connect, mode: AcknowledgeMode, left: list[str]
+) -> None:
+    topic = place.topic()
+    connection = connect()
+    session = connection.create_session(mode)
+    consumer = session.create_durable_consumer(topic, "d")
+    place.publish(topic, range(1, 4))
+    messages = [consumer.receive(LIMIT_S) for _ in range(3)]
+    assert messages[1] is not None
+    messages[1].acknowledge()
+    session.close()
+    assert waiting(connection, topic) == left

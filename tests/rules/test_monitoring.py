@@ -173,7 +173,7 @@ def test_a2_an_age_that_is_none_is_refused(wrong: str) -> None:
 @pytest.mark.parametrize(
     ("policy", "name"), [("restricted", "c9_d"), ("unrestricted", "c9_d@{topic}@{namespace}")]
 )
-def test_a3_names(place: Place, admin: Admin, policy: str, name: str) -> None:
+def test_d7_a3_names(place: Place, admin: Admin, policy: str, name: str) -> None:
     topic = place.topic()
     with place.connect_sync(client_id="c9", client_id_policy=policy) as connection:
         connection.subscribe(topic, durable="d").close()

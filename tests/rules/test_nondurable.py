@@ -22,7 +22,7 @@ def name(mode: str, client_id: str | None = "c", shared: str | None = None, **de
     )
 
 
-def test_p2_p6_the_name_in_the_key() -> None:
+def test_d2_p2_p6_the_name_in_the_key() -> None:
     assert name("jms") == name("weblogic", client_id=None) == "anonymous"
     assert name("jms", shared="s") == name("weblogic", shared="s") == "s"
     same = name("weblogic")

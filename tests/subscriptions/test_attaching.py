@@ -4,6 +4,7 @@ The decisions themselves are tables in tests/sharing; here they are carried out 
 """
 
 import asyncio
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -15,6 +16,7 @@ from kafkadur import (
     InvalidSubscriptionSharing,
     SubscriptionActive,
 )
+from kafkadur_coordinators.journal import journal_topic, transactions_topic
 from tests.subscriptions.helpers import (
     LIMIT_S,
     Place,
@@ -118,6 +120,17 @@ async def test_u6_s5_other_sharing_is_refused(place: Place, first: str, second: 
         known = await connection.known("d")
         assert known is not None
         assert known.id == subscription.definition.id
+
+
+@pytest.mark.parametrize("own", [journal_topic, transactions_topic])
+async def test_u8_own_topics(place: Place, own: Callable[[str], str]) -> None:
+    """Kafkadur's own topics are no destinations, whether they exist or not."""
+    async with place.connect() as connection:
+        for topic in (own(place.namespace), own("other")):
+            with pytest.raises(InvalidDestination, match="state of kafkadur") as caught:
+                await connection.subscribe(topic, durable="d")
+            speaks(caught.value)
+        assert await connection.known("d") is None
 
 
 async def test_u8_no_such_topic(place: Place) -> None:
@@ -292,7 +305,7 @@ async def test_x3_x4_active_subscription_is_not_deleted(place: Place, kind: str)
         assert number(await next_of(subscription)) == 2
 
 
-async def test_shared_queued_is_shared_by_another_name(place: Place) -> None:
+async def test_d8_shared_queued_is_shared_by_another_name(place: Place) -> None:
     topic = place.topic()
     async with place.connect() as connection:
         with pytest.warns(DeprecationWarning, match="called shared"):
