@@ -463,7 +463,7 @@ class DecodedDelivery(Decodes[V_co, K_co], Delivery[V_co, K_co]):
     __slots__ = ()
 
 
-class Committed:
+class Transacted:
     """Of a delivery in a transacted session: its verdict is the session's."""
 
     __slots__ = ()
@@ -497,13 +497,13 @@ def in_transaction() -> IllegalState:
     )
 
 
-class CommittedDelivery(Committed, Delivery[V_co, K_co]):
+class TransactedDelivery(Transacted, Delivery[V_co, K_co]):
     """A delivery of a batch in a transacted session."""
 
     __slots__ = ()
 
 
-class CommittedDecodedDelivery(Committed, DecodedDelivery[V_co, K_co]):
+class TransactedDecodedDelivery(Transacted, DecodedDelivery[V_co, K_co]):
     """A delivery of a batch in a transacted session, of a subscription with deserializers."""
 
     __slots__ = ()
@@ -566,6 +566,6 @@ class Batch(Sequence[Delivery[V_co, K_co]]):
 _MADE: Mapping[tuple[bool, bool], type[Delivery[Any, Any]]] = {
     (False, True): Delivery,
     (False, False): DecodedDelivery,
-    (True, True): CommittedDelivery,
-    (True, False): CommittedDecodedDelivery,
+    (True, True): TransactedDelivery,
+    (True, False): TransactedDecodedDelivery,
 }

@@ -1464,13 +1464,17 @@ class Member:
             ]
         return [(chunk, indices) for chunk, indices in found if indices]
 
-    def acknowledge(self, records: Iterable[tuple[Chunk, list[int]]]) -> None:
-        """Acknowledge records, by index, that are in the application's hands still."""
+    def acknowledge(self, records: Iterable[tuple[Chunk, list[int]]]) -> int:
+        """Acknowledge records, by index, that are in the application's hands; returns how many are not."""
+        gone = 0
         with self.lock:
             for chunk, indices in records:
                 for index in indices:
-                    if index < len(chunk.verdicts) and chunk.verdicts[index] == HANDED:
+                    if chunk.verdicts[index] == HANDED:
                         chunk.verdicts[index] = ACKED
+                    else:
+                        gone += 1
+        return gone
 
     def take_lost(self) -> int:
         """Records whose lease went while they were in the application's hands, since this was asked last."""

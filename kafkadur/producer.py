@@ -140,6 +140,14 @@ class _Outbox:
                 future.set_exception(result)
 
 
+def release(client: confluent_kafka.Producer) -> None:
+    """Close a client of Kafka, also one that has failed for good."""
+    try:
+        client.close()
+    except (confluent_kafka.KafkaException, SystemError) as error:  # SystemError: of a callback in close()
+        _log.info("Kafka's client of a producer had failed: %s", error)
+
+
 class Producer(Generic[V_contra, K_contra]):
     """Sends messages to Kafka, from any thread and event loop; a sync and an async context manager.
 
@@ -328,10 +336,10 @@ class Producer(Generic[V_contra, K_contra]):
             self._stopped.set()
             self._poller.join()
             pending = len(self._kafka)
-            self._kafka.close()
+            release(self._kafka)
             if self._retired is not None:
                 self._retired.purge()
-                self._retired.close()
+                release(self._retired)
         self._raise_failures(pending=pending)
 
     def __enter__(self) -> Self:
@@ -469,6 +477,12 @@ class Producer(Generic[V_contra, K_contra]):
             for old in [known for known in self._outboxes if known.is_closed()]:
                 del self._outboxes[old]
             return self._outboxes.setdefault(loop, _Outbox(loop))
+
+    @property
+    def drainer(self) -> asyncio.Task[None] | None:
+        """Part of committing: what puts messages that wait for room in this loop into the buffer."""
+        outbox = self._outboxes.get(asyncio.get_running_loop())
+        return None if outbox is None else outbox.drainer
 
     async def _drain(self, outbox: _Outbox) -> None:
         """Let waiting messages into the buffer in their order; a thread waits for room, the loop does not."""

@@ -230,19 +230,9 @@ class Pump:
         member = served.member
         try:
             if member.in_doubt:  # its leases must end as those of a killed process
-                return 0
-            member.release_all()
-            deadline = self._monotonic() + 5.0
-            while self._monotonic() < deadline:
-                exchange = member.farewell() or member.build(self._monotonic())
-                if exchange is None:
-                    break
-                sent_at = self._monotonic()
-                farewell = exchange.credit == 0 and exchange.span == 0
-                member.apply(served.session.exchange(exchange), sent_at)
-                if farewell:
-                    break
-            served.session.detach(member.held_partitions())
+                member.lose("it was closed while it was not known what a commit came to")
+            else:
+                self._say_farewell(served)
         except (KafkadurError, Refusal) as error:
             _log.info("leaving %s: %s", member.display, error)
         finally:
@@ -252,6 +242,24 @@ class Pump:
         unconfirmed = member.unconfirmed_acks()
         member.abandon()
         return unconfirmed
+
+    def _say_farewell(self, served: Served) -> None:
+        """Give everything back, and detach; raises what says that it could not be said."""
+        member = served.member
+        member.release_all()
+        deadline = self._monotonic() + 5.0
+        while self._monotonic() < deadline:
+            exchange = member.farewell() or member.build(self._monotonic())
+            if exchange is None:
+                break
+            sent_at = self._monotonic()
+            farewell = exchange.credit == 0 and exchange.span == 0
+            member.apply(served.session.exchange(exchange), sent_at)
+            if farewell:
+                break
+        if member.transacted and member.unconfirmed_acks():
+            return  # Redis does not know what is committed: whoever finds it gone looks it up
+        served.session.detach(member.held_partitions())
 
     def _end(self, served: Served) -> None:
         """A non-durable subscription ends with its last member."""

@@ -6,22 +6,26 @@ behind one's back. Commit and roll back are the session's (`transactions.py`).
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import time
 from collections.abc import Mapping
 
 from confluent_kafka import KafkaError, KafkaException
 
-from kafkadur.producer import K_contra, Producer, V_contra
-from kafkadur.serialization import Serializer
+from kafkadur.producer import Producer, release
 from kafkadur_sharing.errors import DeliveryFailed
 
+#: So long it is waited for reports of what was given up, seconds.
+_REPORTS_S = 0.1
 
-class TransactedProducer(Producer[V_contra, K_contra]):
-    """A producer of a transacted session; `publish` and `send` are those of `Producer`.
+
+class TransactedProducer(Producer[str | bytes | None, str | bytes | None]):
+    """A producer of a transacted session: `publish`, `send` and `flush` as those of `Producer`.
 
     What it sent is seen by readers of committed messages when the session is committed, and never if that is
-    rolled back.
+    rolled back. All else is the session's. After others took over from it the first message may wait until
+    Kafka has answered a new client.
     """
 
     def __init__(
@@ -31,8 +35,6 @@ class TransactedProducer(Producer[V_contra, K_contra]):
         connection_id: str,
         *,
         timeout: float,
-        key_serializer: Serializer[K_contra] | None = None,
-        value_serializer: Serializer[V_contra] | None = None,
     ) -> None:
         """`timeout` in seconds bounds the first question to Kafka.
 
@@ -46,14 +48,21 @@ class TransactedProducer(Producer[V_contra, K_contra]):
         #: how often the client was made anew
         self.renewals = 0
         self._beginning = threading.RLock()
-        super().__init__(
-            config,
-            client_id,
-            connection_id,
-            key_serializer=key_serializer,
-            value_serializer=value_serializer,
-        )
-        self._kafka.init_transactions(timeout)
+        super().__init__(config, client_id, connection_id)
+        try:
+            self._kafka.init_transactions(timeout)
+        except BaseException:
+            self.end()
+            raise
+
+    def close(self, timeout: float | None = None) -> None:
+        """As `flush`: it ends with its session."""
+        self.flush(timeout)
+
+    def end(self) -> None:
+        """Part of closing the session: release everything; what has no report is given up."""
+        with contextlib.suppress(DeliveryFailed):
+            super().close(0)
 
     @property
     def is_open(self) -> bool:
@@ -61,7 +70,7 @@ class TransactedProducer(Producer[V_contra, K_contra]):
         return self._open
 
     def begin(self) -> None:
-        """Begin a transaction unless one is open. Raises `KafkaException`."""
+        """Part of the session: begin a transaction unless one is open. Raises `KafkaException`."""
         with self._beginning:
             if not self._open:
                 if self._stale:
@@ -70,14 +79,12 @@ class TransactedProducer(Producer[V_contra, K_contra]):
                 self._open = True
 
     def produce_settled(
-        self, topic: str, partition: int, key: bytes, value: bytes, *, timeout: float
+        self, topic: str, partition: int, key: bytes, value: bytes, *, deadline: float
     ) -> None:
-        """Put a record of what is settled into the transaction, `timeout` seconds at most for room.
+        """Part of committing: put a record of what is settled into the transaction.
 
-        Raises `KafkaException`.
+        It waits for room until `deadline` (monotonic seconds). Raises `KafkaException`.
         """
-        self.begin()
-        deadline = time.monotonic() + timeout
         while True:
             try:
                 self._kafka.produce(topic, value=value, key=key, partition=partition)
@@ -89,30 +96,46 @@ class TransactedProducer(Producer[V_contra, K_contra]):
                 return
 
     def commit(self, timeout: float) -> None:
-        """Commit what is open, in `timeout` seconds. Raises `KafkaException`."""
+        """Part of the session: commit what is open, in `timeout` seconds. Raises `KafkaException`."""
         self._kafka.commit_transaction(timeout)
         self._open = False
 
     def abort(self, timeout: float) -> None:
-        """Roll back what is open, in `timeout` seconds. Raises `KafkaException`."""
+        """Part of the session: roll back what is open, in `timeout` seconds. Raises `KafkaException`."""
         if self._open:
             self._kafka.abort_transaction(timeout)
             self._begin_anew()
 
     def renew(self) -> None:
-        """Go on with a new client: what was open has ended, one way or the other. Raises `KafkaException`."""
+        """Part of the session: go on with a new client; what was open has ended, one way or the other.
+
+        Raises `KafkaException`.
+        """
         with self._beginning:
-            new = self._make()
-            new.init_transactions(self._timeout)
-            old, self._kafka = self._kafka, new
-            old.purge()
-            old.flush(0.1)  # who waits for a receipt is told
             self._stale = False
+            new = self._make()
+            try:
+                new.init_transactions(self._timeout)
+            except BaseException:
+                self._stale = True
+                release(new)
+                raise
+            old, self._kafka = self._kafka, new
             self.renewals += 1
+            old.purge()
+            with contextlib.suppress(KafkaException):  # a fatal one, such as that it was taken over
+                old.flush(_REPORTS_S)  # who waits for a receipt is told
             self._begin_anew()
+            self._retired = old
+
+    def renew_if_stale(self) -> None:
+        """Part of the session: make the client anew now if that has to be done, and nothing is open."""
+        with self._beginning, contextlib.suppress(KafkaException):  # then it is done with the next message
+            if self._stale and not self._open:
+                self.renew()
 
     def taken_over(self) -> None:
-        """Others have ended what was open: the next transaction is begun by a new client. Any thread."""
+        """Part of the session: others have ended what was open; a new client is needed. Any thread."""
         self._stale = True
 
     def _begin_anew(self) -> None:

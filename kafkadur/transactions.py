@@ -78,9 +78,14 @@ class Transaction:
         *,
         connection_id: str,
         config: Mapping[str, Any],
-        monotonic: Callable[[], float] = time.monotonic,
+        outdated: Callable[[Subscription, int], None] = lambda _subscription, _incarnation: None,
     ) -> None:
-        """`journal` is one of its own, `config` confluent-kafka configuration of the producer."""
+        """`journal` is one of its own, `config` confluent-kafka configuration of the producer.
+
+        `outdated` is told of a subscription of which the journal knows a later incarnation than its members:
+        it is to be rebuilt, or nothing of it can be committed.
+        """
+        self._outdated = outdated
         self.session = uuid.uuid4().hex
         self._settings = settings
         self._journal = journal
@@ -89,11 +94,13 @@ class Transaction:
         self._transactions = Transactions(self._beside, topics)
         self._connection_id = connection_id
         self._config = config
-        self._monotonic = monotonic
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="kafkadur-transactions")
         self._producer: TransactedProducer | None = None
         #: what was settled and is not in the journal yet
         self._settled: dict[_Lane, Ranges] = {}
+        #: keys in the topic, by tag, of what is in the journal: to be removed
+        self._moved: dict[str, list[bytes]] = {}
+        self._closed_in_order = False
         #: what a commit was to settle of which it is not known what it came to
         self._unsure: dict[_Lane, Ranges] = {}
         self.unknown = False
@@ -102,10 +109,10 @@ class Transaction:
         self._generation = 0
         #: subscriptions (tags) of which was looked whether others have them, since so many renewals
         self._looked_at: set[str] = set()
-        self._looked_since = 0
+        self._looked_since = -1
 
     def start(self) -> Future[None]:
-        """Connect; raises what says that Kafka cannot be used for transactions."""
+        """Connect. Raises `StateLost` and `KafkaRefused` if Kafka cannot be used for transactions."""
         return self._run(self._start)
 
     def _start(self) -> None:
@@ -141,8 +148,8 @@ class Transaction:
     def commit(self, parts: Sequence[Part]) -> Future[None]:
         """Commit what was sent, and that these offsets are settled.
 
-        Raises `TransactionRolledBack` if nothing of both holds, and `StateLost` if that is not known yet:
-        then it is `unknown`, and `look_up` comes next.
+        Raises `TransactionRolledBack` if nothing of both holds; `StateLost` and `KafkaRefused` if Kafka
+        cannot be asked: if it is `unknown` then, `look_up` comes next, else nothing was done.
         """
         return self._run(lambda: self._commit(parts))
 
@@ -151,21 +158,19 @@ class Transaction:
         if not parts and not producer.is_open:
             return
         producer.begin()
-        if producer.renewals:
-            self._look_at(producer, parts)
+        self._look_at(producer, parts)
         lanes = {_lane(part): part.offsets for part in parts}
         self._unsure = {
             lane: with_offsets(self._settled.get(lane, ()), offsets) for lane, offsets in lanes.items()
         }
         self._number += 1
         self.unknown = True
-        deadline = self._monotonic() + _COMMIT_S
+        deadline = time.monotonic() + _COMMIT_S
+        shard, key = self._mark
+        records = [*self._records(self._unsure), (shard, key, str(self._number).encode())]
         try:
-            for shard, key, value in self._records(self._unsure):
-                producer.produce_settled(self._beside.topic, shard, key, value, timeout=_COMMIT_S)
-            shard, key = self._mark
-            value = str(self._number).encode()
-            producer.produce_settled(self._beside.topic, shard, key, value, timeout=_COMMIT_S)
+            for record in records:
+                producer.produce_settled(self._beside.topic, *record, deadline=deadline)
             self._end(producer, deadline)
         except KafkaException as error:
             self._after(error.args[0])
@@ -175,9 +180,9 @@ class Transaction:
     def _end(self, producer: TransactedProducer, deadline: float) -> None:
         while True:
             try:
-                producer.commit(max(deadline - self._monotonic(), 1.0))
+                producer.commit(max(deadline - time.monotonic(), 1.0))
             except KafkaException as error:
-                if not error.args[0].retriable() or self._monotonic() > deadline:
+                if not error.args[0].retriable() or time.monotonic() > deadline:
                     raise
             else:
                 return
@@ -223,9 +228,13 @@ class Transaction:
         if self._looked_since != producer.renewals:
             self._looked_since = producer.renewals
             self._looked_at.clear()
-        incarnations = {part.subscription.key.tag: part.incarnation for part in parts}
-        for tag in incarnations.keys() - self._looked_at:
-            if last_incarnation(self._journal.read(self._journal.shard(tag)), tag) > incarnations[tag]:
+        for part in parts:
+            subscription, tag = part.subscription, part.subscription.key.tag
+            if tag in self._looked_at:
+                continue
+            latest = last_incarnation(self._journal.read(self._journal.shard(tag)), tag)
+            if any(latest > each.incarnation for each in parts if each.subscription.key.tag == tag):
+                self._outdated(subscription, latest)
                 self._roll_back(anew=False)
                 raise self._rolled_back("others have the messages by now")
             self._looked_at.add(tag)
@@ -233,16 +242,15 @@ class Transaction:
     def _rolled_back(self, reason: str) -> TransactionRolledBack:
         self._unsure = {}
         self.unknown = False
-        return TransactionRolledBack(
-            state=reason,
-            owner="the transacted session",
-            remedy="do nothing: its messages come again; who reads what is committed sees nothing it sent",
-        )
+        return rolled_back(reason)
 
     def taken_over(self) -> None:
         """A member of the session was lost: others may have ended what was open. Any thread."""
-        if self._producer is not None:
-            self._producer.taken_over()
+        producer = self._producer
+        if producer is not None:
+            producer.taken_over()
+            with contextlib.suppress(RuntimeError):  # it was closed meanwhile
+                self._thread.submit(producer.renew_if_stale)
 
     # -- records
 
@@ -276,7 +284,10 @@ class Transaction:
         self._settled.clear()
         self._generation += 1
         for lane, some in records.items():
-            self._transactions.forget(lane.tag, [key for _, key, _ in some])
+            self._moved.setdefault(lane.tag, []).extend(key for _, key, _ in some)
+        for tag in list(self._moved):
+            self._transactions.forget(tag, self._moved[tag])
+            del self._moved[tag]
 
     # -- rolling back
 
@@ -315,14 +326,28 @@ class Transaction:
                     self._move()
                     shard, key = self._mark
                     self._beside.append([(shard, key, None)])
+                    self._closed_in_order = True
         finally:
             if producer is not None:
-                with contextlib.suppress(KafkadurError):
-                    producer.close(0)
+                producer.end()
             self._journal.close()
+
+    @property
+    def closed_in_order(self) -> bool:
+        """Whether all that it committed is in the journal, so that nobody has to look it up."""
+        return self._closed_in_order
 
     def _run(self, job: Callable[[], T]) -> Future[T]:
         return self._thread.submit(_guarded, job)
+
+
+def rolled_back(reason: str) -> TransactionRolledBack:
+    """The error for a transaction of which nothing holds."""
+    return TransactionRolledBack(
+        state=reason,
+        owner="the transacted session",
+        remedy="do nothing: its messages come again; who reads what is committed sees nothing it sent",
+    )
 
 
 def _not_open() -> IllegalState:

@@ -184,7 +184,7 @@ class Journal:
         self._group = f"kafkadur:{namespace}:journal"
         self._shards = shards
         self._replication = replication
-        self._timeout = self.timeout = timeout
+        self.timeout = timeout
         self.kafka = kafka
         self.namespace = namespace
         self._count: int | None = None if checked is None else checked.shards
@@ -250,10 +250,10 @@ class Journal:
         return self._count
 
     def _metadata(self, admin: AdminClient, *, wait: bool = False) -> dict[int, Any] | None:
-        deadline = time.monotonic() + self._timeout
+        deadline = time.monotonic() + self.timeout
         while True:
             try:
-                topic = admin.list_topics(self.topic, timeout=self._timeout).topics[self.topic]
+                topic = admin.list_topics(self.topic, timeout=self.timeout).topics[self.topic]
             except KafkaException as error:
                 raise self._lost(error.args[0]) from error
             if (
@@ -276,7 +276,7 @@ class Journal:
             config=_TOPIC_CONFIG,
         )
         try:
-            admin.create_topics([new])[self.topic].result(self._timeout)
+            admin.create_topics([new])[self.topic].result(self.timeout)
         except KafkaException as error:
             if error.args[0].code() != KafkaError.TOPIC_ALREADY_EXISTS:
                 raise self._lost(error.args[0]) from error
@@ -286,7 +286,7 @@ class Journal:
     def _check(self, admin: AdminClient, replicas: list[int]) -> None:
         resource = ConfigResource(ResourceType.TOPIC, self.topic)
         try:
-            config = admin.describe_configs([resource])[resource].result(self._timeout)
+            config = admin.describe_configs([resource])[resource].result(self.timeout)
         except KafkaException as error:
             raise self._lost(error.args[0]) from error
         except TimeoutError as error:
@@ -403,7 +403,7 @@ class Journal:
         """
         follower = self._following({shard: offset for shard, offset in since.items() if shard in until})
         heard = time.monotonic()
-        deadline = heard + self._timeout
+        deadline = heard + self.timeout
         while any(self._passed[shard] < end for shard, end in until.items()):
             if time.monotonic() > deadline:
                 raise self._lost("what was written could not be read back in time")
@@ -492,7 +492,7 @@ class Journal:
 
     def _flush(self, send: Callable[[], None], offsets: Mapping[int, int]) -> None:
         """Wait for reports; where a new producer is needed, `send` what has no offset once more."""
-        deadline = time.monotonic() + self._timeout
+        deadline = time.monotonic() + self.timeout
         while (left := deadline - time.monotonic()) > 0:
             known = len(offsets)
             if not cast("Producer", self._producer).flush(min(left, SILENT_S)):
@@ -525,7 +525,7 @@ class Journal:
             "max.in.flight": 1,
             "linger.ms": 0,
             "compression.type": "lz4",
-            "message.timeout.ms": round(self._timeout * 1000),
+            "message.timeout.ms": round(self.timeout * 1000),
         }
         return Producer({**self._config, **config}, logger=client_log)
 
@@ -545,6 +545,7 @@ class Journal:
         return {
             **self._config,
             "group.id": self._group,
+            "isolation.level": "read_committed",
             "enable.auto.commit": False,
             "enable.partition.eof": True,
             "auto.offset.reset": "earliest",
@@ -569,7 +570,7 @@ class Journal:
         reader = self._consumer = self._consumer or self._make_reader()
         begin()
         heard = time.monotonic()
-        deadline = heard + self._timeout
+        deadline = heard + self.timeout
         try:
             while left:
                 if time.monotonic() > deadline:
@@ -577,7 +578,7 @@ class Journal:
                 first = reader.poll(0.1)
                 if first is not None:
                     heard = time.monotonic()
-                    deadline = heard + self._timeout
+                    deadline = heard + self.timeout
                     self._take([first, *reader.consume(500, 0)], found, left)
                 elif time.monotonic() - heard > SILENT_S:
                     reader = self._consumer = self._look_after(reader, self._make_reader)

@@ -20,7 +20,7 @@ from typing import NamedTuple, Self
 
 from kafkadur_coordinators import recoveries
 from kafkadur_coordinators.changes import CHANGE_MS, Changes, deleted
-from kafkadur_coordinators.checkpoints import Checkpoint, Cuts, united, without_lost
+from kafkadur_coordinators.checkpoints import Cuts, united, without_lost
 from kafkadur_coordinators.interface import MAX_PARTITIONS
 from kafkadur_coordinators.journal import Journal, Record, Scan, Shard, session_of
 from kafkadur_coordinators.origins import Origin, origin_of
@@ -127,25 +127,27 @@ class _Seen:
 class _Sending:
     """Calls on their way to Redis, which works on them while the next ones are made."""
 
-    def __init__(self, coordinator: RedisCoordinator, done: Callable[[Sequence[_Lost]], None]) -> None:
-        """`done` is told when Redis has the calls for some."""
+    def __init__(
+        self, coordinator: RedisCoordinator, done: Callable[[Mapping[SubscriptionKey, bool]], None]
+    ) -> None:
+        """`done` is told which of some are there now: the last call for each says whether it was in time."""
         self._coordinator = coordinator
         self._done = done
-        self._running: Sequence[_Lost] = ()
+        self._running: Sequence[tuple[SubscriptionKey, int]] = ()
 
-    def send(self, calls: Sequence[Call], items: Sequence[_Lost]) -> None:
-        """Begin with these calls when those before have ended."""
+    def send(self, calls: Sequence[tuple[SubscriptionKey, Sequence[Call]]]) -> None:
+        """Begin with these calls, by subscription, when those before have ended."""
         self.wait()
         if calls:
-            self._coordinator.begin_many(calls)
-            self._running = items
+            self._coordinator.begin_many([call for _, some in calls for call in some])
+            self._running = [(key, len(some)) for key, some in calls]
 
     def wait(self) -> None:
         """Wait until nothing is on its way; raises as `RedisCoordinator.run`."""
-        items, self._running = self._running, ()
-        if items:
-            self._coordinator.finish_many()
-            self._done(items)
+        running, self._running = self._running, ()
+        if running:
+            replies = iter(self._coordinator.finish_many())
+            self._done({key: [next(replies)[0] for _ in range(n)][-1] == "OK" for key, n in running})
 
     def __enter__(self) -> Self:
         """Begin."""
@@ -175,6 +177,8 @@ class Rebuilder:
         self._journal = journal
         self._topics = topics
         self._changes = changes
+        #: sessions that commit nothing more of what was granted before
+        self._ended: set[str] = set()
         self._transactions = Transactions(journal.transactions(), topics)
         self._session_ms = session_ms
         self._clock = clock
@@ -201,6 +205,7 @@ class Rebuilder:
         tags: dict[int, list[str]] = defaultdict(list)
         for item in lost:
             tags[item.shard].append(item.key.tag)
+        self._ended.clear()
         incarnations = self._journal.append_incarnations(token, tags)
         shards = {
             number: (by_tag(shard.entries), shard)
@@ -208,32 +213,35 @@ class Rebuilder:
         }
         asked = _Seen(self._topics)
         reports: list[Record] = []
+        by_key = {item.key: item for item in lost}
 
-        def brought_back(items: Sequence[_Lost]) -> None:
-            outcomes.update((item.key, Outcome.REBUILT) for item in items)
+        def ended(found: Mapping[SubscriptionKey, bool]) -> None:
+            items = [by_key[key] for key, in_time in found.items() if in_time]
+            outcomes.update((key, Outcome.REBUILT if ok else Outcome.BUSY) for key, ok in found.items())
             reports.extend(self._reports(items))
             moved.update({item.key.tag: item.settled for item in items if item.settled})
 
         try:
-            with _Sending(self._coordinator, brought_back) as sending:
+            with _Sending(self._coordinator, ended) as sending:
                 while lost:  # a few at a time: what all of them say together is much
                     some, lost = lost[:_TOGETHER], lost[_TOGETHER:]
-                    if any(item.kept is not None for item in some):  # then Redis is asked for each
+                    if any(
+                        item.kept is not None or shards[item.shard][1].sessions_of(item.key.tag)
+                        for item in some
+                    ):  # then Redis is asked for each
                         sending.wait()
-                    rebuilt: list[_Lost] = []
-                    calls: list[Call] = []
+                    calls: list[tuple[SubscriptionKey, Sequence[Call]]] = []
                     for item in some:
                         item.begun = max(incarnations[item.shard], item.seen + 1)
                         entries, shard = shards[item.shard]
+                        changes = entries.get(item.key.tag, ())
                         try:
-                            calls += self._bring_back(
-                                item, entries.get(item.key.tag, ()), shard, token, asked
+                            calls.append(
+                                (item.key, list(self._bring_back(item, changes, shard, token, asked)))
                             )
                         except KafkadurError as error:
                             outcomes[item.key] = _outcome(error)
-                        else:
-                            rebuilt.append(item)
-                    sending.send(calls, rebuilt)
+                    sending.send(calls)
         finally:
             self._write(reports, moved)
         return outcomes
@@ -293,7 +301,9 @@ class Rebuilder:
             ]
         topic = seen.describe(item.definition.topic)
         same = topic.id == found.change.topic_id
-        said = [*shard.checkpoints_of(item.origin.id), *self._settled_by_transactions(item)]
+        if item.sessions:
+            self._bring_in_transactions(item, shard, token)
+        said = shard.checkpoints_of(item.origin.id)
         known = united(said, item.origin, item.cuts, item.definition.lanes)
         ends = seen.ends(topic) if same else {}
         if item.kept == found.version:
@@ -336,16 +346,21 @@ class Rebuilder:
             ),
         ]
 
-    def _settled_by_transactions(self, item: _Lost) -> Sequence[Checkpoint]:
-        """What transacted sessions have settled; it is in the journal, too, from now on."""
-        if not item.sessions:
-            return ()
+    def _bring_in_transactions(self, item: _Lost, shard: Shard, token: str) -> None:
+        """Bring what transacted sessions have settled into the journal, and into what `shard` has of it.
+
+        Others may move it there meanwhile, and remove it where it was: so the journal is read after that.
+        Raises `Refusal` if the right to rebuild has ended.
+        """
         sessions = {session_of(key)[0] for key in item.sessions}
-        found = self._transactions.settled(item.key.tag, sessions)
+        found = self._transactions.settled(item.key.tag, sessions - self._ended)
+        self._ended |= sessions
         written = found.written_of(item.origin.id)
         self._journal.append([(item.shard, key, value) for key, value in written.items()])
         item.settled = list(written)
-        return found.checkpoints_of(item.origin.id)
+        self._journal.read_shards([item.shard], {item.shard: shard})
+        address, common = self._changes.address(item.key), self._coordinator.common(incarnation=-item.seen)
+        self._coordinator.call("rebuild", address.fixed(), [*common, token, CHANGE_MS])
 
     def _kept_places(self, item: _Lost, token: str) -> dict[int, Place]:
         """How the lanes stand in what a server kept: what was held waits."""
@@ -418,10 +433,13 @@ class Rebuilder:
         """
         try:
             self._journal.append(reports)
-            for tag, keys in moved.items():
-                self._transactions.forget(tag, keys)
         except KafkadurError as error:
             _log.warning("the report of the recovery could not be written: %s", error)
+        for tag, keys in moved.items():
+            try:
+                self._transactions.forget(tag, keys)
+            except KafkadurError as error:
+                _log.info("what is in the journal by now could not be removed elsewhere: %s", error)
 
 
 def _outcome(error: KafkadurError) -> Outcome | KafkadurError:

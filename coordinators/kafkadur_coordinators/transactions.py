@@ -10,7 +10,7 @@ session's own offsets that it is settled.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from confluent_kafka import KafkaException, Producer
@@ -24,6 +24,12 @@ from kafkadur_sharing.errors import StateLost
 
 #: How often it is looked whether open transactions have ended, seconds.
 _LOOK_EVERY = 0.05
+
+#: Beginnings of the settings that say how Kafka is reached.
+_OF_CONNECTING = (
+    *("bootstrap.", "broker.", "client.", "debug", "enable.sasl", "enable.ssl", "https.", "log", "metadata."),
+    *("oauth", "resolve_cb", "sasl.", "security.", "socket.keepalive", "socket.nagle", "ssl", "statistics"),
+)
 
 #: Offsets as ranges: start, end (exclusive), sorted, without overlap.
 Ranges = Sequence[tuple[int, int]]
@@ -47,19 +53,10 @@ def settings_of(kafka: Mapping[str, Any], namespace: str, session: str) -> dict[
 class Transactions:
     """What the transacted sessions of a namespace have settled. One thread at a time."""
 
-    def __init__(
-        self,
-        journal: Journal,
-        topics: Topics,
-        *,
-        monotonic: Callable[[], float] = time.monotonic,
-        wait: Callable[[float], None] = time.sleep,
-    ) -> None:
+    def __init__(self, journal: Journal, topics: Topics) -> None:
         """`journal` is that of transactions. Connects at the first use."""
         self._journal = journal
         self._topics = topics
-        self._monotonic = monotonic
-        self._wait = wait
 
     def settled(self, tag: str, sessions: Iterable[str]) -> Shard:
         """What these sessions have settled of a subscription; from now on they commit nothing more.
@@ -84,9 +81,12 @@ class Transactions:
     def _fence(self, session: str) -> None:
         journal = self._journal
         refusals = Refusals(journal.kafka.get("error_cb"))
-        config = settings_of(journal.kafka, journal.namespace, session) | {"error_cb": refusals}
-        producer = Producer(config, logger=client_log)
+        # what the application sets for its own producers may not go together with transactions
+        known = {name: value for name, value in journal.kafka.items() if name.startswith(_OF_CONNECTING)}
+        config = settings_of(known, journal.namespace, session) | {"error_cb": refusals}
+        producer: Producer | None = None
         try:
+            producer = Producer(config, logger=client_log)
             producer.init_transactions(journal.timeout)
         except KafkaException as error:
             owner = f"transactional id {transactional_id(journal.namespace, session)}"
@@ -100,21 +100,24 @@ class Transactions:
                     remedy="check that Kafka runs and can be reached; nothing is delivered until it is known",
                 )
             ) from error
+        finally:
+            if producer is not None:
+                producer.close()
 
     def _wait_for_open_ones(self, number: int) -> None:
         """Wait until everything that is written can be read: what lies behind an open transaction cannot."""
         topic, count = self._journal.topic, self._journal.open()
         end = self._topics.offsets(topic, count, "latest", stable=False)[number]
-        deadline = self._monotonic() + self._journal.timeout
+        deadline = time.monotonic() + self._journal.timeout
         while self._topics.offsets(topic, count, "latest")[number] < end:
-            if self._monotonic() > deadline:
+            if time.monotonic() > deadline:
                 raise StateLost(
                     "A transaction is open that holds back what others have committed.",
                     state=f"{topic}[{number}] cannot be read up to {end}",
                     owner="a transacted session of this namespace",
                     remedy="wait until it is committed or rolled back: Kafka does so after its time-out",
                 )
-            self._wait(_LOOK_EVERY)
+            time.sleep(_LOOK_EVERY)  # polls for a condition, with a deadline
 
 
 def with_offsets(ranges: Ranges, offsets: Iterable[int]) -> list[tuple[int, int]]:

@@ -121,24 +121,6 @@ def process_name() -> str:
     return f"{socket.gethostname()}/{os.getpid()}"
 
 
-def _check_transacted(request: Request) -> None:
-    """What a subscription of a transacted session has to be; raises `IllegalState`."""
-    if not request.key.durable:
-        raise IllegalState(
-            "A non-durable subscription is in no journal, so nothing of it can be in a transaction.",
-            state="its session is transacted",
-            owner=f"subscription {request.key}",
-            remedy="give durable=, or use a session that is not transacted",
-        )
-    if request.definition.redelivery.max_hold is not None:
-        raise IllegalState(
-            "A message of a transacted session cannot be taken back while it is held.",
-            state="the redelivery policy has a max_hold",
-            owner=f"subscription {request.key}",
-            remedy="leave max_hold out: Kafka's transaction.timeout.ms bounds a transaction",
-        )
-
-
 def _policy(name: ClientIdPolicy | str) -> ClientIdPolicy:
     """The policy that a name stands for; raises `IllegalState` for none."""
     try:
@@ -375,12 +357,9 @@ class Connection:
     async def _close_opened(self) -> KafkadurError | None:
         """Close what was opened on it; returns the first error."""
         failed: KafkadurError | None = None
-        opened: list[Distributed | Connection | Session | Subscription[Any, Any]] = [
-            *self._sessions,
-            *self._distributed,
-            *self._guests,
-        ]
-        for each in [*opened, *self._subscriptions]:
+        opened: list[Distributed | Connection | Session | Subscription[Any, Any]] = []
+        opened += [*self._sessions, *self._distributed, *self._guests, *self._subscriptions]
+        for each in opened:
             try:
                 await each.close()
             except KafkadurError as error:
@@ -515,6 +494,9 @@ class Connection:
     ) -> Subscription[V, K]:
         """Attach to the durable subscription `durable` on `topic`; create it if there is none (rules U, S).
 
+        `session` groups it with others (`Connection.session`); a transacted one has to be open, and takes
+        durable subscriptions without `max_hold`.
+
         Without `durable` the subscription is not durable: it begins now and ends with its last consumer. All
         who name the same `shared` share one (rules N); without a name it is this consumer's alone (rules V),
         or in the mode `weblogic`, with a client id, that of all who ask for the same with it (P2, P6).
@@ -579,10 +561,7 @@ class Connection:
             mode=self.settings.mode,
             allow_conversion=allow_conversion,
         )
-        transaction = None if session is None else session.transaction
-        if transaction is not None:
-            _check_transacted(request)
-            transaction.require_open()
+        transaction = self._transaction_for(session, request)
         if ack_level == "journal" and not request.key.durable:
             raise IllegalState(
                 "A non-durable subscription is not in the journal.",
@@ -621,7 +600,8 @@ class Connection:
                     unconfirmed=unconfirmed,
                     signal=signal,
                 )
-                member.transacted = transaction is not None
+                if transaction is not None:
+                    member.transacted, member.holding = True, None
                 member.decoding = decoding
                 wake.append(member)
                 member.teller.on_event = on_event
@@ -751,20 +731,45 @@ class Connection:
         """
         self._use()
         journal = self._journal
-        if not transacted or journal is None:
+        if journal is None:
+            raise NotConnected
+        if not transacted:
+            if config:
+                raise IllegalState(
+                    "A session that is not transacted has no producer to configure.",
+                    state=f"config={', '.join(config)}",
+                    owner="the caller",
+                    remedy="leave config out, or say transacted=True",
+                )
             return Session()
         transaction = Transaction(
-            self.settings, self._new_journal(journal), connection_id=self.id, config=dict(config or {})
+            self.settings,
+            self._new_journal(journal),
+            connection_id=self.id,
+            config=dict(config or {}),
+            outdated=self._rebuild,
         )
         session = Session(transaction, ended=self._session_ended)
         self._sessions.append(session)
         return session
 
-    def _session_ended(self, session: Session) -> None:
-        """A transacted session has ended in order: nobody has to look up what it committed."""
+    def _transaction_for(self, session: Session | None, request: Request) -> Transaction | None:
+        """What is to settle a new subscription; None: no transacted session."""
+        transaction = None if session is None else session.transaction_for(request)
+        if transaction is not None and session not in self._sessions:
+            raise IllegalState(
+                "A transacted session settles what is subscribed to on its own connection.",
+                state="it is another connection's",
+                owner="the session",
+                remedy="use a session of this connection",
+            )
+        return transaction
+
+    def _session_ended(self, session: Session, *, in_order: bool) -> None:
+        """A transacted session has ended; in order: nobody has to look up what it committed."""
         pump, lifecycle, transaction = self._pump, self._lifecycle, session.transaction
         self._sessions = [each for each in self._sessions if each is not session]
-        if pump is None or lifecycle is None or transaction is None:
+        if pump is None or lifecycle is None or transaction is None or not in_order:
             return
         with contextlib.suppress(ConnectionClosed):
             pump.submit(lambda: lifecycle.end_session(transaction.session), always=True)

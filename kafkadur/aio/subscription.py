@@ -11,7 +11,7 @@ import contextlib
 import os
 from collections.abc import AsyncIterator, Callable, Iterator
 from datetime import timedelta
-from itertools import repeat
+from itertools import chain, repeat
 from operator import length_hint
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Generic, Self
@@ -28,9 +28,9 @@ from kafkadur.delivery import (
     SENT,
     Batch,
     Chunk,
-    Committed,
     Decodes,
     K_co,
+    Transacted,
     V_co,
     in_transaction,
 )
@@ -145,7 +145,7 @@ class DecodedDelivery(Decodes[V_co, K_co], Delivery[V_co, K_co]):
     __slots__ = ()
 
 
-class TransactedDelivery(Committed, Delivery[V_co, K_co]):
+class TransactedDelivery(Transacted, Delivery[V_co, K_co]):
     """A delivery in a transacted session: that gives the verdict, by `commit` or `rollback`."""
 
     __slots__ = ()
@@ -202,11 +202,11 @@ class Subscription(Generic[V_co, K_co]):
         if served.member.transacted:
             make = TransactedDelivery if raw else TransactedDecodedDelivery
         self._make: type[Delivery[V_co, K_co]] = make
-        #: what was in the application's hands when it was closed
+        #: records in the application's hands when it was closed, less those that were committed
         self._left = 0
         self._block: Iterator[Delivery[V_co, K_co]] = iter(())
         #: of a block made in advance: its chunk, its end, and the indices that were not received yet
-        self._waiting: tuple[Chunk, int, Iterator[int]] | None = None
+        self._waiting: list[tuple[Chunk, int, Iterator[int]]] = []
         self._block_size = max(min(served.member.window // 4, _LONGEST_BLOCK), 1)
         member = served.member
         self._one_by_one = member.window == 1 or member.passes or member.strict or member.holding is not None
@@ -327,12 +327,10 @@ class Subscription(Generic[V_co, K_co]):
 
     def give_back_block(self) -> None:
         """Part of running handlers: give back, uncounted, what was taken ahead and not received."""
-        if self._waiting is not None:
-            chunk, end, indices = self._waiting
-            for index in range(end - length_hint(indices), end):
-                if chunk.verdicts[index] == HANDED:
-                    chunk.verdicts[index] = RELEASED
-            self._waiting = None
+        for chunk, index in self._unreceived_records():
+            if chunk.verdicts[index] == HANDED:
+                chunk.verdicts[index] = RELEASED
+        self._waiting.clear()
         self._block = iter(())
         self._member.poke()
 
@@ -346,8 +344,11 @@ class Subscription(Generic[V_co, K_co]):
             return _one_by_one(self._make, *block)
         chunk, start, end = block
         indices = iter(range(start, end))
-        self._waiting = chunk, end, indices
-        return map(self._make, repeat(chunk), indices, chunk.messages[start:end])
+        made = map(self._make, repeat(chunk), indices, chunk.messages[start:end])
+        # tasks may share it: another one may have taken a block while this one waited
+        before = [waiting for waiting in self._waiting if length_hint(waiting[2])]
+        self._waiting = [*before, (chunk, end, indices)]
+        return chain(self._block, made) if before else made
 
     async def _next_block(
         self, most: int, timeout: timedelta | float | None, *, one: bool = False
@@ -448,8 +449,7 @@ class Subscription(Generic[V_co, K_co]):
 
     def _unreceived(self) -> int:
         """Records of a block made in advance that the application has not received. Any thread."""
-        waiting = self._waiting
-        return 0 if waiting is None else length_hint(waiting[2])
+        return sum(length_hint(indices) for _, _, indices in self._waiting)
 
     # -- told by a transacted session
 
@@ -476,9 +476,12 @@ class Subscription(Generic[V_co, K_co]):
             for (lane, incarnation), some in lanes.items()
         ]
 
-    async def settle_taken(self, records: list[tuple[Chunk, list[int]]]) -> None:
-        """Acknowledge what was committed, and wait until Redis knows. Raises `LeaseLost`."""
-        self._member.acknowledge(records)
+    def acknowledge_taken(self, records: list[tuple[Chunk, list[int]]]) -> None:
+        """Acknowledge what was committed; what went meanwhile is settled all the same."""
+        self._left -= self._member.acknowledge(records)
+
+    async def confirm_taken(self, records: list[tuple[Chunk, list[int]]]) -> None:
+        """Wait until Redis knows what was committed. Raises `LeaseLost`."""
         for chunk, indices in records:
             await _confirm(chunk, len(indices))
 
@@ -488,20 +491,28 @@ class Subscription(Generic[V_co, K_co]):
 
     def _unreceived_records(self) -> list[tuple[Chunk, int]]:
         """What was taken for the iterator and not received yet."""
-        if self._waiting is None:
-            return []
-        chunk, end, indices = self._waiting
-        return [(chunk, index) for index in range(end - length_hint(indices), end)]
+        return [
+            (chunk, index)
+            for chunk, end, indices in self._waiting
+            for index in range(end - length_hint(indices), end)
+        ]
 
-    async def settle_received(self, *, acknowledge: bool) -> None:
-        """Acknowledge or roll back everything received and unsettled, and wait for it (rules K1, K3).
+    def decide_received(self, *, acknowledge: bool) -> list[Chunk]:
+        """Acknowledge or roll back everything received and unsettled (rules K1, K3).
+
+        `confirm_received` waits for it.
+        """
+        return self._member.settle_handed(acknowledge=acknowledge, but=self._unreceived_records())
+
+    async def confirm_received(self, chunks: list[Chunk], *, acknowledge: bool) -> None:
+        """Wait for what was decided.
 
         Raises `LeaseLost` if something could not be acknowledged because its lease is gone.
         """
         level = self._member.definition.ack_level
         but = self._unreceived_records()
         try:
-            for chunk in self._member.settle_handed(acknowledge=acknowledge, but=but):
+            for chunk in chunks:
                 await _confirm(chunk, chunk.verdicts.count(ACKED), level if acknowledge else "redis")
         finally:  # an error tells of the loss, too
             lost = self._member.take_lost() - sum(chunk.verdicts[index] == LOST for chunk, index in but)
@@ -547,8 +558,9 @@ class Subscription(Generic[V_co, K_co]):
             return
         self._closed = True
         self.stop()
-        if self._member.transacted:
-            self._left = sum(len(indices) for _, indices in self.take_handed())
+        self.give_back_block()
+        if self._member.transacted and not self._member.in_doubt:  # else it is lost then
+            self._left += sum(len(indices) for _, indices in self.take_handed())
         unconfirmed = await outcome(self._connection.leave(self._served))
         if unconfirmed:
             raise LeaseLost(

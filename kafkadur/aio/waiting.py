@@ -15,6 +15,7 @@ from types import TracebackType
 from typing import Any, Self, TypeVar
 
 from kafkadur.member import Member
+from kafkadur.producer import Producer
 from kafkadur.pump import Pump
 from kafkadur_sharing.errors import KafkadurError
 
@@ -105,6 +106,26 @@ def nudge(pump: Pump, _member: Member) -> bool:
 async def outcome(future: concurrent.futures.Future[T]) -> T:
     """The result of a job of another thread."""
     return await asyncio.wrap_future(future)
+
+
+async def kept(future: concurrent.futures.Future[T]) -> T:
+    """The result of a job of another thread that goes on when who waits is cancelled."""
+    job = asyncio.wrap_future(future)
+    job.add_done_callback(_heard)
+    return await asyncio.shield(job)
+
+
+def _heard(job: asyncio.Future[Any]) -> None:
+    """Nobody need ask for an error again that somebody else may have been told."""
+    if not job.cancelled():
+        job.exception()
+
+
+async def drained(producer: Producer[Any, Any]) -> None:
+    """Wait until what was sent in this loop so far has found room in the producer's buffer."""
+    drainer = producer.drainer
+    if drainer is not None:
+        await asyncio.wait([drainer])
 
 
 class Breath:

@@ -14,7 +14,7 @@ class MessageProducer:
     """Sends to one topic, or to the topic named with each message."""
 
     def __init__(self, producer: kafkadur.Producer, topic: str | None, *, waits: bool = True) -> None:
-        """Made by a session; `waits`: until Kafka has a message. If not, the session waits at its commit."""
+        """Made by a session; `waits`: for Kafka with each message, else the session does at its commit."""
         self._waits = waits
         self._producer = producer
         self._topic = topic
@@ -63,8 +63,7 @@ class MessageProducer:
 
     def close(self) -> None:
         """Close it; that of a transacted session is closed with that."""
-        if self._waits:
-            self._producer.close()
+        self._producer.close()
 
     def __enter__(self) -> Self:
         """It is open."""

@@ -56,7 +56,7 @@ class Session:
         self._transacted: kafkadur.sync.Session | None = None
         if mode is AcknowledgeMode.SESSION_TRANSACTED:
             self._transacted = connection.plain.session(transacted=True)
-            self._transacted.open()
+            self._transacted.open()  # closes itself if it cannot
         #: what the application got and has to acknowledge, oldest first
         self._delivered: list[Delivery] = []
         self._lock = threading.Lock()
@@ -215,15 +215,22 @@ class Session:
         return self._transacted is not None
 
     def commit(self) -> None:
-        """Commit everything received and sent: both hold, or neither does. Raises as `Session.commit`."""
+        """Commit everything received and sent: both hold, or neither does.
+
+        Raises as `kafkadur.sync.Session.commit`, and `IllegalState` in a session that is not transacted.
+        """
         self._end_transaction("commit", kafkadur.sync.Session.commit)
 
     def rollback(self) -> None:
-        """Take everything received and sent back: what was received comes again, marked and counted."""
+        """Take everything received and sent back: what was received comes again, marked and counted.
+
+        Raises as `kafkadur.sync.Session.rollback`, and `IllegalState` in a session that is not transacted.
+        """
         self._end_transaction("roll back", kafkadur.sync.Session.rollback)
 
     def _end_transaction(self, what: str, end: Callable[[kafkadur.sync.Session], None]) -> None:
-        self._use()
+        if self._closed:  # a listener that is running while it is closed may commit
+            self._use()
         if self._transacted is None:
             raise IllegalState(
                 f"A session that is not transacted cannot {what}.",
@@ -243,15 +250,24 @@ class Session:
 
         Nothing is received that no listener has got when another one commits.
         """
-        with self._calling:
+        if not self._take_turn(consumer):
+            return
+        try:
             delivery = None if consumer.is_closed else consumer.next_within(_TURN_S)
             if delivery is not None:
                 self._caller = threading.current_thread()
-                try:
-                    self._call(listener, delivery)
-                finally:
-                    self._caller = None
+                self._call(listener, delivery)
+        finally:
+            self._caller = None
+            self._calling.release()
         self._let_go()
+
+    def _take_turn(self, consumer: MessageConsumer) -> bool:
+        """Wait for the turn to call a listener; not once the consumer was closed."""
+        while not self._calling.acquire(timeout=_LOOK_EVERY):
+            if consumer.is_closed:
+                return False
+        return True
 
     # -- listening
 
@@ -260,9 +276,8 @@ class Session:
 
         Returns whether it was called: not while the connection is stopped, nor when the consumer was closed.
         """
-        while not self._calling.acquire(timeout=_LOOK_EVERY):
-            if consumer.is_closed:
-                return False
+        if not self._take_turn(consumer):
+            return False
         try:
             if consumer.is_closed or not self.is_started or delivery.lost:
                 return False

@@ -13,6 +13,7 @@ from types import TracebackType
 from typing import Any, Self, TypeVar
 
 from kafkadur.member import Member
+from kafkadur.producer import Producer
 from kafkadur.pump import Pump
 from kafkadur_sharing.errors import KafkadurError
 
@@ -78,6 +79,15 @@ def nudge(pump: Pump, member: Member) -> bool:
 def outcome(future: concurrent.futures.Future[T]) -> T:
     """The result of a job of another thread."""
     return future.result()
+
+
+def kept(future: concurrent.futures.Future[T]) -> T:
+    """The result of a job of another thread that goes on when who waits is interrupted."""
+    return future.result()
+
+
+def drained(_producer: Producer[Any, Any]) -> None:
+    """Return at once: `publish` has waited for room."""
 
 
 class Breath:

@@ -75,10 +75,10 @@ TRANSACTIONS_PREFIX = "kafkadur.transactions."
 
 
 def validate_topic(topic: object) -> str:
-    """Return `topic` if it can be the name of one Kafka topic, else raise `InvalidDestination`.
+    """Return `topic` if it can be the name of one topic of an application, else raise `InvalidDestination`.
 
     Several topics and patterns get an answer of their own: a subscription has one topic, because floors,
-    order and definitions are kept for one. So do kafkadur's own topics (rule U8).
+    order and definitions are kept for one. Kafkadur's own topics are no application's (rule U8).
     """
     if not isinstance(topic, str) or _SEVERAL.fullmatch(topic):
         kind = (

@@ -128,8 +128,8 @@ def test_a_log_that_was_cut_off_leaves_doubt(make: Make) -> None:
     assert other.say(report(log_end=5), credit=10).doubt
 
 
-def test_older_versions_stay_out(make: Make) -> None:
-    """They would give away what such a member has committed."""
+def test_the_state_is_marked_as_one_that_older_versions_refuse(make: Make) -> None:
+    """They would give away what such a member has committed; they know version 1 alone."""
     world = make()
     assert world.field("state_version") == "1"
     transacted(world)

@@ -124,7 +124,7 @@ def test_an_exchange_of_another_subscription_is_refused(make: Make) -> None:
 def test_a_state_of_another_version_is_refused(make: Make) -> None:
     world = make()
     member = world.attach()
-    world.coordinator.command("HSET", world.address.fixed()[0], "state_version", "2")
+    world.coordinator.command("HSET", world.address.fixed()[0], "state_version", "3")
     assert refused_unchanged(world, member) == "VERSION"
     assert code(lambda: world.coordinator.peek(world.address)) == "VERSION"
 

@@ -549,6 +549,25 @@ def test_an_acknowledgement_that_is_uncertain_loses_nothing(
 # -- transactions
 
 
+def test_a_listener_of_a_transacted_session_closes_another_consumer(place: Place, connect: Connect) -> None:
+    """Its listener, which waits for its turn, comes to its end."""
+    first, second = place.topic(), place.topic()
+    session = connect().create_session(AcknowledgeMode.SESSION_TRANSACTED)
+    one, other = (session.create_durable_consumer(topic, topic) for topic in (first, second))
+    closed = threading.Event()
+
+    def close_other(_: Message) -> None:
+        other.close()
+        session.commit()
+        closed.set()
+
+    other.message_listener = lambda _: None
+    one.message_listener = close_other
+    place.publish(first, [1])
+    assert closed.wait(LIMIT_S)
+    one.close()
+
+
 def test_commit_and_rollback(place: Place, connect: Connect) -> None:
     source, out = place.topic(), place.topic()
     connection = connect()

@@ -7,7 +7,6 @@ import pytest
 
 import kafkadur.sync
 from kafkadur import (
-    IllegalState,
     InvalidSubscriptionSharing,
     KafkadurError,
     SubscriptionActive,
@@ -133,8 +132,8 @@ def test_u7_messages_of_another_process_with_the_same_client_id_stay_out(
     assert worker.receive(2) == [(2, 1), (4, 1)]
 
 
-def test_s2_s7_s9_processes_share(place: Place, start_worker: Start) -> None:
-    """Each message goes to exactly one; who has room gets some, although only the other one asks."""
+def test_s2_processes_share(place: Place, start_worker: Start) -> None:
+    """Each message goes to exactly one."""
     topic = place.topic()
     worker = start_worker(topic, durable="d", type="shared", window=5)
     with (
@@ -142,12 +141,9 @@ def test_s2_s7_s9_processes_share(place: Place, start_worker: Start) -> None:
         connection.subscribe(topic, durable="d", type="shared", window=5) as subscription,
     ):
         place.publish(topic, range(1, 11))
-        mine: list[int] = []
-        while (delivery := subscription.receive(timeout=SILENCE_S)) is not None:
-            mine.append(int(delivery.value or b"0"))
+        mine = [subscription.receive(timeout=LIMIT_S) for _ in range(5)]
         theirs = [number for number, _ in worker.receive(5)]
-        assert len(mine) == 5
-        assert sorted(mine + theirs) == list(range(1, 11))
+        assert sorted([*(int(d.value or b"0") for d in mine if d), *theirs]) == list(range(1, 11))
 
 
 def test_s8_what_a_killed_process_had_comes_again(place: Place, start_worker: Start) -> None:
@@ -193,18 +189,16 @@ def test_n3_other_details_while_another_process_is_attached(place: Place, start_
 
 
 @pytest.mark.parametrize("kind", ["exclusive", "shared", "serial"])
-def test_x1_x3_x4_unsubscribing_what_another_process_uses(
-    place: Place, start_worker: Start, kind: str
-) -> None:
+def test_x1_x3_unsubscribing_what_another_process_uses(place: Place, start_worker: Start, kind: str) -> None:
     topic = place.topic([1])
     worker = start_worker(topic, durable="d", type=kind, start="earliest", name="the holder")
     with place.connect_sync() as connection:
         for received in (False, True):
             if received:
                 assert worker.receive(1) == [(1, 1)]
-            with pytest.raises((SubscriptionActive, IllegalState)) as caught:
+            with pytest.raises(SubscriptionActive) as caught:
                 connection.unsubscribe("d")
-            assert "the holder" in str(caught.value)
+            assert caught.value.holders == ("the holder",)
         assert worker.ack() == "acked"
         worker.close()
         connection.unsubscribe("d")
@@ -219,13 +213,13 @@ def test_x3_a_frozen_process_is_attached_until_its_session_ends(place: Place, st
     worker.receive(1)
     worker.freeze()
     with place.connect_sync() as connection:
-        with pytest.raises((SubscriptionActive, IllegalState)):
+        with pytest.raises(SubscriptionActive):
             connection.unsubscribe("d")
 
         def gone() -> bool:
             try:
                 connection.unsubscribe("d")
-            except (SubscriptionActive, IllegalState):
+            except SubscriptionActive:
                 return False
             return True
 

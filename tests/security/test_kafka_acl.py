@@ -139,7 +139,7 @@ def transact(shop: Shop) -> None:
     ):
         delivery = subscription.receive(timeout=LIMIT_S)
         assert delivery is not None
-        session.producer().publish(f"{shop.topic}", "9")
+        session.producer().publish(shop.topic, "9")
         session.commit()
 
 

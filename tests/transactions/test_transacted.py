@@ -14,6 +14,7 @@ import kafkadur
 from kafkadur import (
     DeliveryFailed,
     IllegalState,
+    KafkadurError,
     Redelivery,
     StateLost,
     SubscriptionActive,
@@ -21,6 +22,7 @@ from kafkadur import (
     transactions,
 )
 from kafkadur.transacted_producer import TransactedProducer
+from kafkadur.transactions import Transaction
 from kafkadur_coordinators.journal import Journal
 from tests.subscriptions.helpers import (
     LIMIT_S,
@@ -29,7 +31,6 @@ from tests.subscriptions.helpers import (
     nothing,
     number,
     numbers,
-    ready,
     speaks,
     take,
 )
@@ -244,8 +245,7 @@ async def test_what_cannot_be_transacted(place: Place) -> None:
                 await use()
 
 
-async def test_x4_open_transaction(place: Place) -> None:
-    """Rule X4: nobody unsubscribes while something received is in an open transaction."""
+async def test_x3_nobody_unsubscribes_while_something_is_in_an_open_transaction(place: Place) -> None:
     topic = place.topic([1])
     async with working(place, topic) as (connection, session, subscription):
         await next_of(subscription)
@@ -403,7 +403,6 @@ async def test_many_ranges_move_into_the_journal(place: Place, monkeypatch: pyte
         working(place, topic, window=1) as (connection, session, subscription),
         await connection.subscribe(topic, durable="d", window=1) as plain,
     ):
-        await ready(connection, "d", 2)
         got: list[int] = []
         while len(got) < 100:
             for each in (subscription, plain):
@@ -412,12 +411,17 @@ async def test_many_ranges_move_into_the_journal(place: Place, monkeypatch: pyte
                     got.append(number(delivery))
                     await (session.commit() if each is subscription else delivery.ack())
         assert sorted(got) == list(range(100))
+        transaction = session.transaction
+        assert transaction is not None
+        tag = subscription.definition.key.tag
+        early = Journal({"bootstrap.servers": place.stack.kafka}, place.namespace)
+        said = early.read_shards()[early.shard(tag)].written_of(subscription.definition.id)
+        early.close()
+        assert any(transaction.session.encode() in key for key in said), "moved while it works"
     journal = Journal({"bootstrap.servers": place.stack.kafka}, place.namespace)
-    tag = subscription.definition.key.tag
     shard = journal.read_shards()[journal.shard(tag)]
     assert shard.sessions_of(tag) == []
-    said = shard.checkpoints_of(subscription.definition.id)
-    assert any(item.place.next == 100 for item in said)
+    assert any(transaction.session.encode() in key for key in shard.written_of(subscription.definition.id))
     beside = journal.transactions()
     left = beside.read_shards()[beside.shard(tag)]
     assert left.written_of(subscription.definition.id) == {}
@@ -465,5 +469,233 @@ def test_the_synchronous_twin(place: Place) -> None:
             assert subscription.receive(timeout=LIMIT_S) is not None
             session.rollback()
             assert committed(place, out) == [0, 1]
-        threads = {thread.name for thread in threading.enumerate()}
-        assert any(name.startswith("kafkadur-transactions") for name in threads)
+        assert threads() == {"kafkadur-producer", "kafkadur-transactions_0"}
+    assert threads() == set()
+
+
+def threads() -> set[str]:
+    """Threads that transacted sessions start."""
+    return {
+        thread.name
+        for thread in threading.enumerate()
+        if thread.name.startswith(("kafkadur-producer", "kafkadur-transactions"))
+    }
+
+
+def test_a_session_that_cannot_be_opened_leaves_nothing(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object) -> None:
+        raise DOWN
+
+    monkeypatch.setattr(Transaction, "_start", refuse)
+    with place.connect_sync() as connection:
+        session = connection.session(transacted=True)
+        with pytest.raises(StateLost):
+            session.open()
+        monkeypatch.undo()
+        assert threads() == set()
+        with pytest.raises(IllegalState, match="has ended"):
+            session.open()
+        wrong = connection.session(transacted=True, config={"transaction.timeout.ms": 100_000_000})
+        with pytest.raises(KafkadurError) as caught:
+            wrong.open()
+        speaks(caught.value)
+        assert threads() == set()
+
+
+async def test_the_configuration_is_that_of_the_producer(place: Place) -> None:
+    async with place.connect() as connection:
+        with pytest.raises(IllegalState) as caught:
+            connection.session(config={"linger.ms": 1})
+        speaks(caught.value, "transacted=True")
+        async with connection.session(transacted=True, config={"transaction.timeout.ms": 5_000}) as session:
+            topic = place.topic()
+            await session.producer().send(topic, "1")
+            session.producer().close()  # of no harm: it ends with the session
+            await session.commit()
+            assert await seen(place, topic) == [1]
+
+
+@pytest.mark.parametrize("point", ["asking", "telling"])
+async def test_what_a_cancelled_commit_began_is_finished_by_the_next_call(
+    place: Place, monkeypatch: pytest.MonkeyPatch, point: str
+) -> None:
+    """Kafka commits although nobody waits any more; nothing of it is given back."""
+    commit = TransactedProducer.commit
+    asked, go_on = threading.Event(), threading.Event()
+
+    def slowly(self: TransactedProducer, timeout: float) -> None:
+        asked.set()
+        assert go_on.wait(LIMIT_S)
+        commit(self, timeout)
+
+    topic, out = place.topic(range(4)), place.topic()
+    async with working(place, topic) as (connection, session, subscription):
+        for value in await take(subscription, 2):
+            session.producer().publish(out, value.value)
+        if point == "asking":
+            monkeypatch.setattr(TransactedProducer, "commit", slowly)
+        else:
+
+            async def forever(*_: object) -> None:
+                asked.set()
+                await asyncio.Event().wait()
+
+            monkeypatch.setattr(type(subscription), "confirm_taken", forever)
+        task = asyncio.create_task(session.commit())
+        assert await asyncio.to_thread(asked.wait, LIMIT_S)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        go_on.set()
+        monkeypatch.undo()
+        await session.rollback()  # of what came since: nothing
+        await session.close()
+        assert await seen(place, out) == [0, 1]
+        async with await connection.subscribe(topic, durable="d") as plain:
+            assert sorted(numbers(await take(plain, 2))) == [2, 3]
+            await nothing(plain)
+
+
+async def test_what_a_cancelled_rollback_began_is_finished_by_the_next_call(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Neither are messages committed whose results were taken back, nor results whose messages were."""
+    asked, go_on = threading.Event(), threading.Event()
+    abort = TransactedProducer.abort
+
+    def slowly(self: TransactedProducer, timeout: float) -> None:
+        asked.set()
+        assert go_on.wait(LIMIT_S)
+        abort(self, timeout)
+
+    topic, out = place.topic(range(2)), place.topic()
+    async with working(place, topic) as (_, session, subscription):
+        for value in await take(subscription, 2):
+            session.producer().publish(out, value.value)
+        monkeypatch.setattr(TransactedProducer, "abort", slowly)
+        task = asyncio.create_task(session.rollback())
+        assert await asyncio.to_thread(asked.wait, LIMIT_S)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        go_on.set()
+        monkeypatch.undo()
+        with pytest.raises(TransactionRolledBack):
+            await session.commit()
+        for value in await take(subscription, 2):
+            assert value.attempt == 2
+            session.producer().publish(out, value.value)
+        await session.commit()
+        assert sorted(await seen(place, out)) == [0, 1]
+
+
+async def test_tasks_that_share_a_subscription_commit_what_they_got(place: Place) -> None:
+    """What was taken in advance for one, while another one waited, is neither committed nor forgotten."""
+    topic = place.topic()
+    async with working(place, topic, window=40) as (connection, session, subscription):
+        waiting = [asyncio.create_task(subscription.receive(timeout=LIMIT_S)) for _ in range(4)]
+        for first in range(0, 40, 10):
+            place.publish(topic, range(first, first + 10))
+        got = [delivery for delivery in await asyncio.gather(*waiting) if delivery is not None]
+        assert len(got) == 4
+        await session.commit()
+        got += await take(subscription, 6)
+        await session.commit()
+        await subscription.close()
+        async with await connection.subscribe(topic, durable="d") as plain:
+            left = await take(plain, 30)
+            assert sorted(numbers([*got, *left])) == list(range(40))
+            await nothing(plain)
+
+
+async def test_who_reads_uncommitted_messages_settles_committed_ones(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Kafka's settings of the connection do not reach what reads the topic of transactions."""
+
+    def flushed(self: TransactedProducer, _: float) -> None:
+        assert self._kafka.flush(LIMIT_S) == 0
+        raise DOWN
+
+    topic = place.topic([1, 2])
+    kafka = {"bootstrap.servers": place.stack.kafka, "isolation.level": "read_uncommitted"}
+    async with place.connect(kafka=kafka) as connection, connection.session(transacted=True) as session:
+        subscription = await connection.subscribe(topic, durable="d", start="earliest", session=session)
+        await take(subscription, 2)
+        monkeypatch.setattr(TransactedProducer, "commit", flushed)
+        with pytest.raises(TransactionRolledBack):
+            await session.commit()
+        monkeypatch.undo()
+        assert sorted(numbers(await take(subscription, 2))) == [1, 2]
+
+
+@pytest.mark.parametrize("done", [True, False], ids=["committed", "not-committed"])
+async def test_a_subscription_closed_while_a_commit_is_unknown(
+    place: Place, monkeypatch: pytest.MonkeyPatch, *, done: bool
+) -> None:
+    """It leaves as if it had died; who looks up what was committed waits for nobody."""
+    commit = TransactedProducer.commit
+
+    def unheard(self: TransactedProducer, timeout: float) -> None:
+        if done:
+            commit(self, timeout)
+        raise DOWN
+
+    def cannot(*_: object) -> None:
+        raise DOWN
+
+    topic, out = place.topic(range(3)), place.topic()
+    async with (
+        place.connect(session_timeout=timedelta(seconds=1)) as connection,
+        connection.session(transacted=True) as session,
+    ):
+        async with await connection.subscribe(
+            topic, durable="d", start="earliest", session=session
+        ) as subscription:
+            session.producer().publish(out, (await next_of(subscription)).value)
+            with monkeypatch.context() as patched:
+                patched.setattr(TransactedProducer, "commit", unheard)
+                patched.setattr(TransactedProducer, "renew", cannot)
+                with pytest.raises(StateLost):
+                    await session.commit()
+        if done:
+            await asyncio.wait_for(session.commit(), LIMIT_S)
+        else:
+            with pytest.raises(TransactionRolledBack):
+                await asyncio.wait_for(session.commit(), LIMIT_S)
+    assert await seen(place, out) == ([0] if done else [])
+    async with working(place, topic) as (_, session, subscription):
+        left = [1, 2] if done else [0, 1, 2]
+        assert sorted(numbers(await take(subscription, len(left)))) == left
+        await nothing(subscription)
+
+
+async def test_a_session_settles_on_its_own_connection(place: Place) -> None:
+    topic = place.topic()
+    async with (
+        place.connect() as connection,
+        place.connect() as other,
+        connection.session(transacted=True) as session,
+    ):
+        with pytest.raises(IllegalState, match="its own connection") as caught:
+            await other.subscribe(topic, durable="d", session=session)
+        speaks(caught.value)
+
+
+async def test_a_hold_time_that_is_in_force_already_does_not_count(place: Place) -> None:
+    """Nothing is taken back from a transaction because it takes long."""
+    topic = place.topic([1])
+    hold = timedelta(milliseconds=100)
+    async with place.connect() as connection:
+        made = await connection.subscribe(
+            topic, durable="d", start="earliest", redelivery=Redelivery(max_hold=hold)
+        )
+        await made.close()
+        async with connection.session(transacted=True) as session:
+            subscription = await connection.subscribe(topic, durable="d", session=session)
+            await next_of(subscription)
+            await nothing(subscription)  # three times as long
+            await session.commit()
+            await nothing(subscription)

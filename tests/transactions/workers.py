@@ -150,13 +150,17 @@ class _Work:
     def die(self, where: str) -> None:
         """Commit, and die at one point of it."""
 
-        def dead(*_: object, **__: object) -> None:
+        def written(producer: TransactedProducer, timeout: float) -> None:
+            assert producer._kafka.flush(timeout) == 0  # noqa: SLF001 - what is settled lies in Kafka then
+            dead()
+
+        def dead(*_: object) -> None:
             os.kill(os.getpid(), signal.SIGKILL)
 
         if where == "before":
-            TransactedProducer.commit = dead  # type: ignore[method-assign]  # the point to die at
+            TransactedProducer.commit = written  # type: ignore[method-assign, assignment]  # the point to die at
         else:
-            kafkadur.sync.Subscription.settle_taken = dead  # type: ignore[method-assign]  # as above
+            kafkadur.sync.Subscription.acknowledge_taken = dead  # type: ignore[method-assign, assignment]  # as above
         self.commit()
 
     def run(self, batch: int) -> None:

@@ -145,7 +145,7 @@ def test_state_of_a_later_version_is_refused_in_words(place: Place) -> None:
         address = connection.key("d")
     with redis.Redis.from_url(place.stack.admin_redis) as server:
         (definition,) = server.scan_iter(match=f"kafkadur:{place.namespace}:*{address.tag}*:def", count=1000)
-        server.hset(definition, "state_version", 2)
+        server.hset(definition, "state_version", 3)
     with (
         kafkadur.sync.connect(**place.settings(session_timeout=timedelta(seconds=2))) as connection,
         pytest.raises(CoordinatorRefused, match="version"),
