@@ -352,15 +352,19 @@ class Rebuilder:
         Others may move it there meanwhile, and remove it where it was: so the journal is read after that.
         Raises `Refusal` if the right to rebuild has ended.
         """
+        address, common = self._changes.address(item.key), self._coordinator.common(incarnation=-item.seen)
+
+        def keep_right() -> None:
+            self._coordinator.call("rebuild", address.fixed(), [*common, token, CHANGE_MS])
+
         sessions = {session_of(key)[0] for key in item.sessions}
-        found = self._transactions.settled(item.key.tag, sessions - self._ended)
+        found = self._transactions.settled(item.key.tag, sessions - self._ended, between=keep_right)
         self._ended |= sessions
         written = found.written_of(item.origin.id)
         self._journal.append([(item.shard, key, value) for key, value in written.items()])
         item.settled = list(written)
         self._journal.read_shards([item.shard], {item.shard: shard})
-        address, common = self._changes.address(item.key), self._coordinator.common(incarnation=-item.seen)
-        self._coordinator.call("rebuild", address.fixed(), [*common, token, CHANGE_MS])
+        keep_right()
 
     def _kept_places(self, item: _Lost, token: str) -> dict[int, Place]:
         """How the lanes stand in what a server kept: what was held waits."""

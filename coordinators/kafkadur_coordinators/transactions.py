@@ -10,7 +10,7 @@ session's own offsets that it is settled.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from confluent_kafka import KafkaException, Producer
@@ -58,14 +58,18 @@ class Transactions:
         self._journal = journal
         self._topics = topics
 
-    def settled(self, tag: str, sessions: Iterable[str]) -> Shard:
+    def settled(
+        self, tag: str, sessions: Iterable[str], *, between: Callable[[], object] = lambda: None
+    ) -> Shard:
         """What these sessions have settled of a subscription; from now on they commit nothing more.
 
-        A session that is alive notices at its next commit, which is rolled back. Raises `StateLost` when
-        Kafka does not answer, or a transaction of somebody else does not end in time; `KafkaRefused`.
+        Each takes Kafka a moment: `between` is called after each. A session that is alive notices at its next
+        commit, which is rolled back. Raises `StateLost` when Kafka does not answer, or a transaction of
+        somebody else does not end in time; `KafkaRefused`.
         """
         for session in sessions:
             self._fence(session)
+            between()
         return self.read(self._journal.shard(tag))
 
     def read(self, number: int) -> Shard:

@@ -16,6 +16,7 @@ from kafkadur.sizes import Sizes
 from kafkadur_coordinators.interface import MemberInfo
 from kafkadur_sharing.definition import Definition
 from kafkadur_sharing.errors import SubscriptionActive
+from kafkadur_sharing.keys import ClientIdPolicy, SubscriptionKey
 
 NameArgument = Annotated[
     str, typer.Argument(metavar="NAME", help="Name of the subscription, or CLIENT_ID/NAME.")
@@ -58,9 +59,9 @@ def ls(call: Call) -> None:
     rows = [
         [
             info.key.name,
-            info.key.client_id or "-",
+            _client(info.key),
             info.definition.type.value,
-            info.definition.topic,
+            info.definition.topic if info.key.topic_member is None else _on_member(info),
             count(len(info.members)),
             count(info.in_flight),
             count(info.lag),
@@ -248,11 +249,25 @@ def _show_partitions(call: Call, found: SubscriptionInfo) -> None:
     call.out.table(columns, rows, total=["total", "", "", "", "", "", *map(count, totals)])
 
 
+def _client(key: SubscriptionKey) -> str:
+    """Client id with its policy: with the other policy it is another subscription (rule C3)."""
+    if key.client_id is None:
+        return "-"
+    restricted = key.policy is ClientIdPolicy.RESTRICTED
+    return key.client_id if restricted else f"{key.client_id} ({key.policy.value})"
+
+
+def _on_member(info: SubscriptionInfo) -> str:
+    """The topic, and which member of a distributed topic it is (rule M2)."""
+    return f"{info.definition.topic} (member {info.key.topic_member})"
+
+
 def _summary(info: SubscriptionInfo) -> dict[str, Any]:
     return {
         "name": info.key.name,
         "client_id": info.key.client_id,
         "policy": info.key.policy.value,
+        "topic_member": info.key.topic_member,
         "namespace": info.key.namespace,
         "type": info.definition.type.value,
         "topic": info.definition.topic,

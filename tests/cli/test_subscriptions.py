@@ -152,6 +152,22 @@ def test_topic_that_was_deleted_is_said_and_the_rest_listed(
     assert (table.code, "does not exist" in table.err) == (0, True)
 
 
+def test_ls_tells_subscriptions_of_one_name_apart(
+    run: Run, kafkadur_topic: TopicFactory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "200")
+    topic = kafkadur_topic()
+    for policy, member in (("restricted", None), ("unrestricted", None), ("restricted", "east")):
+        with kafkadur.sync.connect(client_id="office", client_id_policy=policy) as connection:
+            connection.subscribe(topic, durable="d", topic_member=member).close()
+    lines = run("sub", "ls").out.splitlines()[1:]
+    assert len({line.split("shared")[0].strip() for line in lines if "office" in line}) == 2
+    assert [line for line in lines if "office (unrestricted)" in line]
+    assert [line for line in lines if f"{topic} (member east)" in line]
+    found = {(row["policy"], row["topic_member"]) for row in run("sub", "ls", "--json").data}
+    assert found == {("restricted", None), ("unrestricted", None), ("restricted", "east")}
+
+
 @pytest.mark.parametrize("width", [80, 120])
 def test_tables_fit_the_terminal(
     run: Run, kafkadur_topic: TopicFactory, width: int, monkeypatch: pytest.MonkeyPatch

@@ -226,3 +226,33 @@ def test_x3_a_frozen_process_is_attached_until_its_session_ends(place: Place, st
         wait_until(gone, "unsubscribed")
     worker.thaw()
     assert worker.ack() in {"Fenced", "LeaseLost"}
+
+
+def test_s7_processes_are_served_in_turn(place: Place, start_worker: Start) -> None:
+    """The next message goes to whoever has room and is next, beginning with who attached first."""
+    topic = place.topic()
+    first = start_worker(topic, durable="d", type="shared", window=1)
+    second = start_worker(topic, durable="d", type="shared", window=1)
+    with place.connect_sync() as connection:
+
+        def ready() -> bool:
+            known = connection.known("d")
+            return known is not None and [member.credit > 0 for member in known.members] == [True, True]
+
+        for round_ in range(3):
+            wait_until(ready, "both have room")
+            place.publish(topic, [2 * round_ + 1, 2 * round_ + 2])
+            assert [number for number, _ in first.receive(1)] == [2 * round_ + 1]
+            assert [number for number, _ in second.receive(1)] == [2 * round_ + 2]
+            assert [first.ack(), second.ack()] == ["acked", "acked"]
+
+
+def test_s9_a_full_process_leaves_messages_to_another_one(place: Place, start_worker: Start) -> None:
+    topic = place.topic()
+    full = start_worker(topic, durable="d", type="shared", window=1)
+    place.publish(topic, [1])
+    assert full.receive(1) == [(1, 1)]
+    other = start_worker(topic, durable="d", type="shared", window=10)
+    place.publish(topic, [2, 3, 4])
+    assert [number for number, _ in other.receive(3)] == [2, 3, 4]
+    assert full.ack() == "acked"
