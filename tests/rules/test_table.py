@@ -5,6 +5,7 @@ import pytest
 from tests.rules import table
 from tests.rules.catalogue import GROUPS
 
+TESTED = table.tested()
 RULES = [rule for rules in GROUPS.values() for rule in rules]
 
 
@@ -14,7 +15,7 @@ def test_the_table_is_up_to_date() -> None:
 
 @pytest.mark.parametrize("rule", RULES, ids=[rule.id for rule in RULES])
 def test_each_rule_has_a_test(rule: tuple[str, ...]) -> None:
-    assert table.tested().get(rule[0])
+    assert TESTED.get(rule[0])
 
 
 def test_ids_are_used_once() -> None:
