@@ -439,7 +439,6 @@ class Producer(Generic[V_contra, K_contra]):
         """Return whether the buffer took the message; raises `DeliveryFailed` if it never will."""
         if self._closed or self._forked:
             self._check_usable()
-        self._ready()
         try:
             # By position, in the order of confluent-kafka's signature: by name costs a tenth more.
             self._kafka.produce(topic, value, key, partition, report, None, timestamp, headers)
@@ -452,9 +451,6 @@ class Producer(Generic[V_contra, K_contra]):
             self._check_usable()
             raise
         return True
-
-    def _ready(self) -> None:
-        """Do what comes before a message; a producer in transactions begins one."""
 
     def _enqueue_when_room(self, outgoing: _Outgoing) -> None:
         """Block until the buffer takes the message; errors as in `_enqueue`."""

@@ -21,63 +21,20 @@ ANSWER_LIMIT_S = 30.0
 ROOT = Path(__file__).parents[2]
 
 
-class Worker:
-    """A worker process, attached when this object is made."""
+class Child:
+    """A process that is told what to do by lines of JSON, and answers with lines of JSON."""
 
-    def __init__(
-        self, settings: Mapping[str, Any], topic: str, options: Mapping[str, Any], *, tree: Path = ROOT
-    ) -> None:
-        """Start it; `options` go to `subscribe`, but `session_timeout` (seconds) and `mode` to `connect`.
-
-        `tree`: whose code it runs.
-        """
-        chosen = dict(options)
-        connection = dict(settings) | {"session_timeout": chosen.pop("session_timeout", 10.0)}
-        if "mode" in chosen:
-            connection["mode"] = chosen.pop("mode")
+    def __init__(self, module: str, *, cwd: Path = ROOT, env: Mapping[str, str] | None = None) -> None:
+        """Start it; `env` comes on top of this process's."""
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "tests.subscriptions.workers"],
+            [sys.executable, "-m", module],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
             bufsize=1,
-            cwd=tree,
-            env=os.environ | ({} if tree == ROOT else {"PYTHONPATH": _path_of(tree)}),
+            cwd=cwd,
+            env=os.environ | (env or {}),
         )
-        self._say({"connect": connection, "topic": topic, "subscribe": chosen})
-        assert self.answer() == "attached"
-
-    @property
-    def pid(self) -> int:
-        """Process id."""
-        return self._process.pid
-
-    def receive(self, count: int) -> list[tuple[int, int]]:
-        """Receive so many messages and hold them; returns (number, attempt) of each."""
-        self._say(["receive", count])
-        return [(value, attempt) for value, attempt in self.answer()]
-
-    def ack(self) -> str:
-        """Acknowledge all it holds; the name of the error it met, or "acked"."""
-        self._say(["ack"])
-        return str(self.answer())
-
-    def work(self) -> None:
-        """Begin to acknowledge whatever comes; `answer` gives the numbers, when it has been quiet."""
-        self._say(["work"])
-
-    def poison(self, number: int) -> bool:
-        """Acknowledge whatever comes, and die of this number; whether it did before it was quiet."""
-        self._say(["poison", number])
-        assert self._process.stdout is not None
-        heard, _, _ = select.select([self._process.stdout], [], [], ANSWER_LIMIT_S)
-        assert heard, "the worker does not answer"
-        return not self._process.stdout.readline()
-
-    def close(self) -> str:
-        """Close the subscription in order, which gives back what it holds."""
-        self._say(["close"])
-        return str(self.answer())
 
     def kill(self) -> None:
         """Kill it at once."""
@@ -113,6 +70,61 @@ class Worker:
         line = self._process.stdout.readline()
         assert line, f"the worker ended: {self._process.poll()}"
         return json.loads(line)
+
+
+class Worker(Child):
+    """A worker process, attached when this object is made."""
+
+    def __init__(
+        self, settings: Mapping[str, Any], topic: str, options: Mapping[str, Any], *, tree: Path = ROOT
+    ) -> None:
+        """Start it; `options` go to `subscribe`, but `session_timeout` (seconds) and `mode` to `connect`.
+
+        `tree`: whose code it runs.
+        """
+        chosen = dict(options)
+        connection = dict(settings) | {"session_timeout": chosen.pop("session_timeout", 10.0)}
+        if "mode" in chosen:
+            connection["mode"] = chosen.pop("mode")
+        super().__init__(
+            "tests.subscriptions.workers",
+            cwd=tree,
+            env={} if tree == ROOT else {"PYTHONPATH": _path_of(tree)},
+        )
+        self._say({"connect": connection, "topic": topic, "subscribe": chosen})
+        assert self.answer() == "attached"
+
+    @property
+    def pid(self) -> int:
+        """Process id."""
+        return self._process.pid
+
+    def receive(self, count: int) -> list[tuple[int, int]]:
+        """Receive so many messages and hold them; returns (number, attempt) of each."""
+        self._say(["receive", count])
+        return [(value, attempt) for value, attempt in self.answer()]
+
+    def ack(self) -> str:
+        """Acknowledge all it holds; the name of the error it met, or "acked"."""
+        self._say(["ack"])
+        return str(self.answer())
+
+    def work(self) -> None:
+        """Begin to acknowledge whatever comes; `answer` gives the numbers, when it has been quiet."""
+        self._say(["work"])
+
+    def poison(self, number: int) -> bool:
+        """Acknowledge whatever comes, and die of this number; whether it did before it was quiet."""
+        self._say(["poison", number])
+        assert self._process.stdout is not None
+        heard, _, _ = select.select([self._process.stdout], [], [], ANSWER_LIMIT_S)
+        assert heard, "the worker does not answer"
+        return not self._process.stdout.readline()
+
+    def close(self) -> str:
+        """Close the subscription in order, which gives back what it holds."""
+        self._say(["close"])
+        return str(self.answer())
 
 
 def _path_of(tree: Path) -> str:

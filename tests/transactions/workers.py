@@ -10,7 +10,6 @@ import json
 import os
 import select
 import signal
-import subprocess
 import sys
 from collections.abc import Callable, Mapping
 from datetime import timedelta
@@ -18,26 +17,17 @@ from typing import Any
 
 import kafkadur.sync
 from kafkadur.transacted_producer import TransactedProducer
-from tests.subscriptions.workers import ROOT
-
-ANSWER_LIMIT_S = 60.0
+from tests.subscriptions.workers import ANSWER_LIMIT_S, Child
 
 
-class Transacting:
+class Transacting(Child):
     """A worker process; `attached` comes first."""
 
     def __init__(self, settings: Mapping[str, Any], topic: str, out: str, options: Mapping[str, Any]) -> None:
         """Start it; `options` go to `subscribe`, but `session_timeout` (seconds) to `connect`."""
         chosen = {"durable": "d", "start": "earliest"} | dict(options)
         connection = dict(settings) | {"session_timeout": chosen.pop("session_timeout", 10.0)}
-        self._process = subprocess.Popen(
-            [sys.executable, "-m", "tests.transactions.workers"],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-            bufsize=1,
-            cwd=ROOT,
-        )
+        super().__init__("tests.transactions.workers")
         self._say({"connect": connection, "topic": topic, "out": out, "subscribe": chosen})
 
     def attached(self) -> None:
@@ -72,43 +62,9 @@ class Transacting:
         """Close the session in order."""
         return str(self._ask("close"))
 
-    def kill(self) -> None:
-        """Kill it at once."""
-        self._process.kill()
-        self._process.wait()
-
-    def freeze(self) -> None:
-        """Stop its execution, as a hung host would."""
-        self._process.send_signal(signal.SIGSTOP)
-
-    def thaw(self) -> None:
-        """Let it go on."""
-        self._process.send_signal(signal.SIGCONT)
-
-    def end(self) -> None:
-        """Make sure that it is gone."""
-        self.kill()
-        for pipe in (self._process.stdin, self._process.stdout):
-            if pipe is not None:
-                pipe.close()
-
     def _ask(self, *command: object) -> Any:
         self._say(command)
         return self.answer()
-
-    def _say(self, what: object) -> None:
-        assert self._process.stdin is not None
-        self._process.stdin.write(json.dumps(what) + "\n")
-        self._process.stdin.flush()
-
-    def answer(self) -> Any:
-        """The next line it says; raises AssertionError when it says nothing in time."""
-        assert self._process.stdout is not None
-        heard, _, _ = select.select([self._process.stdout], [], [], ANSWER_LIMIT_S)
-        assert heard, "the worker does not answer"
-        line = self._process.stdout.readline()
-        assert line, f"the worker ended: {self._process.poll()}"
-        return json.loads(line)
 
 
 # -- the program
