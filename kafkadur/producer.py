@@ -14,6 +14,7 @@ import os
 import secrets
 import threading
 import time
+import warnings
 import weakref
 from collections import Counter, deque
 from collections.abc import Callable, Mapping
@@ -143,7 +144,10 @@ class _Outbox:
 def release(client: confluent_kafka.Producer) -> None:
     """Close a client of Kafka, also one that has failed for good."""
     try:
-        client.close()
+        with warnings.catch_warnings():
+            # a transaction that could not be ended: it is ended by another client, or by Kafka in time
+            warnings.simplefilter("ignore", RuntimeWarning)
+            client.close()
     except (confluent_kafka.KafkaException, SystemError) as error:  # SystemError: of a callback in close()
         _log.info("Kafka's client of a producer had failed: %s", error)
 

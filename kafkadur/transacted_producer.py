@@ -19,6 +19,8 @@ from kafkadur_sharing.errors import DeliveryFailed
 
 #: So long it is waited for reports of what was given up, seconds.
 _REPORTS_S = 0.1
+#: So long it is waited until Kafka has what is rolled back, seconds.
+_SENT_S = 5.0
 
 
 class TransactedProducer(Producer[str | bytes | None, str | bytes | None]):
@@ -104,6 +106,8 @@ class TransactedProducer(Producer[str | bytes | None, str | bytes | None]):
     def abort(self, timeout: float) -> None:
         """Part of the session: roll back what is open, in `timeout` seconds. Raises `KafkaException`."""
         if self._open:
+            # what was not sent yet would be purged, and Kafka refuse to end a transaction it never heard of
+            self._kafka.flush(min(timeout, _SENT_S))
             self._kafka.abort_transaction(timeout)
             self._begin_anew()
 
