@@ -40,6 +40,8 @@ SIGNALLED: Final = 128
 _LEFT: Final = ("*.ledger", "*.log")
 #: Seconds between two looks whether the servers still run.
 _LOOK_S: Final = 0.5
+#: Seconds until a signal is raised again that was lost.
+_AGAIN_S: Final = 0.05
 _SIGNALS: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
@@ -59,6 +61,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     console = Console(stderr=options.json)
     # What the library logs on the way (a killed member, for example) is part of the story, and told there.
     logging.getLogger("kafkadur").addHandler(logging.NullHandler())
+    sys.unraisablehook = _interrupt_again
     for number in _SIGNALS:
         signal.signal(number, _interrupt)
     started = time.monotonic()
@@ -130,6 +133,20 @@ def _interrupt(number: int, _frame: FrameType | None) -> NoReturn:
     for each in _SIGNALS:
         signal.signal(each, signal.SIG_IGN)
     raise Interrupted(number)
+
+
+def _interrupt_again(unraisable: sys.UnraisableHookArgs) -> None:
+    """A signal that comes while an object is finalized raises where nothing comes out: once more, then."""
+    if not isinstance(unraisable.exc_value, Interrupted):
+        sys.__unraisablehook__(unraisable)
+        return
+    number = unraisable.exc_value.number
+    for each in _SIGNALS:
+        signal.signal(each, _interrupt)
+    # by another thread and a moment later: here, too, it would be swallowed
+    again = threading.Timer(_AGAIN_S, os.kill, (os.getpid(), number))
+    again.daemon = True
+    again.start()
 
 
 def _run(options: argparse.Namespace, display: Display, seconds: dict[str, float]) -> Outcome:

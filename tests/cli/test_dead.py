@@ -10,7 +10,7 @@ from kafkadur.pytest_plugin import TopicFactory
 from kafkadur.settings import settings
 from tests.cli.conftest import Run
 
-LIMIT_S = 20.0
+LIMIT_S = 60.0
 
 
 @pytest.fixture

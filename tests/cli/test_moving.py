@@ -16,7 +16,7 @@ from kafkadur.stack import as_administrator
 from kafkadur_sharing.definition import Scope
 from tests.cli.conftest import Run
 
-LIMIT_S = 20.0
+LIMIT_S = 60.0
 TYPES = ("shared", "serial", "key-ordered")
 KINDS: tuple[tuple[str, Scope], ...] = (
     ("shared", "subscription"),

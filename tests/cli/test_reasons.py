@@ -13,7 +13,7 @@ from kafkadur.settings import settings
 from kafkadur.sync import Subscription
 from tests.cli.conftest import Run
 
-LIMIT_S = 20.0
+LIMIT_S = 60.0
 
 
 @pytest.fixture

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from kafkadur.stack import Stack
 
 #: Seconds after which a test gives up waiting for Kafka.
-LIMIT = 30.0
+LIMIT = 60.0
 
 
 @pytest.fixture

@@ -171,6 +171,34 @@ def test_a_server_that_ends_is_named(
     assert_gone(children)
 
 
+FINALIZED = """
+import os, signal, sys, time
+from kafkadur.demo import __main__ as demo
+
+class Ends:
+    def __del__(self):
+        os.kill(os.getpid(), signal.SIGTERM)
+
+sys.unraisablehook = demo._interrupt_again
+signal.signal(signal.SIGTERM, demo._interrupt)
+try:
+    Ends()
+    print("lost", flush=True)
+    time.sleep(60)
+except demo.Interrupted as interrupted:
+    print(interrupted.number)
+"""
+
+
+def test_a_signal_that_python_swallows_comes_again() -> None:
+    """A finalizer raises nothing: where a signal came into one, the demo would have gone on."""
+    done = subprocess.run(
+        [sys.executable, "-c", FINALIZED], capture_output=True, text=True, timeout=30, check=True
+    )
+    assert done.stdout.split() == ["lost", "15"]
+    assert done.stderr == ""
+
+
 def test_workers_die_with_the_demo(tmp_path: Path, environment: dict[str, str]) -> None:
     demo = start(tmp_path, environment)
     assert demo.stdout is not None

@@ -23,7 +23,7 @@ from kafkadur.stack import Stack
 from kafkadur.stack.kafka import quiet_admin
 
 #: Seconds within which anything that is to happen must have happened.
-LIMIT_S = 20.0
+LIMIT_S = 60.0
 #: Seconds of silence that show that nothing comes.
 SILENCE_S = 0.3
 

@@ -46,4 +46,5 @@ async def test_few_members_of_one_partition_follow_it(place: Place) -> None:
     statistics = [s.statistics() for s in await all_of(place, 3, 200)]
     # a range is read where a promise was given back after others had come past it: a few, at the live end
     assert sum(each["ranges_read"] for each in statistics) < 400
-    assert 3 * COUNT <= sum(each["records_read"] for each in statistics) < 3 * COUNT + 10_000
+    # each reads all; who was still beginning when the first ones were handed out needs those no more
+    assert 3 * COUNT - 2_000 < sum(each["records_read"] for each in statistics) < 3 * COUNT + 10_000
