@@ -12,7 +12,6 @@ import hashlib
 import importlib.util
 import json
 import os
-import shutil
 import subprocess
 import sys
 from collections.abc import Generator
@@ -62,6 +61,7 @@ def prepare() -> None:
         drop_half_installed()
         install_locked("the build tools", BUILD_LOCK)
         install_locked("the locked packages", LOCK)
+        install_locked("pyspark, a download of 434 MB that pip keeps", SPARK_LOCK)
         install_project()
         jars = fetch_jars()
         STAMP.write_text(json.dumps({"identity": identity(), "inputs": inputs(), "java": java, "jars": jars}))
@@ -167,12 +167,6 @@ def fetch_jars() -> str:
     folder, verified = cached_jars()
     if verified:
         return folder
-    if shutil.which("mvn") is None:
-        say(
-            "there is no mvn on PATH, so the Ivy inside pyspark fetches the Kafka jars instead. "
-            "pyspark is a download of 434 MB, once: pip keeps it. Installing Maven would spare it."
-        )
-        install_locked("pyspark", SPARK_LOCK)
     fetched = subprocess.run(
         [PYTHON, "-m", "kafkadur.stack.fetch"], check=False, cwd=ROOT, env=clean_environ()
     )

@@ -85,8 +85,16 @@ class Claims:
         self._new: list[Grant] = []
         #: partitions of which nothing is granted until their end is said, as it is from now on
         self._unsure: set[int] = set()
+        #: nothing is granted until somebody has looked up in Kafka what transacted members who are gone
+        #: committed (`lifecycle.py`, rebuild)
+        self.doubt = False
         #: sent, and not answered: it may have been applied
         self._unanswered: Exchange | None = None
+
+    @property
+    def unsure(self) -> frozenset[int]:
+        """Partitions of which the next claim says the end again: nothing was granted of them."""
+        return frozenset(self._unsure)
 
     def claim(self, most: int, ends: Mapping[int, int]) -> list[Hull]:
         """Claim at most `most` records.
@@ -144,6 +152,13 @@ class Claims:
         """
         return self._finish(hull, [], [])
 
+    def report(self, parts: Sequence[PartitionReport]) -> list[int]:
+        """Give verdicts on claims of at most 16 partitions; returns the tokens that were refused."""
+        reply = self._exchange(0, parts)
+        for part in parts:
+            self._held.difference_update(part.done)
+        return list(reply.refused)
+
     def renew(self) -> None:
         """Keep the session, and with it every claim."""
         self._exchange(0, [])
@@ -184,6 +199,7 @@ class Claims:
         self._unanswered = None
         self._number = exchange.number
         self._have = max(self._have, reply.token)
+        self.doubt = reply.doubt
         fresh = [grant for grant in reply.grants if grant.token not in self._held]
         self._held.update(grant.token for grant in fresh)
         self._new += fresh

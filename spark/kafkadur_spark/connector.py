@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from importlib.metadata import PackageNotFoundError, version
+from importlib.metadata import version
 
 from kafkadur_sharing.errors import IllegalState
 
@@ -13,16 +13,10 @@ OLDEST = (4, 0)
 def packages(spark_version: str | None = None) -> str:
     """Return the value of `spark.jars.packages` for this Spark: the Kafka source of the same version.
 
-    `spark_version` defaults to the installed pyspark's. Raises `IllegalState` where pyspark is missing or
-    older than 4.0.
+    `spark_version` defaults to the installed pyspark's. Raises `IllegalState` where it is older than 4.0.
     """
     if spark_version is None:
-        try:
-            spark_version = version("pyspark")
-        except PackageNotFoundError as error:
-            raise IllegalState(
-                "pyspark is not installed.", remedy="install it: pip install 'kafkadur[spark]'"
-            ) from error
+        spark_version = version("pyspark")
     numbers = spark_version.split(".")
     if len(numbers) < len(OLDEST) or not all(part.isdigit() for part in numbers[:2]):
         raise IllegalState(f"{spark_version!r} is no version of Spark.", remedy="name it as in '4.0.0'")

@@ -1,0 +1,102 @@
+"""Where generations and the checkpoints of their queries lie: in a folder, on any file system Spark knows.
+
+`<root>/<subscription>/g<number>.<revision>.json` says what a generation leaves out, and
+`<root>/<subscription>/g<number>/` is Spark's own checkpoint. Of that only the logs of offsets and commits are
+read, never written.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import uuid
+from collections.abc import Iterator
+from typing import Any
+
+from pyspark.sql import SparkSession
+
+from kafkadur_sharing.errors import IllegalState
+
+_GENERATION = re.compile(r"g(\d+)\.(\d+)\.json")
+
+
+class Checkpoints:
+    """The folder of one subscription. The driver's only: who holds the subscription writes there."""
+
+    def __init__(self, spark: SparkSession, root: str, subscription: str) -> None:
+        """`root` is a path or URL as Spark takes it. Raises `IllegalState` without a JVM of its own."""
+        jvm: Any = getattr(spark, "_jvm", None)
+        if jvm is None:
+            raise IllegalState(
+                "A subscription is held by a driver that has Spark in its own process.",
+                state="this session is one of Spark Connect",
+                owner="the Spark session",
+                remedy="use kafkadur_spark.session(), or spark-submit",
+            )
+        self._jvm = jvm
+        context: Any = spark._jsparkSession  # noqa: SLF001 - the only way to the file systems of Hadoop
+        self._hadoop: Any = jvm.org.apache.hadoop.fs
+        known = hashlib.sha256(subscription.encode()).hexdigest()[:8]
+        name = re.sub(r"[^A-Za-z0-9._-]+", "_", subscription)[:100]
+        self._folder = f"{root.rstrip('/')}/{name}-{known}"
+        path = self._hadoop.Path(self._folder)
+        self._system: Any = path.getFileSystem(context.sessionState().newHadoopConf())
+
+    def of(self, generation: int) -> str:
+        """Spark's checkpoint of a generation."""
+        return f"{self._folder}/g{generation}"
+
+    def last(self) -> str | None:
+        """What is written down of the last generation; None: there is none."""
+        found = [each for name in self._names("") if (each := _GENERATION.fullmatch(name))]
+        newest = max(found, key=lambda each: (int(each[1]), int(each[2])), default=None)
+        return None if newest is None else self._read(newest[0])
+
+    def write(self, generation: int, revision: int, text: str) -> None:
+        """Write down a revision of a generation, all of it or nothing."""
+        name, unique = f"g{generation}.{revision}.json", f".g{generation}-{uuid.uuid4().hex}"
+        stream = self._system.create(self._path(unique), False)
+        try:
+            stream.write(bytearray(text.encode()))
+        finally:
+            stream.close()
+        if not self._system.rename(self._path(unique), self._path(name)):
+            raise IllegalState(
+                "A generation cannot be written down.",
+                state=f"{self._folder}/{name} cannot be renamed to",
+                owner="the file system",
+                remedy="give this user the right to write there, or another checkpoint_root",
+            )
+
+    def entry(self, generation: int, log: str, batch: int) -> str | None:
+        """The entry of a batch in a log ("offsets" or "commits"); None: there is none."""
+        return self._read(f"g{generation}/{log}/{batch}")
+
+    def latest(self, generation: int, log: str) -> int | None:
+        """The last batch in a log."""
+        return max(
+            (int(name) for name in self._names(f"g{generation}/{log}") if name.isdigit()), default=None
+        )
+
+    def is_stateful(self, generation: int) -> bool:
+        """Whether operators of the query keep state."""
+        return any(self._names(f"g{generation}/state"))
+
+    def _path(self, name: str) -> Any:  # noqa: ANN401 - an object of the JVM
+        return self._hadoop.Path(f"{self._folder}/{name}" if name else self._folder)
+
+    def _names(self, folder: str) -> Iterator[str]:
+        path = self._path(folder)
+        if self._system.exists(path):
+            for status in self._system.listStatus(path):
+                yield str(status.getPath().getName())
+
+    def _read(self, name: str) -> str | None:
+        path = self._path(name)
+        if not self._system.exists(path):
+            return None
+        stream = self._system.open(path)
+        try:
+            return str(self._jvm.org.apache.commons.io.IOUtils.toString(stream, "UTF-8"))
+        finally:
+            stream.close()

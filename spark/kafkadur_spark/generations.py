@@ -1,0 +1,203 @@
+"""Generations: which checkpoint a query goes on with, and when it begins anew. Pure: values in, values out.
+
+The subscription is the truth about what is settled, a checkpoint about what Spark planned. A query keeps its
+checkpoint as long as Spark, going on from it, does all that is left to do: what it planned and did not
+commit, and everything after that. Where something before that is unsettled again - it was rolled back, or
+somebody moved the subscription - only a new generation with a checkpoint of its own reads it. What was
+settled when a generation began is pinned with it and never computed anew: a batch that is replayed must leave
+out what it left out before. Behind what Spark has planned more may be left out at each start, in another
+revision of the generation: somebody else may have worked on it.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from enum import Enum
+from typing import Any, Literal
+
+from kafkadur_sharing.errors import IllegalState
+from kafkadur_spark.ranges import Ranges, count, joined, within
+
+#: Version of what is written down of a generation.
+FORMAT = 1
+
+#: What is done where Spark is ahead of what is settled.
+OnAhead = Literal["refuse", "new"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Generation:
+    """A generation of a query: what it began with."""
+
+    number: int
+    #: rises when more is left out
+    revision: int = 0
+    #: which subscription, and which life of it
+    subscription_id: str
+    epoch: int
+    topic_id: str
+    #: first offset to read, by partition
+    starts: Mapping[int, int]
+    #: what to leave out, by partition: it was settled already
+    skip: Mapping[int, Ranges]
+
+    def to_json(self) -> str:
+        """As it is written down beside its checkpoint."""
+        return json.dumps(
+            {
+                "format": FORMAT,
+                "number": self.number,
+                "revision": self.revision,
+                "subscription": self.subscription_id,
+                "epoch": self.epoch,
+                "topic": self.topic_id,
+                "starts": {str(p): offset for p, offset in sorted(self.starts.items())},
+                "skip": {str(p): [list(pair) for pair in some] for p, some in sorted(self.skip.items())},
+            }
+        )
+
+    @classmethod
+    def from_json(cls, text: str) -> Generation:
+        """Read it; raises `IllegalState` for what is none."""
+        try:
+            content: Any = json.loads(text)
+            if content["format"] != FORMAT:
+                raise IllegalState(
+                    "This checkpoint was written by another version of kafkadur.",
+                    state=f"format {content['format']!r}",
+                    owner="the checkpoint",
+                    remedy="use that version, or another checkpoint_root",
+                )
+            return cls(
+                number=int(content["number"]),
+                revision=int(content["revision"]),
+                subscription_id=str(content["subscription"]),
+                epoch=int(content["epoch"]),
+                topic_id=str(content["topic"]),
+                starts={int(p): int(offset) for p, offset in content["starts"].items()},
+                skip={int(p): [(int(a), int(b)) for a, b in some] for p, some in content["skip"].items()},
+            )
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            raise IllegalState(
+                "What is written down of the checkpoint cannot be read.",
+                state=text[:60],
+                owner="the checkpoint",
+                remedy="use another checkpoint_root: nothing that is settled is lost",
+            ) from error
+
+
+@dataclass(frozen=True, kw_only=True)
+class Standing:
+    """How a subscription stands when a query begins, by partition."""
+
+    subscription_id: str
+    epoch: int
+    topic_id: str
+    #: lowest offset to be read
+    floors: Mapping[int, int]
+    #: offsets above the floor that are not to be read: they are settled, or wait for their time
+    holes: Mapping[int, Ranges]
+
+    def unsettled(self, partition: int, end: int) -> int:
+        """How many offsets below `end` are to be read."""
+        floor = self.floors.get(partition, 0)
+        return max(end - floor, 0) - count(within(self.holes.get(partition, ()), floor, end))
+
+
+class Verdict(Enum):
+    """What becomes of a checkpoint."""
+
+    #: Spark goes on from it
+    KEEP = "keep"
+    #: there is none
+    FIRST = "first"
+    #: it is of another subscription, or of an earlier life of this one
+    FOREIGN = "foreign"
+    #: something before where it stands is to be read again
+    AHEAD = "ahead"
+
+
+def judge(last: Generation | None, committed: Mapping[int, int] | None, now: Standing) -> Verdict:
+    """What becomes of the last generation.
+
+    `committed`: behind the last record of the last batch that Spark has committed, by partition; None: no
+    batch was. What a batch holds that was planned and not committed is replayed anyway.
+    """
+    if last is None:
+        return Verdict.FIRST
+    if (last.subscription_id, last.epoch, last.topic_id) != (now.subscription_id, now.epoch, now.topic_id):
+        return Verdict.FOREIGN
+    position = dict(last.starts) | dict(committed or {})
+    return Verdict.AHEAD if any(now.unsettled(p, end) > 0 for p, end in position.items()) else Verdict.KEEP
+
+
+def choose(
+    last: Generation | None,
+    committed: Mapping[int, int] | None,
+    now: Standing,
+    *,
+    planned: Mapping[int, int] | None = None,
+    on_ahead: OnAhead,
+) -> Generation:
+    """The generation that a query goes on with: the last one, or the next.
+
+    `planned`: behind the last offset of the last batch that Spark has planned; None: as `committed`. Raises
+    `IllegalState` where the last one is ahead of what is settled and `on_ahead` is "refuse": the state of
+    operators would count again what comes again.
+    """
+    verdict = judge(last, committed, now)
+    if verdict is Verdict.KEEP and last is not None:
+        return _extended(last, dict(last.starts) | dict(planned or committed or {}), now)
+    if verdict is Verdict.AHEAD and on_ahead == "refuse":
+        raise IllegalState(
+            "The query is ahead of what is settled: it would not read again what was given back.",
+            state=f"generation {last.number if last else 0}",
+            owner="the checkpoint",
+            remedy='say on_ahead="new" to begin a new generation, which reads it; the state of aggregations '
+            "begins anew then, too",
+        )
+    return Generation(
+        number=1 if last is None else last.number + 1,
+        subscription_id=now.subscription_id,
+        epoch=now.epoch,
+        topic_id=now.topic_id,
+        starts=dict(now.floors),
+        skip={p: list(some) for p, some in now.holes.items() if some},
+    )
+
+
+def _extended(last: Generation, planned: Mapping[int, int], now: Standing) -> Generation:
+    """The generation, leaving out what is not to be read of what Spark has not planned yet."""
+    skip = {partition: list(ranges) for partition, ranges in last.skip.items()}
+    for partition in now.floors:
+        end = planned.get(partition, 0)
+        more = [(end, max(now.floors[partition], end)), *within(now.holes.get(partition, ()), end, 2**63)]
+        merged = joined([*skip.get(partition, ()), *more])
+        if merged:
+            skip[partition] = merged
+    pinned = {partition: joined(ranges) for partition, ranges in last.skip.items() if ranges}
+    return last if skip == pinned else replace(last, revision=last.revision + 1, skip=skip)
+
+
+def offsets_of(entry: str, topic: str) -> dict[int, int] | None:
+    """The end offsets, by partition, that an entry of Spark's offset log plans for a topic.
+
+    An entry is `v1`, then a line about the batch, then a line for each source: JSON for one of Kafka, `-` for
+    one that has nothing yet. None if no line names the topic. Raises `IllegalState` for another format.
+    """
+    version, _, *sources = entry.splitlines() or [""]
+    if version != "v1":
+        raise IllegalState(
+            "The offset log of the checkpoint cannot be read.",
+            state=f"version {version[:20]!r}",
+            owner="Spark",
+            remedy="use a version of Spark that kafkadur knows: 4.0 and newer",
+        )
+    for line in sources:
+        if line.startswith("{"):
+            content: Any = json.loads(line)
+            if topic in content:
+                return {int(p): int(offset) for p, offset in content[topic].items()}
+    return None

@@ -1,0 +1,78 @@
+"""Sets of offsets as sorted [start, end) pairs, and as words of 64 for a join in Spark. Pure.
+
+A skip set says which offsets of a hull a query must leave out: they were settled before it began. In Spark it
+is a small table (partition, word, bits) that every record's offset is looked up in: word is offset // 64, and
+bit offset % 64 of `bits` says that the offset is left out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+
+#: [start, end) pairs, sorted, without overlap and without gaps of 0.
+Ranges = Sequence[tuple[int, int]]
+
+#: Offsets of one word.
+WORD = 64
+_ALL = 2**WORD - 1
+
+
+def joined(pairs: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
+    """The set of all offsets in any of the pairs; empty pairs are left out."""
+    found: list[tuple[int, int]] = []
+    for start, end in sorted(pair for pair in pairs if pair[0] < pair[1]):
+        if found and start <= found[-1][1]:
+            found[-1] = (found[-1][0], max(found[-1][1], end))
+        else:
+            found.append((start, end))
+    return found
+
+
+def within(ranges: Ranges, start: int, end: int) -> list[tuple[int, int]]:
+    """What of a set lies in [start, end)."""
+    cut = ((max(a, start), min(b, end)) for a, b in ranges)
+    return [(a, b) for a, b in cut if a < b]
+
+
+def without(ranges: Ranges, gone: Ranges) -> list[tuple[int, int]]:
+    """What of a set is not in another one."""
+    found: list[tuple[int, int]] = []
+    left = iter(gone)
+    hole = next(left, None)
+    for start, end in ranges:
+        at = start
+        while hole is not None and hole[1] <= at:
+            hole = next(left, None)
+        while hole is not None and hole[0] < end:
+            if at < hole[0]:
+                found.append((at, hole[0]))
+            at = max(at, hole[1])
+            if hole[1] > end:
+                break
+            hole = next(left, None)
+        if at < end:
+            found.append((at, end))
+    return found
+
+
+def count(ranges: Ranges) -> int:
+    """How many offsets a set has."""
+    return sum(end - start for start, end in ranges)
+
+
+def words(skip: Mapping[int, Ranges]) -> list[tuple[int, int, int]]:
+    """The rows of a skip set, by partition: (partition, word, bits), bits as the int64 that Spark keeps."""
+    rows: list[tuple[int, int, int]] = []
+    for partition, ranges in sorted(skip.items()):
+        bits: dict[int, int] = {}
+        for start, end in ranges:
+            for word in range(start // WORD, (end - 1) // WORD + 1):
+                low, high = max(start - word * WORD, 0), min(end - word * WORD, WORD)
+                bits[word] = bits.get(word, 0) | ((_ALL >> (WORD - (high - low))) << low)
+        rows += [(partition, word, _signed(value)) for word, value in sorted(bits.items())]
+    return rows
+
+
+def _signed(value: int) -> int:
+    """A word as the int64 with these bits."""
+    return value - 2**WORD if value >= 2 ** (WORD - 1) else value

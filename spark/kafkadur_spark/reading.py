@@ -1,0 +1,274 @@
+"""Reading a held subscription with Spark's own Kafka source, and settling the batches of the query.
+
+The checkpoint says what Spark planned, the subscription what is settled; `generations.py` decides what a
+query goes on with. Each batch is a stretch of offsets of each partition, told by Spark's log of offsets.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import time
+from collections.abc import Iterable, Mapping
+from typing import Any, Final, Literal, Protocol
+
+from pyspark.errors import StreamingQueryException
+from pyspark.sql import DataFrame, SparkSession, functions
+from pyspark.sql.streaming.query import StreamingQuery
+
+from kafkadur_coordinators.places import Place
+from kafkadur_coordinators.whole import Verdicts
+from kafkadur_sharing.errors import IllegalState
+from kafkadur_spark.batches import Batches
+from kafkadur_spark.checkpoints import Checkpoints
+from kafkadur_spark.generations import Generation, OnAhead, Standing, choose
+from kafkadur_spark.holder import Holder, Whereabouts
+from kafkadur_spark.java_settings import java_settings
+from kafkadur_spark.progress import Progress
+from kafkadur_spark.ranges import Ranges, joined, without, words
+
+_log = logging.getLogger("kafkadur.spark")
+
+#: How a query says what it has done with: by `ack_batch`, or by what Spark commits.
+Acking = Literal["batch", "progress"]
+#: Options that decide what is read, in lower case: they are this module's.
+_OURS: Final = (
+    "subscribe", "subscribepattern", "assign", "startingoffsets", "startingtimestamp",
+    "startingoffsetsbytimestamp", "kafka.group.id", "groupidprefix", "kafka.isolation.level",
+)  # fmt: skip
+#: What waits for its time is left out until so long after, ms: clocks differ.
+_CLOCKS_MS: Final = 1_000
+
+
+class Writer(Protocol):
+    """What of a `DataStreamWriter` is used."""
+
+    def option(self, key: str, value: str) -> Any:  # noqa: ANN401 - itself
+        """Set an option."""
+        ...
+
+    def start(self) -> StreamingQuery:
+        """Start the query."""
+        ...
+
+
+def read_stream(
+    spark: SparkSession,
+    holder: Holder,
+    checkpoint_root: str,
+    *,
+    acking: Acking = "batch",
+    on_ahead: OnAhead | None = None,
+    options: Mapping[str, str] | None = None,
+) -> Reading:
+    """Read a held subscription as a stream: what is not settled, from the lowest such offset on.
+
+    The frame is that of Spark's Kafka source (key, value, topic, partition, offset, timestamp,
+    timestampType, headers if `includeHeaders` is set), read committed. `checkpoint_root` is a folder for the
+    checkpoints of all subscriptions, local or on any file system Spark knows; one query at a time uses that
+    of a subscription. `options` are further ones of the source, such as `maxOffsetsPerTrigger`, and
+    `kafka.<name>` for Kafka's Java client; where to connect is the connection's, translated.
+
+    `acking`: "batch" for `Reading.ack_batch` in a foreachBatch; "progress" settles what Spark has committed,
+    after it has, and at the start what it had committed before. `on_ahead` says what is done where something
+    is to be read again that lies behind the query, because it was rolled back, or because the subscription
+    was moved: "new" begins with another checkpoint and reads it, "refuse" raises `IllegalState`; None:
+    "refuse" for a query whose operators keep state, else "new". What Kafka removed unsettled is settled, and
+    counted as expired. Raises what `Holder.settle` raises.
+    """
+    chosen = dict(options or {})
+    wrong = [name for name in chosen if name.lower() in _OURS]
+    if wrong:
+        raise IllegalState(
+            "What is read is said by the subscription.",
+            state=f"option {', '.join(wrong)}",
+            owner=f"subscription {holder.definition.key}",
+            remedy="leave it out; a subscription is moved with `kafkadur sub seek`",
+        )
+    checkpoints = Checkpoints(spark, checkpoint_root, holder.definition.key.group)
+    text = checkpoints.last()
+    last = (
+        None
+        if text is None
+        else Batches(checkpoints, Generation.from_json(text), holder.definition.topic.name)
+    )
+    if last is not None and acking == "progress" and _is_of(last.generation, holder):
+        holder.settle(_settled(last.read_of(last.since(None, last.last("commits") or {}))))
+    where = _without_lost(holder)
+    generation = _generation(last, _standing(holder, where.places), on_ahead, holder.display)
+    batches = Batches(checkpoints, generation, holder.definition.topic.name)
+    if last is None or generation != last.generation:
+        checkpoints.write(generation.number, generation.revision, generation.to_json())
+    position = dict(generation.starts) | (batches.last("commits") or {})
+    if any(position.get(p, 0) < first for p, first in where.earliest.items()):
+        chosen.setdefault("failOnDataLoss", "false")  # what was lost is counted already
+    return Reading(holder, batches, _frame(spark, holder, generation, chosen), acking=acking)
+
+
+class Reading:
+    """A held subscription as a stream, and the verdicts on its batches."""
+
+    def __init__(self, holder: Holder, batches: Batches, frame: DataFrame, *, acking: Acking) -> None:
+        """Made by `read_stream`."""
+        self._holder = holder
+        self._batches = batches
+        self._acking = acking
+        #: behind what Spark had committed when that was settled last
+        self._settled = batches.last("commits")
+        #: what is read; a query on it needs `checkpoint`
+        self.frame = frame
+
+    @property
+    def checkpoint(self) -> str:
+        """The checkpointLocation of the query."""
+        return self._batches.checkpoints.of(self._batches.generation.number)
+
+    @property
+    def generation(self) -> int:
+        """Which checkpoint of this subscription that is, from 1."""
+        return self._batches.generation.number
+
+    def start(self, writer: Writer) -> StreamingQuery:
+        """Start a query on the frame: with its checkpoint, and stopped when the subscription is lost."""
+        query: StreamingQuery = writer.option("checkpointLocation", self.checkpoint).start()
+        if self._acking == "progress":
+            listener = Progress(str(query.id), self._committed)
+            query_session(query).streams.addListener(listener)
+        self._holder.at_end(lambda: _stop(query))
+        return query
+
+    def _committed(self, batch: int) -> None:
+        """Spark has committed a batch: settle what was not yet."""
+        ends = self._batches.ends(batch)
+        self._holder.settle(_settled(self._batches.read_of(self._batches.since(self._settled, ends))))
+        self._settled = ends
+
+    def ack_batch(self, batch: int, *, rolled_back: Iterable[tuple[int, int]] = ()) -> int:
+        """Settle all offsets of a batch, those that a filter dropped, too; again changes nothing.
+
+        `rolled_back` are (partition, offset) pairs that are left unsettled instead, and counted as an
+        attempt: the running query does not read them again, the next generation does. Returns how many
+        offsets were settled by it. Raises `LeaseLost` when the subscription is held no more: nothing was
+        settled, and all of it comes again; `CoordinatorUnavailable` or `StateLost` when Redis or Kafka do
+        not answer; and `IllegalState` for a batch of another query or an offset that is not in it.
+        """
+        self._holder.check()
+        stretches = self._batches.stretches(batch)
+        back: dict[int, list[tuple[int, int]]] = {}
+        for partition, offset in rolled_back:
+            start, end = stretches.get(partition, (0, 0))
+            if not start <= offset < end:
+                raise IllegalState(
+                    f"Offset {offset} of partition {partition} is not in batch {batch}.",
+                    state=f"its offsets are [{start}, {end})",
+                    owner="the query",
+                    remedy="roll back what the batch holds",
+                )
+            back.setdefault(partition, []).append((offset, offset + 1))
+        read = self._batches.read_of(stretches)
+        return self._holder.settle({p: _without(read[p], joined(back.get(p, ()))) for p in stretches})
+
+
+def query_session(query: StreamingQuery) -> SparkSession:
+    """The active session; a query does not tell its own."""
+    session = SparkSession.getActiveSession()
+    if session is None:
+        raise IllegalState("There is no active Spark session.", owner=f"query {query.id}")
+    return session
+
+
+def _stop(query: StreamingQuery) -> None:
+    try:
+        query.stop()
+    except StreamingQueryException as error:
+        _log.info("query %s: %s", query.id, error)
+
+
+def _is_of(generation: Generation, holder: Holder) -> bool:
+    """Whether a generation is of this life of the subscription."""
+    held = holder.definition
+    return (generation.subscription_id, generation.epoch, generation.topic_id) == (
+        held.id, held.epoch, held.topic.id,
+    )  # fmt: skip
+
+
+def _settled(read: Mapping[int, Ranges]) -> dict[int, Verdicts]:
+    return {partition: Verdicts(ranges) for partition, ranges in read.items()}
+
+
+def _without(read: Ranges, back: Ranges) -> Verdicts:
+    return Verdicts(without(read, back), back)
+
+
+def _without_lost(holder: Holder) -> Whereabouts:
+    """Where the subscription stands, when what Kafka removed unsettled is settled as expired."""
+    where = holder.whereabouts()
+    lost = {
+        partition: Verdicts(expired=[(place.floor, where.earliest[partition])])
+        for partition, place in where.places.items()
+        if place.floor < where.earliest.get(partition, 0)
+    }
+    if not lost:
+        return where
+    _log.warning(
+        "%s: Kafka removed messages that were not settled, before %s", holder.display, where.earliest
+    )
+    holder.settle(lost)
+    return holder.whereabouts()
+
+
+def _standing(holder: Holder, places: Mapping[int, Place]) -> Standing:
+    held = holder.definition
+    now = round(time.time() * 1000) - _CLOCKS_MS
+    floors: dict[int, int] = {}
+    holes: dict[int, list[tuple[int, int]]] = {}
+    for partition, place in places.items():
+        ready = joined((item.start, item.end) for item in place.waiting if item.due <= now)
+        floors[partition] = ready[0][0] if ready else place.next
+        holes[partition] = without([(floors[partition], place.next)], ready)
+    return Standing(
+        subscription_id=held.id, epoch=held.epoch, topic_id=held.topic.id, floors=floors, holes=holes
+    )
+
+
+def _generation(last: Batches | None, now: Standing, on_ahead: OnAhead | None, display: str) -> Generation:
+    if last is None:
+        return choose(None, None, now, on_ahead="new")
+    if on_ahead is None:
+        on_ahead = "refuse" if last.checkpoints.is_stateful(last.generation.number) else "new"
+    chosen = choose(
+        last.generation, last.last("commits"), now, planned=last.last("offsets"), on_ahead=on_ahead
+    )
+    if chosen.number != last.generation.number:
+        _log.warning(
+            "%s: its checkpoints go on with generation %d: what is unsettled lies behind the last one",
+            display,
+            chosen.number,
+        )
+    return chosen
+
+
+def _frame(
+    spark: SparkSession, holder: Holder, generation: Generation, options: Mapping[str, str]
+) -> DataFrame:
+    topic = holder.definition.topic
+    starts = {str(p): generation.starts.get(p, 0) for p in range(topic.partitions)}
+    reader = spark.readStream.format("kafka").option("subscribe", topic.name)
+    reader = reader.option("startingOffsets", json.dumps({topic.name: starts}))
+    reader = reader.option("kafka.isolation.level", "read_committed")
+    for name, value in (java_settings(holder.settings.kafka) | dict(options)).items():
+        reader = reader.option(name, value)
+    return _leave_out(spark, reader.load(), words(generation.skip))
+
+
+def _leave_out(spark: SparkSession, frame: DataFrame, skipped: list[tuple[int, int, int]]) -> DataFrame:
+    """The frame without the offsets of these words (`ranges.words`)."""
+    if not skipped:
+        return frame
+    table = functions.broadcast(
+        spark.createDataFrame(skipped, "_skip_partition int, _skip_word long, _skip_bits long")
+    )
+    same = "partition = _skip_partition and shiftright(offset, 6) = _skip_word"
+    bit = "shiftright(_skip_bits, cast(offset & 63 as int)) & 1"
+    joined_up = frame.join(table, functions.expr(same), "left")
+    return joined_up.where(f"_skip_bits is null or {bit} = 0").select(*frame.columns)

@@ -1,0 +1,112 @@
+"""Running a query over a held subscription to the end of what is there, and what it read."""
+
+import contextlib
+from collections.abc import Callable, Generator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from pyspark.sql import DataFrame, SparkSession
+
+import kafkadur_spark
+from kafkadur_spark.generations import OnAhead
+from kafkadur_spark.reading import Acking
+from tests.subscriptions.helpers import Place
+
+#: Of one record: (partition, offset).
+At = tuple[int, int]
+#: What is done with a batch: told the reading, its number and its records.
+Work = Callable[[kafkadur_spark.Reading, int, list[At]], object]
+
+
+def records(frame: DataFrame) -> list[At]:
+    """Where the records of a batch lie, in order."""
+    return sorted((row.partition, row.offset) for row in frame.select("partition", "offset").collect())
+
+
+def ack(reading: kafkadur_spark.Reading, batch: int, _found: list[At]) -> None:
+    """Settle all of it."""
+    reading.ack_batch(batch)
+
+
+@dataclass
+class Run:
+    """What one run of a query read."""
+
+    generation: int
+    batches: list[tuple[int, list[At]]] = field(default_factory=list[tuple[int, list[At]]])
+
+    @property
+    def records(self) -> list[At]:
+        """All of them, in order."""
+        return sorted(at for _, found in self.batches for at in found)
+
+
+@dataclass(frozen=True)
+class Lab:
+    """A place, a Spark session and a folder for checkpoints."""
+
+    place: Place
+    spark: SparkSession
+    root: Path
+
+    @contextlib.contextmanager
+    def hold(
+        self, topic: str, *, kind: str = "shared", **settings: object
+    ) -> Generator[kafkadur_spark.Holder]:
+        """Hold the subscription `d` on a topic, on a connection of its own."""
+        with (
+            self.place.connect_sync(**settings) as connection,
+            kafkadur_spark.hold(connection, topic, durable="d", type=kind, start="earliest") as holder,
+        ):
+            yield holder
+
+    def read(
+        self,
+        holder: kafkadur_spark.Holder,
+        *,
+        acking: Acking = "batch",
+        on_ahead: OnAhead | None = None,
+        options: Mapping[str, str] | None = None,
+    ) -> kafkadur_spark.Reading:
+        """Read what is held."""
+        return kafkadur_spark.read_stream(
+            self.spark, holder, str(self.root), acking=acking, on_ahead=on_ahead, options=options
+        )
+
+    def go(self, holder: kafkadur_spark.Holder, work: Work = ack, **options: str) -> Run:
+        """Run a query to the end of what is there; raises what it ends with."""
+        reading = self.read(holder, options=options)
+        run = Run(reading.generation)
+
+        def each(frame: DataFrame, batch: int) -> None:
+            found = records(frame)
+            run.batches.append((batch, found))
+            work(reading, batch, found)
+
+        writer = reading.frame.writeStream.foreachBatch(each).trigger(availableNow=True)
+        reading.start(writer).awaitTermination()
+        return run
+
+    def run(self, topic: str, work: Work = ack, **options: str) -> Run:
+        """Hold, run to the end, leave."""
+        with self.hold(topic) as holder:
+            return self.go(holder, work, **options)
+
+    def receive(self, topic: str, count: int) -> list[At]:
+        """As an ordinary member, receive and acknowledge so many."""
+        with (
+            self.place.connect_sync() as connection,
+            connection.subscribe(topic, durable="d", start="earliest") as subscription,
+        ):
+            found: list[At] = []
+            for _ in range(count):
+                delivery = subscription.receive(timeout=60)
+                assert delivery is not None
+                found.append((delivery.partition, delivery.offset))
+                delivery.ack()
+            return sorted(found)
+
+
+def in_partition(partition: int, *offsets: int) -> list[At]:
+    """Records of one partition."""
+    return [(partition, offset) for offset in offsets]
