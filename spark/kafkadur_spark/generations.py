@@ -23,6 +23,8 @@ from kafkadur_spark.ranges import Ranges, count, joined, within
 #: Version of what is written down of a generation.
 FORMAT = 1
 
+#: How a query says what it has done with: batch by batch, or by what Spark commits.
+Acking = Literal["batch", "progress"]
 #: What is done where Spark is ahead of what is settled.
 OnAhead = Literal["refuse", "new"]
 
@@ -34,6 +36,8 @@ class Generation:
     number: int
     #: rises when more is left out
     revision: int = 0
+    #: how its first query said what it has done with
+    acking: Acking = "batch"
     #: which subscription, and which life of it
     subscription_id: str
     epoch: int
@@ -50,6 +54,7 @@ class Generation:
                 "format": FORMAT,
                 "number": self.number,
                 "revision": self.revision,
+                "acking": self.acking,
                 "subscription": self.subscription_id,
                 "epoch": self.epoch,
                 "topic": self.topic_id,
@@ -73,6 +78,7 @@ class Generation:
             return cls(
                 number=int(content["number"]),
                 revision=int(content["revision"]),
+                acking="progress" if content["acking"] == "progress" else "batch",
                 subscription_id=str(content["subscription"]),
                 epoch=int(content["epoch"]),
                 topic_id=str(content["topic"]),
@@ -140,6 +146,7 @@ def choose(
     *,
     planned: Mapping[int, int] | None = None,
     on_ahead: OnAhead,
+    acking: Acking = "batch",
 ) -> Generation:
     """The generation that a query goes on with: the last one, or the next.
 
@@ -160,6 +167,7 @@ def choose(
         )
     return Generation(
         number=1 if last is None else last.number + 1,
+        acking=acking,
         subscription_id=now.subscription_id,
         epoch=now.epoch,
         topic_id=now.topic_id,

@@ -10,7 +10,7 @@ import json
 import logging
 import time
 from collections.abc import Iterable, Mapping
-from typing import Any, Final, Literal, Protocol
+from typing import Any, Final, Protocol
 
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession, functions
@@ -21,7 +21,7 @@ from kafkadur_coordinators.whole import Verdicts
 from kafkadur_sharing.errors import IllegalState
 from kafkadur_spark.batches import Batches
 from kafkadur_spark.checkpoints import Checkpoints
-from kafkadur_spark.generations import Generation, OnAhead, Standing, choose
+from kafkadur_spark.generations import Acking, Generation, OnAhead, Standing, choose
 from kafkadur_spark.holder import Holder, Whereabouts
 from kafkadur_spark.java_settings import java_settings
 from kafkadur_spark.progress import Progress
@@ -29,8 +29,6 @@ from kafkadur_spark.ranges import Ranges, joined, without, words
 
 _log = logging.getLogger("kafkadur.spark")
 
-#: How a query says what it has done with: by `ack_batch`, or by what Spark commits.
-Acking = Literal["batch", "progress"]
 #: Options that decide what is read, in lower case: they are this module's.
 _OURS: Final = (
     "subscribe", "subscribepattern", "assign", "startingoffsets", "startingtimestamp",
@@ -71,31 +69,18 @@ def read_stream(
 
     `acking`: "batch" for `Reading.ack_batch` in a foreachBatch; "progress" settles what Spark has committed,
     after it has, and at the start what it had committed before. `on_ahead` says what is done where something
-    is to be read again that lies behind the query, because it was rolled back, or because the subscription
+    is to be read again that the query has passed, because it was rolled back, or because the subscription
     was moved: "new" begins with another checkpoint and reads it, "refuse" raises `IllegalState`; None:
     "refuse" for a query whose operators keep state, else "new". What Kafka removed unsettled is settled, and
     counted as expired. Raises what `Holder.settle` raises.
     """
-    chosen = dict(options or {})
-    wrong = [name for name in chosen if name.lower() in _OURS]
-    if wrong:
-        raise IllegalState(
-            "What is read is said by the subscription.",
-            state=f"option {', '.join(wrong)}",
-            owner=f"subscription {holder.definition.key}",
-            remedy="leave it out; a subscription is moved with `kafkadur sub seek`",
-        )
+    chosen = _checked(options or {}, holder)
     checkpoints = Checkpoints(spark, checkpoint_root, holder.definition.key.group)
-    text = checkpoints.last()
-    last = (
-        None
-        if text is None
-        else Batches(checkpoints, Generation.from_json(text), holder.definition.topic.name)
-    )
-    if last is not None and acking == "progress" and _is_of(last.generation, holder):
+    last = _last(checkpoints, holder)
+    if last is not None and acking == last.generation.acking == "progress" and _is_of(last, holder):
         holder.settle(_settled(last.read_of(last.since(None, last.last("commits") or {}))))
     where = _without_lost(holder)
-    generation = _generation(last, _standing(holder, where.places), on_ahead, holder.display)
+    generation = _generation(last, _standing(holder, where.places), on_ahead, acking)
     batches = Batches(checkpoints, generation, holder.definition.topic.name)
     if last is None or generation != last.generation:
         checkpoints.write(generation.number, generation.revision, generation.to_json())
@@ -184,12 +169,31 @@ def _stop(query: StreamingQuery) -> None:
         _log.info("query %s: %s", query.id, error)
 
 
-def _is_of(generation: Generation, holder: Holder) -> bool:
+def _checked(options: Mapping[str, str], holder: Holder) -> dict[str, str]:
+    """The options, none of which says what is read."""
+    wrong = [name for name in options if name.lower() in _OURS]
+    if wrong:
+        raise IllegalState(
+            "What is read is said by the subscription.",
+            state=f"option {', '.join(wrong)}",
+            owner=f"subscription {holder.definition.key}",
+            remedy="leave it out; a subscription is moved with `kafkadur sub seek`",
+        )
+    return dict(options)
+
+
+def _last(checkpoints: Checkpoints, holder: Holder) -> Batches | None:
+    """The batches of the last generation; None: there is none."""
+    text = checkpoints.last()
+    if text is None:
+        return None
+    return Batches(checkpoints, Generation.from_json(text), holder.definition.topic.name)
+
+
+def _is_of(batches: Batches, holder: Holder) -> bool:
     """Whether a generation is of this life of the subscription."""
-    held = holder.definition
-    return (generation.subscription_id, generation.epoch, generation.topic_id) == (
-        held.id, held.epoch, held.topic.id,
-    )  # fmt: skip
+    held, found = holder.definition, batches.generation
+    return (found.subscription_id, found.epoch, found.topic_id) == (held.id, held.epoch, held.topic.id)
 
 
 def _settled(read: Mapping[int, Ranges]) -> dict[int, Verdicts]:
@@ -231,18 +235,17 @@ def _standing(holder: Holder, places: Mapping[int, Place]) -> Standing:
     )
 
 
-def _generation(last: Batches | None, now: Standing, on_ahead: OnAhead | None, display: str) -> Generation:
+def _generation(last: Batches | None, now: Standing, on_ahead: OnAhead | None, acking: Acking) -> Generation:
     if last is None:
-        return choose(None, None, now, on_ahead="new")
+        return choose(None, None, now, on_ahead="new", acking=acking)
     if on_ahead is None:
         on_ahead = "refuse" if last.checkpoints.is_stateful(last.generation.number) else "new"
-    chosen = choose(
-        last.generation, last.last("commits"), now, planned=last.last("offsets"), on_ahead=on_ahead
-    )
+    committed, planned = last.last("commits"), last.last("offsets")
+    chosen = choose(last.generation, committed, now, planned=planned, on_ahead=on_ahead, acking=acking)
     if chosen.number != last.generation.number:
         _log.warning(
-            "%s: its checkpoints go on with generation %d: what is unsettled lies behind the last one",
-            display,
+            "subscription %s: generation %d of its checkpoints begins: the last would miss what is unsettled",
+            now.subscription_id,
             chosen.number,
         )
     return chosen

@@ -22,13 +22,13 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     down(place / ".kafkadur")
 
 
-def run(program: Path, folder: Path) -> str:
+def run(program: Path, folder: Path, timeout: float = 60) -> str:
     done = subprocess.run(
         [sys.executable, "-W", "error", str(program)],
         cwd=folder,
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=timeout,
         check=False,
     )
     assert done.returncode == 0, done.stderr
@@ -149,3 +149,10 @@ def test_several_topics(folder: Path) -> None:
 def test_transacted(folder: Path) -> None:
     lines = run(ROOT / "examples" / "transacted.py", folder).splitlines()
     assert lines == ["rolled back", *(f"booked payment {n}" for n in range(4))]
+
+
+def test_spark_totals(folder: Path) -> None:
+    program = ROOT / "examples" / "spark_totals.py"
+    assert run(program, folder, 300).splitlines() == ["settled 10 offsets of batch 0", "10 sales, 45 in all"]
+    lines = run(program, folder, 300).splitlines()
+    assert lines == ["settled 10 offsets of batch 1", "20 sales, 90 in all"]

@@ -8,8 +8,7 @@ from pathlib import Path
 from pyspark.sql import DataFrame, SparkSession
 
 import kafkadur_spark
-from kafkadur_spark.generations import OnAhead
-from kafkadur_spark.reading import Acking
+from kafkadur_spark.generations import Acking, OnAhead
 from tests.subscriptions.helpers import Place
 
 #: Of one record: (partition, offset).
