@@ -96,10 +96,13 @@ class Claims:
         """Partitions of which the next claim says the end again: nothing was granted of them."""
         return frozenset(self._unsure)
 
-    def claim(self, most: int, ends: Mapping[int, int]) -> list[Hull]:
+    def claim(
+        self, most: int, ends: Mapping[int, int], *, log_ends: Mapping[int, int] | None = None
+    ) -> list[Hull]:
         """Claim at most `most` records.
 
-        `ends` says up to which offset each partition is readable (its LSO), asked for since the last claim.
+        `ends` says up to which offset each partition is readable (its LSO), asked for since the last claim;
+        `log_ends` where the log of partitions ends that are `unsure`, if that is not the same.
         After a loss of the shared state the first claim after the members' sessions brings nothing.
         """
         self._repeat()
@@ -110,7 +113,7 @@ class Claims:
             left = most - self._records()
             if left <= 0:
                 break
-            self._exchange(left, [self._readable(p, ends[p]) for p in group])
+            self._exchange(left, [self._readable(p, ends[p], log_ends or {}) for p in group])
             if self._records() < most:
                 hungry.append(group)
         # until the next claim nothing is to be granted to this member, and nobody is to wait for its reading
@@ -119,8 +122,8 @@ class Claims:
         grants, self._new = self._new, []
         return hulls(grants)
 
-    def _readable(self, partition: int, end: int) -> PartitionReport:
-        log_end = end if partition in self._unsure else -1
+    def _readable(self, partition: int, end: int, log_ends: Mapping[int, int]) -> PartitionReport:
+        log_end = log_ends.get(partition, end) if partition in self._unsure else -1
         return PartitionReport(partition=partition, avail=end, log_end=log_end)
 
     def settle(self, hull: Hull, *, rejected: Sequence[tuple[int, int]] = ()) -> list[int]:

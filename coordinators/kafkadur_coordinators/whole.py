@@ -7,7 +7,7 @@ what waits for its time comes later; so a stretch may be settled twice, as a bat
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from kafkadur_coordinators.claims import Claims
@@ -17,6 +17,8 @@ from kafkadur_coordinators.interface import MAX_PARTITIONS, How, PartitionReport
 Ranges = Sequence[tuple[int, int]]
 #: More than a subscription has: everything is claimed.
 _ALL = 2**48
+#: A roll back without a delay of its own.
+_BY_POLICY = -1
 
 
 class Verdicts(NamedTuple):
@@ -35,21 +37,19 @@ class Verdicts(NamedTuple):
         return max((end for _, end in (*self.settled, *self.rolled_back, *self.expired)), default=0)
 
 
-class _Piece(NamedTuple):
-    """A stretch that is held under a lease."""
-
-    token: int
-    start: int
-    end: int
-
-
 class Whole:
     """The holder of a whole subscription. One thread at a time; every method raises as `Claims`' do."""
 
-    def __init__(self, claims: Claims) -> None:
-        """`claims` are those of a member that holds the whole, and used by nobody else."""
+    def __init__(
+        self, claims: Claims, log_ends: Callable[[Iterable[int]], Mapping[int, int]] | None = None
+    ) -> None:
+        """`claims` are those of a member that holds the whole, and used by nobody else.
+
+        `log_ends` says where the log of partitions ends, asked after a loss of the state; None: where the
+        verdicts do.
+        """
         self._claims = claims
-        self._held: dict[int, list[_Piece]] = {}
+        self._log_ends = log_ends
 
     @property
     def doubt(self) -> bool:
@@ -63,74 +63,67 @@ class Whole:
     def settle(self, verdicts: Mapping[int, Verdicts]) -> int:
         """Give these verdicts, by partition; returns how many offsets were settled by it.
 
-        Every end has to be readable (at or before the LSO): the reader has read up to it.
+        Every end has to be readable (at or before the LSO): the reader has read up to it. What was claimed
+        and no verdict names goes back, uncounted. Not all may be granted at once: suspects of a crash are
+        granted few at a time, and nothing while the sessions from before a loss of the state may live.
         """
         ends = {partition: said.end for partition, said in verdicts.items() if said.end > 0}
-        self._claim(ends)
-        partitions = sorted(ends)
+        reports: list[PartitionReport] = []
         settled = 0
-        for first in range(0, len(partitions), MAX_PARTITIONS):
-            group = partitions[first : first + MAX_PARTITIONS]
-            reports: list[PartitionReport] = []
-            left: dict[int, list[_Piece]] = {}
-            for partition in group:
-                report, left[partition], count = _report(
-                    partition, self._held.get(partition, []), verdicts[partition]
-                )
-                reports.append(report)
-                settled += count
-            self._claims.report(reports)
-            self._held.update(left)
+        for partition, leases in self._claim(ends).items():
+            report, count = _report(partition, leases, verdicts[partition])
+            reports.append(report)
+            settled += count
+        for first in range(0, len(reports), MAX_PARTITIONS):
+            self._claims.report(reports[first : first + MAX_PARTITIONS])
         return settled
 
-    def _claim(self, ends: Mapping[int, int]) -> None:
+    def _claim(self, ends: Mapping[int, int]) -> dict[int, list[_Lease]]:
         """Claim what is nobody's before these ends."""
-        known = self._claims.unsure
-        while (found := self._claims.claim(_ALL, ends)) or self._claims.unsure != known:
-            known = self._claims.unsure
+        held: dict[int, list[_Lease]] = {}
+        while True:
+            unsure = self._claims.unsure
+            known = {} if not unsure or self._log_ends is None else self._log_ends(unsure)
+            found = self._claims.claim(_ALL, ends, log_ends=known)
             for hull in found:
-                held = self._held.setdefault(hull.partition, [])
-                held += [_Piece(*lease) for lease in hull.leases]
-                held.sort(key=lambda piece: piece.start)
+                held.setdefault(hull.partition, []).extend(_Lease(*lease) for lease in hull.leases)
+            if not found and self._claims.unsure == unsure:
+                return held
 
 
-def _report(
-    partition: int, held: Sequence[_Piece], said: Verdicts
-) -> tuple[PartitionReport, list[_Piece], int]:
-    """What is reported of a partition, what is held of it afterwards, and how many offsets it settles."""
+class _Lease(NamedTuple):
+    """A stretch that is held."""
+
+    token: int
+    start: int
+    end: int
+
+
+def _report(partition: int, held: Sequence[_Lease], said: Verdicts) -> tuple[PartitionReport, int]:
+    """What is reported of a partition, and how many offsets that settles."""
     settled: dict[int, list[int]] = {}
     returned: list[Returned] = []
-    left: list[_Piece] = []
     count = expired = 0
-    for piece in held:
-        gone = list(_parts(piece, said.expired))
+    for lease in held:
+        gone = list(_parts(lease, said.expired))
         expired += sum(end - start for start, end in gone)
-        done = sorted([*_parts(piece, said.settled), *gone])
-        back = list(_parts(piece, said.rolled_back))
-        for start, end in done:
-            settled.setdefault(piece.token, []).extend((start, end))
+        for start, end in sorted([*_parts(lease, said.settled), *gone]):
+            settled.setdefault(lease.token, []).extend((start, end))
             count += end - start
-        returned += [Returned(piece.token, start, end, int(How.ROLLED_BACK)) for start, end in back]
-        at = piece.start
-        for start, end in sorted([*done, *back]):
-            if at < start:
-                left.append(_Piece(piece.token, at, start))
-            at = end
-        if at < piece.end:
-            left.append(_Piece(piece.token, at, piece.end))
-    tokens = {piece.token for piece in held} - {piece.token for piece in left}
+        for start, end in _parts(lease, said.rolled_back):
+            returned.append(Returned(lease.token, start, end, int(How.ROLLED_BACK), _BY_POLICY))
     report = PartitionReport(
         partition=partition,
         settled=[Settled(token, bounds) for token, bounds in settled.items()],
         returned=returned,
-        done=sorted(tokens),
+        done=sorted({lease.token for lease in held}),
         expired=expired,
     )
-    return report, left, count
+    return report, count
 
 
-def _parts(piece: _Piece, ranges: Ranges) -> Iterable[tuple[int, int]]:
+def _parts(lease: _Lease, ranges: Ranges) -> Iterable[tuple[int, int]]:
     for start, end in ranges:
-        low, high = max(start, piece.start), min(end, piece.end)
+        low, high = max(start, lease.start), min(end, lease.end)
         if low < high:
             yield low, high

@@ -195,7 +195,7 @@ def offsets_of(entry: str, topic: str) -> dict[int, int] | None:
     An entry is `v1`, then a line about the batch, then a line for each source: JSON for one of Kafka, `-` for
     one that has nothing yet. None if no line names the topic. Raises `IllegalState` for another format.
     """
-    version, _, *sources = entry.splitlines() or [""]
+    version, _, *sources = [*entry.splitlines(), "", ""]
     if version != "v1":
         raise IllegalState(
             "The offset log of the checkpoint cannot be read.",
@@ -203,9 +203,13 @@ def offsets_of(entry: str, topic: str) -> dict[int, int] | None:
             owner="Spark",
             remedy="use a version of Spark that kafkadur knows: 4.0 and newer",
         )
-    for line in sources:
-        if line.startswith("{"):
-            content: Any = json.loads(line)
-            if topic in content:
-                return {int(p): int(offset) for p, offset in content[topic].items()}
-    return None
+    found: list[Any] = [json.loads(line) for line in sources if line.startswith("{")]
+    ends: list[Any] = [content[topic] for content in found if topic in content]
+    if len(ends) > 1:
+        raise IllegalState(
+            "A query reads the topic of its subscription twice.",
+            state=f"{len(ends)} sources of topic {topic}",
+            owner="the query",
+            remedy="read it once, or read the other one in a query of its own",
+        )
+    return {int(p): int(offset) for p, offset in ends[0].items()} if ends else None

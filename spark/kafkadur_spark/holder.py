@@ -16,10 +16,12 @@ import queue
 import threading
 import time
 import uuid
-from collections.abc import Callable, Mapping
-from concurrent.futures import Future
+from collections.abc import Callable, Iterable, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
 from types import TracebackType
 from typing import NamedTuple, Self, TypeVar
+
+from confluent_kafka import KafkaException
 
 import kafkadur.sync
 from kafkadur.checkpointer import Checkpointer
@@ -33,7 +35,7 @@ from kafkadur_coordinators.lifecycle import Lifecycle, Membership, Subscription
 from kafkadur_coordinators.origins import state_of
 from kafkadur_coordinators.places import Place, place_of
 from kafkadur_coordinators.presence import Presence
-from kafkadur_coordinators.redis_coordinator import RedisCoordinator, Refusal, state_lost
+from kafkadur_coordinators.redis_coordinator import RedisCoordinator, Refusal
 from kafkadur_coordinators.topics import Topics
 from kafkadur_coordinators.whole import Verdicts, Whole
 from kafkadur_sharing.decisions import Request
@@ -52,10 +54,12 @@ from kafkadur_sharing.redelivery import Redelivery
 T = TypeVar("T")
 _log = logging.getLogger("kafkadur.spark")
 
-#: Codes after which nobody else can have had the subscription: it is attached again.
+#: Codes of a state that was lost: it is attached again, if nobody can have had the subscription meanwhile.
 _AGAIN = ("MISSING", "RESTARTED", "INCARNATION")
 #: Errors that pass.
 _PASSING = (CoordinatorUnavailable, KafkaRefused, StateLost)
+#: Seconds to wait for a query that is stopped: it may be the one that waits.
+_STOP_S = 30.0
 #: Seconds between two tries where Redis or Kafka do not answer, and between two mirrored floors.
 _RETRY, _MIRROR_EVERY = 0.2, 1.0
 
@@ -74,7 +78,8 @@ def hold(
     """Hold the durable subscription `durable` on `topic` as a whole, for the queries of this driver.
 
     `connection` is open and stays so. The subscription is created if there is none; `type`, `start`,
-    `redelivery` and `allow_conversion` are as in `Connection.subscribe`. `name` is shown to people. Enter the
+    `redelivery` and `allow_conversion` are as in `Connection.subscribe`, but attempts are only counted here:
+    dead letters are written by ordinary consumers. `name` is shown to people. Enter the
     holder's context: it attaches there, and raises what the rules say, `SubscriptionActive` while anybody is
     attached and `IllegalState` for a key-ordered subscription, which has no whole.
     """
@@ -90,12 +95,18 @@ def hold(
 
 def _type(name: SubscriptionType | str) -> SubscriptionType:
     try:
-        return SubscriptionType(name)
+        kind = SubscriptionType(name)
     except ValueError as error:
         raise IllegalState(
             f"There is no type of subscription {str(name)!r}.",
             remedy="use shared, exclusive, serial or priority",
         ) from error
+    if kind is SubscriptionType.KEY_ORDERED:
+        raise IllegalState(
+            "A key-ordered subscription cannot be held as a whole.",
+            remedy="use shared, exclusive, serial or priority",
+        )
+    return kind
 
 
 class Whereabouts(NamedTuple):
@@ -106,11 +117,12 @@ class Whereabouts(NamedTuple):
     earliest: Mapping[int, int]
 
 
-def _is_done(said: Verdicts, place: Place) -> bool:
-    """Whether all that was said to be settled is."""
+def _is_done(said: Verdicts, place: Place, now: int) -> bool:
+    """Whether all that was said to be settled is, but what waits for its time: that comes again."""
     return place.next >= said.end and not any(
         item.start < end and start < item.end
         for item in place.waiting
+        if item.due <= now
         for start, end in (*said.settled, *said.expired)
     )
 
@@ -127,12 +139,19 @@ class Holder:
         self._jobs: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
         self._closing = False
         self._lost: LeaseLost | None = None
+        #: nothing is done any more
+        self._ended = False
+        #: when a call was made that was answered last, monotonic seconds
+        self._heard_at = 0.0
         self._on_end: list[Callable[[], None]] = []
         self._lock = threading.Lock()
         self._presence: Presence | None = None
         self._coordinator = self._new_coordinator()
         self._journal = self._new_journal()
         self._topics = Topics(settings.kafka, timeout=settings.kafka_timeout.total_seconds())
+        #: Kafka may take longer over a commit than a session lasts
+        self._mirror_thread = ThreadPoolExecutor(1, "kafkadur-floors")
+        self._mirroring: Future[None] | None = None
         self._lifecycle = Lifecycle(
             coordinator=self._coordinator,
             journal=self._journal,
@@ -221,6 +240,7 @@ class Holder:
         self._jobs.put(None)
         if self._thread.is_alive():
             self._thread.join()
+        self._mirror_thread.shutdown()
         self._checkpointer.remove(self)
         self._checkpointer.close()
         if self._presence is not None:
@@ -264,14 +284,21 @@ class Holder:
         """Where the subscription stands now. Raises as `settle` does."""
         return self._patiently(lambda: self._again(self._look))
 
+    def ends(self) -> dict[int, int]:
+        """Up to which offset each partition is readable. Raises as `settle` does."""
+        topic = self.definition.topic
+        return self._patiently(lambda: self._topics.offsets(topic.name, topic.partitions, "latest"))
+
     def settle(self, verdicts: Mapping[int, Verdicts]) -> int:
         """Give verdicts, by partition; returns how many offsets were settled by it.
 
-        When it returns, all of it is done; saying the same again changes nothing. Raises `LeaseLost` when the
-        subscription is lost, and `CoordinatorUnavailable` or `StateLost` when Redis or Kafka do not answer
-        for three times the session time-out: a part may have been done, and all can be said again.
+        When it returns, all of it is done; saying it again settles nothing twice, but what is rolled back
+        again counts another attempt. Raises `LeaseLost` when the subscription is lost, and
+        `CoordinatorUnavailable` or `StateLost` when Redis or Kafka do not answer for three times the session
+        time-out: a part may have been done, and all can be said again.
         """
-        return self._patiently(lambda: self._settle(verdicts))
+        said = dict(verdicts)
+        return self._patiently(lambda: self._settle(said))
 
     # -- for the checkpointer
 
@@ -304,22 +331,39 @@ class Holder:
 
     def _ask(self, job: Callable[[], T]) -> T:
         future: Future[T] = Future()
+        closed = ConnectionClosed(owner=self.display, remedy="hold the subscription anew")
 
         def run() -> None:
             try:
-                if self._lost is not None:
-                    raise self._lost  # noqa: TRY301 - raised where the job came from
+                self.check()
+                if self._ended:
+                    raise closed  # noqa: TRY301 - raised where the job came from
                 future.set_result(job())
             except BaseException as error:  # noqa: BLE001 - it is raised where the job came from
                 future.set_exception(error)
 
         with self._lock:
-            if not self._thread.is_alive():
-                raise ConnectionClosed(owner=self.display, remedy="hold the subscription anew")
+            if self._ended or not self._thread.is_alive():
+                raise closed
             self._jobs.put(run)
         return future.result()
 
     def _main(self) -> None:
+        try:
+            self._work()
+        except Exception as error:  # noqa: BLE001 - a thread that ends unseen would let queries go on
+            _log.exception("the thread that holds %s ends", self.display)
+            self._lose(f"its thread has ended: {error!r}")
+        with self._lock:
+            self._ended = True
+        # nobody waits for ever for what came after the end
+        with contextlib.suppress(queue.Empty):
+            while True:
+                job = self._jobs.get_nowait()
+                if job is not None:
+                    job()
+
+    def _work(self) -> None:
         every = self._settings.session_timeout.total_seconds() / 3
         due = time.monotonic() + every
         while True:
@@ -331,12 +375,8 @@ class Holder:
                 self._mirror()
                 continue
             if job is None:
-                break
+                return
             job()
-        # nobody waits for ever for what came after the end
-        with contextlib.suppress(queue.Empty):
-            while (job := self._jobs.get_nowait()) is not None:
-                job()
 
     def _attach(self) -> None:
         presence, member = self._presence, self._member
@@ -354,7 +394,28 @@ class Holder:
             seen=0 if known is None else known.session.incarnation,
             before=lambda address: presence.listen(address.channel(member), lambda: None),
         )
-        self._whole = Whole(Claims(self._membership.session))
+        self._whole = Whole(Claims(self._membership.session), self._log_ends)
+        self._heard_at = time.monotonic()
+
+    def _log_ends(self, partitions: Iterable[int]) -> dict[int, int]:
+        topic = self.definition.topic
+        found = self._topics.offsets(topic.name, topic.partitions, "latest", stable=False)
+        return {partition: found[partition] for partition in partitions}
+
+    def _attach_again(self) -> None:
+        """Attach again, without having let go; raises `LeaseLost` where that cannot be."""
+        before = self.definition
+        away = time.monotonic() - self._heard_at
+        if away > self._settings.session_timeout.total_seconds():
+            raise self._lose(f"its state was lost, and nothing was heard of it for {away:.1f} s")
+        try:
+            self._attach()
+        except _PASSING:
+            raise
+        except KafkadurError as error:
+            raise self._lose(str(error)) from error
+        if self.definition.epoch != before.epoch:
+            raise self._lose("the subscription was moved")
 
     def _check_readable(self) -> None:
         """Refuse what Spark cannot read; attaching would replace it."""
@@ -371,8 +432,9 @@ class Holder:
             )
 
     def _look(self) -> Whereabouts:
-        held = self.definition
-        topic = held.topic
+        if self._topics.describe(self.definition.topic.name).partitions > self.definition.topic.partitions:
+            self._attach_again()  # partitions were added
+        topic = self.definition.topic
         places = self._places(range(topic.partitions))
         return Whereabouts(places, self._topics.offsets(topic.name, topic.partitions, "earliest"))
 
@@ -386,24 +448,36 @@ class Holder:
             places |= {view.partition: place_of(view) for view in views}
         return places
 
-    def _settle(self, verdicts: Mapping[int, Verdicts]) -> int:
+    def _settle(self, verdicts: dict[int, Verdicts]) -> int:
+        """Give verdicts; what was rolled back is taken out of them, so that it is not counted again."""
         count = 0
 
         def settle() -> None:
             nonlocal count
             if max(verdicts, default=0) >= self.definition.topic.partitions:
-                self._attach()  # partitions were added
-            if self._whole is not None:
-                count += self._whole.settle(verdicts)
+                self._attach_again()  # partitions were added
+            while self._whole is not None:
+                more = self._whole.settle(verdicts)
+                verdicts.update({p: said._replace(rolled_back=()) for p, said in verdicts.items()})
+                count += more
+                if not more:  # suspects are granted few at a time
+                    return
 
         self._again(settle)
         with self._lock:
             self._settled |= set(verdicts)
-        self._to_mirror |= set(verdicts)
+        self._to_mirror.update(verdicts)
         places = self._again(lambda: self._places(sorted(verdicts)))
-        open_at = [p for p, said in verdicts.items() if not _is_done(said, places[p])]
+        now = round(time.time() * 1000)
+        open_at = [p for p, said in verdicts.items() if not _is_done(said, places[p], now)]
         if open_at:
-            raise state_lost(self.display, f"not all of partitions {open_at[:8]} is granted yet")
+            raise StateLost(
+                "Not all of a batch can be settled yet.",
+                state=f"partitions {open_at[:8]}: the subscription is paused, its state was lost just now, "
+                "or a thousand stretches were rolled back",
+                owner=f"subscription {self.display}",
+                remedy="resume it, or start the query again: it reads what is not settled",
+            )
         return count
 
     def _renew(self) -> bool:
@@ -434,8 +508,10 @@ class Holder:
     def _again(self, call: Callable[[], T]) -> T:
         """Make a call; where the state was lost, or is in doubt, attach again and make it once more."""
         while True:
+            began = time.monotonic()
             try:
                 found = call()
+                self._heard_at = began
                 if self._whole is None or not self._whole.doubt:
                     return found
                 self._look_up()
@@ -443,12 +519,7 @@ class Holder:
                 if refusal.code not in _AGAIN:
                     raise self._lose(f"the coordinator answered {refusal.code}") from None
                 _log.warning("%s: %s; attaching again", self._request.key, refusal.code)
-            try:
-                self._attach()
-            except _PASSING:
-                raise
-            except KafkadurError as error:
-                raise self._lose(str(error)) from error
+            self._attach_again()
 
     def _look_up(self) -> None:
         """Look up in Kafka what a transacted member that is gone has committed: nothing is granted before."""
@@ -478,7 +549,7 @@ class Holder:
         if threading.current_thread() is not self._thread:
             # a query that ends may still settle, in the holder's thread
             for thread in threads:
-                thread.join()
+                thread.join(_STOP_S)
 
     # -- for people and tools
 
@@ -490,16 +561,27 @@ class Holder:
         if not self._to_mirror or time.monotonic() < self._mirror_at:
             return
         self._mirror_at = time.monotonic() + _MIRROR_EVERY
-        partitions, self._to_mirror = sorted(self._to_mirror), set()
-        held = self.definition
+        if self._mirroring is not None and not self._mirroring.done():
+            return
         try:
-            floors = {p: place.floor for p, place in self._places(partitions).items()}
-            moved = {p: floor for p, floor in floors.items() if self._mirrored.get(p) != floor}
+            places = self._places(sorted(self._to_mirror))
+        except (KafkadurError, Refusal) as error:
+            _log.info("floors of %s: %s", self.display, error)
+            return
+        self._to_mirror = set()
+        self._mirroring = self._mirror_thread.submit(
+            self._commit, self.definition, {p: place.floor for p, place in places.items()}
+        )
+
+    def _commit(self, held: Subscription, floors: Mapping[int, int]) -> None:
+        moved = {p: floor for p, floor in floors.items() if self._mirrored.get(p) != floor}
+        try:
             if moved:
                 self._topics.commit(held.key.group, held.topic.name, moved, metadata=held.floor_metadata)
-                self._mirrored |= moved
-        except (KafkadurError, Refusal) as error:
-            _log.info("floors of %s: %s", held.key, error)
+        except (KafkadurError, KafkaException) as error:
+            _log.info("floors of %s: %s", held.key, error)  # those that move again follow again
+        else:
+            self._mirrored |= moved
 
     def _leave(self) -> None:
         membership, presence = self._membership, self._presence
@@ -507,10 +589,11 @@ class Holder:
             return
         try:
             if self._lost is None:
-                self._mirror_at = 0.0
+                self._mirror_at, self._mirroring = 0.0, None
                 self._mirror()
                 membership.session.detach([])
         except (KafkadurError, Refusal) as error:
             _log.info("leaving %s: %s", self._request.key, error)
         finally:
+            self._ended = True
             presence.forget(membership.subscription.address.channel(self._member))

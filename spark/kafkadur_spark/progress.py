@@ -19,33 +19,30 @@ _log = logging.getLogger("kafkadur.spark")
 
 
 class Progress(StreamingQueryListener):
-    """Tells of each batch of one query that Spark has committed."""
+    """Looks what is committed whenever a query of the session has got further, or ended."""
 
-    def __init__(self, query: str, committed: Callable[[int], object]) -> None:
-        """`query` is its id; `committed` is called with the batch's number, in Spark's listener thread."""
+    def __init__(self, committed: Callable[[], object]) -> None:
+        """`committed` settles what is; it is called in Spark's listener thread."""
         super().__init__()
-        self._query = query
         self._committed = committed
-        self._told = -1
+
+    def look(self) -> None:
+        """Have it settled; what cannot be now is with the next batch, or comes again."""
+        try:
+            self._committed()
+        except KafkadurError as error:
+            _log.warning("what Spark has committed is not settled: %s", error)
 
     def onQueryStarted(self, event: QueryStartedEvent) -> None:  # noqa: N802 - Spark's name
         """Nothing is committed yet."""
 
-    def onQueryProgress(self, event: QueryProgressEvent) -> None:  # noqa: N802 - Spark's name
+    def onQueryProgress(self, event: QueryProgressEvent) -> None:  # noqa: ARG002, N802 - Spark's
         """A batch was committed, before this is told."""
-        batch = event.progress.batchId
-        if str(event.progress.id) != self._query or batch <= self._told:
-            return
-        try:
-            self._committed(batch)
-        except KafkadurError as error:
-            # the next batch tries again; what never is settled comes again
-            _log.warning("batch %d is not settled: %s", batch, error)
-            return
-        self._told = batch
+        self.look()
 
     def onQueryIdle(self, event: QueryIdleEvent) -> None:  # noqa: N802 - Spark's name
         """Nothing came."""
 
-    def onQueryTerminated(self, event: QueryTerminatedEvent) -> None:  # noqa: N802 - Spark's name
-        """What was committed last is settled when the query is read the next time."""
+    def onQueryTerminated(self, event: QueryTerminatedEvent) -> None:  # noqa: ARG002, N802 - Spark's
+        """A query has come to its end."""
+        self.look()

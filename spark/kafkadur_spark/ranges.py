@@ -15,6 +15,8 @@ Ranges = Sequence[tuple[int, int]]
 #: Offsets of one word.
 WORD = 64
 _ALL = 2**WORD - 1
+#: From so many offsets on a range is long.
+LONG = 64 * WORD
 
 
 def joined(pairs: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
@@ -58,6 +60,21 @@ def without(ranges: Ranges, gone: Ranges) -> list[tuple[int, int]]:
 def count(ranges: Ranges) -> int:
     """How many offsets a set has."""
     return sum(end - start for start, end in ranges)
+
+
+def split(skip: Mapping[int, Ranges], *, most: int) -> tuple[dict[int, Ranges], dict[int, Ranges]]:
+    """A set as few long ranges, at most `most`, and the rest of it, for `words`; both by partition."""
+    long = sorted(
+        ((end - start, partition, start, end) for partition, some in skip.items() for start, end in some),
+        reverse=True,
+    )
+    chosen = {(partition, start, end) for size, partition, start, end in long[:most] if size >= LONG}
+    few: dict[int, Ranges] = {}
+    rest: dict[int, Ranges] = {}
+    for partition, some in skip.items():
+        few[partition] = [pair for pair in some if (partition, *pair) in chosen]
+        rest[partition] = [pair for pair in some if (partition, *pair) not in chosen]
+    return {p: some for p, some in few.items() if some}, {p: some for p, some in rest.items() if some}
 
 
 def words(skip: Mapping[int, Ranges]) -> list[tuple[int, int, int]]:

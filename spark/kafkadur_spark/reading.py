@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import logging
+import threading
 import time
 from collections.abc import Iterable, Mapping
 from typing import Any, Final, Protocol
@@ -19,13 +20,13 @@ from pyspark.sql.streaming.query import StreamingQuery
 from kafkadur_coordinators.places import Place
 from kafkadur_coordinators.whole import Verdicts
 from kafkadur_sharing.errors import IllegalState
-from kafkadur_spark.batches import Batches
+from kafkadur_spark.batches import Batches, Stretches
 from kafkadur_spark.checkpoints import Checkpoints
 from kafkadur_spark.generations import Acking, Generation, OnAhead, Standing, choose
 from kafkadur_spark.holder import Holder, Whereabouts
 from kafkadur_spark.java_settings import java_settings
 from kafkadur_spark.progress import Progress
-from kafkadur_spark.ranges import Ranges, joined, without, words
+from kafkadur_spark.ranges import Ranges, joined, split, within, without, words
 
 _log = logging.getLogger("kafkadur.spark")
 
@@ -36,6 +37,10 @@ _OURS: Final = (
 )  # fmt: skip
 #: What waits for its time is left out until so long after, ms: clocks differ.
 _CLOCKS_MS: Final = 1_000
+#: Ranges that are left out by a condition each; what is shorter, or more, is joined as words.
+_MOST_LONG: Final = 100
+#: Behind every offset.
+_FAR: Final = 2**63 - 1
 
 
 class Writer(Protocol):
@@ -61,6 +66,8 @@ def read_stream(
 ) -> Reading:
     """Read a held subscription as a stream: what is not settled, from the lowest such offset on.
 
+    A batch is known by generation and number together: a new generation counts from 0 again.
+
     The frame is that of Spark's Kafka source (key, value, topic, partition, offset, timestamp,
     timestampType, headers if `includeHeaders` is set), read committed. `checkpoint_root` is a folder for the
     checkpoints of all subscriptions, local or on any file system Spark knows; one query at a time uses that
@@ -71,14 +78,15 @@ def read_stream(
     after it has, and at the start what it had committed before. `on_ahead` says what is done where something
     is to be read again that the query has passed, because it was rolled back, or because the subscription
     was moved: "new" begins with another checkpoint and reads it, "refuse" raises `IllegalState`; None:
-    "refuse" for a query whose operators keep state, else "new". What Kafka removed unsettled is settled, and
-    counted as expired. Raises what `Holder.settle` raises.
+    "refuse" with "progress", because Spark's sinks of files know a batch by its number alone and leave out
+    those they have had, and for a query whose operators keep state; else "new". What Kafka had removed
+    unsettled is settled, and counted as expired. Raises what `Holder.settle` raises.
     """
     chosen = _checked(options or {}, holder)
     checkpoints = Checkpoints(spark, checkpoint_root, holder.definition.key.group)
     last = _last(checkpoints, holder)
     if last is not None and acking == last.generation.acking == "progress" and _is_of(last, holder):
-        holder.settle(_settled(last.read_of(last.since(None, last.last("commits") or {}))))
+        holder.settle(_settled(last.read_of(_there(last.since(None, last.last("commits") or {}), holder))))
     where = _without_lost(holder)
     generation = _generation(last, _standing(holder, where.places), on_ahead, acking)
     batches = Batches(checkpoints, generation, holder.definition.topic.name)
@@ -87,7 +95,7 @@ def read_stream(
     position = dict(generation.starts) | (batches.last("commits") or {})
     if any(position.get(p, 0) < first for p, first in where.earliest.items()):
         chosen.setdefault("failOnDataLoss", "false")  # what was lost is counted already
-    return Reading(holder, batches, _frame(spark, holder, generation, chosen), acking=acking)
+    return Reading(holder, batches, _frame(spark, holder, batches, chosen), acking=acking)
 
 
 class Reading:
@@ -100,6 +108,7 @@ class Reading:
         self._acking = acking
         #: behind what Spark had committed when that was settled last
         self._settled = batches.last("commits")
+        self._settling = threading.Lock()
         #: what is read; a query on it needs `checkpoint`
         self.frame = frame
 
@@ -115,21 +124,33 @@ class Reading:
 
     def start(self, writer: Writer) -> StreamingQuery:
         """Start a query on the frame: with its checkpoint, and stopped when the subscription is lost."""
-        query: StreamingQuery = writer.option("checkpointLocation", self.checkpoint).start()
+        streams = self.frame.sparkSession.streams
+        progress: Progress | None = None
         if self._acking == "progress":
-            listener = Progress(str(query.id), self._committed)
-            query_session(query).streams.addListener(listener)
-        self._holder.at_end(lambda: _stop(query))
+            progress = Progress(self._committed)
+            streams.addListener(progress)
+        query: StreamingQuery = writer.option("checkpointLocation", self.checkpoint).start()
+
+        def end() -> None:
+            _stop(query)
+            if progress is not None:
+                streams.removeListener(progress)
+                progress.look()
+
+        self._holder.at_end(end)
         return query
 
-    def _committed(self, batch: int) -> None:
-        """Spark has committed a batch: settle what was not yet."""
-        ends = self._batches.ends(batch)
-        self._holder.settle(_settled(self._batches.read_of(self._batches.since(self._settled, ends))))
-        self._settled = ends
+    def _committed(self) -> None:
+        """Settle what Spark has committed, and was not settled yet."""
+        with self._settling:
+            ends = self._batches.last("commits")
+            if ends is not None:
+                since = self._batches.since(self._settled, ends)
+                self._holder.settle(_settled(self._batches.read_of(since)))
+                self._settled = ends
 
     def ack_batch(self, batch: int, *, rolled_back: Iterable[tuple[int, int]] = ()) -> int:
-        """Settle all offsets of a batch, those that a filter dropped, too; again changes nothing.
+        """Settle all offsets of a batch, those that a filter dropped, too; again settles nothing twice.
 
         `rolled_back` are (partition, offset) pairs that are left unsettled instead, and counted as an
         attempt: the running query does not read them again, the next generation does. Returns how many
@@ -152,14 +173,6 @@ class Reading:
             back.setdefault(partition, []).append((offset, offset + 1))
         read = self._batches.read_of(stretches)
         return self._holder.settle({p: _without(read[p], joined(back.get(p, ()))) for p in stretches})
-
-
-def query_session(query: StreamingQuery) -> SparkSession:
-    """The active session; a query does not tell its own."""
-    session = SparkSession.getActiveSession()
-    if session is None:
-        raise IllegalState("There is no active Spark session.", owner=f"query {query.id}")
-    return session
 
 
 def _stop(query: StreamingQuery) -> None:
@@ -221,6 +234,13 @@ def _without_lost(holder: Holder) -> Whereabouts:
     return holder.whereabouts()
 
 
+def _there(stretches: Stretches, holder: Holder) -> Stretches:
+    """What of stretches Kafka has: it may have lost the end of a partition."""
+    ends = holder.ends()
+    cut = {p: (start, min(end, ends.get(p, 0))) for p, (start, end) in stretches.items()}
+    return {p: (start, end) for p, (start, end) in cut.items() if start < end}
+
+
 def _standing(holder: Holder, places: Mapping[int, Place]) -> Standing:
     held = holder.definition
     now = round(time.time() * 1000) - _CLOCKS_MS
@@ -239,9 +259,18 @@ def _generation(last: Batches | None, now: Standing, on_ahead: OnAhead | None, a
     if last is None:
         return choose(None, None, now, on_ahead="new", acking=acking)
     if on_ahead is None:
-        on_ahead = "refuse" if last.checkpoints.is_stateful(last.generation.number) else "new"
+        stateful = last.checkpoints.is_stateful(last.generation.number)
+        on_ahead = "refuse" if stateful or acking == "progress" else "new"
     committed, planned = last.last("commits"), last.last("offsets")
     chosen = choose(last.generation, committed, now, planned=planned, on_ahead=on_ahead, acking=acking)
+    if chosen.number != last.generation.number and acking == "progress" and on_ahead == "refuse":
+        raise IllegalState(
+            "The checkpoint is of another subscription, or of an earlier life of this one.",
+            state=f"generation {last.generation.number}",
+            owner="the checkpoint",
+            remedy='say on_ahead="new", and let the sink write to another place: it may know its batches by '
+            "their numbers alone, and these begin again",
+        )
     if chosen.number != last.generation.number:
         _log.warning(
             "subscription %s: generation %d of its checkpoints begins: the last would miss what is unsettled",
@@ -251,21 +280,27 @@ def _generation(last: Batches | None, now: Standing, on_ahead: OnAhead | None, a
     return chosen
 
 
-def _frame(
-    spark: SparkSession, holder: Holder, generation: Generation, options: Mapping[str, str]
-) -> DataFrame:
-    topic = holder.definition.topic
+def _frame(spark: SparkSession, holder: Holder, batches: Batches, options: Mapping[str, str]) -> DataFrame:
+    topic, generation = holder.definition.topic, batches.generation
     starts = {str(p): generation.starts.get(p, 0) for p in range(topic.partitions)}
     reader = spark.readStream.format("kafka").option("subscribe", topic.name)
     reader = reader.option("startingOffsets", json.dumps({topic.name: starts}))
     reader = reader.option("kafka.isolation.level", "read_committed")
     for name, value in (java_settings(holder.settings.kafka) | dict(options)).items():
         reader = reader.option(name, value)
-    return _leave_out(spark, reader.load(), words(generation.skip))
+    committed = batches.last("commits") or {}
+    left_out = {p: within(some, committed.get(p, 0), _FAR) for p, some in generation.skip.items()}
+    return _leave_out(spark, reader.load(), left_out)
 
 
-def _leave_out(spark: SparkSession, frame: DataFrame, skipped: list[tuple[int, int, int]]) -> DataFrame:
-    """The frame without the offsets of these words (`ranges.words`)."""
+def _leave_out(spark: SparkSession, frame: DataFrame, skip: Mapping[int, Ranges]) -> DataFrame:
+    """The frame without these offsets."""
+    columns = frame.columns
+    few, rest = split(skip, most=_MOST_LONG)
+    for partition, ranges in few.items():
+        for start, end in ranges:
+            frame = frame.where(f"partition <> {partition} or offset < {start} or offset >= {end}")
+    skipped = words(rest)
     if not skipped:
         return frame
     table = functions.broadcast(
@@ -273,5 +308,5 @@ def _leave_out(spark: SparkSession, frame: DataFrame, skipped: list[tuple[int, i
     )
     same = "partition = _skip_partition and shiftright(offset, 6) = _skip_word"
     bit = "shiftright(_skip_bits, cast(offset & 63 as int)) & 1"
-    joined_up = frame.join(table, functions.expr(same), "left")
-    return joined_up.where(f"_skip_bits is null or {bit} = 0").select(*frame.columns)
+    together = frame.join(table, functions.expr(same), "left")
+    return together.where(f"_skip_bits is null or {bit} = 0").select(*columns)

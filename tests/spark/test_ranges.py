@@ -5,7 +5,7 @@ from itertools import pairwise
 import hypothesis.strategies as st
 from hypothesis import given
 
-from kafkadur_spark.ranges import WORD, count, joined, within, without, words
+from kafkadur_spark.ranges import LONG, WORD, count, joined, split, within, without, words
 
 PAIRS = st.lists(st.tuples(st.integers(0, 200), st.integers(0, 200)), max_size=12)
 
@@ -46,3 +46,11 @@ def test_words_say_which_offsets(skip: dict[int, list[tuple[int, int]]]) -> None
     }
     assert found == {(partition, offset) for partition, pairs in skip.items() for offset in offsets(pairs)}
     assert len({(partition, word) for partition, word, _ in rows}) == len(rows)
+
+
+def test_long_ranges_are_few() -> None:
+    skip = {0: [(0, LONG), (LONG + 1, LONG + 2)], 1: [(5, 6 + 2 * LONG)], 2: [(0, LONG + 1)], 3: [(1, 2)]}
+    few, rest = split(skip, most=2)
+    assert few == {1: [(5, 6 + 2 * LONG)], 2: [(0, LONG + 1)]}
+    assert rest == {0: [(0, LONG), (LONG + 1, LONG + 2)], 3: [(1, 2)]}
+    assert split(skip, most=9)[1] == {0: [(LONG + 1, LONG + 2)], 3: [(1, 2)]}
