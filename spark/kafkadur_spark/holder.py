@@ -79,9 +79,9 @@ def hold(
 
     `connection` is open and stays so. The subscription is created if there is none; `type`, `start`,
     `redelivery` and `allow_conversion` are as in `Connection.subscribe`, but attempts are only counted here:
-    dead letters are written by ordinary consumers. `name` is shown to people. Enter the
-    holder's context: it attaches there, and raises what the rules say, `SubscriptionActive` while anybody is
-    attached and `IllegalState` for a key-ordered subscription, which has no whole.
+    dead letters are written by ordinary consumers. `name` is shown to people. Raises `IllegalState` for the
+    type key-ordered, which has no whole. Enter the holder's context: there it attaches, and raises what the
+    rules say, `SubscriptionActive` while anybody is attached.
     """
     definition = Definition(type=_type(type), topic=topic, start=start, redelivery=redelivery or Redelivery())
     request = Request(

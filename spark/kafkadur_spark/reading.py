@@ -13,7 +13,6 @@ import time
 from collections.abc import Iterable, Mapping
 from typing import Any, Final, Protocol
 
-from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession, functions
 from pyspark.sql.streaming.query import StreamingQuery
 
@@ -132,10 +131,13 @@ class Reading:
         query: StreamingQuery = writer.option("checkpointLocation", self.checkpoint).start()
 
         def end() -> None:
-            _stop(query)
-            if progress is not None:
-                streams.removeListener(progress)
-                progress.look()
+            try:
+                query.stop()
+                if progress is not None:
+                    streams.removeListener(progress)
+                    progress.look()
+            except Exception as error:  # noqa: BLE001 - what it failed with its owner hears, or Spark has gone
+                _log.info("query %s: %s", query.id, error)
 
         self._holder.at_end(end)
         return query
@@ -173,13 +175,6 @@ class Reading:
             back.setdefault(partition, []).append((offset, offset + 1))
         read = self._batches.read_of(stretches)
         return self._holder.settle({p: _without(read[p], joined(back.get(p, ()))) for p in stretches})
-
-
-def _stop(query: StreamingQuery) -> None:
-    try:
-        query.stop()
-    except StreamingQueryException as error:
-        _log.info("query %s: %s", query.id, error)
 
 
 def _checked(options: Mapping[str, str], holder: Holder) -> dict[str, str]:
