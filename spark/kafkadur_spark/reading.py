@@ -13,7 +13,7 @@ import time
 from collections.abc import Iterable, Mapping
 from typing import Any, Final, Protocol
 
-from pyspark.sql import DataFrame, SparkSession, functions
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 from kafkadur_coordinators.places import Place
@@ -24,8 +24,9 @@ from kafkadur_spark.checkpoints import Checkpoints
 from kafkadur_spark.generations import Acking, Generation, OnAhead, Standing, choose
 from kafkadur_spark.holder import Holder, Whereabouts
 from kafkadur_spark.java_settings import java_settings
+from kafkadur_spark.leaving_out import leave_out
 from kafkadur_spark.progress import Progress
-from kafkadur_spark.ranges import Ranges, joined, split, within, without, words
+from kafkadur_spark.ranges import Ranges, joined, within, without
 
 _log = logging.getLogger("kafkadur.spark")
 
@@ -36,8 +37,6 @@ _OURS: Final = (
 )  # fmt: skip
 #: What waits for its time is left out until so long after, ms: clocks differ.
 _CLOCKS_MS: Final = 1_000
-#: Ranges that are left out by a condition each; what is shorter, or more, is joined as words.
-_MOST_LONG: Final = 100
 #: Behind every offset.
 _FAR: Final = 2**63 - 1
 
@@ -285,23 +284,4 @@ def _frame(spark: SparkSession, holder: Holder, batches: Batches, options: Mappi
         reader = reader.option(name, value)
     committed = batches.last("commits") or {}
     left_out = {p: within(some, committed.get(p, 0), _FAR) for p, some in generation.skip.items()}
-    return _leave_out(spark, reader.load(), left_out)
-
-
-def _leave_out(spark: SparkSession, frame: DataFrame, skip: Mapping[int, Ranges]) -> DataFrame:
-    """The frame without these offsets."""
-    columns = frame.columns
-    few, rest = split(skip, most=_MOST_LONG)
-    for partition, ranges in few.items():
-        for start, end in ranges:
-            frame = frame.where(f"partition <> {partition} or offset < {start} or offset >= {end}")
-    skipped = words(rest)
-    if not skipped:
-        return frame
-    table = functions.broadcast(
-        spark.createDataFrame(skipped, "_skip_partition int, _skip_word long, _skip_bits long")
-    )
-    same = "partition = _skip_partition and shiftright(offset, 6) = _skip_word"
-    bit = "shiftright(_skip_bits, cast(offset & 63 as int)) & 1"
-    together = frame.join(table, functions.expr(same), "left")
-    return together.where(f"_skip_bits is null or {bit} = 0").select(*columns)
+    return leave_out(spark, reader.load(), left_out)

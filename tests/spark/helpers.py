@@ -1,15 +1,18 @@
 """Running a query over a held subscription to the end of what is there, and what it read."""
 
 import contextlib
+import threading
 from collections.abc import Callable, Generator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import redis
 from pyspark.sql import DataFrame, SparkSession
 
 import kafkadur_spark
+from kafkadur.stack import as_administrator
 from kafkadur_spark.generations import Acking, OnAhead
-from tests.subscriptions.helpers import Place
+from tests.subscriptions.helpers import LIMIT_S, Place
 
 #: Of one record: (partition, offset).
 At = tuple[int, int]
@@ -109,3 +112,19 @@ class Lab:
 def in_partition(partition: int, *offsets: int) -> list[At]:
     """Records of one partition."""
     return [(partition, offset) for offset in offsets]
+
+
+def freeze(holder: kafkadur_spark.Holder | kafkadur_spark.Claimer, until: threading.Event) -> None:
+    """Let a holder's thread do nothing, its session not renewed."""
+
+    def stand_still() -> None:
+        until.wait(LIMIT_S)
+
+    holder._jobs.put(stand_still)  # noqa: SLF001 - its thread and nothing else stands still
+
+
+def forget_state(place: Place) -> int:
+    """Delete all that Redis knows of a namespace; returns how many keys that were."""
+    with redis.Redis.from_url(as_administrator(place.stack.redis)) as client:
+        keys = list(client.scan_iter(match=f"kafkadur:{place.namespace}:*", count=1000))
+        return int(client.delete(*keys)) if keys else 0

@@ -4,7 +4,6 @@ import contextlib
 from collections.abc import Generator
 
 import pytest
-import redis
 from confluent_kafka import Consumer
 from confluent_kafka.admin import AdminClient, NewPartitions
 from confluent_kafka.cimpl import TopicPartition
@@ -12,9 +11,9 @@ from confluent_kafka.cimpl import TopicPartition
 import kafkadur_spark
 from kafkadur.admin import Admin
 from kafkadur.settings import settings
-from kafkadur.stack import as_administrator
 from kafkadur_coordinators.whole import Verdicts
 from kafkadur_sharing.errors import ConnectionClosed, IllegalState, LeaseLost, StateLost
+from tests.spark.helpers import forget_state
 from tests.subscriptions.helpers import LIMIT_S, Place, number, wait_until
 from tests.subscriptions.workers import Worker
 
@@ -45,12 +44,6 @@ def received(place: Place, topic: str, count: int, **options: object) -> list[tu
             found.append((number(delivery), delivery.attempt))
             delivery.ack()
         return sorted(found)
-
-
-def forget_state(place: Place) -> None:
-    with redis.Redis.from_url(as_administrator(place.stack.redis)) as client:
-        for key in client.scan_iter(match=f"kafkadur:{place.namespace}:*", count=1000):
-            client.delete(key)
 
 
 def test_suspects_are_settled_although_they_are_granted_few_at_a_time(place: Place) -> None:

@@ -5,7 +5,6 @@ import time
 from pathlib import Path
 
 import pytest
-import redis
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewPartitions
 from confluent_kafka.cimpl import TopicPartition
@@ -15,10 +14,9 @@ from pyspark.sql import DataFrame, SparkSession
 import kafkadur_spark
 from kafkadur.admin import Admin
 from kafkadur.settings import settings
-from kafkadur.stack import as_administrator
 from kafkadur_coordinators.whole import Verdicts
 from kafkadur_sharing.errors import IllegalState, LeaseLost, SubscriptionActive
-from tests.spark.helpers import At, Lab, in_partition, records
+from tests.spark.helpers import At, Lab, forget_state, freeze, in_partition, records
 from tests.subscriptions.helpers import LIMIT_S, Place, wait_until
 
 # py4j leaves it to the garbage collector to close its sockets
@@ -365,15 +363,6 @@ def test_who_lost_the_subscription_settles_nothing_and_stops(lab: Lab) -> None:
             reading.ack_batch(0)
 
 
-def freeze(holder: kafkadur_spark.Holder, until: threading.Event) -> None:
-    """Let a holder's thread do nothing, its session not renewed."""
-
-    def stand_still() -> None:
-        until.wait(LIMIT_S)
-
-    holder._jobs.put(stand_still)  # noqa: SLF001 - its thread and nothing else stands still
-
-
 def test_a_loss_of_the_shared_state_is_got_over(lab: Lab) -> None:
     topic = lab.place.topic(range(20))
     lost = 0
@@ -381,9 +370,7 @@ def test_a_loss_of_the_shared_state_is_got_over(lab: Lab) -> None:
     def work(reading: kafkadur_spark.Reading, batch: int, _found: list[At]) -> None:
         nonlocal lost
         reading.ack_batch(batch)
-        with redis.Redis.from_url(as_administrator(lab.place.stack.redis)) as client:
-            for key in client.scan_iter(match=f"kafkadur:{lab.place.namespace}:*", count=1000):
-                lost += client.delete(key)
+        lost += forget_state(lab.place)
 
     with lab.hold(topic, session_timeout=1.0) as holder:
         assert lab.go(holder, work, maxOffsetsPerTrigger="5").records == in_partition(0, *range(20))
@@ -397,7 +384,5 @@ def test_a_loss_of_the_shared_state_is_got_over(lab: Lab) -> None:
 def test_what_is_settled_is_in_the_journal_and_in_the_consumer_group(lab: Lab) -> None:
     topic = lab.place.topic(range(10))
     lab.run(topic)
-    with redis.Redis.from_url(as_administrator(lab.place.stack.redis)) as client:
-        for key in client.scan_iter(match=f"kafkadur:{lab.place.namespace}:*", count=1000):
-            client.delete(key)
+    forget_state(lab.place)
     assert lab.run(topic).records == []

@@ -1,0 +1,32 @@
+"""Leaving offsets out of a frame of records: what is settled, or somebody else's."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+from pyspark.sql import DataFrame, SparkSession, functions
+
+from kafkadur_spark.ranges import Ranges, split, words
+
+#: Ranges that are left out by a condition each; what is shorter, or more, is joined as words.
+_MOST_LONG: Final = 100
+
+
+def leave_out(spark: SparkSession, frame: DataFrame, skip: Mapping[int, Ranges]) -> DataFrame:
+    """The frame without these offsets."""
+    columns = frame.columns
+    few, rest = split(skip, most=_MOST_LONG)
+    for partition, ranges in few.items():
+        for start, end in ranges:
+            frame = frame.where(f"partition <> {partition} or offset < {start} or offset >= {end}")
+    skipped = words(rest)
+    if not skipped:
+        return frame
+    table = functions.broadcast(
+        spark.createDataFrame(skipped, "_skip_partition int, _skip_word long, _skip_bits long")
+    )
+    same = "partition = _skip_partition and shiftright(offset, 6) = _skip_word"
+    bit = "shiftright(_skip_bits, cast(offset & 63 as int)) & 1"
+    together = frame.join(table, functions.expr(same), "left")
+    return together.where(f"_skip_bits is null or {bit} = 0").select(*columns)
