@@ -24,6 +24,9 @@ from kafkadur_coordinators.interface import (
 )
 from kafkadur_coordinators.redis_coordinator import MemberSession, Refusal
 
+#: A roll back without a delay of its own: as the redelivery policy says.
+BY_POLICY = -1
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Hull:
@@ -141,7 +144,7 @@ class Claims:
                     continue
                 if low > at:
                     kept += (at, low)
-                returned.append(Returned(token, low, high, int(How.ROLLED_BACK)))
+                returned.append(Returned(token, low, high, int(How.ROLLED_BACK), BY_POLICY))
                 at = high
             if at < end:
                 kept += (at, end)

@@ -10,15 +10,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
-from kafkadur_coordinators.claims import Claims
+from kafkadur_coordinators.claims import BY_POLICY, Claims
 from kafkadur_coordinators.interface import MAX_PARTITIONS, How, PartitionReport, Returned, Settled
 
 #: [start, end) pairs, sorted, without overlap.
 Ranges = Sequence[tuple[int, int]]
 #: More than a subscription has: everything is claimed.
 _ALL = 2**48
-#: A roll back without a delay of its own.
-_BY_POLICY = -1
 
 
 class Verdicts(NamedTuple):
@@ -111,7 +109,7 @@ def _report(partition: int, held: Sequence[_Lease], said: Verdicts) -> tuple[Par
             settled.setdefault(lease.token, []).extend((start, end))
             count += end - start
         for start, end in _parts(lease, said.rolled_back):
-            returned.append(Returned(lease.token, start, end, int(How.ROLLED_BACK), _BY_POLICY))
+            returned.append(Returned(lease.token, start, end, int(How.ROLLED_BACK), BY_POLICY))
     report = PartitionReport(
         partition=partition,
         settled=[Settled(token, bounds) for token, bounds in settled.items()],

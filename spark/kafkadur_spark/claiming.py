@@ -118,11 +118,11 @@ class Claimer(Attachment):
                     remedy="roll back what was claimed",
                 )
             back.setdefault(partition, []).append((offset, offset + 1))
-        self._patiently(lambda: self._finish(claim, back))
+        self._end(claim, back)
 
     def release(self, claim: Claim) -> None:
         """Give a claim back: it comes again, uncounted."""
-        self._patiently(lambda: self._finish(claim, None))
+        self._end(claim, None)
 
     # -- the thread
 
@@ -135,26 +135,26 @@ class Claimer(Attachment):
         if claims is None:
             return None
         ends = self._topics.offsets(topic.name, topic.partitions, "latest")
-        hulls = claims.claim(most, ends) or claims.claim(
-            most, ends
-        )  # the first one after a loss brings nothing
+        # the first one after a loss of the state brings nothing
+        hulls = claims.claim(most, ends) or claims.claim(most, ends)
         return Claim(topic.name, hulls, self._life) if hulls else None
 
-    def _finish(self, claim: Claim, back: Mapping[int, Sequence[tuple[int, int]]] | None) -> None:
-        refused: list[int] = []
+    def _end(self, claim: Claim, back: Mapping[int, Sequence[tuple[int, int]]] | None) -> None:
+        """Settle a claim, except what is to come again; None: give it back."""
+        left, refused = list(claim.hulls), list[int]()
 
         def finish() -> None:
-            claims = self._claims
-            if claims is None or claim.life != self._life:
-                raise self._over(claim)
-            for hull in claim.hulls:
-                refused.extend(
-                    claims.release(hull)
-                    if back is None
-                    else claims.settle(hull, rejected=back.get(hull.partition, ()))
-                )
+            while left:
+                claims, hull = self._claims, left[0]
+                if claims is None or claim.life != self._life:
+                    raise self._over(claim)
+                if back is None:
+                    refused.extend(claims.release(hull))
+                else:
+                    refused.extend(claims.settle(hull, rejected=back.get(hull.partition, ())))
+                del left[0]  # what was answered is not said again
 
-        self._again(finish)
+        self._patiently(lambda: self._again(finish))
         self._note_settled(hull.partition for hull in claim.hulls)
         if refused:
             raise self._over(claim)
