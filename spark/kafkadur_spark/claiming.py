@@ -152,10 +152,9 @@ class Claimer(Attachment):
                     refused.extend(claims.release(hull))
                 else:
                     refused.extend(claims.settle(hull, rejected=back.get(hull.partition, ())))
-                del left[0]  # what was answered is not said again
+                self._note_settled([left.pop(0).partition])  # what was answered is not said again
 
         self._patiently(lambda: self._again(finish))
-        self._note_settled(hull.partition for hull in claim.hulls)
         if refused:
             raise self._over(claim)
 

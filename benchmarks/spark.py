@@ -1,0 +1,184 @@
+"""What settling costs a Spark query: ``python -m benchmarks.spark``.
+
+A backlog is read to its end by Spark's own Kafka source and written to nowhere, once without kafkadur and
+once with each way of settling; the same Spark, the same topic, one after the other in each run. What counts is the
+ratio of rows a second to the bare source's. A run that leaves something unsettled is void.
+"""
+
+from __future__ import annotations
+
+import json
+import statistics
+import tempfile
+import time
+import uuid
+from collections.abc import Callable
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from confluent_kafka import Producer
+from confluent_kafka.cimpl import NewTopic
+from pyspark.sql import DataFrame, SparkSession
+from rich.console import Console
+from rich.progress import Progress
+from rich.table import Table
+
+import kafkadur.sync
+import kafkadur_spark
+from benchmarks.children import BenchmarkError
+from kafkadur.stack import Stack, embedded
+from kafkadur.stack.kafka import quiet_admin
+from kafkadur_spark.generations import Acking
+
+_TOPIC = "rows"
+#: Least ratio to the bare source that is aimed at.
+_AIMS = {"ack_batch": 0.9}
+_PAYLOAD_BYTES = 100
+_talk = Console(stderr=True)
+#: Reads all, and returns how long that took, seconds.
+_Way = Callable[[], float]
+
+
+def _backlog(stack: Stack, rows: int, partitions: int, progress: Progress) -> None:
+    quiet_admin(stack.kafka).create_topics([NewTopic(_TOPIC, partitions, 1)])[_TOPIC].result(20)
+    producer = Producer({"bootstrap.servers": stack.kafka, "linger.ms": 20, "batch.size": 1_000_000})
+    value = b"x" * _PAYLOAD_BYTES
+    for number in progress.track(range(rows), description="writing the backlog"):
+        while True:
+            try:
+                producer.produce(_TOPIC, value, partition=number % partitions)
+                break
+            except BufferError:
+                producer.poll(0.1)
+    if producer.flush(60):
+        message = "the backlog could not be written"
+        raise BenchmarkError(message)
+
+
+class _Ways:
+    """The ways of reading the backlog, each a query of its own."""
+
+    def __init__(self, spark: SparkSession, stack: Stack, rows: int, folder: Path) -> None:
+        self._spark = spark
+        self._stack = stack
+        self._rows = rows
+        self._folder = folder
+
+    def all(self) -> dict[str, _Way]:
+        """By name; the bare ones first."""
+        return {
+            "bare": self._bare,
+            "bare foreachBatch": self._bare_batches,
+            "ack_batch": lambda: self._settling("batch"),
+            "progress": lambda: self._settling("progress"),
+        }
+
+    def _source(self) -> DataFrame:
+        reader = self._spark.readStream.format("kafka").option("subscribe", _TOPIC)
+        reader = reader.option("kafka.bootstrap.servers", self._stack.kafka)
+        return reader.option("startingOffsets", "earliest").load()
+
+    def _new(self) -> str:
+        return str(self._folder / uuid.uuid4().hex)
+
+    def _bare(self) -> float:
+        writer = self._source().writeStream.format("noop").option("checkpointLocation", self._new())
+        began = time.monotonic()
+        writer.trigger(availableNow=True).start().awaitTermination()
+        return time.monotonic() - began
+
+    def _bare_batches(self) -> float:
+        writer = self._source().writeStream.foreachBatch(lambda frame, _: _to_nowhere(frame))
+        writer = writer.option("checkpointLocation", self._new())
+        began = time.monotonic()
+        writer.trigger(availableNow=True).start().awaitTermination()
+        return time.monotonic() - began
+
+    def _settling(self, acking: Acking) -> float:
+        name = uuid.uuid4().hex
+        with (
+            kafkadur.sync.connect(
+                kafka=self._stack.kafka, redis=self._stack.redis, client_id="spark"
+            ) as connection,
+            kafkadur_spark.hold(connection, _TOPIC, durable=name, start="earliest") as holder,
+        ):
+            reading = kafkadur_spark.read_stream(self._spark, holder, self._new(), acking=acking)
+            writer = reading.frame.writeStream
+
+            def work(frame: DataFrame, number: int) -> None:
+                _to_nowhere(frame)
+                reading.ack_batch(number)
+
+            writer = writer.foreachBatch(work) if acking == "batch" else writer.format("noop")
+            began = time.monotonic()
+            reading.start(writer.trigger(availableNow=True)).awaitTermination()
+            took = time.monotonic() - began
+            if acking == "progress":  # what Spark committed last is settled behind the query's end
+                deadline = time.monotonic() + 10
+                while _settled(holder) < self._rows and time.monotonic() < deadline:
+                    time.sleep(0.05)
+            if _settled(holder) != self._rows:
+                message = f"{acking}: {_settled(holder):,} of {self._rows:,} are settled"
+                raise BenchmarkError(message)
+            return took
+
+
+def _to_nowhere(frame: DataFrame) -> None:
+    frame.write.format("noop").mode("overwrite").save()
+
+
+def _settled(holder: kafkadur_spark.Holder) -> int:
+    return sum(place.floor for place in holder.whereabouts().places.values())
+
+
+def main(
+    *,
+    rows: Annotated[int, typer.Option(min=1_000, help="Of the backlog.")] = 2_000_000,
+    partitions: Annotated[int, typer.Option(min=1, max=100, help="Of the topic.")] = 4,
+    runs: Annotated[int, typer.Option(min=1, help="Of each way, interleaved.")] = 3,
+    as_json: Annotated[bool, typer.Option("--json", help="One JSON document instead of a table.")] = False,
+) -> None:
+    """Measure rows a second with each way of settling against the bare source."""
+    found: dict[str, list[float]] = {}
+    with Progress(console=_talk, transient=True) as progress, embedded() as stack:
+        _backlog(stack, rows, partitions, progress)
+        config = {"spark.ui.enabled": "false", "spark.driver.host": "127.0.0.1"}
+        spark = kafkadur_spark.session("benchmark", master="local[2]", config=config)
+        spark.sparkContext.setLogLevel("ERROR")
+        with tempfile.TemporaryDirectory() as folder:
+            ways = _Ways(spark, stack, rows, Path(folder)).all()
+            task = progress.add_task("reading", total=(runs + 1) * len(ways))
+            for run in range(runs + 1):  # the first one warms up
+                for name, way in ways.items():
+                    progress.update(task, description=name)
+                    took = way()
+                    if run:
+                        found.setdefault(name, []).append(rows / took)
+                    progress.advance(task)
+        spark.stop()
+    bare = statistics.median(found["bare"])
+    ratios = {name: statistics.median(rates) / bare for name, rates in found.items()}
+    if as_json:
+        document = {
+            "rows": rows,
+            "partitions": partitions,
+            "rows_per_s": found,
+            "ratios": ratios,
+            "aims": _AIMS,
+        }
+        typer.echo(json.dumps(document, indent=2))
+        return
+    table = Table(title=f"{rows:,} rows of {_PAYLOAD_BYTES} bytes in {partitions} partitions")
+    for name in ("way", "rows a second, median", "lowest", "ratio to bare", "aim"):
+        table.add_column(name, justify="left" if name == "way" else "right")
+    for name, rates in found.items():
+        aim = f"{_AIMS[name]:.2f}" if name in _AIMS else ""
+        table.add_row(
+            name, f"{statistics.median(rates):,.0f}", f"{min(rates):,.0f}", f"{ratios[name]:.2f}", aim
+        )
+    Console().print(table)
+
+
+if __name__ == "__main__":
+    typer.run(main)
