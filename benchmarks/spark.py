@@ -41,7 +41,8 @@ _Way = Callable[[], float]
 
 
 def _backlog(stack: Stack, rows: int, partitions: int, progress: Progress) -> None:
-    quiet_admin(stack.kafka).create_topics([NewTopic(_TOPIC, partitions, 1)])[_TOPIC].result(20)
+    admin = quiet_admin(stack.kafka)
+    admin.create_topics([NewTopic(_TOPIC, partitions, 1)])[_TOPIC].result(20)
     producer = Producer({"bootstrap.servers": stack.kafka, "linger.ms": 20, "batch.size": 1_000_000})
     value = b"x" * _PAYLOAD_BYTES
     for number in progress.track(range(rows), description="writing the backlog"):
