@@ -17,12 +17,12 @@ from confluent_kafka import KafkaError, Message, Producer
 import kafkadur.sync
 from kafkadur.admin import Admin
 from kafkadur.browse import records
+from kafkadur.clients import topics_of
 from kafkadur.dead_letters import ATTEMPTS, CAUSE, HEADERS, ORIGIN, REASON, SUBSCRIPTION, TIMESTAMP
 from kafkadur.headers import Property, decode_properties
 from kafkadur.settings import Settings
 from kafkadur_coordinators.client_log import client_log
 from kafkadur_coordinators.interface import PartitionView
-from kafkadur_coordinators.topics import Topics
 from kafkadur_sharing.errors import DeliveryFailed, InvalidDestination
 from kafkadur_sharing.keys import SubscriptionKey
 from kafkadur_sharing.names import MAX_NAME_LENGTH
@@ -87,7 +87,7 @@ class DeadLetterAdmin:
         """`admin` knows the subscriptions."""
         self._settings = settings
         self._admin = admin
-        self._topics = Topics(settings.kafka, timeout=settings.kafka_timeout.total_seconds())
+        self._topics = topics_of(settings)
 
     def letters(self, key: SubscriptionKey, where: Selector | None = None) -> Iterator[DeadLetter]:
         """Return the letters of a subscription that nobody is done with.

@@ -15,6 +15,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from kafkadur.browse import records
+from kafkadur.clients import coordinator_of, journal_of, lifecycle_of, topics_of
 from kafkadur.dead_letters import ORIGIN, SUBSCRIPTION
 from kafkadur.explain import Explanation, Log, OffsetState, backlog, in_flight, lag, unsettled_before
 from kafkadur.explain import explain as explain_offset
@@ -26,10 +27,8 @@ from kafkadur.settings import Settings
 from kafkadur.sizes import Sizes, sizes
 from kafkadur_coordinators.changes import origins_of, state_in_force
 from kafkadur_coordinators.interface import MAX_PARTITIONS, Known, LeaseView, MemberInfo, PartitionView
-from kafkadur_coordinators.journal import Journal
-from kafkadur_coordinators.lifecycle import Lifecycle
-from kafkadur_coordinators.redis_coordinator import RedisCoordinator, Refusal, state_lost
-from kafkadur_coordinators.topics import TopicInfo, Topics
+from kafkadur_coordinators.redis_coordinator import Refusal, state_lost
+from kafkadur_coordinators.topics import TopicInfo
 from kafkadur_sharing.definition import Definition, SubscriptionType
 from kafkadur_sharing.errors import IllegalState, InvalidDestination, KafkadurError, TopicChanged
 from kafkadur_sharing.keys import SLOTS, ClientIdPolicy, SubscriptionKey, key_slot
@@ -205,25 +204,12 @@ class Looking:
 
     def __init__(self, settings: Settings, *, on_warning: Callable[[str], None] | None = None) -> None:
         """Connect at the first question; `on_warning` is told what is odd about the Redis server."""
-        timeout = settings.kafka_timeout.total_seconds()
         self._settings = settings
-        self._coordinator = RedisCoordinator(
-            settings.redis, timeout=settings.redis_timeout.total_seconds(), on_warning=on_warning
-        )
-        self._topics = Topics(settings.kafka, timeout=timeout)
-        self._journal = Journal(
-            settings.kafka,
-            settings.namespace,
-            shards=settings.journal_partitions,
-            replication=settings.journal_replication,
-            timeout=timeout,
-        )
-        self._lifecycle = Lifecycle(
-            coordinator=self._coordinator,
-            journal=self._journal,
-            topics=self._topics,
-            prefix=settings.prefix,
-            session_ms=settings.session_ms,
+        self._coordinator = coordinator_of(settings, on_warning=on_warning)
+        self._topics = topics_of(settings)
+        self._journal = journal_of(settings)
+        self._lifecycle = lifecycle_of(
+            settings, coordinator=self._coordinator, journal=self._journal, topics=self._topics
         )
 
     def close(self) -> None:

@@ -18,6 +18,7 @@ from typing import Any, NamedTuple, TypeVar
 
 from confluent_kafka import KafkaException
 
+from kafkadur.clients import topics_of
 from kafkadur.settings import Settings
 from kafkadur.transacted_producer import TransactedProducer
 from kafkadur_coordinators import checkpoints
@@ -26,7 +27,6 @@ from kafkadur_coordinators.kafka_refusal import refused
 from kafkadur_coordinators.lifecycle import Subscription
 from kafkadur_coordinators.origins import Origin, state_of
 from kafkadur_coordinators.records import last_incarnation
-from kafkadur_coordinators.topics import Topics
 from kafkadur_coordinators.transactions import (
     Ranges,
     Transactions,
@@ -90,8 +90,7 @@ class Transaction:
         self._settings = settings
         self._journal = journal
         self._beside = journal.transactions()
-        topics = Topics(settings.kafka, timeout=settings.kafka_timeout.total_seconds())
-        self._transactions = Transactions(self._beside, topics)
+        self._transactions = Transactions(self._beside, topics_of(settings))
         self._connection_id = connection_id
         self._config = config
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="kafkadur-transactions")

@@ -26,6 +26,7 @@ from kafkadur.aio.subscription import Subscription
 from kafkadur.aio.waiting import Signal, nudge, outcome
 from kafkadur.checkpointer import Checkpointer
 from kafkadur.client_id_keeper import ClientIdKeeper
+from kafkadur.clients import coordinator_of, journal_of, lifecycle_of, topics_of
 from kafkadur.dead_letters import DeadLetters
 from kafkadur.delivery import Delivery as PlainDelivery
 from kafkadur.events import Event
@@ -50,7 +51,6 @@ from kafkadur_coordinators.lifecycle import Lifecycle, Membership
 from kafkadur_coordinators.lifecycle import Subscription as Attachment
 from kafkadur_coordinators.presence import Presence
 from kafkadur_coordinators.redis_coordinator import Recorder, RedisCoordinator
-from kafkadur_coordinators.topics import Topics
 from kafkadur_sharing.decisions import Request, UnsubscribeRequest, nondurable_name
 from kafkadur_sharing.definition import AckLevel, Definition, HeaderType, Scope, Start, SubscriptionType
 from kafkadur_sharing.distributed import DistributedTopic
@@ -187,12 +187,12 @@ class Connection:
         self._dead_letters = DeadLetters(settings.kafka)
         self._watched: dict[str, Watched] = {}
         self._watch = RetentionWatch(
-            lambda: Topics(settings.kafka, timeout=settings.kafka_timeout.total_seconds()),
+            lambda: topics_of(settings),
             every=settings.retention_check.total_seconds(),
         )
         self._checkpointer = Checkpointer(
             coordinator=self._new_coordinator,
-            journal=lambda: self._new_journal(self._journal),
+            journal=lambda: journal_of(self.settings, checked=self._journal),
             waiters=Waiters(
                 coordinator=self._new_coordinator,
                 replicas=settings.replicas,
@@ -219,14 +219,9 @@ class Connection:
         """
         chosen = self.settings
         coordinator = self._new_coordinator(self._be_at)
-        timeout = chosen.kafka_timeout.total_seconds()
-        self._journal = self._new_journal()
-        self._lifecycle = Lifecycle(
-            coordinator=coordinator,
-            journal=self._journal,
-            topics=Topics(chosen.kafka, timeout=timeout),
-            prefix=chosen.prefix,
-            session_ms=chosen.session_ms,
+        self._journal = journal_of(chosen)
+        self._lifecycle = lifecycle_of(
+            chosen, coordinator=coordinator, journal=self._journal, topics=topics_of(chosen)
         )
         self._coordinator = coordinator
         self._presence = presences.acquire(chosen.redis, chosen.redis_timeout.total_seconds())
@@ -301,23 +296,8 @@ class Connection:
         self.settings = self.settings.model_copy(update={"client_id": name, "client_id_policy": chosen})
 
     def _new_coordinator(self, on_connect: Callable[[str], None] | None = None) -> RedisCoordinator:
-        return RedisCoordinator(
-            self.settings.redis,
-            timeout=self.settings.redis_timeout.total_seconds(),
-            recorder=self._recorder,
-            on_warning=_log.warning,
-            on_connect=on_connect,
-        )
-
-    def _new_journal(self, checked: Journal | None = None) -> Journal:
-        chosen = self.settings
-        return Journal(
-            chosen.kafka,
-            chosen.namespace,
-            shards=chosen.journal_partitions,
-            replication=chosen.journal_replication,
-            timeout=chosen.kafka_timeout.total_seconds(),
-            checked=checked,
+        return coordinator_of(
+            self.settings, recorder=self._recorder, on_warning=_log.warning, on_connect=on_connect
         )
 
     def _rebuild(self, subscription: Attachment, incarnation: int) -> None:
@@ -744,7 +724,7 @@ class Connection:
             return Session()
         transaction = Transaction(
             self.settings,
-            self._new_journal(journal),
+            journal_of(self.settings, checked=journal),
             connection_id=self.id,
             config=dict(config or {}),
             outdated=self._rebuild,

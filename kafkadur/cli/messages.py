@@ -18,9 +18,9 @@ from confluent_kafka import KafkaError, Message
 import kafkadur.sync
 from kafkadur.cli.call import Call, command
 from kafkadur.cli.properties import parse_properties
+from kafkadur.clients import topics_of
 from kafkadur.headers import Property
 from kafkadur.producer import Producer
-from kafkadur_coordinators.topics import Topics
 from kafkadur_sharing.definition import SubscriptionType
 
 #: Most records in hands; with --count no more than are asked for.
@@ -64,7 +64,7 @@ def publish(
     typed = parse_properties(properties or ())
     settings = call.settings()
     # Kafka's client would look for a topic that is not there for half a minute.
-    Topics(settings.kafka, timeout=settings.kafka_timeout.total_seconds()).describe(topic)
+    topics_of(settings).describe(topic)
     where = _Positions()
     config = {**settings.kafka, "on_delivery": where}
     with Producer(config, client_id=settings.client_id, connection_id=uuid.uuid4().hex) as producer:

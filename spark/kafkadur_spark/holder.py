@@ -25,18 +25,17 @@ from confluent_kafka import KafkaException
 
 import kafkadur.sync
 from kafkadur.checkpointer import Checkpointer
+from kafkadur.clients import coordinator_of, journal_of, lifecycle_of, topics_of
 from kafkadur.settings import Settings
 from kafkadur.waiters import Waiters
 from kafkadur_coordinators import presence as presences
 from kafkadur_coordinators.claims import Claims
 from kafkadur_coordinators.interface import MAX_PARTITIONS
-from kafkadur_coordinators.journal import Journal
-from kafkadur_coordinators.lifecycle import Lifecycle, Membership, Subscription
+from kafkadur_coordinators.lifecycle import Membership, Subscription
 from kafkadur_coordinators.origins import state_of
 from kafkadur_coordinators.places import Place, place_of
 from kafkadur_coordinators.presence import Presence
 from kafkadur_coordinators.redis_coordinator import RedisCoordinator, Refusal
-from kafkadur_coordinators.topics import Topics
 from kafkadur_coordinators.whole import Verdicts, Whole
 from kafkadur_sharing.decisions import Request
 from kafkadur_sharing.definition import Definition, Start, SubscriptionType
@@ -147,21 +146,17 @@ class Holder:
         self._lock = threading.Lock()
         self._presence: Presence | None = None
         self._coordinator = self._new_coordinator()
-        self._journal = self._new_journal()
-        self._topics = Topics(settings.kafka, timeout=settings.kafka_timeout.total_seconds())
+        self._journal = journal_of(settings)
+        self._topics = topics_of(settings)
         #: Kafka may take longer over a commit than a session lasts
         self._mirror_thread = ThreadPoolExecutor(1, "kafkadur-floors")
         self._mirroring: Future[None] | None = None
-        self._lifecycle = Lifecycle(
-            coordinator=self._coordinator,
-            journal=self._journal,
-            topics=self._topics,
-            prefix=settings.prefix,
-            session_ms=settings.session_ms,
+        self._lifecycle = lifecycle_of(
+            settings, coordinator=self._coordinator, journal=self._journal, topics=self._topics
         )
         self._checkpointer = Checkpointer(
             coordinator=self._new_coordinator,
-            journal=self._new_journal,
+            journal=lambda: journal_of(settings),
             waiters=Waiters(
                 coordinator=self._new_coordinator,
                 replicas=settings.replicas,
@@ -180,22 +175,7 @@ class Holder:
         self._thread = threading.Thread(target=self._main, name="kafkadur-spark", daemon=True)
 
     def _new_coordinator(self) -> RedisCoordinator:
-        return RedisCoordinator(
-            self._settings.redis,
-            timeout=self._settings.redis_timeout.total_seconds(),
-            on_warning=_log.warning,
-            on_connect=self._be_at,
-        )
-
-    def _new_journal(self) -> Journal:
-        chosen = self._settings
-        return Journal(
-            chosen.kafka,
-            chosen.namespace,
-            shards=chosen.journal_partitions,
-            replication=chosen.journal_replication,
-            timeout=chosen.kafka_timeout.total_seconds(),
-        )
+        return coordinator_of(self._settings, on_warning=_log.warning, on_connect=self._be_at)
 
     def _be_at(self, run_id: str) -> None:
         if self._presence is not None:
@@ -367,16 +347,14 @@ class Holder:
         every = self._settings.session_timeout.total_seconds() / 3
         due = time.monotonic() + every
         while True:
-            try:
+            with contextlib.suppress(queue.Empty):
                 job = self._jobs.get(timeout=max(min(due, self._mirror_due()) - time.monotonic(), 0.0))
-            except queue.Empty:
-                if time.monotonic() >= due:
-                    due = time.monotonic() + (every if self._renew() else _RETRY)
-                self._mirror()
-                continue
-            if job is None:
-                return
-            job()
+                if job is None:
+                    return
+                job()
+            if time.monotonic() >= due:
+                due = time.monotonic() + (every if self._renew() else _RETRY)
+            self._mirror()
 
     def _attach(self) -> None:
         presence, member = self._presence, self._member
