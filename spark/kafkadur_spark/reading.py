@@ -91,22 +91,32 @@ def read_stream(
     batches = Batches(checkpoints, generation, holder.definition.topic.name)
     if last is None or generation != last.generation:
         checkpoints.write(generation.number, generation.revision, generation.to_json())
-    position = dict(generation.starts) | (batches.last("commits") or {})
+    committed = batches.last("commits")
+    position = dict(generation.starts) | (committed or {})
     if any(position.get(p, 0) < first for p, first in where.earliest.items()):
         chosen.setdefault("failOnDataLoss", "false")  # what was lost is counted already
-    return Reading(holder, batches, _frame(spark, holder, batches, chosen), acking=acking)
+    frame = _frame(spark, holder, generation, committed or {}, chosen)
+    return Reading(holder, batches, frame, acking=acking, committed=committed)
 
 
 class Reading:
     """A held subscription as a stream, and the verdicts on its batches."""
 
-    def __init__(self, holder: Holder, batches: Batches, frame: DataFrame, *, acking: Acking) -> None:
-        """Made by `read_stream`."""
+    def __init__(
+        self,
+        holder: Holder,
+        batches: Batches,
+        frame: DataFrame,
+        *,
+        acking: Acking,
+        committed: Mapping[int, int] | None,
+    ) -> None:
+        """Made by `read_stream`; `committed`: behind what Spark had committed then, None: nothing yet."""
         self._holder = holder
         self._batches = batches
         self._acking = acking
         #: behind what Spark had committed when that was settled last
-        self._settled = batches.last("commits")
+        self._settled = committed
         self._settling = threading.Lock()
         #: what is read; a query on it needs `checkpoint`
         self.frame = frame
@@ -275,15 +285,20 @@ def _generation(last: Batches | None, now: Standing, on_ahead: OnAhead | None, a
     return chosen
 
 
-def _frame(spark: SparkSession, holder: Holder, batches: Batches, options: Mapping[str, str]) -> DataFrame:
-    topic, generation = holder.definition.topic, batches.generation
+def _frame(
+    spark: SparkSession,
+    holder: Holder,
+    generation: Generation,
+    committed: Mapping[int, int],
+    options: Mapping[str, str],
+) -> DataFrame:
+    topic = holder.definition.topic
     starts = {str(p): generation.starts.get(p, 0) for p in range(topic.partitions)}
     reader = spark.readStream.format("kafka").option("subscribe", topic.name)
     reader = reader.option("startingOffsets", json.dumps({topic.name: starts}))
     reader = reader.option("kafka.isolation.level", "read_committed")
     for name, value in (java_settings(holder.settings.kafka) | dict(options)).items():
         reader = reader.option(name, value)
-    committed = batches.last("commits") or {}
     left_out = {p: within(some, committed.get(p, 0), _FAR) for p, some in generation.skip.items()}
     return _leave_out(spark, reader.load(), left_out)
 
