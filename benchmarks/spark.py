@@ -17,8 +17,6 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from confluent_kafka import Producer
-from confluent_kafka.cimpl import NewTopic
 from pyspark.sql import DataFrame, SparkSession
 from rich.console import Console
 from rich.progress import Progress
@@ -26,35 +24,19 @@ from rich.table import Table
 
 import kafkadur.sync
 import kafkadur_spark
+from benchmarks import payload
 from benchmarks.children import BenchmarkError
+from benchmarks.source import Backlog, Shape, fill
+from benchmarks.systems.base import Store
 from kafkadur.stack import Stack, embedded
-from kafkadur.stack.kafka import quiet_admin
 from kafkadur_spark.generations import Acking
 
 _TOPIC = "rows"
 #: Least ratio to the bare source that is aimed at.
 _AIMS = {"ack_batch": 0.9}
-_PAYLOAD_BYTES = 100
 _talk = Console(stderr=True)
 #: Reads all, and returns how long that took, seconds.
 _Way = Callable[[], float]
-
-
-def _backlog(stack: Stack, rows: int, partitions: int, progress: Progress) -> None:
-    admin = quiet_admin(stack.kafka)
-    admin.create_topics([NewTopic(_TOPIC, partitions, 1)])[_TOPIC].result(20)
-    producer = Producer({"bootstrap.servers": stack.kafka, "linger.ms": 20, "batch.size": 1_000_000})
-    value = b"x" * _PAYLOAD_BYTES
-    for number in progress.track(range(rows), description="writing the backlog"):
-        while True:
-            try:
-                producer.produce(_TOPIC, value, partition=number % partitions)
-                break
-            except BufferError:
-                producer.poll(0.1)
-    if producer.flush(60):
-        message = "the backlog could not be written"
-        raise BenchmarkError(message)
 
 
 class _Ways:
@@ -142,8 +124,11 @@ def main(
 ) -> None:
     """Measure rows a second with each way of settling against the bare source."""
     found: dict[str, list[float]] = {}
+    backlog = Backlog(store=Store.KAFKA, name=_TOPIC, shape=Shape.BIG, partitions=partitions, messages=rows)
     with Progress(console=_talk, transient=True) as progress, embedded() as stack:
-        _backlog(stack, rows, partitions, progress)
+        task = progress.add_task("writing the backlog", total=None)
+        fill(backlog, kafka=stack.kafka, redis_at=stack.redis)
+        progress.remove_task(task)
         config = {"spark.ui.enabled": "false", "spark.driver.host": "127.0.0.1"}
         spark = kafkadur_spark.session("benchmark", master="local[2]", config=config)
         spark.sparkContext.setLogLevel("ERROR")
@@ -170,7 +155,7 @@ def main(
         }
         typer.echo(json.dumps(document, indent=2))
         return
-    table = Table(title=f"{rows:,} rows of {_PAYLOAD_BYTES} bytes in {partitions} partitions")
+    table = Table(title=f"{rows:,} rows of {payload.SIZE} bytes in {partitions} partitions")
     for name in ("way", "rows a second, median", "lowest", "ratio to bare", "aim"):
         table.add_column(name, justify="left" if name == "way" else "right")
     for name, rates in found.items():
