@@ -11,6 +11,13 @@ import kafkadur_spark
 from kafkadur_spark.generations import Acking, OnAhead
 from tests.subscriptions.helpers import Place
 
+#: Spark on this machine alone, and small.
+LOCAL = {
+    "spark.ui.enabled": "false",
+    "spark.driver.bindAddress": "127.0.0.1",
+    "spark.driver.host": "127.0.0.1",
+    "spark.sql.shuffle.partitions": "2",
+}
 #: Of one record: (partition, offset).
 At = tuple[int, int]
 #: What is done with a batch: told the reading, its number and its records.

@@ -1,5 +1,6 @@
 """Streams that read through a subscription: what they read, what they settle, and what comes again."""
 
+import signal
 import threading
 import time
 from pathlib import Path
@@ -18,6 +19,7 @@ from kafkadur.settings import settings
 from kafkadur.stack import as_administrator
 from kafkadur_coordinators.whole import Verdicts
 from kafkadur_sharing.errors import IllegalState, LeaseLost, SubscriptionActive
+from tests.spark.drivers import Driver, written
 from tests.spark.helpers import At, Lab, in_partition, records
 from tests.subscriptions.helpers import LIMIT_S, Place, wait_until
 
@@ -124,6 +126,43 @@ def test_what_waits_for_its_time_is_neither_read_nor_settled(lab: Lab) -> None:
         assert lab.go(holder).records == expected
         assert [(w.start, w.end) for w in holder.whereabouts().places[0].waiting] == [(1, 2)]
         assert lab.go(holder).records == []
+
+
+def test_what_becomes_due_while_a_batch_is_worked_on_is_not_settled_with_it(lab: Lab) -> None:
+    topic = lab.place.topic(range(10))
+    with (
+        lab.place.connect_sync() as connection,
+        connection.subscribe(topic, durable="d", start="earliest") as subscription,
+    ):
+        assert subscription.receive(timeout=LIMIT_S) is not None
+        second = subscription.receive(timeout=LIMIT_S)
+        assert second is not None
+        second.rollback(delay=15)
+    with lab.hold(topic) as holder:
+
+        def work(reading: kafkadur_spark.Reading, batch: int, _found: list[At]) -> None:
+            (item,) = [w for w in holder.whereabouts().places[0].waiting if (w.start, w.end) == (1, 2)]
+            wait_until(lambda: time.time() * 1000 > item.due + 1_000, "it is due")
+            reading.ack_batch(batch)
+
+        assert lab.go(holder, work).records == in_partition(0, 0, *range(2, 10))
+        assert lab.go(holder).records == in_partition(0, 1)
+
+
+@pytest.mark.parametrize("moment", ["before", "after"])
+def test_a_driver_that_is_killed_at_a_batch(lab: Lab, moment: str) -> None:
+    """Before its batch is settled, or between that and Spark's commit: the next one writes all, each once."""
+    topic = lab.place.topic(range(30))
+    for die in (moment, ""):
+        driver = Driver(lab.place.settings(), topic, lab.root, die=die)
+        try:
+            assert driver.ended() == (-signal.SIGKILL if die else 0)
+        finally:
+            driver.end()
+    assert written(lab.root) == in_partition(0, *range(30))
+    assert {path.name.split("-")[0] for path in lab.root.glob("*.json")} == {"1"}
+    with lab.hold(topic) as holder:
+        assert floors(holder) == {0: 30}
 
 
 def test_a_batch_that_fails_is_read_again(lab: Lab) -> None:
