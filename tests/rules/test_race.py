@@ -9,7 +9,6 @@ from __future__ import annotations
 import itertools
 import json
 import random
-import subprocess
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -37,6 +36,7 @@ from kafkadur_sharing.decisions import (
 from kafkadur_sharing.definition import Definition, SubscriptionType
 from kafkadur_sharing.keys import SubscriptionKey
 from tests.subscriptions.helpers import Place
+from tests.subscriptions.workers import Child
 
 DONE = "done"
 
@@ -104,35 +104,12 @@ def outcomes(
             yield replace(now, attached=()), tuple(told)
 
 
-class Process:
+class Process(Child):
     """One of the two."""
 
     def __init__(self, settings: dict[str, Any], topic: str) -> None:
-        self._process = subprocess.Popen(
-            [sys.executable, "-m", __name__],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-            bufsize=1,
-        )
+        super().__init__(__name__)
         self.say({"settings": settings, "topic": topic})
-
-    def say(self, what: object) -> None:
-        assert self._process.stdin is not None
-        self._process.stdin.write(json.dumps(what) + "\n")
-
-    def answer(self) -> str:
-        assert self._process.stdout is not None
-        line = self._process.stdout.readline()
-        assert line, "the process ended"
-        return str(json.loads(line))
-
-    def end(self) -> None:
-        self._process.kill()
-        self._process.wait()
-        for pipe in (self._process.stdin, self._process.stdout):
-            if pipe is not None:
-                pipe.close()
 
 
 def shown(state: State) -> tuple[Any, ...]:

@@ -57,7 +57,8 @@ class Child:
             if pipe is not None:
                 pipe.close()
 
-    def _say(self, what: object) -> None:
+    def say(self, what: object) -> None:
+        """Tell it one thing."""
         assert self._process.stdin is not None
         self._process.stdin.write(json.dumps(what) + "\n")
         self._process.stdin.flush()
@@ -91,7 +92,7 @@ class Worker(Child):
             cwd=tree,
             env={} if tree == ROOT else {"PYTHONPATH": _path_of(tree)},
         )
-        self._say({"connect": connection, "topic": topic, "subscribe": chosen})
+        self.say({"connect": connection, "topic": topic, "subscribe": chosen})
         assert self.answer() == "attached"
 
     @property
@@ -101,21 +102,21 @@ class Worker(Child):
 
     def receive(self, count: int) -> list[tuple[int, int]]:
         """Receive so many messages and hold them; returns (number, attempt) of each."""
-        self._say(["receive", count])
+        self.say(["receive", count])
         return [(value, attempt) for value, attempt in self.answer()]
 
     def ack(self) -> str:
         """Acknowledge all it holds; the name of the error it met, or "acked"."""
-        self._say(["ack"])
+        self.say(["ack"])
         return str(self.answer())
 
     def work(self) -> None:
         """Begin to acknowledge whatever comes; `answer` gives the numbers, when it has been quiet."""
-        self._say(["work"])
+        self.say(["work"])
 
     def poison(self, number: int) -> bool:
         """Acknowledge whatever comes, and die of this number; whether it did before it was quiet."""
-        self._say(["poison", number])
+        self.say(["poison", number])
         assert self._process.stdout is not None
         heard, _, _ = select.select([self._process.stdout], [], [], ANSWER_LIMIT_S)
         assert heard, "the worker does not answer"
@@ -123,7 +124,7 @@ class Worker(Child):
 
     def close(self) -> str:
         """Close the subscription in order, which gives back what it holds."""
-        self._say(["close"])
+        self.say(["close"])
         return str(self.answer())
 
 

@@ -28,7 +28,7 @@ class Transacting(Child):
         chosen = {"durable": "d", "start": "earliest"} | dict(options)
         connection = dict(settings) | {"session_timeout": chosen.pop("session_timeout", 10.0)}
         super().__init__("tests.transactions.workers")
-        self._say({"connect": connection, "topic": topic, "out": out, "subscribe": chosen})
+        self.say({"connect": connection, "topic": topic, "out": out, "subscribe": chosen})
 
     def attached(self) -> None:
         """Wait until it is attached."""
@@ -44,13 +44,13 @@ class Transacting(Child):
 
     def die(self, where: str) -> None:
         """Commit and die: `before` Kafka is told, `between` Kafka and Redis."""
-        self._say(["die", where])
+        self.say(["die", where])
         self._process.wait(ANSWER_LIMIT_S)
         assert self._process.returncode == -signal.SIGKILL
 
     def run(self, batch: int) -> None:
         """Receive, publish and commit, in batches, from now on; `heard` gives what was committed."""
-        self._say(["run", batch])
+        self.say(["run", batch])
 
     def heard(self, timeout: float) -> int | None:
         """How many one more commit was of; None when nothing was heard in `timeout` seconds."""
@@ -63,7 +63,7 @@ class Transacting(Child):
         return str(self._ask("close"))
 
     def _ask(self, *command: object) -> Any:
-        self._say(command)
+        self.say(command)
         return self.answer()
 
 
