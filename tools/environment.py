@@ -61,7 +61,7 @@ def prepare() -> None:
         drop_half_installed()
         install_locked("the build tools", BUILD_LOCK)
         install_locked("the locked packages", LOCK)
-        install_locked("pyspark, a download of 434 MB that pip keeps", SPARK_LOCK)
+        install_locked("pyspark and its companions, a download of 500 MB that pip keeps", SPARK_LOCK)
         install_project()
         jars = fetch_jars()
         STAMP.write_text(json.dumps({"identity": identity(), "inputs": inputs(), "java": java, "jars": jars}))

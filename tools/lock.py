@@ -41,7 +41,7 @@ LOCKS = (
     Lock(
         file="requirements-build.lock", groups=("build",), project=False, agrees_with=("requirements.lock",)
     ),
-    Lock(file="requirements-spark.lock", groups=("ivy",), project=False),
+    Lock(file="requirements-spark.lock", groups=("spark",), project=False, agrees_with=("requirements.lock",)),
 )
 
 
