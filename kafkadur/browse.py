@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from confluent_kafka import Consumer, KafkaError, Message, TopicPartition
@@ -29,6 +29,19 @@ def records(
     `namespace` is the reader's. Raises `StateLost` when nothing comes for `timeout` seconds, and
     `KafkaRefused`.
     """
+    stretches = [(partition, start, end) for partition, (start, end) in sorted(ranges.items())]
+    return records_of(kafka, topic, stretches, namespace=namespace, timeout=timeout)
+
+
+def records_of(
+    kafka: Mapping[str, Any],
+    topic: str,
+    stretches: Iterable[tuple[int, int, int]],
+    *,
+    namespace: str,
+    timeout: float,
+) -> Iterator[Message]:
+    """The records of a topic in stretches (partition, start, end), one after the other; as `records`."""
     config = {
         **{name: value for name, value in kafka.items() if not callable(value)},
         "group.id": f"kafkadur:{namespace}:browse",  # the client needs one; nothing is committed
@@ -39,7 +52,7 @@ def records(
     }
     consumer = Consumer(config, logger=client_log)
     try:
-        for partition, (start, end) in sorted(ranges.items()):
+        for partition, start, end in stretches:
             if start < end:
                 yield from _partition(consumer, TopicPartition(topic, partition, start), end, timeout)
     finally:

@@ -49,6 +49,7 @@ from kafkadur_sharing.errors import (
     StateLost,
 )
 from kafkadur_sharing.redelivery import Redelivery
+from kafkadur_spark.rejecting import Reasons, bury
 
 T = TypeVar("T")
 _log = logging.getLogger("kafkadur.spark")
@@ -78,9 +79,9 @@ def hold(
 
     `connection` is open and stays so. The subscription is created if there is none; `type`, `start`,
     `redelivery` and `allow_conversion` are as in `Connection.subscribe`, but attempts are only counted here:
-    dead letters are written by ordinary consumers. `name` is shown to people. Raises `IllegalState` for the
-    type key-ordered, which has no whole. Enter the holder's context: there it attaches, and raises what the
-    rules say, `SubscriptionActive` while anybody is attached.
+    what has used them up becomes a dead letter at an ordinary consumer. `name` is shown to people. Raises
+    `IllegalState` for the type key-ordered, which has no whole. Enter the holder's context: there it
+    attaches, and raises what the rules say, `SubscriptionActive` while anybody is attached.
     """
     definition = Definition(type=_type(type), topic=topic, start=start, redelivery=redelivery or Redelivery())
     request = Request(
@@ -279,6 +280,14 @@ class Holder:
         """
         said = dict(verdicts)
         return self._patiently(lambda: self._settle(said))
+
+    def bury(self, rejected: Reasons) -> None:
+        """Write the dead letters of what is rejected, reasons by partition and offset.
+
+        Then it can be settled. Raises as `settle` does; nothing of it is settled here.
+        """
+        places = self.whereabouts().places
+        bury(self._settings, self.definition, rejected, places, round(time.time() * 1000))
 
     # -- for the checkpointer
 

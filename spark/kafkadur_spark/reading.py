@@ -21,11 +21,14 @@ from kafkadur_coordinators.whole import Verdicts
 from kafkadur_sharing.errors import IllegalState
 from kafkadur_spark.batches import Batches, Stretches
 from kafkadur_spark.checkpoints import Checkpoints
+from kafkadur_spark.desk import Desk
+from kafkadur_spark.dispositions import Disposition, Said, decide
 from kafkadur_spark.generations import Acking, Generation, OnAhead, Standing, choose
 from kafkadur_spark.holder import Holder, Whereabouts
 from kafkadur_spark.java_settings import java_settings
 from kafkadur_spark.progress import Progress
 from kafkadur_spark.ranges import Ranges, joined, split, within, without, words
+from kafkadur_spark.sink import ADDRESS, SECRET, TOPIC, AckSink
 
 _log = logging.getLogger("kafkadur.spark")
 
@@ -118,6 +121,7 @@ class Reading:
         #: behind what Spark had committed when that was settled last
         self._settled = committed
         self._settling = threading.Lock()
+        self._desk: Desk | None = None
         #: what is read; a query on it needs `checkpoint`
         self.frame = frame
 
@@ -161,30 +165,63 @@ class Reading:
                 self._holder.settle(_settled(self._batches.read_of(since)))
                 self._settled = ends
 
-    def ack_batch(self, batch: int, *, rolled_back: Iterable[tuple[int, int]] = ()) -> int:
+    def ack_batch(
+        self,
+        batch: int,
+        *,
+        rolled_back: Iterable[tuple[int, int]] = (),
+        rejected: Iterable[tuple[int, int, str]] = (),
+    ) -> int:
         """Settle all offsets of a batch, those that a filter dropped, too; again settles nothing twice.
 
         `rolled_back` are (partition, offset) pairs that are left unsettled instead, and counted as an
-        attempt: the running query does not read them again, the next generation does. Returns how many
-        offsets were settled by it. Raises `LeaseLost` when the subscription is held no more: nothing was
-        settled, and all of it comes again; `CoordinatorUnavailable` or `StateLost` when Redis or Kafka do
-        not answer; and `IllegalState` for a batch of another query or an offset that is not in it.
+        attempt: the running query does not read them again, the next generation does. `rejected` are
+        (partition, offset, reason): they are written to the dead-letter topic before they are settled, at
+        most 10,000. Returns how many offsets were settled by it. Raises `LeaseLost` when the subscription is
+        held no more: nothing was settled, and all of it comes again; `CoordinatorUnavailable` or `StateLost`
+        when Redis or Kafka do not answer; and `IllegalState` for a batch of another query or an offset that
+        is not in it.
         """
+        said = [Said(p, offset, offset + 1, Disposition.ROLLBACK) for p, offset in rolled_back]
+        said += [Said(p, offset, offset + 1, Disposition.REJECT, why) for p, offset, why in rejected]
+        return self._settle(batch, said, all_else=True)
+
+    @property
+    def sink(self) -> dict[str, str]:
+        """The options of the sink `format("kafkadur")`, which settles what the rows of a query name.
+
+        Its rows are of single offsets (partition, offset) or stretches (partition, start, end), integers; and
+        have, if they like, the strings topic, disposition - ack (default), rollback or reject - and reason.
+        What no row names is left unsettled, and comes with the next generation; with the further option
+        `unlisted` = `ack` it is settled: so for a query that filters, or names exceptions only. The executors
+        need kafkadur and pyarrow. Raises `IllegalState` where the reading settles by progress.
+        """
+        if self._acking == "progress":
+            raise IllegalState(
+                "What this query commits is settled as a whole.",
+                state='acking="progress"',
+                owner="the query",
+                remedy='read_stream(..., acking="batch") for a query whose rows say what is settled',
+            )
+        if self._desk is None:
+            self.frame.sparkSession.dataSource.register(AckSink)
+            self._desk = Desk(lambda batch, said, all_else: self._settle(batch, said, all_else=all_else))
+            self._holder.at_end(self._desk.close)
+        topic = self._holder.definition.topic.name
+        return {ADDRESS: self._desk.address, TOPIC: topic, SECRET: self._desk.secret}
+
+    def _settle(self, batch: int, said: Iterable[Said], *, all_else: bool) -> int:
         self._holder.check()
         stretches = self._batches.stretches(batch)
-        back: dict[int, list[tuple[int, int]]] = {}
-        for partition, offset in rolled_back:
-            start, end = stretches.get(partition, (0, 0))
-            if not start <= offset < end:
-                raise IllegalState(
-                    f"Offset {offset} of partition {partition} is not in batch {batch}.",
-                    state=f"its offsets are [{start}, {end})",
-                    owner="the query",
-                    remedy="roll back what the batch holds",
-                )
-            back.setdefault(partition, []).append((offset, offset + 1))
         read = self._batches.read_of(stretches)
-        return self._holder.settle({p: _without(read[p], joined(back.get(p, ()))) for p in stretches})
+        chosen = decide(said, stretches, read, all_else=all_else)
+        if chosen.rejected:
+            self._holder.bury(chosen.rejected)
+        dead = {p: joined((o, o + 1) for o in some) for p, some in chosen.rejected.items()}
+        settled = {p: joined([*chosen.acked.get(p, ()), *dead.get(p, ())]) for p in stretches}
+        back = chosen.rolled_back
+        verdicts = {p: Verdicts(some, back.get(p, ())) for p, some in settled.items()}
+        return self._holder.settle({p: said for p, said in verdicts.items() if said.end})
 
 
 def _checked(options: Mapping[str, str], holder: Holder) -> dict[str, str]:
@@ -216,10 +253,6 @@ def _is_of(batches: Batches, holder: Holder) -> bool:
 
 def _settled(read: Mapping[int, Ranges]) -> dict[int, Verdicts]:
     return {partition: Verdicts(ranges) for partition, ranges in read.items()}
-
-
-def _without(read: Ranges, back: Ranges) -> Verdicts:
-    return Verdicts(without(read, back), back)
 
 
 def _without_lost(holder: Holder) -> Whereabouts:

@@ -1,0 +1,114 @@
+"""What is said of the offsets of a batch - settled, rolled back, rejected - and what of it counts.
+
+Pure: who asks is `reading.py`, who hears it from a sink `sink.py`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import NamedTuple
+
+from kafkadur_sharing.errors import IllegalState
+from kafkadur_spark.batches import Stretches
+from kafkadur_spark.ranges import Ranges, joined, within, without
+
+#: Messages of a batch that can be rejected: each is read again, and written.
+MOST_REJECTED = 10_000
+
+
+class Disposition(StrEnum):
+    """What is to become of a message."""
+
+    #: It is settled.
+    ACK = "ack"
+    #: It comes again, counted as an attempt.
+    ROLLBACK = "rollback"
+    #: It is written to the dead-letter topic, and settled.
+    REJECT = "reject"
+
+
+class Said(NamedTuple):
+    """One disposition of offsets [start, end) of a partition."""
+
+    partition: int
+    start: int
+    end: int
+    disposition: Disposition = Disposition.ACK
+    #: why it is rejected
+    reason: str = ""
+
+
+@dataclass(frozen=True)
+class Dispositions:
+    """Of one batch, by partition; no offset is in two of them."""
+
+    acked: Mapping[int, Ranges]
+    rolled_back: Mapping[int, Ranges]
+    #: with the reason, by offset
+    rejected: Mapping[int, Mapping[int, str]] = field(default_factory=dict[int, Mapping[int, str]])
+
+
+def decide(
+    said: Iterable[Said], stretches: Stretches, read: Mapping[int, Ranges], *, all_else: bool
+) -> Dispositions:
+    """Decide what becomes of the offsets of a batch.
+
+    Where several things are said of an offset, a roll back counts before a reject, and that before an ack.
+    `stretches` are those of the batch, `read` what of them was read; nothing is said of the rest.
+    `all_else` settles what was read and nothing is said of. Raises `IllegalState` for an offset that is not
+    in the batch, and for more than 10,000 rejected ones.
+    """
+    pairs: dict[Disposition, dict[int, list[tuple[int, int]]]] = {each: {} for each in Disposition}
+    reasons: dict[int, list[Said]] = {}
+    rejected = 0
+    for one in said:
+        _check(one, stretches)
+        pairs[one.disposition].setdefault(one.partition, []).append((one.start, one.end))
+        if one.disposition is Disposition.REJECT:
+            reasons.setdefault(one.partition, []).append(one)
+            rejected += one.end - one.start
+    if rejected > MOST_REJECTED:
+        raise IllegalState(
+            f"{rejected} messages of one batch are rejected.",
+            state=f"at most {MOST_REJECTED} can be",
+            owner="the query",
+            remedy="make the batches smaller with maxOffsetsPerTrigger, or write them yourself",
+        )
+    back = {p: _only(joined(some), read[p]) for p, some in pairs[Disposition.ROLLBACK].items()}
+    dead = {p: _only(joined(some), read[p]) for p, some in pairs[Disposition.REJECT].items()}
+    dead = {p: without(some, back.get(p, ())) for p, some in dead.items()}
+    chosen = (
+        read if all_else else {p: _only(joined(some), read[p]) for p, some in pairs[Disposition.ACK].items()}
+    )
+    acked = {p: without(without(some, back.get(p, ())), dead.get(p, ())) for p, some in chosen.items()}
+    letters = {p: _reasons(reasons[p], some) for p, some in dead.items()}
+    return Dispositions(acked, back, {p: some for p, some in letters.items() if some})
+
+
+def _check(one: Said, stretches: Stretches) -> None:
+    start, end = stretches.get(one.partition, (0, 0))
+    if not start <= one.start < one.end <= end:
+        which = f"offset {one.start}" if one.end == one.start + 1 else f"offsets [{one.start}, {one.end})"
+        raise IllegalState(
+            f"Of {which} of partition {one.partition} something is said that is not in the batch.",
+            state=f"its offsets are [{start}, {end})",
+            owner="the query",
+            remedy="say something of what the batch holds, of its own topic",
+        )
+
+
+def _only(ranges: Ranges, allowed: Ranges) -> list[tuple[int, int]]:
+    """What of a set is in another one, too."""
+    return [pair for start, end in allowed for pair in within(ranges, start, end)]
+
+
+def _reasons(said: Iterable[Said], ranges: Ranges) -> dict[int, str]:
+    """The reason of each offset that is in a set; the first one that was given."""
+    found: dict[int, str] = {}
+    for one in said:
+        for start, end in within(ranges, one.start, one.end):
+            for offset in range(start, end):
+                found[offset] = found.get(offset) or one.reason
+    return found

@@ -1,0 +1,126 @@
+"""What the rows of a sink say, gathered as stretches of offsets: Arrow batches in, a few `Said` out. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from kafkadur_sharing.errors import IllegalState
+from kafkadur_spark.dispositions import Disposition, Said
+from kafkadur_spark.ranges import joined
+
+#: Columns of a sink: of single offsets, of stretches, and further ones of both.
+OFFSETS, STRETCHES = ("partition", "offset"), ("partition", "start", "end")
+FURTHER = ("topic", "disposition", "reason")
+_INTEGERS = ("byte", "short", "integer", "long")
+#: Stretches of one disposition that are kept before they are joined.
+_MANY = 10_000
+
+
+def check_columns(types: dict[str, str]) -> None:
+    """Check the columns of a frame, by Spark's names of their types. Raises `IllegalState`."""
+    needed = OFFSETS if "offset" in types else STRETCHES
+    missing = [name for name in needed if name not in types]
+    more = sorted(set(types) - {*needed, *FURTHER})
+    wrong = [name for name in needed if name in types and types[name] not in _INTEGERS]
+    wrong += [name for name in FURTHER if name in types and types[name] != "string"]
+    if not (missing or more or wrong):
+        return
+    problem = [f"{what} {', '.join(names)}" for what, names in (
+        ("there is no", missing), ("not known:", more), ("of a wrong type:", wrong)) if names]  # fmt: skip
+    raise IllegalState(
+        "The sink does not take these columns.",
+        state="; ".join(problem),
+        owner="the query",
+        remedy='select "partition" and "offset", or "partition", "start" and "end", as integers; and, as '
+        'strings, "topic", "disposition" (ack, rollback or reject) and "reason" if you like',
+    )
+
+
+class Gathering:
+    """What the rows of one task say."""
+
+    def __init__(self, topic: str) -> None:
+        """Nothing was said; `topic` is the subscription's."""
+        self._topic = topic
+        self._found: dict[tuple[int, str, str], list[tuple[int, int]]] = {}
+
+    def add(self, batch: pa.RecordBatch) -> None:
+        """Take rows. Raises `IllegalState` for a null, another topic or a disposition there is not."""
+        if batch.num_rows == 0:
+            return
+        table = pa.Table.from_batches([batch])
+        keys = [name for name in ("partition", "disposition", "reason") if name in table.column_names]
+        self._check(table)
+        for rows, partition, disposition, reason in _groups(table, keys):
+            found = self._found.setdefault((partition, disposition, reason), [])
+            for start, end in _pairs(rows):
+                if found and found[-1][1] == start:
+                    found[-1] = (found[-1][0], end)
+                else:
+                    found.append((start, end))
+            if len(found) > _MANY:
+                found[:] = joined(found)
+
+    def said(self) -> list[Said]:
+        """Everything that was said."""
+        return [
+            Said(partition, start, end, Disposition(disposition), reason)
+            for (partition, disposition, reason), pairs in self._found.items()
+            for start, end in joined(pairs)
+        ]
+
+    def _check(self, table: pa.Table) -> None:
+        for name in table.column_names:
+            if name != "reason" and table[name].null_count:
+                raise IllegalState(
+                    f"The column {name} of the sink has a null.",
+                    state=f"{table[name].null_count} of {table.num_rows} rows",
+                    owner="the query",
+                    remedy="leave out the rows of which you have nothing to say",
+                )
+        _allow(table, "topic", [self._topic], f"the subscription's topic is {self._topic}")
+        allowed = [str(each) for each in Disposition]
+        _allow(table, "disposition", allowed, f"use {', '.join(allowed)}")
+
+
+def _allow(table: pa.Table, name: str, allowed: list[str], remedy: str) -> None:
+    if name not in table.column_names:
+        return
+    wrong = [value for value in table[name].unique().to_pylist() if value not in allowed]
+    if wrong:
+        raise IllegalState(
+            f"The column {name} of the sink has a value that it cannot have.",
+            state=f"{str(wrong[0])[:100]!r}",
+            owner="the query",
+            remedy=remedy,
+        )
+
+
+def _groups(table: pa.Table, keys: list[str]) -> Iterator[tuple[pa.Table, int, str, str]]:
+    """The rows of each partition, disposition and reason."""
+    distinct = table.select(keys).group_by(keys).aggregate([]).to_pylist()
+    for one in distinct:
+        rows = table
+        for name in keys if len(distinct) > 1 else ():
+            value = one[name]
+            column = pc.field(name)
+            rows = rows.filter(column.is_null() if value is None else column == pc.scalar(value))
+        yield rows, one["partition"], one.get("disposition", str(Disposition.ACK)), one.get("reason") or ""
+
+
+def _pairs(rows: pa.Table) -> Iterable[tuple[int, int]]:
+    """The stretches of rows, in order."""
+    if "offset" not in rows.column_names:
+        return joined(zip(rows["start"].to_pylist(), rows["end"].to_pylist(), strict=True))
+    offsets = rows["offset"].to_numpy()
+    if (np.diff(offsets) == 1).all():  # as they lie in Kafka
+        return [(int(offsets[0]), int(offsets[-1]) + 1)]
+    offsets = np.unique(offsets)
+    breaks = np.flatnonzero(np.diff(offsets) != 1)
+    firsts = offsets[np.concatenate(([0], breaks + 1))].tolist()
+    lasts = offsets[np.concatenate((breaks, [-1]))].tolist()
+    return [(first, last + 1) for first, last in zip(firsts, lasts, strict=True)]

@@ -1,0 +1,220 @@
+"""The sink `format("kafkadur")` and rejecting: what rows say is done, and what fails changes nothing."""
+
+import json
+import socket
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from pyspark.errors import StreamingQueryException
+from pyspark.sql import DataFrame, SparkSession
+
+import kafkadur_spark
+from kafkadur.browse import records as browse
+from kafkadur.clients import topics_of
+from kafkadur.dead_letters import ATTEMPTS, CAUSE, ORIGIN, REASON
+from kafkadur.settings import settings
+from kafkadur_sharing.errors import IllegalState, LeaseLost
+from kafkadur_spark.desk import Desk, hand_in
+from kafkadur_spark.dispositions import Said
+from kafkadur_spark.sink import ADDRESS, SECRET
+from tests.spark.helpers import Lab, in_partition
+from tests.subscriptions.helpers import Place
+
+# py4j leaves it to the garbage collector to close its sockets
+pytestmark = [
+    pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning"),
+    pytest.mark.usefixtures("no_sockets_left"),
+]
+
+#: Makes the rows of a sink of the frame that is read.
+Says = Callable[[DataFrame], DataFrame]
+
+
+@pytest.fixture
+def lab(place: Place, spark: SparkSession, tmp_path: Path) -> Lab:
+    return Lab(place, spark, tmp_path)
+
+
+def sink(lab: Lab, holder: kafkadur_spark.Holder, says: Says, **options: str) -> int:
+    """Run a query into the sink to the end of what is there; returns its generation."""
+    reading = lab.read(holder)
+    writer = says(reading.frame).writeStream.format("kafkadur").options(**reading.sink).options(**options)
+    reading.start(writer.trigger(availableNow=True)).awaitTermination()
+    return reading.generation
+
+
+def unsettled(holder: kafkadur_spark.Holder) -> list[tuple[int, int]]:
+    places = holder.whereabouts().places
+    return [(p, o) for p, place in places.items() for w in place.waiting for o in range(w.start, w.end)]
+
+
+def letters(lab: Lab, topic: str, partitions: int = 1) -> list[tuple[bytes | None, dict[str, bytes]]]:
+    """The dead letters of a topic."""
+    kafka = {"bootstrap.servers": lab.place.stack.kafka}
+    ends = topics_of(settings(lab.place.settings())).offsets(f"{topic}.dead", partitions, "latest")
+    ranges = {partition: (0, end) for partition, end in ends.items()}
+    found = browse(kafka, f"{topic}.dead", ranges, namespace="looks", timeout=60)
+    return [(message.value(), dict(message.headers() or [])) for message in found]  # type: ignore[arg-type]
+
+
+def test_rows_of_offsets_settle_what_they_name(lab: Lab) -> None:
+    topic = lab.place.topic(range(100), partitions=2)
+    lab.place.publish(topic, range(50), partition=1)
+    with lab.hold(topic) as holder:
+        assert sink(lab, holder, lambda f: f.select("topic", "partition", "offset")) == 1
+        assert {p: place.floor for p, place in holder.whereabouts().places.items()} == {0: 100, 1: 50}
+        assert unsettled(holder) == []
+    assert lab.run(topic).records == []
+
+
+def test_what_no_row_names_comes_with_the_next_generation(lab: Lab) -> None:
+    topic = lab.place.topic(range(20))
+    with lab.hold(topic) as holder:
+        sink(lab, holder, lambda f: f.select("partition", "offset").where("offset % 5 <> 2"))
+        assert unsettled(holder) == in_partition(0, 2, 7, 12, 17)
+        run = lab.go(holder)
+        assert (run.generation, run.records) == (2, in_partition(0, 2, 7, 12, 17))
+
+
+def test_all_else_is_settled_where_the_query_says_so(lab: Lab) -> None:
+    topic = lab.place.topic(range(20))
+    with lab.hold(topic) as holder:
+        exceptions = "offset in (3, 4)"
+        sink(
+            lab,
+            holder,
+            lambda f: f.where(exceptions).selectExpr("partition", "offset", "'rollback' as disposition"),
+            unlisted="ack",
+        )
+        assert unsettled(holder) == in_partition(0, 3, 4)
+        assert [w.attempts for w in holder.whereabouts().places[0].waiting] == [1]
+
+
+def test_rows_of_stretches(lab: Lab) -> None:
+    topic = lab.place.topic(range(20))
+    with lab.hold(topic) as holder:
+        rows = ("partition", "offset - offset % 10 as start", "offset - offset % 10 + 8 as end")
+        sink(lab, holder, lambda f: f.selectExpr(*rows))
+        assert unsettled(holder) == in_partition(0, 8, 9)
+        assert holder.whereabouts().places[0].next == 18
+
+
+def test_what_is_rejected_is_a_dead_letter_and_settled(lab: Lab) -> None:
+    topic = lab.place.topic(range(20))
+    says = "case when offset in (5, 15) then 'reject' else 'ack' end as disposition"
+    with lab.hold(topic) as holder:
+        sink(lab, holder, lambda f: f.selectExpr("partition", "offset", says, "'too late' as reason"))
+        assert unsettled(holder) == []
+        assert holder.whereabouts().places[0].floor == 20
+    found = letters(lab, topic)
+    assert [(value, headers[REASON], headers[CAUSE], headers[ATTEMPTS]) for value, headers in found] == [
+        (b"5", b"too late", b"rejected", b"1"),
+        (b"15", b"too late", b"rejected", b"1"),
+    ]
+    assert [headers[ORIGIN] for _, headers in found] == [f"{topic}[0]@{o}".encode() for o in (5, 15)]
+
+
+def test_a_batch_rejects_what_came_again_and_is_replayed_without_a_second_letter(lab: Lab) -> None:
+    topic = lab.place.topic(range(10))
+    lab.run(topic, lambda reading, batch, _: reading.ack_batch(batch, rolled_back=[(0, 4)]))
+
+    def die(reading: kafkadur_spark.Reading, batch: int, _: object) -> None:
+        reading.ack_batch(batch, rejected=[(0, 4, "again")])
+        raise RuntimeError
+
+    with pytest.raises(StreamingQueryException):
+        lab.run(topic, die)
+    again = lab.run(topic, lambda reading, batch, _: reading.ack_batch(batch, rejected=[(0, 4, "again")]))
+    assert again.records == in_partition(0, 4)
+    assert [(value, headers[ATTEMPTS]) for value, headers in letters(lab, topic)] == [(b"4", b"2")]
+
+
+def test_messages_far_from_each_other_are_rejected(lab: Lab) -> None:
+    topic = lab.place.topic(range(3_000))
+    rejected = [(0, 2, "a"), (0, 700, "b"), (0, 701, "c"), (0, 2_999, "d")]
+    lab.run(topic, lambda reading, batch, _: reading.ack_batch(batch, rejected=rejected))
+    assert [(value, headers[REASON]) for value, headers in letters(lab, topic)] == [
+        (b"2", b"a"), (b"700", b"b"), (b"701", b"c"), (b"2999", b"d"),
+    ]  # fmt: skip
+
+
+def test_a_batch_whose_sink_fails_is_settled_by_the_restart(lab: Lab) -> None:
+    """A row that means nothing ends the query; nothing of its batch is settled."""
+    topic = lab.place.topic(range(10))
+    with lab.hold(topic) as holder:
+        wrong = "case when offset = 9 then 'maybe' else 'ack' end as disposition"
+        with pytest.raises(StreamingQueryException, match="use ack, rollback, reject"):
+            sink(lab, holder, lambda f: f.selectExpr("partition", "offset", wrong))
+        assert holder.whereabouts().places[0].floor == 0
+        sink(lab, holder, lambda f: f.select("partition", "offset"))
+        assert holder.whereabouts().places[0].floor == 10
+
+
+def test_an_offset_of_no_batch_ends_the_query(lab: Lab) -> None:
+    topic = lab.place.topic(range(10))
+    with lab.hold(topic) as holder:
+        with pytest.raises(StreamingQueryException, match="not in the batch"):
+            sink(lab, holder, lambda f: f.selectExpr("partition", "offset + 1 as offset"))
+        assert holder.whereabouts().places[0].floor == 0
+
+
+def test_a_driver_that_has_lost_the_subscription_settles_nothing(lab: Lab) -> None:
+    topic = lab.place.topic(range(10))
+    with lab.hold(topic) as holder:
+        options = lab.read(holder).sink
+    with pytest.raises(LeaseLost, match="driver that holds the subscription is gone"):
+        hand_in(options[ADDRESS], options[SECRET], 0, [Said(0, 0, 10)], all_else=False)
+
+
+def test_a_query_whose_driver_is_another_one_fails(lab: Lab) -> None:
+    """The options of a sink are those of one life of a holder."""
+    topic = lab.place.topic(range(10))
+    with lab.hold(topic) as holder:
+        old = lab.read(holder).sink
+    with lab.hold(topic) as holder:
+        reading = lab.read(holder)
+        writer = reading.frame.select("partition", "offset").writeStream.format("kafkadur").options(**old)
+        with pytest.raises(StreamingQueryException, match="driver that holds the subscription is gone"):
+            reading.start(writer.trigger(availableNow=True)).awaitTermination()
+        assert holder.whereabouts().places[0].floor == 0
+
+
+def test_options_that_are_wrong_or_missing_are_named(lab: Lab) -> None:
+    topic = lab.place.topic(range(10))
+    with lab.hold(topic) as holder:
+        reading = lab.read(holder)
+        rows = reading.frame.select("partition", "offset")
+        options = reading.sink
+        with pytest.raises(StreamingQueryException, match=r"reading\.sink"):
+            reading.start(rows.writeStream.format("kafkadur").trigger(availableNow=True)).awaitTermination()
+        with pytest.raises(StreamingQueryException, match="use leave or ack"):
+            sink(lab, holder, lambda f: f.select("partition", "offset"), unlisted="settle")
+        assert len(options) == 3
+    with lab.hold(topic) as holder, pytest.raises(IllegalState, match="settled as a whole"):
+        lab.read(holder, acking="progress", on_ahead="new").sink  # noqa: B018 - it raises
+
+
+def test_who_does_not_know_the_secret_settles_nothing() -> None:
+    asked: list[object] = []
+
+    def settle(*told: object) -> int:
+        asked.append(told)
+        return 1
+
+    desk = Desk(settle)
+    try:
+        with pytest.raises(LeaseLost):
+            hand_in(desk.address, "0" * 64, 1, [], all_else=False)
+        host, _, port = desk.address.rpartition(":")
+        with socket.create_connection((host, int(port))) as raw:
+            raw.sendall(b"\n")
+            assert raw.recv(1) == b""
+        with socket.create_connection((host, int(port))) as raw:
+            raw.sendall(f"{desk.secret}\nno json\n".encode())
+            assert "error" in json.loads(raw.makefile().readline())
+        assert asked == []
+        assert hand_in(desk.address, desk.secret, 7, [Said(0, 0, 1)], all_else=True) == 1
+        assert asked == [(7, [Said(0, 0, 1)], True)]
+    finally:
+        desk.close()
