@@ -2,7 +2,8 @@
 
 `<root>/<subscription>/g<number>.<revision>.json` says what a generation leaves out, and
 `<root>/<subscription>/g<number>/` is Spark's own checkpoint. Of that only the logs of offsets and commits are
-read, never written.
+read, never written. `<root>/<subscription>/g<number>.besides/` says what batches had besides
+(`redelivering.py`).
 """
 
 from __future__ import annotations
@@ -54,7 +55,23 @@ class Checkpoints:
 
     def write(self, generation: int, revision: int, text: str) -> None:
         """Write down a revision of a generation, all of it or nothing."""
-        name, unique = f"g{generation}.{revision}.json", f".g{generation}-{uuid.uuid4().hex}"
+        self._write(f"g{generation}.{revision}.json", text)
+
+    def besides(self, generation: int, batch: int) -> str | None:
+        """What is written down of what a batch has besides; None: nothing is."""
+        return self._read(f"g{generation}.besides/{batch}.json")
+
+    def write_besides(self, generation: int, batch: int, text: str) -> None:
+        """Write down what a batch has besides; those of the batches before the last one are removed."""
+        folder = f"g{generation}.besides"
+        for name in list(self._names(folder)):
+            if name.removesuffix(".json").isdigit() and int(name.removesuffix(".json")) < batch - 1:
+                self._system.delete(self._path(f"{folder}/{name}"), False)
+        self._write(f"{folder}/{batch}.json", text)
+
+    def _write(self, name: str, text: str) -> None:
+        """Write a file, all of it or nothing."""
+        unique = f"{name}-{uuid.uuid4().hex}"
         stream = self._system.create(self._path(unique), False)
         try:
             stream.write(bytearray(text.encode()))
@@ -62,7 +79,7 @@ class Checkpoints:
             stream.close()
         if not self._system.rename(self._path(unique), self._path(name)):
             raise IllegalState(
-                "A generation cannot be written down.",
+                "What a query needs to go on cannot be written down.",
                 state=f"{self._folder}/{name} cannot be renamed to",
                 owner="the file system",
                 remedy="give this user the right to write there, or another checkpoint_root",

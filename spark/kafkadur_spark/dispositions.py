@@ -11,7 +11,6 @@ from enum import StrEnum
 from typing import NamedTuple
 
 from kafkadur_sharing.errors import IllegalState
-from kafkadur_spark.batches import Stretches
 from kafkadur_spark.ranges import Ranges, joined, within, without
 
 #: Messages of a batch that can be rejected: each is read again, and written.
@@ -51,12 +50,12 @@ class Dispositions:
 
 
 def decide(
-    said: Iterable[Said], stretches: Stretches, read: Mapping[int, Ranges], *, all_else: bool
+    said: Iterable[Said], batch: Mapping[int, Ranges], read: Mapping[int, Ranges], *, all_else: bool
 ) -> Dispositions:
     """Decide what becomes of the offsets of a batch.
 
     Where several things are said of an offset, a roll back counts before a reject, and that before an ack.
-    `stretches` are those of the batch, `read` what of them was read; nothing is said of the rest.
+    `batch` is what lies in the batch, `read` what of it was read; nothing is said of the rest.
     `all_else` settles what was read and nothing is said of. Raises `IllegalState` for an offset that is not
     in the batch, and for more than 10,000 rejected ones.
     """
@@ -64,7 +63,7 @@ def decide(
     reasons: dict[int, list[Said]] = {}
     rejected = 0
     for one in said:
-        _check(one, stretches)
+        _check(one, batch)
         pairs[one.disposition].setdefault(one.partition, []).append((one.start, one.end))
         if one.disposition is Disposition.REJECT:
             reasons.setdefault(one.partition, []).append(one)
@@ -87,13 +86,13 @@ def decide(
     return Dispositions(acked, back, {p: some for p, some in letters.items() if some})
 
 
-def _check(one: Said, stretches: Stretches) -> None:
-    start, end = stretches.get(one.partition, (0, 0))
-    if not start <= one.start < one.end <= end:
+def _check(one: Said, batch: Mapping[int, Ranges]) -> None:
+    there = batch.get(one.partition, ())
+    if one.start >= one.end or not any(start <= one.start and one.end <= end for start, end in there):
         which = f"offset {one.start}" if one.end == one.start + 1 else f"offsets [{one.start}, {one.end})"
         raise IllegalState(
             f"Of {which} of partition {one.partition} something is said that is not in the batch.",
-            state=f"its offsets are [{start}, {end})",
+            state="its offsets are " + (", ".join(f"[{a}, {b})" for a, b in there[:5]) or "none"),
             owner="the query",
             remedy="say something of what the batch holds, of its own topic",
         )

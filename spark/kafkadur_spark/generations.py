@@ -26,7 +26,7 @@ FORMAT = 1
 #: How a query says what it has done with: batch by batch, or by what Spark commits.
 Acking = Literal["batch", "progress"]
 #: What is done where Spark is ahead of what is settled.
-OnAhead = Literal["refuse", "new"]
+OnAhead = Literal["refuse", "new", "redeliver"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -155,7 +155,8 @@ def choose(
     operators would count again what comes again.
     """
     verdict = judge(last, committed, now)
-    if verdict is Verdict.KEEP and last is not None:
+    keep = verdict is Verdict.KEEP or (verdict is Verdict.AHEAD and on_ahead == "redeliver")
+    if keep and last is not None:
         return _extended(last, dict(last.starts) | dict(planned or committed or {}), now)
     if verdict is Verdict.AHEAD and on_ahead == "refuse":
         raise IllegalState(

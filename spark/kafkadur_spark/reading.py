@@ -10,7 +10,7 @@ import json
 import logging
 import threading
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final, Protocol
 
 from pyspark.sql import DataFrame, SparkSession, functions
@@ -28,6 +28,7 @@ from kafkadur_spark.holder import Holder, Whereabouts
 from kafkadur_spark.java_settings import java_settings
 from kafkadur_spark.progress import Progress
 from kafkadur_spark.ranges import Ranges, joined, split, within, without, words
+from kafkadur_spark.redelivering import Redelivering
 from kafkadur_spark.sink import ADDRESS, SECRET, TOPIC, AckSink
 
 _log = logging.getLogger("kafkadur.spark")
@@ -79,7 +80,8 @@ def read_stream(
     `acking`: "batch" for `Reading.ack_batch` in a foreachBatch; "progress" settles what Spark has committed,
     after it has, and at the start what it had committed before. `on_ahead` says what is done where something
     is to be read again that the query has passed, because it was rolled back, or because the subscription
-    was moved: "new" begins with another checkpoint and reads it, "refuse" raises `IllegalState`; None:
+    was moved: "new" begins with another checkpoint and reads it, "redeliver" goes on and leaves what was
+    rolled back to `Reading.redelivering`, "refuse" raises `IllegalState`; None:
     "refuse" with "progress", because Spark's sinks of files know a batch by its number alone and leave out
     those they have had, and for a query whose operators keep state; else "new". What Kafka had removed
     unsettled is settled, and counted as expired. Raises what `Holder.settle` raises.
@@ -122,6 +124,7 @@ class Reading:
         self._settled = committed
         self._settling = threading.Lock()
         self._desk: Desk | None = None
+        self._redelivering = Redelivering(holder, batches)
         #: what is read; a query on it needs `checkpoint`
         self.frame = frame
 
@@ -186,6 +189,31 @@ class Reading:
         said += [Said(p, offset, offset + 1, Disposition.REJECT, why) for p, offset, why in rejected]
         return self._settle(batch, said, all_else=True)
 
+    def redelivering(self, work: Callable[[DataFrame, int], object]) -> Callable[[DataFrame, int], None]:
+        """A function for foreachBatch, to which a batch brings what is unsettled before it, besides.
+
+        That is what was rolled back and is due again, and whatever else no batch before it has settled: so
+        settle each batch before `work` returns. `work` is told the frame of both, whose columns are those of
+        the source, and the number of the batch, and `ack_batch` settles both. A thousand messages, or 16 MB,
+        come besides one batch at most; more, and what becomes due later, come with the next, when there is
+        one. With `on_ahead="redeliver"` a query that is started again goes on with its checkpoint, and the
+        state of its operators, and has what was rolled back brought by its first batch. Raises
+        `IllegalState` for a frame that was worked on before.
+        """
+
+        def both(frame: DataFrame, batch: int) -> None:
+            if frame.columns != self.frame.columns:
+                raise IllegalState(
+                    "Only the frame that is read can be joined with what comes again.",
+                    state=f"columns {', '.join(frame.columns)}",
+                    owner="the query",
+                    remedy="write reading.frame.writeStream, and do the work inside the function",
+                )
+            self._holder.check()
+            work(self._redelivering.join(frame, batch), batch)
+
+        return both
+
     @property
     def sink(self) -> dict[str, str]:
         """The options of the sink `format("kafkadur")`, which settles what the rows of a query name.
@@ -213,12 +241,14 @@ class Reading:
     def _settle(self, batch: int, said: Iterable[Said], *, all_else: bool) -> int:
         self._holder.check()
         stretches = self._batches.stretches(batch)
-        read = self._batches.read_of(stretches)
-        chosen = decide(said, stretches, read, all_else=all_else)
+        besides = self._redelivering.besides(batch)
+        there = {p: [pair] for p, pair in stretches.items()}
+        read = _together(self._batches.read_of(stretches), besides)
+        chosen = decide(said, _together(there, besides), read, all_else=all_else)
         if chosen.rejected:
             self._holder.bury(chosen.rejected)
         dead = {p: joined((o, o + 1) for o in some) for p, some in chosen.rejected.items()}
-        settled = {p: joined([*chosen.acked.get(p, ()), *dead.get(p, ())]) for p in stretches}
+        settled = {p: joined([*chosen.acked.get(p, ()), *dead.get(p, ())]) for p in read}
         back = chosen.rolled_back
         verdicts = {p: Verdicts(some, back.get(p, ())) for p, some in settled.items()}
         return self._holder.settle({p: said for p, said in verdicts.items() if said.end})
@@ -249,6 +279,11 @@ def _is_of(batches: Batches, holder: Holder) -> bool:
     """Whether a generation is of this life of the subscription."""
     held, found = holder.definition, batches.generation
     return (found.subscription_id, found.epoch, found.topic_id) == (held.id, held.epoch, held.topic.id)
+
+
+def _together(some: Mapping[int, Ranges], others: Mapping[int, Ranges]) -> dict[int, Ranges]:
+    """The sets of all offsets in either."""
+    return {p: joined([*some.get(p, ()), *others.get(p, ())]) for p in {*some, *others}}
 
 
 def _settled(read: Mapping[int, Ranges]) -> dict[int, Verdicts]:

@@ -1,0 +1,134 @@
+"""Redelivery into a running query: a batch brings what is unsettled before it, besides its own records.
+
+A query of Spark's never reads again what it has passed. So the driver reads it, a thousand messages of a
+batch at most, and joins them to the batch. What a batch had besides is written down before it is worked on:
+replayed, it has the same again.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Mapping
+from datetime import UTC, datetime, timedelta
+from typing import Any, Final
+
+from confluent_kafka import TIMESTAMP_CREATE_TIME, TIMESTAMP_LOG_APPEND_TIME, Message
+from pyspark.sql import DataFrame
+
+from kafkadur.browse import records_of
+from kafkadur_coordinators.places import Place
+from kafkadur_spark.batches import Batches
+from kafkadur_spark.holder import Holder
+from kafkadur_spark.ranges import Ranges, joined
+
+#: What one batch has besides at most: messages, and bytes from which on no more are read.
+MOST, MOST_BYTES = 1_000, 16 * 1024 * 1024
+#: Offsets that are read at once, before their bytes are counted.
+_SHORT = 100
+#: Seconds in which Kafka has to answer.
+_READ_S = 30.0
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+#: Spark's numbers of confluent-kafka's kinds of timestamps.
+_KINDS: Final = {TIMESTAMP_CREATE_TIME: 0, TIMESTAMP_LOG_APPEND_TIME: 1}
+
+
+class Redelivering:
+    """What the batches of one query have besides."""
+
+    def __init__(self, holder: Holder, batches: Batches) -> None:
+        """Nothing was joined to any batch yet."""
+        self._holder = holder
+        self._batches = batches
+        self._besides: dict[int, dict[int, Ranges]] = {}
+
+    def besides(self, batch: int) -> Mapping[int, Ranges]:
+        """What a batch has besides, by partition, if it was joined by this process."""
+        return self._besides.get(batch, {})
+
+    def join(self, frame: DataFrame, batch: int) -> DataFrame:
+        """The frame of a batch, and what it has besides. Raises as `Holder.settle` does."""
+        known = self._batches.checkpoints.besides(self._batches.generation.number, batch)
+        if known is None:
+            ranges = self._due(batch)
+        else:
+            ranges = {int(p): [(int(a), int(b)) for a, b in some] for p, some in json.loads(known).items()}
+        rows, ranges = self._read(frame, ranges, most=None if known else MOST_BYTES)
+        if known is None and ranges:
+            text = json.dumps({str(p): some for p, some in ranges.items()})
+            self._batches.checkpoints.write_besides(self._batches.generation.number, batch, text)
+        self._besides = {batch: ranges}  # Spark works on one batch at a time
+        return frame.union(frame.sparkSession.createDataFrame(rows, frame.schema)) if rows else frame
+
+    def _due(self, batch: int) -> dict[int, Ranges]:
+        """What lies before a batch and is to come again now."""
+        stretches, ends = self._batches.stretches(batch), self._batches.ends(batch)
+        now = round(time.time() * 1000)
+        found: dict[int, Ranges] = {}
+        left = MOST
+        for partition, place in sorted(self._holder.whereabouts().places.items()):
+            start = stretches.get(partition, (ends.get(partition, 0), 0))[0]
+            ranges = _first(_before(place, start, now), left)
+            left -= sum(b - a for a, b in ranges)
+            if ranges:
+                found[partition] = ranges
+        return found
+
+    def _read(
+        self, frame: DataFrame, ranges: Mapping[int, Ranges], *, most: int | None
+    ) -> tuple[list[tuple[Any, ...]], dict[int, Ranges]]:
+        """The messages of ranges as rows, and the ranges that were read to their end."""
+        held, settings = self._holder.definition, self._holder.settings
+        rows: list[tuple[Any, ...]] = []
+        read: dict[int, Ranges] = {}
+        size = 0
+        for partition, some in sorted(ranges.items()):
+            for start, end in some:
+                if most is not None and size >= most:
+                    return rows, read
+                found = records_of(
+                    settings.kafka, held.topic.name, [(partition, start, end)],
+                    namespace=settings.namespace, timeout=_READ_S,
+                )  # fmt: skip
+                for message in found:
+                    rows.append(_row(message, frame.columns))
+                    size += len(message.value() or b"") + len(message.key() or b"")
+                read[partition] = [*read.get(partition, ()), (start, end)]
+        return rows, read
+
+
+def _before(place: Place, end: int, now: int) -> list[tuple[int, int]]:
+    """What of a partition is unsettled before an offset, and not put off."""
+    waiting = [(item.start, min(item.end, end)) for item in place.waiting if item.due <= now]
+    return joined([*waiting, (place.next, end)])
+
+
+def _first(ranges: Ranges, most: int) -> list[tuple[int, int]]:
+    """The first offsets of a set, in short stretches."""
+    found: list[tuple[int, int]] = []
+    for start, end in ranges:
+        cut = min(end, start + most)
+        found += [(at, min(at + _SHORT, cut)) for at in range(start, cut, _SHORT)]
+        most -= cut - start
+    return found
+
+
+def _row(message: Message, columns: list[str]) -> tuple[Any, ...]:
+    """A message as Spark's Kafka source has it."""
+    kind, at = message.timestamp()
+    headers: list[Any] = list(message.headers() or ())
+    values: dict[str, Any] = {
+        "key": _bytes(message.key()),
+        "value": _bytes(message.value()),
+        "topic": message.topic(),
+        "partition": message.partition(),
+        "offset": message.offset(),
+        "timestamp": _EPOCH + timedelta(milliseconds=at),
+        "timestampType": _KINDS.get(kind, -1),
+        "headers": [(name, _bytes(value)) for name, value in headers] or None,
+    }
+    return tuple(values[name] for name in columns)
+
+
+def _bytes(value: str | bytes | None) -> bytearray | None:
+    return None if value is None else bytearray(value.encode() if isinstance(value, str) else value)
