@@ -53,7 +53,6 @@ class Served:
     request: Request
     membership: Membership
     name: str
-    whole: bool
     rank: Rank = UNRANKED
     #: the transacted session it belongs to; empty: none
     session_name: str = ""
@@ -179,7 +178,6 @@ class Pump:
         *,
         member_id: str,
         name: str,
-        whole: bool,
         wake: Callable[[], None],
         rank: Rank = UNRANKED,
         session: str = "",
@@ -197,7 +195,6 @@ class Pump:
                 request,
                 member=member_id,
                 name=name,
-                whole=whole,
                 rank=rank,
                 session=session,
                 before=before,
@@ -428,7 +425,6 @@ class Pump:
             served.request,
             member=served.session.member,
             name=served.name,
-            whole=served.whole,
             rank=served.rank,
             session=served.session_name,
             only=served.membership.subscription.id,

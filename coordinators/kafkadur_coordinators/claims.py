@@ -2,13 +2,13 @@
 
 A claim asks for up to so many records and gets, for each partition, one *hull* [start, end) and the offsets
 inside that it must skip: they are settled, or somebody else's. It renews, settles and releases like any
-other member, over the same exchange. Whoever holds the whole subscription attaches with `whole=True`
-(`lifecycle.py`).
+other member, over the same exchange. Whoever holds the whole subscription attaches as kind "whole", who
+claims beside others as kind "claims" (`lifecycle.py`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -56,22 +56,33 @@ def hulls(grants: Sequence[Grant]) -> list[Hull]:
     for grant in grants:
         held = [(grant.token, start, end) for start, end in _stretches(grant)]
         by_partition.setdefault(grant.partition, []).extend(held)
-    found = []
-    for partition, leases in sorted(by_partition.items()):
-        leases.sort(key=lambda lease: lease[1])
-        skip = [(left[2], right[1]) for left, right in pairwise(leases) if left[2] < right[1]]
-        found.append(
-            Hull(partition=partition, start=leases[0][1], end=leases[-1][2], skip=skip, leases=leases)
-        )
-    return found
+    return _hulls(by_partition)
+
+
+def together(found: Iterable[Hull]) -> list[Hull]:
+    """Join hulls to one a partition."""
+    by_partition: dict[int, list[tuple[int, int, int]]] = {}
+    for hull in found:
+        by_partition.setdefault(hull.partition, []).extend(hull.leases)
+    return _hulls(by_partition)
+
+
+def _hulls(by_partition: Mapping[int, list[tuple[int, int, int]]]) -> list[Hull]:
+    return [_hull(p, sorted(some, key=lambda lease: lease[1])) for p, some in sorted(by_partition.items())]
+
+
+def _hull(partition: int, leases: Sequence[tuple[int, int, int]]) -> Hull:
+    """The hull of leases that lie in order."""
+    skip = [(left[2], right[1]) for left, right in pairwise(leases) if left[2] < right[1]]
+    return Hull(partition=partition, start=leases[0][1], end=leases[-1][2], skip=skip, leases=leases)
 
 
 class Claims:
     """The claims of one attached member of a shared subscription. One thread at a time.
 
     Every method raises what `MemberSession.exchange` raises: `Refusal` with FENCED when the session is over,
-    `CoordinatorUnavailable` when Redis does not answer. The call may then be made again, before any other: it
-    goes on from what Redis did of it, and does nothing twice.
+    `CoordinatorUnavailable` when Redis does not answer. The call may then be made again, and nothing but
+    `renew` before it: it goes on from what Redis did of it, and does nothing twice.
     """
 
     def __init__(self, session: MemberSession) -> None:
@@ -90,6 +101,8 @@ class Claims:
         self.doubt = False
         #: sent, and not answered: it may have been applied
         self._unanswered: Exchange | None = None
+        #: what verdicts were answered when another call had them repeated, until they are given again
+        self._late: tuple[Sequence[PartitionReport], ExchangeReply] | None = None
 
     @property
     def unsure(self) -> frozenset[int]:
@@ -155,6 +168,21 @@ class Claims:
         """
         return self._finish(hull, [], [])
 
+    def expire(self, hull: Hull, earliest: int) -> Hull | None:
+        """Settle what of a hull lies before `earliest`, counted as expired; returns the rest; None: nothing.
+
+        Kafka keeps nothing before `earliest`.
+        """
+        gone = [(token, start, min(end, earliest)) for token, start, end in hull.leases if start < earliest]
+        kept = [(token, max(start, earliest), end) for token, start, end in hull.leases if end > earliest]
+        if not gone:
+            return hull
+        done = sorted({token for token, _, _ in gone} - {token for token, _, _ in kept})
+        settled = [Settled(token, [start, end]) for token, start, end in gone]
+        expired = sum(end - start for _, start, end in gone)
+        self.report([PartitionReport(partition=hull.partition, settled=settled, done=done, expired=expired)])
+        return _hull(hull.partition, kept) if kept else None
+
     def report(self, parts: Sequence[PartitionReport]) -> list[int]:
         """Give verdicts on claims of at most 16 partitions; returns the tokens that were refused."""
         reply = self._exchange(0, parts)
@@ -179,6 +207,9 @@ class Claims:
     def _exchange(self, credit: int, parts: Sequence[PartitionReport]) -> ExchangeReply:
         if self._unanswered != self._next(credit, parts):
             self._repeat()
+        if self._late is not None and self._late[0] == parts:
+            (_, reply), self._late = self._late, None
+            return reply
         return self._send(self._next(credit, parts))
 
     def _next(self, credit: int, parts: Sequence[PartitionReport]) -> Exchange:
@@ -189,8 +220,11 @@ class Claims:
 
         If it never arrived, nothing is claimed by it any more: who asks may ask for less now.
         """
-        if self._unanswered is not None:
-            self._send(self._unanswered._replace(credit=0))
+        sent = self._unanswered
+        if sent is not None:
+            reply = self._send(sent._replace(credit=0))
+            if any(part.done or part.settled or part.returned for part in sent.parts):
+                self._late = (sent.parts, reply)
 
     def _send(self, exchange: Exchange) -> ExchangeReply:
         self._unanswered = exchange

@@ -9,7 +9,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum
-from typing import NamedTuple
+from typing import Literal, NamedTuple
+
+#: How a member takes its work: record by record, the whole alone, or stretches at once beside others.
+MemberKind = Literal["", "whole", "claims"]
 
 
 class How(IntEnum):

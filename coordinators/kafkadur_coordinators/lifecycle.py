@@ -24,6 +24,7 @@ from kafkadur_coordinators.interface import (
     UNRANKED,
     Attached,
     Known,
+    MemberKind,
     PartitionView,
     Rank,
 )
@@ -113,7 +114,7 @@ class _Who:
 
     member: str
     name: str
-    whole: bool
+    kind: MemberKind
     rank: Rank
     #: the transacted session it belongs to; empty: none
     session: str
@@ -175,7 +176,7 @@ class Lifecycle:
         *,
         member: str,
         name: str,
-        whole: bool = False,
+        kind: MemberKind = "",
         rank: Rank = UNRANKED,
         only: str | None = None,
         seen: int = 0,
@@ -184,8 +185,9 @@ class Lifecycle:
     ) -> Membership:
         """Attach `member`, creating or replacing the subscription where the rules say so.
 
-        `name` is shown to people. `whole` claims the subscription for one holder that reads it as a whole
-        (Spark); it is refused while others are attached, and others while it is. `only` attaches to the
+        `name` is shown to people. `kind` "whole" claims the subscription for one holder that reads it as a
+        whole (Spark); it is refused while others are attached, and others while it is. "claims" is a member
+        of a shared subscription that takes stretches of it at once, beside others. `only` attaches to the
         subscription of this id or to none: who was attached must not bring back what was deleted since.
         `seen` is the incarnation it was attached under: what is of an earlier one is an old copy.
         `session` names the transacted session that it belongs to; empty: none.
@@ -197,7 +199,7 @@ class Lifecycle:
         address = self.address(key)
         self._begin(key, new=only is None)
         before(address)
-        who = _Who(member=member, name=name, whole=whole, rank=rank, session=session)
+        who = _Who(member=member, name=name, kind=kind, rank=rank, session=session)
         deadline = self._monotonic() + ATTACH_WAIT
         refused_at: float | None = None
         while self._monotonic() < deadline:
@@ -374,7 +376,7 @@ class Lifecycle:
         if subscription.topic.partitions * subscription.definition.lanes > known.partitions:
             self._add_partitions(subscription, known)
         session = self._session(key, known, who.member)
-        if who.whole and subscription.definition.type is SubscriptionType.KEY_ORDERED:
+        if who.kind == "whole" and subscription.definition.type is SubscriptionType.KEY_ORDERED:
             raise IllegalState(
                 "A key-ordered subscription cannot be claimed as a whole.",
                 owner=f"subscription {key}",
@@ -384,8 +386,8 @@ class Lifecycle:
             name=who.name,
             session_ms=self._session_ms,
             version=known.version,
-            most=1 if who.whole else subscription.definition.most_consumers,
-            kind="whole" if who.whole else "",
+            most=1 if who.kind == "whole" else subscription.definition.most_consumers,
+            kind=who.kind,
             rank=who.rank,
             transacted=bool(who.session),
         )

@@ -1,7 +1,7 @@
 """Settling for a reader that holds a whole subscription: any stretch of it, when it has been processed.
 
 The reader says which offsets it has done with. What of them is nobody's yet is claimed then, so it need not
-ask before it reads: nobody else may (`whole=True`, `lifecycle.py`). What is settled already stays so, and
+ask before it reads: nobody else may (kind "whole", `lifecycle.py`). What is settled already stays so, and
 what waits for its time comes later; so a stretch may be settled twice, as a batch that is replayed is.
 """
 

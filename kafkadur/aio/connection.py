@@ -566,7 +566,6 @@ class Connection:
                 request,
                 member_id=member_id,
                 name=shown,
-                whole=False,
                 rank=rank,
                 session=belongs,
                 wake=woken,
@@ -591,7 +590,6 @@ class Connection:
                     request=request,
                     membership=membership,
                     name=shown,
-                    whole=False,
                     rank=rank,
                     session_name=belongs,
                 )

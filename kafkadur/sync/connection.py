@@ -548,7 +548,7 @@ class Connection:
         def attach() -> Served:
             belongs = "" if transaction is None else transaction.session
             membership = pump.attach(
-                request, member_id=member_id, name=shown, whole=False, rank=rank, session=belongs, wake=woken
+                request, member_id=member_id, name=shown, rank=rank, session=belongs, wake=woken
             )
             try:
                 member = self._member(
@@ -570,7 +570,6 @@ class Connection:
                     request=request,
                     membership=membership,
                     name=shown,
-                    whole=False,
                     rank=rank,
                     session_name=belongs,
                 )

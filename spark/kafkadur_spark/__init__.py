@@ -4,6 +4,7 @@ from kafkadur_spark.connector import packages
 from kafkadur_spark.holder import Holder, hold
 
 try:
+    from kafkadur_spark.claiming import Claim, Claimer, share
     from kafkadur_spark.reading import Reading, read_stream
     from kafkadur_spark.session import session
 except ModuleNotFoundError as error:
@@ -11,4 +12,4 @@ except ModuleNotFoundError as error:
         raise
     raise ImportError("pyspark is not installed: pip install 'kafkadur[spark]'") from error
 
-__all__ = ["Holder", "Reading", "hold", "packages", "read_stream", "session"]
+__all__ = ["Claim", "Claimer", "Holder", "Reading", "hold", "packages", "read_stream", "session", "share"]

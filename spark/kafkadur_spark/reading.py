@@ -13,35 +13,30 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final, Protocol
 
-from pyspark.sql import DataFrame, SparkSession, functions
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 from kafkadur_coordinators.places import Place
 from kafkadur_coordinators.whole import Verdicts
 from kafkadur_sharing.errors import IllegalState
+from kafkadur_spark.attachment import Whereabouts
 from kafkadur_spark.batches import Batches, Stretches
 from kafkadur_spark.checkpoints import Checkpoints
 from kafkadur_spark.desk import Desk
 from kafkadur_spark.dispositions import Disposition, Said, decide
 from kafkadur_spark.generations import Acking, Generation, OnAhead, Standing, choose
-from kafkadur_spark.holder import Holder, Whereabouts
+from kafkadur_spark.holder import Holder
 from kafkadur_spark.java_settings import java_settings
 from kafkadur_spark.progress import Progress
-from kafkadur_spark.ranges import Ranges, joined, split, within, without, words
+from kafkadur_spark.ranges import Ranges, joined, within, without
 from kafkadur_spark.redelivering import Redelivering
 from kafkadur_spark.sink import ADDRESS, SECRET, TOPIC, AckSink
+from kafkadur_spark.source import checked, leave_out
 
 _log = logging.getLogger("kafkadur.spark")
 
-#: Options that decide what is read, in lower case: they are this module's.
-_OURS: Final = (
-    "subscribe", "subscribepattern", "assign", "startingoffsets", "startingtimestamp",
-    "startingoffsetsbytimestamp", "kafka.group.id", "groupidprefix", "kafka.isolation.level",
-)  # fmt: skip
 #: What waits for its time is left out until so long after, ms: clocks differ.
 _CLOCKS_MS: Final = 1_000
-#: Ranges that are left out by a condition each; what is shorter, or more, is joined as words.
-_MOST_LONG: Final = 100
 #: Behind every offset.
 _FAR: Final = 2**63 - 1
 
@@ -86,7 +81,7 @@ def read_stream(
     those they have had, and for a query whose operators keep state; else "new". What Kafka had removed
     unsettled is settled, and counted as expired. Raises what `Holder.settle` raises.
     """
-    chosen = _checked(options or {}, holder)
+    chosen = checked(options or {}, holder.display)
     checkpoints = Checkpoints(spark, checkpoint_root, holder.definition.key.group)
     last = _last(checkpoints, holder)
     if last is not None and acking == last.generation.acking == "progress" and _is_of(last, holder):
@@ -254,19 +249,6 @@ class Reading:
         return self._holder.settle({p: said for p, said in verdicts.items() if said.end})
 
 
-def _checked(options: Mapping[str, str], holder: Holder) -> dict[str, str]:
-    """The options, none of which says what is read."""
-    wrong = [name for name in options if name.lower() in _OURS]
-    if wrong:
-        raise IllegalState(
-            "What is read is said by the subscription.",
-            state=f"option {', '.join(wrong)}",
-            owner=f"subscription {holder.definition.key}",
-            remedy="leave it out; a subscription is moved with `kafkadur sub seek`",
-        )
-    return dict(options)
-
-
 def _last(checkpoints: Checkpoints, holder: Holder) -> Batches | None:
     """The batches of the last generation; None: there is none."""
     text = checkpoints.last()
@@ -368,23 +350,4 @@ def _frame(
     for name, value in (java_settings(holder.settings.kafka) | dict(options)).items():
         reader = reader.option(name, value)
     left_out = {p: within(some, committed.get(p, 0), _FAR) for p, some in generation.skip.items()}
-    return _leave_out(spark, reader.load(), left_out)
-
-
-def _leave_out(spark: SparkSession, frame: DataFrame, skip: Mapping[int, Ranges]) -> DataFrame:
-    """The frame without these offsets."""
-    columns = frame.columns
-    few, rest = split(skip, most=_MOST_LONG)
-    for partition, ranges in few.items():
-        for start, end in ranges:
-            frame = frame.where(f"partition <> {partition} or offset < {start} or offset >= {end}")
-    skipped = words(rest)
-    if not skipped:
-        return frame
-    table = functions.broadcast(
-        spark.createDataFrame(skipped, "_skip_partition int, _skip_word long, _skip_bits long")
-    )
-    same = "partition = _skip_partition and shiftright(offset, 6) = _skip_word"
-    bit = "shiftright(_skip_bits, cast(offset & 63 as int)) & 1"
-    together = frame.join(table, functions.expr(same), "left")
-    return together.where(f"_skip_bits is null or {bit} = 0").select(*columns)
+    return leave_out(spark, reader.load(), left_out)

@@ -630,7 +630,7 @@ def hold(
         Request(key=party.key(), definition=definition),
         member=member,
         name=f"job {member}",
-        whole=True,
+        kind="whole",
         before=lambda address: party.ears.listen(address.channel(member)),
     )
 
@@ -721,7 +721,7 @@ def test_a_claim_on_a_subscription_deleted_since_settles_nothing(
     request = Request(key=party.key(), definition=membership.subscription.definition)
     with pytest.raises(TopicChanged):
         party.lifecycle.attach(
-            request, member="spark", name="spark", whole=True, only=membership.subscription.id
+            request, member="spark", name="spark", kind="whole", only=membership.subscription.id
         )
 
 

@@ -1,15 +1,23 @@
 """Running a query over a held subscription to the end of what is there, and what it read."""
 
 import contextlib
+import threading
 from collections.abc import Callable, Generator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import redis
+from confluent_kafka.admin import AdminClient, NewPartitions
 from pyspark.sql import DataFrame, SparkSession
 
 import kafkadur_spark
+from kafkadur.browse import records as browse
+from kafkadur.clients import topics_of
+from kafkadur.settings import settings
+from kafkadur.stack import as_administrator
+from kafkadur_spark.attachment import Attachment
 from kafkadur_spark.generations import Acking, OnAhead
-from tests.subscriptions.helpers import Place
+from tests.subscriptions.helpers import LIMIT_S, Place, wait_until
 
 #: Spark on this machine alone, and small.
 LOCAL = {
@@ -116,3 +124,40 @@ class Lab:
 def in_partition(partition: int, *offsets: int) -> list[At]:
     """Records of one partition."""
     return [(partition, offset) for offset in offsets]
+
+
+def letters(place: Place, topic: str, partitions: int = 1) -> list[tuple[bytes | None, dict[str, bytes]]]:
+    """The dead letters of a topic."""
+    kafka = {"bootstrap.servers": place.stack.kafka}
+    ends = topics_of(settings(place.settings())).offsets(f"{topic}.dead", partitions, "latest")
+    ranges = {partition: (0, end) for partition, end in ends.items()}
+    found = browse(kafka, f"{topic}.dead", ranges, namespace="looks", timeout=60)
+    return [(message.value(), dict(message.headers() or [])) for message in found]  # type: ignore[arg-type]
+
+
+def forget_state(place: Place) -> int:
+    """Have Redis lose all that it knows of a place; returns how many keys."""
+    lost = 0
+    with redis.Redis.from_url(as_administrator(place.stack.redis)) as client:
+        for key in client.scan_iter(match=f"kafkadur:{place.namespace}:*", count=1000):
+            lost += client.delete(key)
+    return lost
+
+
+def freeze(attachment: Attachment, until: threading.Event) -> None:
+    """Have the thread that keeps a subscription stand still, from now on until an event."""
+    stands = threading.Event()
+
+    def stand_still() -> None:
+        stands.set()
+        until.wait(LIMIT_S)
+
+    attachment._jobs.put(stand_still)  # noqa: SLF001 - its thread and nothing else stands still
+    assert stands.wait(LIMIT_S)
+
+
+def add_partition(place: Place, topic: str) -> None:
+    """Give a topic of one partition a second one, and have the place's producer know it."""
+    admin = AdminClient({"bootstrap.servers": place.stack.kafka})
+    admin.create_partitions([NewPartitions(topic, 2)])[topic].result(LIMIT_S)
+    wait_until(lambda: len(place.raw.list_topics(topic).topics[topic].partitions) == 2, "two partitions")

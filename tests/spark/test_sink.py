@@ -10,15 +10,12 @@ from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 
 import kafkadur_spark
-from kafkadur.browse import records as browse
-from kafkadur.clients import topics_of
 from kafkadur.dead_letters import ATTEMPTS, CAUSE, ORIGIN, REASON
-from kafkadur.settings import settings
 from kafkadur_sharing.errors import IllegalState, LeaseLost
 from kafkadur_spark.desk import Desk, hand_in
 from kafkadur_spark.dispositions import Said
 from kafkadur_spark.sink import ADDRESS, SECRET
-from tests.spark.helpers import Lab, in_partition
+from tests.spark.helpers import Lab, in_partition, letters
 from tests.subscriptions.helpers import Place
 
 # py4j leaves it to the garbage collector to close its sockets
@@ -47,15 +44,6 @@ def sink(lab: Lab, holder: kafkadur_spark.Holder, says: Says, **options: str) ->
 def unsettled(holder: kafkadur_spark.Holder) -> list[tuple[int, int]]:
     places = holder.whereabouts().places
     return [(p, o) for p, place in places.items() for w in place.waiting for o in range(w.start, w.end)]
-
-
-def letters(lab: Lab, topic: str, partitions: int = 1) -> list[tuple[bytes | None, dict[str, bytes]]]:
-    """The dead letters of a topic."""
-    kafka = {"bootstrap.servers": lab.place.stack.kafka}
-    ends = topics_of(settings(lab.place.settings())).offsets(f"{topic}.dead", partitions, "latest")
-    ranges = {partition: (0, end) for partition, end in ends.items()}
-    found = browse(kafka, f"{topic}.dead", ranges, namespace="looks", timeout=60)
-    return [(message.value(), dict(message.headers() or [])) for message in found]  # type: ignore[arg-type]
 
 
 def test_rows_of_offsets_settle_what_they_name(lab: Lab) -> None:
@@ -107,7 +95,7 @@ def test_what_is_rejected_is_a_dead_letter_and_settled(lab: Lab) -> None:
         sink(lab, holder, lambda f: f.selectExpr("partition", "offset", says, "'too late' as reason"))
         assert unsettled(holder) == []
         assert holder.whereabouts().places[0].floor == 20
-    found = letters(lab, topic)
+    found = letters(lab.place, topic)
     assert [(value, headers[REASON], headers[CAUSE], headers[ATTEMPTS]) for value, headers in found] == [
         (b"5", b"too late", b"rejected", b"1"),
         (b"15", b"too late", b"rejected", b"1"),
@@ -127,14 +115,14 @@ def test_a_batch_rejects_what_came_again_and_is_replayed_without_a_second_letter
         lab.run(topic, die)
     again = lab.run(topic, lambda reading, batch, _: reading.ack_batch(batch, rejected=[(0, 4, "again")]))
     assert again.records == in_partition(0, 4)
-    assert [(value, headers[ATTEMPTS]) for value, headers in letters(lab, topic)] == [(b"4", b"2")]
+    assert [(value, headers[ATTEMPTS]) for value, headers in letters(lab.place, topic)] == [(b"4", b"2")]
 
 
 def test_messages_far_from_each_other_are_rejected(lab: Lab) -> None:
     topic = lab.place.topic(range(3_000))
     rejected = [(0, 2, "a"), (0, 700, "b"), (0, 701, "c"), (0, 2_999, "d")]
     lab.run(topic, lambda reading, batch, _: reading.ack_batch(batch, rejected=rejected))
-    assert [(value, headers[REASON]) for value, headers in letters(lab, topic)] == [
+    assert [(value, headers[REASON]) for value, headers in letters(lab.place, topic)] == [
         (b"2", b"a"), (b"700", b"b"), (b"701", b"c"), (b"2999", b"d"),
     ]  # fmt: skip
 

@@ -6,9 +6,8 @@ import time
 from pathlib import Path
 
 import pytest
-import redis
 from confluent_kafka import Producer
-from confluent_kafka.admin import AdminClient, NewPartitions
+from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import TopicPartition
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
@@ -16,11 +15,10 @@ from pyspark.sql import DataFrame, SparkSession
 import kafkadur_spark
 from kafkadur.admin import Admin
 from kafkadur.settings import settings
-from kafkadur.stack import as_administrator
 from kafkadur_coordinators.whole import Verdicts
 from kafkadur_sharing.errors import IllegalState, LeaseLost, SubscriptionActive
 from tests.spark.drivers import Driver, written
-from tests.spark.helpers import At, Lab, in_partition, records
+from tests.spark.helpers import At, Lab, add_partition, forget_state, freeze, in_partition, records
 from tests.subscriptions.helpers import LIMIT_S, Place, wait_until
 
 # py4j leaves it to the garbage collector to close its sockets
@@ -291,12 +289,9 @@ def test_what_kafka_removed_is_counted_and_the_query_goes_on(lab: Lab) -> None:
 
 def test_partitions_that_are_added_are_read(lab: Lab) -> None:
     topic = lab.place.topic(range(5))
-    admin = AdminClient({"bootstrap.servers": lab.place.stack.kafka})
     with lab.hold(topic) as holder:
         lab.go(holder, lambda reading, batch, _: reading.ack_batch(batch, rolled_back=[(0, 3)]))
-        admin.create_partitions([NewPartitions(topic, 2)])[topic].result(LIMIT_S)
-        raw = lab.place.raw
-        wait_until(lambda: len(raw.list_topics(topic).topics[topic].partitions) == 2, "two partitions")
+        add_partition(lab.place, topic)
         lab.place.publish(topic, range(4), partition=1)
         second = lab.go(holder)
         assert (second.generation, second.records) == (2, [(0, 3), *in_partition(1, *range(4))])
@@ -404,15 +399,6 @@ def test_who_lost_the_subscription_settles_nothing_and_stops(lab: Lab) -> None:
             reading.ack_batch(0)
 
 
-def freeze(holder: kafkadur_spark.Holder, until: threading.Event) -> None:
-    """Let a holder's thread do nothing, its session not renewed."""
-
-    def stand_still() -> None:
-        until.wait(LIMIT_S)
-
-    holder._jobs.put(stand_still)  # noqa: SLF001 - its thread and nothing else stands still
-
-
 def test_a_loss_of_the_shared_state_is_got_over(lab: Lab) -> None:
     topic = lab.place.topic(range(20))
     lost = 0
@@ -420,9 +406,7 @@ def test_a_loss_of_the_shared_state_is_got_over(lab: Lab) -> None:
     def work(reading: kafkadur_spark.Reading, batch: int, _found: list[At]) -> None:
         nonlocal lost
         reading.ack_batch(batch)
-        with redis.Redis.from_url(as_administrator(lab.place.stack.redis)) as client:
-            for key in client.scan_iter(match=f"kafkadur:{lab.place.namespace}:*", count=1000):
-                lost += client.delete(key)
+        lost += forget_state(lab.place)
 
     with lab.hold(topic, session_timeout=1.0) as holder:
         assert lab.go(holder, work, maxOffsetsPerTrigger="5").records == in_partition(0, *range(20))
@@ -436,7 +420,5 @@ def test_a_loss_of_the_shared_state_is_got_over(lab: Lab) -> None:
 def test_what_is_settled_is_in_the_journal_and_in_the_consumer_group(lab: Lab) -> None:
     topic = lab.place.topic(range(10))
     lab.run(topic)
-    with redis.Redis.from_url(as_administrator(lab.place.stack.redis)) as client:
-        for key in client.scan_iter(match=f"kafkadur:{lab.place.namespace}:*", count=1000):
-            client.delete(key)
+    assert forget_state(lab.place) > 0
     assert lab.run(topic).records == []

@@ -1,7 +1,8 @@
 --- A member attaches to the subscription.
 -- KEYS     see include/context.lua
 -- ARGV[1]  6 name for people  7 session time-out, ms  8 version of the definition that was decided on
---          9 most members, this one included (0: no limit)  10 kind: '' or 'whole' (holds the whole subscription)
+--          9 most members, this one included (0: no limit)  10 kind: '', 'whole' (holds the whole subscription) or
+--          'claims' (takes stretches at once, beside others)
 --          11 priority (higher is better)  12 1: it preempts a holder of lower priority, which drains first
 --          13 1: it settles by transactions of Kafka (older clients leave it out)
 -- Reply    head, 5 { rank, members, id of the next member }, 6 partitions known, 7 ms until leases are granted,

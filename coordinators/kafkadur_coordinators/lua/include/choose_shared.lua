@@ -1,6 +1,7 @@
 --- The next holder of a range of type shared: round-robin over the members with free credit, starting
 --- with the first attached. Members that are at home with the partition come first; a member that holds
---- nothing at all is given work of other partitions when nobody at home has room.
+--- nothing at all is given work of other partitions when nobody at home has room. Readers of claims, who ask now and
+--- then for much, are at home everywhere, and what would be theirs alone is everybody's.
 -- Suspects (redelivery.lua) go to a member that has no others; a last attempt to one that holds nothing at all and
 -- gets nothing else: one is kept free for it if there is none.
 -- Returns the member and how many members could have been chosen; nil if nobody has room.
@@ -21,7 +22,7 @@ local function choose_shared(ctx, pt, marks)
       local working = #m.tokens > m.ahead
       if (last and #m.tokens > 0) or (suspects and m.suspect ~= 0) then
         idle = idle or last and m or nil
-      elseif last or rank and at_home(ctx, pt.p, rank) then
+      elseif last or m.kind ~= '' or rank and (at_home(ctx, pt.p, rank) or is_everybodys(ctx, pt.p)) then
         chosen = chosen or m
         count = count + 1
       elseif not working then

@@ -2,7 +2,7 @@
 -- A packed member is an array:
 --   1 attach number, 2 expiry (ms), 3 free credit (records), 4 number of the exchange applied last,
 --   5 tokens held, 6 time its channel fell silent (ms, 0: it is heard), 7 name, 8 tokens refused in the
---   exchange applied last, 9 session time-out (ms), 10 watched partitions, 11 kind ('' or 'whole'),
+--   exchange applied last, 9 session time-out (ms), 10 watched partitions, 11 kind ('', 'whole' or 'claims': attach-6),
 --   12 number of its last service, 13 attached at (ms), 14 priority (higher is better), 15 1: it preempts,
 --   16 its lease of a last attempt: it holds nothing else (token, 0: none; -1 - p: it is kept free for one of partition p),
 --   17 its lease of suspects (token, 0: none), 18 how many of its leases are of what is not written yet (ahead.lua),
@@ -63,6 +63,22 @@ local function at_home(ctx, p, rank)
     return p % count == rank
   end
   return rank % ctx.partitions == p
+end
+
+--- Is partition p at home with readers of claims only? They ask now and then: what would be theirs is everybody's.
+local function is_everybodys(ctx, p)
+  local count = #ctx.ranks
+  local rank, step = p, ctx.partitions
+  if count <= ctx.partitions then
+    rank, step = p % count, count
+  end
+  for at = rank + 1, count, step do
+    local m = load_member(ctx, ctx.ranks[at])
+    if m and m.kind == '' then
+      return false
+    end
+  end
+  return true
 end
 
 --- How many of so many members share one of `partitions`, when there are more members than partitions: they are dealt
@@ -129,7 +145,7 @@ local function remove_member(ctx, m, clean)
   for _, token in ipairs(m.tokens) do
     local packed = redis.call('HGET', KEYS[3], text(token))
     if packed then
-      ctx.orphans[#ctx.orphans + 1] = { token, clean and 1 or m.kind == 'whole' and 4 or 2, cmsgpack.unpack(packed)[1] }
+      ctx.orphans[#ctx.orphans + 1] = { token, clean and 1 or m.kind ~= '' and 4 or 2, cmsgpack.unpack(packed)[1] }
       ctx.orphans_changed = true
     end
   end

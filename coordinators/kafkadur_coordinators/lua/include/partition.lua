@@ -175,7 +175,7 @@ local function give_back(ctx, pt, l, s, e, how, delay)
 end
 
 --- Ends a lease. how: 0 nothing of it was handed out, 1 in order, 2 uncleanly: what may have been delivered counts as
---- an attempt, 4 uncleanly by a holder of the whole subscription. Offsets at or beyond avail were a reservation: they
+--- an attempt, 4 uncleanly by who takes stretches at once. Offsets at or beyond avail were a reservation: they
 --- are only marked (pt.seen).
 local function end_lease(ctx, pt, l, how)
   local delay = 0

@@ -49,7 +49,7 @@ local function hand_on_watch(ctx, p, me)
   end
   for _, id in ipairs(redis.call('ZRANGE', KEYS[4], 0, LOOK_AT - 1)) do
     local m = id ~= me.id and load_member(ctx, id)
-    if m and m.credit > 0 and is_heard(ctx, id) then
+    if m and m.kind == '' and m.credit > 0 and is_heard(ctx, id) then
       redis.call('HSET', KEYS[5], p, id)
       m.watches[#m.watches + 1] = p
       touch_member(ctx, m)
@@ -83,11 +83,11 @@ local function well_watched(ctx, p, holder)
 end
 
 --- Who watches a touched partition after this exchange. A member at home takes the watch over from one that is
---- not or has no room, and hands it on in the exchange that fills it.
+--- not or has no room, and hands it on in the exchange that fills it. Who takes stretches at once looks by itself.
 local function settle_watch(ctx, p, me)
   local id = redis.call('HGET', KEYS[5], p)
   local mine = id == me.id
-  if me.credit > 0 then
+  if me.kind == '' and me.credit > 0 then
     local rank = rank_of(ctx, me.id)
     local holder = id and load_member(ctx, id)
     if not mine and rank and at_home(ctx, p, rank) and not well_watched(ctx, p, holder) then
@@ -107,9 +107,9 @@ local function settle_watch(ctx, p, me)
   end
 end
 
---- A member with room takes on partitions that nobody watches.
+--- A member with room that takes record by record takes on partitions that nobody watches.
 local function adopt_unwatched(ctx, me)
-  if me.credit <= 0 then
+  if me.kind ~= '' or me.credit <= 0 then
     return
   end
   for _, p in ipairs(ctx.unwatched) do

@@ -1,0 +1,255 @@
+"""Claims: several jobs share one subscription; each reads what it has claimed, and settles it.
+
+A claim is a stretch of each of some partitions, without the offsets in there that are not the job's. It is
+read as a batch, and holds as long as the driver's session does: what is claimed by a driver that dies comes
+again.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from pyspark.sql import DataFrame, SparkSession
+
+import kafkadur.sync
+from kafkadur.settings import Settings
+from kafkadur_coordinators.claims import Claims, Hull, together
+from kafkadur_sharing.decisions import Request
+from kafkadur_sharing.definition import Definition, Start, SubscriptionType
+from kafkadur_sharing.errors import IllegalState, LeaseLost
+from kafkadur_sharing.redelivery import Redelivery
+from kafkadur_spark.attachment import Attachment
+from kafkadur_spark.dispositions import Disposition, Said, decide
+from kafkadur_spark.java_settings import java_settings
+from kafkadur_spark.ranges import Ranges, joined
+from kafkadur_spark.source import checked, leave_out
+
+#: Seconds between two looks whether there is something to claim.
+_LOOK_S = 0.2
+
+
+def share(
+    connection: kafkadur.sync.Connection,
+    topic: str,
+    *,
+    durable: str,
+    start: Start = "latest",
+    redelivery: Redelivery | None = None,
+    name: str | None = None,
+) -> Claimer:
+    """Share the durable subscription `durable` on `topic`, to claim from it beside others.
+
+    Others may be drivers and ordinary consumers. The subscription is created if there is none, as one of type
+    shared; `start` and `redelivery` are as in `Connection.subscribe`, but attempts are only counted here:
+    what has used them up becomes a dead letter at an ordinary consumer. `name` is shown to people. Enter the
+    claimer's context: there it attaches, and raises what the rules say.
+    """
+    definition = Definition(
+        type=SubscriptionType.SHARED, topic=topic, start=start, redelivery=redelivery or Redelivery()
+    )
+    request = Request(key=connection.key(durable), definition=definition, mode=connection.settings.mode)
+    return Claimer(connection.settings, request, name=name)
+
+
+@dataclass(frozen=True, eq=False)
+class Claim:
+    """What a job has claimed, and has not settled yet."""
+
+    topic: str
+    hulls: Sequence[Hull]
+    claimer: Claimer
+    #: under which attachment
+    life: int
+    #: what no verdict was given on yet, and tokens of what was somebody else's when it was
+    left: list[Hull] = field(default_factory=list[Hull], repr=False)
+    refused: list[int] = field(default_factory=list[int], repr=False)
+
+    @property
+    def records(self) -> int:
+        """Offsets that were claimed; not each of them needs to have a record."""
+        return sum(hull.records for hull in self.hulls)
+
+    @property
+    def ranges(self) -> dict[int, list[tuple[int, int]]]:
+        """The offsets that were claimed, as [start, end) by partition."""
+        return {hull.partition: joined((a, b) for _, a, b in hull.leases) for hull in self.hulls}
+
+
+class Claimer(Attachment):
+    """Claims from a shared subscription; a context manager. Any thread of the driver may call it."""
+
+    kind = "claims"
+
+    def __init__(self, settings: Settings, request: Request, *, name: str | None = None) -> None:
+        """Nothing is attached yet; `name` is shown to people."""
+        super().__init__(settings, request, name=name)
+        self._life = 0
+        #: claims that were not settled yet
+        self._open = 0
+        #: granted, and not looked at whether Kafka keeps it; looked at, and not returned
+        self._claimed: list[Hull] = []
+        self._kept: list[Hull] = []
+
+    def claim(self, most: int = 1_000_000, *, timeout: float = 0.0) -> Claim | None:
+        """Claim at most `most` records that nobody has; None if there were none for `timeout` seconds.
+
+        What Kafka removed unsettled is settled, and counted as expired. Several claims may be open at once.
+        Raises `IllegalState` for less than one record, `LeaseLost` when the session is over, and
+        `CoordinatorUnavailable` or `StateLost` when Redis or Kafka do not answer for three times the session
+        time-out.
+        """
+        if most < 1:
+            raise IllegalState(f"A claim of {most} records holds nothing.", remedy="claim at least 1")
+        until = time.monotonic() + timeout
+        self._see_added()
+        while True:
+            found, again = self._claim_now(most)
+            if found is not None or (time.monotonic() >= until and not again):
+                return found
+            if not again:
+                time.sleep(_LOOK_S)
+
+    def read(
+        self, spark: SparkSession, claim: Claim, *, options: Mapping[str, str] | None = None
+    ) -> DataFrame:
+        """The records of a claim, as Spark's Kafka source has them; `options` are further ones of it.
+
+        Raises `IllegalState` for an option that says what is read, and for a claim of another claimer.
+        """
+        self._check_own(claim)
+        chosen = checked(options or {}, self.display)
+        reader = spark.read.format("kafka").option("kafka.isolation.level", "read_committed")
+        for option, value in {
+            "assign": {claim.topic: [hull.partition for hull in claim.hulls]},
+            "startingOffsets": {claim.topic: {str(hull.partition): hull.start for hull in claim.hulls}},
+            "endingOffsets": {claim.topic: {str(hull.partition): hull.end for hull in claim.hulls}},
+        }.items():
+            reader = reader.option(option, json.dumps(value))
+        for name, setting in (java_settings(self.settings.kafka) | chosen).items():
+            reader = reader.option(name, setting)
+        return leave_out(spark, reader.load(), {hull.partition: hull.skip for hull in claim.hulls})
+
+    def ack(
+        self,
+        claim: Claim,
+        *,
+        rolled_back: Iterable[tuple[int, int]] = (),
+        rejected: Iterable[tuple[int, int, str]] = (),
+    ) -> None:
+        """Settle a claim, but the (partition, offset) pairs in `rolled_back`: these come again, counted.
+
+        `rejected` are (partition, offset, reason): they are written to the dead-letter topic before they are
+        settled, at most 10,000. Raises `LeaseLost` when the claim is over, at least in part: what of it is
+        not settled comes again; `IllegalState` for an offset that is not in the claim or a claim of another
+        claimer; and `CoordinatorUnavailable` or `StateLost` when Redis or Kafka do not answer: then it can be
+        called again, with the same.
+        """
+        self._check_own(claim)
+        said = [Said(p, offset, offset + 1, Disposition.ROLLBACK) for p, offset in rolled_back]
+        said += [Said(p, offset, offset + 1, Disposition.REJECT, why) for p, offset, why in rejected]
+        chosen = decide(said, claim.ranges, claim.ranges, all_else=True)
+        if chosen.rejected:
+            self._check_life(claim)
+            self.bury(chosen.rejected)
+        self._end(claim, chosen.rolled_back)
+
+    def release(self, claim: Claim) -> None:
+        """Give a claim back: it comes again, uncounted. Raises as `ack` does."""
+        self._check_own(claim)
+        self._end(claim, None)
+
+    def _check_own(self, claim: Claim) -> None:
+        if claim.claimer is not self:
+            raise IllegalState(
+                "This claim is another claimer's.",
+                state=f"claimed by {claim.claimer._name}",  # noqa: SLF001 - one of the same class
+                owner=f"subscription {self.display}",
+                remedy="read and settle it with the claimer that claimed it",
+            )
+
+    def _claim_now(self, most: int) -> tuple[Claim | None, bool]:
+        """Claim once; returns the claim, and whether asking again at once makes sense."""
+        unsure = frozenset[int]() if self._claims is None else self._claims.unsure
+        # Kafka is asked here, and not in the thread that renews
+        ends, earliest = self.ends(), self.earliest()
+        log_ends = self._while_it_may_pass(lambda: self._log_ends(unsure)) if unsure else {}
+        claim = self._patiently(
+            lambda: self._again(lambda: self._claim(most, ends, earliest, log_ends=log_ends))
+        )
+        again = claim is None and self._claims is not None and self._claims.unsure != unsure
+        return claim, again
+
+    # -- the thread
+
+    def _attached(self, claims: Claims) -> None:  # noqa: ARG002 - new ones, that is all
+        """What was claimed before is over."""
+        self._life += 1
+        self._open = 0
+        self._claimed, self._kept = [], []
+
+    def _may_attach_again(self) -> bool:
+        """Claims that are open would be over."""
+        return self._open == 0
+
+    def _claim(
+        self,
+        most: int,
+        ends: Mapping[int, int],
+        earliest: Mapping[int, int],
+        *,
+        log_ends: Mapping[int, int],
+    ) -> Claim | None:
+        if self._claims is None:
+            return None
+        # what an earlier call did not come to return is in it, too
+        left = most - sum(hull.records for hull in (*self._claimed, *self._kept))
+        self._claimed += self._claims.claim(left, ends, log_ends=log_ends) if left > 0 else []
+        while self._claimed:
+            hull = self._claimed[0]
+            kept = self._claims.expire(hull, earliest.get(hull.partition, 0))
+            if kept is not hull:
+                self._note_settled([hull.partition])
+            self._kept += [] if kept is None else [kept]
+            del self._claimed[0]
+        hulls, self._kept = together(self._kept), []
+        if not hulls:
+            return None
+        self._open += 1
+        return Claim(self.definition.topic.name, hulls, self, self._life, left=list(hulls))
+
+    def _end(self, claim: Claim, back: Mapping[int, Ranges] | None) -> None:
+        """Settle a claim, except what is to come again; None: give it back."""
+
+        def finish() -> None:
+            while claim.left:
+                self._check_life(claim)
+                claims, hull = self._claims, claim.left[0]
+                if claims is None:
+                    return
+                if back is None:
+                    claim.refused.extend(claims.release(hull))
+                else:
+                    claim.refused.extend(claims.settle(hull, rejected=back.get(hull.partition, ())))
+                claim.left.pop(0)  # what was answered is not said again
+                self._note_settled([hull.partition])
+                self._open -= not claim.left
+
+        self._patiently(lambda: self._again(finish))
+        if claim.refused:
+            raise self._over(claim)
+
+    def _check_life(self, claim: Claim) -> None:
+        self.check()
+        if claim.life != self._life:
+            raise self._over(claim)
+
+    def _over(self, claim: Claim) -> LeaseLost:
+        return LeaseLost(
+            "This claim is over, at least in part.",
+            state=f"{claim.records} records; claimed under attachment {claim.life}, it is {self._life} now",
+            owner=f"subscription {self.display}",
+            remedy="claim again: what was not settled comes again",
+        )

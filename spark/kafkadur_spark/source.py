@@ -1,0 +1,52 @@
+"""Spark's Kafka source as kafkadur uses it: which options are the user's, and what a frame leaves out."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+from pyspark.sql import DataFrame, SparkSession, functions
+
+from kafkadur_sharing.errors import IllegalState
+from kafkadur_spark.ranges import Ranges, split, words
+
+#: Options that decide what is read, in lower case: they are not the user's.
+_OURS: Final = (
+    "subscribe", "subscribepattern", "assign", "startingoffsets", "endingoffsets", "startingtimestamp",
+    "endingtimestamp", "startingoffsetsbytimestamp", "endingoffsetsbytimestamp", "kafka.group.id",
+    "groupidprefix", "kafka.isolation.level",
+)  # fmt: skip
+#: Ranges that are left out by a condition each; what is shorter, or more, is joined as words.
+_MOST_LONG: Final = 100
+
+
+def checked(options: Mapping[str, str], owner: str) -> dict[str, str]:
+    """The options; raises `IllegalState` if one of them says what is read."""
+    wrong = [name for name in options if name.lower() in _OURS]
+    if wrong:
+        raise IllegalState(
+            "What is read is said by the subscription.",
+            state=f"option {', '.join(wrong)}",
+            owner=f"subscription {owner}",
+            remedy="leave it out; a subscription is moved with `kafkadur sub seek`",
+        )
+    return dict(options)
+
+
+def leave_out(spark: SparkSession, frame: DataFrame, skip: Mapping[int, Ranges]) -> DataFrame:
+    """The frame without these offsets, by partition."""
+    columns = frame.columns
+    few, rest = split(skip, most=_MOST_LONG)
+    for partition, ranges in few.items():
+        for start, end in ranges:
+            frame = frame.where(f"partition <> {partition} or offset < {start} or offset >= {end}")
+    skipped = words(rest)
+    if not skipped:
+        return frame
+    table = functions.broadcast(
+        spark.createDataFrame(skipped, "_skip_partition int, _skip_word long, _skip_bits long")
+    )
+    same = "partition = _skip_partition and shiftright(offset, 6) = _skip_word"
+    bit = "shiftright(_skip_bits, cast(offset & 63 as int)) & 1"
+    together = frame.join(table, functions.expr(same), "left")
+    return together.where(f"_skip_bits is null or {bit} = 0").select(*columns)
