@@ -15,7 +15,7 @@ from hypothesis import given, settings
 
 from kafkadur.pytest_plugin import TopicFactory
 from kafkadur.stack import Stack, Valkey, as_administrator
-from kafkadur_coordinators.claims import Claims, Hull
+from kafkadur_coordinators.claims import Claims, Hull, together
 from kafkadur_coordinators.interface import PartitionView
 from kafkadur_coordinators.lifecycle import Membership
 from kafkadur_coordinators.redis_coordinator import MemberSession, RedisCoordinator, attempts_of
@@ -51,7 +51,7 @@ def whole(world: World, member: str = "spark") -> Claims:
 
 def beside(world: World, member: str = "spark") -> Claims:
     """Attach somebody who claims hulls while others are attached, too."""
-    return Claims(world.attach(member).session)
+    return Claims(world.attach(member, kind="claims").session)
 
 
 def only(found: Sequence[Hull]) -> Hull:
@@ -236,6 +236,48 @@ def test_between_claims_others_watch_the_partitions(make: Make) -> None:
     assert set(reply.watches) >= set(range(1, 20, 2)), "those at home with the claims"
 
 
+def test_a_claim_and_a_member_each_get_what_is_at_home_with_the_other(make: Make) -> None:
+    """Who claims asks now and then only: nothing waits for it, and it waits for nobody."""
+    world = make(partitions=4)
+    claims, other = beside(world), world.attach("other")
+    found = claims.claim(7, dict.fromkeys(range(4), 2))
+    assert sum(hull.records for hull in found) == 7
+    other.say(report(3, avail=2), credit=5)
+    assert [(grant.partition, grant.start) for grant in other.grants.values()] == [(3, 1)]
+    for partition in range(4):
+        other.say(report(partition, avail=4), credit=8)
+    assert sum(grant.records for grant in other.grants.values()) == 1 + 8, "it works, and gets more"
+    for hull in found:
+        assert claims.settle(hull) == []
+
+
+def test_members_share_what_is_at_home_with_each_as_long_as_nobody_claims(make: Make) -> None:
+    world = make(partitions=2)
+    one, other = world.attach("one"), world.attach("other")
+    one.say(report(0, avail=2), credit=5)
+    one.say(report(1, avail=2), credit=3)
+    assert [grant.partition for grant in one.grants.values()] == [0], "it works, and 1 is the other's"
+    other.say(report(1, avail=2), credit=5)
+    assert [grant.partition for grant in other.grants.values()] == [1]
+
+
+def test_what_kafka_removed_is_taken_out_of_a_claim_and_counted(make: Make) -> None:
+    world = make()
+    claims = beside(world)
+    first, second = claims.claim(4, {0: 10}), claims.claim(6, {0: 10})
+    both = only(together([*second, *first]))
+    assert owned(both) == list(range(10))
+    assert claims.expire(both, 0) is both
+    rest = claims.expire(both, 6)
+    assert rest is not None
+    assert owned(rest) == [6, 7, 8, 9]
+    assert (world.partition().floor, world.partition().expired) == (6, 6)
+    assert claims.settle(rest) == []
+    assert claims.expire(only(claims.claim(ALL, {0: 12})), 20) is None
+    assert (world.partition().floor, world.partition().expired) == (12, 8)
+    assert world.leases() == {}
+
+
 def test_what_a_claim_got_before_it_failed_comes_with_the_next(make: Make, valkey: Valkey) -> None:
     """Memory is full after the first 16 partitions of 20."""
     world = make(partitions=20)
@@ -406,6 +448,19 @@ def test_after_an_unclean_end_the_same_is_claimed_again(make: Make, end: Callabl
     assert [view.floor for view in world.inspect().partitions] == [5, 5]
 
 
+@pytest.mark.parametrize("end", [killed, expired])
+def test_what_a_driver_that_died_had_claimed_is_claimed_again_at_once(
+    make: Make, end: Callable[[World], None]
+) -> None:
+    """They are no suspects, of which few come at a time."""
+    world = make()
+    hull = only(beside(world).claim(ALL, {0: 50_000}))
+    end(world)
+    again = only(beside(world, "next").claim(ALL, {0: 50_000}))
+    assert owned(again) == owned(hull)
+    assert marks(world) == [(1, 1)]
+
+
 def test_every_unclean_end_counts(make: Make) -> None:
     world = make()
     for attempt in range(4):
@@ -448,7 +503,7 @@ def test_renewing_keeps_a_claim(make: Make) -> None:
 
 
 class Deaf:
-    """Somebody who claims and whose answers can be lost; `kind`: 'whole' or '', beside others."""
+    """Somebody who claims and whose answers can be lost; `kind`: 'whole' or 'claims'."""
 
     def __init__(self, world: World, kind: str) -> None:
         #: answers still to come before one is lost; -1: none is lost
@@ -545,7 +600,7 @@ def test_what_is_told_again_is_not_claimed_twice(make: Make, deaf: Callable[...,
     world = make(partitions=4)
     other = world.attach("other")
     other.say(report(3, avail=3), credit=3)
-    one = deaf(world, kind="")
+    one = deaf(world, kind="claims")
     one.lose()
     with pytest.raises(CoordinatorUnavailable):
         one.claims.claim(ALL, {1: 0})
@@ -569,6 +624,22 @@ def test_settling_whose_answer_was_lost_is_made_again(
     found = one.claims.claim(ALL, {0: 5})
     assert [owned(hull) for hull in found] == ([[1, 2]] if rejected else [])
     assert marks(world) == ([(1, 1)] if rejected else []), "counted once"
+
+
+def test_settling_whose_answer_was_lost_is_answered_after_a_renewal(
+    make: Make, deaf: Callable[..., Deaf]
+) -> None:
+    """The renewal has it repeated, and hears what became of it."""
+    world = make(partitions=2)
+    one = deaf(world, kind="claims")
+    first, second = one.claims.claim(ALL, {0: 5, 1: 5})
+    one.lose()
+    with pytest.raises(CoordinatorUnavailable):
+        one.claims.settle(first)
+    one.claims.renew()
+    assert one.claims.settle(first) == [], "it is settled, not refused"
+    assert one.claims.settle(second) == []
+    assert one.claims.settle(first) != [], "said once more it is refused"
 
 
 def test_what_was_lost_is_done_before_anything_else(make: Make, deaf: Callable[..., Deaf]) -> None:
