@@ -1,5 +1,7 @@
 """The command line of the benchmarks: ``python -m benchmarks <workload>``.
 
+``python -m benchmarks spark`` measures other systems in another way: that is `spark.py`.
+
 Servers come from ``--kafka`` and ``--redis`` or, without them, from the embedded stack. The report goes to
 stdout, progress to stderr. Exit status 0 when every run finished, 1 when one failed or was void, whatever the
 goals say.
@@ -139,4 +141,10 @@ def _main(
 
 
 if __name__ == "__main__":
-    typer.run(_main)
+    if sys.argv[1:2] == ["spark"]:
+        from benchmarks.spark import main as _spark
+
+        del sys.argv[1]
+        typer.run(_spark)
+    else:
+        typer.run(_main)

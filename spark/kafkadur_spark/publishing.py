@@ -1,0 +1,125 @@
+"""Publishing a frame: its columns as messages with properties and JMS fields, for Spark's own Kafka sink.
+
+How properties travel is `kafkadur/headers.py`; here they are written by expressions of Spark, row by row.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Final
+
+from pyspark.sql import Column, DataFrame, functions
+from pyspark.sql.types import (
+    BinaryType,
+    BooleanType,
+    ByteType,
+    DataType,
+    DoubleType,
+    FloatType,
+    IntegerType,
+    LongType,
+    ShortType,
+    StringType,
+)
+
+import kafkadur.sync
+from kafkadur.headers import (
+    CORRELATION_ID_HEADER,
+    MESSAGE_ID_HEADER,
+    TYPE_HEADER,
+    TYPES_HEADER,
+    DeliveryMode,
+    JmsFields,
+    encode_fields,
+)
+from kafkadur_sharing.errors import InvalidProperty
+from kafkadur_sharing.names import validate_property_name
+from kafkadur_spark.java_settings import java_settings
+
+#: Letters of the companion header, by type of the column; text has none.
+_LETTERS: Final[dict[type[DataType], str]] = {
+    StringType: "",
+    ByteType: "i",
+    ShortType: "i",
+    IntegerType: "i",
+    LongType: "i",
+    FloatType: "f",
+    DoubleType: "f",
+    BooleanType: "b",
+    BinaryType: "x",
+}
+
+
+def messages(
+    frame: DataFrame,
+    *,
+    value: str = "value",
+    key: str | None = None,
+    properties: Iterable[str] = (),
+    type: str | None = None,  # noqa: A002 - the field's word
+    correlation_id: str | None = None,
+    message_id: str | None = None,
+    priority: int = 4,
+    delivery_mode: DeliveryMode = "PERSISTENT",
+) -> DataFrame:
+    """The rows of a frame as messages: columns value, key and headers, as Spark's Kafka sink takes them.
+
+    `value` and `key` are columns of strings or bytes, `properties` columns of strings, integers, floats,
+    booleans or bytes, each a property of its column's name; null is a property without a value. `type`,
+    `correlation_id` and `message_id` are columns of strings for the JMS fields; where one is null the message
+    has none. `priority` is 0 to 9, of all messages. A task that Spark repeats publishes its rows again: take
+    a `message_id` from the row where receivers are to notice. Raises `InvalidProperty` for a name that is
+    reserved or no identifier, a column of another type, and a priority or delivery mode there is not.
+    """
+    types = {field.name: field.dataType for field in frame.schema.fields}
+    named = {MESSAGE_ID_HEADER: message_id, CORRELATION_ID_HEADER: correlation_id, TYPE_HEADER: type}
+    headers = [_where_given(header, frame[name]) for header, name in named.items() if name is not None]
+    fields = JmsFields(priority=priority, delivery_mode=delivery_mode)
+    headers += [_header(name, functions.lit(raw)) for name, raw in encode_fields(fields)]
+    companion: list[str] = []
+    for name in properties:
+        validate_property_name(name)
+        letter = _letter(name, types.get(name))
+        headers.append(_header(name, _raw(frame[name], letter)))
+        companion += [f"{name}={letter}"] if letter else []
+    # also where it is empty: so what a subscription says of the types of plain producers does not count
+    headers.append(_header(TYPES_HEADER, functions.lit(";".join(companion).encode())))
+    given = functions.filter(functions.array(*headers), lambda one: one.isNotNull())
+    columns = [frame[value].alias("value"), given.alias("headers")]
+    return frame.select(*columns, *([] if key is None else [frame[key].alias("key")]))
+
+
+def kafka_options(connection: kafkadur.sync.Connection) -> dict[str, str]:
+    """The options with which Spark's Kafka source and sink reach the Kafka of a connection.
+
+    For `messages(...).write.format("kafka").options(**kafka_options(connection)).option("topic", ...)`.
+    Raises `IllegalState` for a setting that has no counterpart in Kafka's Java client.
+    """
+    return java_settings(connection.settings.kafka)
+
+
+def _letter(name: str, kind: DataType | None) -> str:
+    letter = None if kind is None else _LETTERS.get(kind.__class__)
+    if letter is None:
+        raise InvalidProperty(
+            f"Property {name!r} has type {kind.simpleString()}."
+            if kind is not None
+            else f"There is no column {name!r}.",
+            remedy="use columns of strings, integers, floats, booleans or bytes, and cast others to string",
+        )
+    return letter
+
+
+def _raw(column: Column, letter: str) -> Column:
+    """A column as the bytes of a property."""
+    if letter == "x":
+        return column
+    return (column.cast("double") if letter == "f" else column).cast("string").cast("binary")
+
+
+def _header(name: str, raw: Column) -> Column:
+    return functions.struct(functions.lit(name).alias("key"), raw.cast("binary").alias("value"))
+
+
+def _where_given(name: str, column: Column) -> Column:
+    return functions.when(column.isNotNull(), _header(name, column.cast("string")))
