@@ -41,7 +41,9 @@ LOCKS = (
     Lock(
         file="requirements-build.lock", groups=("build",), project=False, agrees_with=("requirements.lock",)
     ),
-    Lock(file="requirements-spark.lock", groups=("spark",), project=False, agrees_with=("requirements.lock",)),
+    Lock(
+        file="requirements-spark.lock", groups=("spark",), project=False, agrees_with=("requirements.lock",)
+    ),
 )
 
 
