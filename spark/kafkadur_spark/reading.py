@@ -26,6 +26,7 @@ from kafkadur_spark.holder import Holder, Whereabouts
 from kafkadur_spark.java_settings import java_settings
 from kafkadur_spark.progress import Progress
 from kafkadur_spark.ranges import Ranges, joined, split, within, without, words
+from kafkadur_spark.telling import Telling
 
 _log = logging.getLogger("kafkadur.spark")
 
@@ -139,10 +140,14 @@ class Reading:
             progress = Progress(self._committed)
             streams.addListener(progress)
         query: StreamingQuery = writer.option("checkpointLocation", self.checkpoint).start()
+        topic = self._holder.definition.topic.name
+        telling = Telling(str(query.runId), topic, self.generation, self._holder.tell)
+        streams.addListener(telling)
 
         def end() -> None:
             try:
                 query.stop()
+                streams.removeListener(telling)
                 if progress is not None:
                     streams.removeListener(progress)
                     progress.look()
