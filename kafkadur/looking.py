@@ -25,7 +25,9 @@ from kafkadur.reasons import Around, Evidence, with_reasons
 from kafkadur.retention import expiring
 from kafkadur.settings import Settings
 from kafkadur.sizes import Sizes, sizes
+from kafkadur_coordinators import holder_progress
 from kafkadur_coordinators.changes import origins_of, state_in_force
+from kafkadur_coordinators.holder_progress import HolderProgress
 from kafkadur_coordinators.interface import MAX_PARTITIONS, Known, LeaseView, MemberInfo, PartitionView
 from kafkadur_coordinators.redis_coordinator import Refusal, state_lost
 from kafkadur_coordinators.topics import TopicInfo
@@ -86,6 +88,8 @@ class SubscriptionInfo:
     topic_id: str
     incarnation: int
     members: tuple[MemberInfo, ...]
+    #: What the query of a member that holds the whole did last, by member id.
+    progress: Mapping[str, HolderProgress]
     partitions: tuple[PartitionInfo, ...]
     #: Milliseconds until leases are granted again after Redis lost or changed its server; 0: they are.
     grace_ms: int
@@ -453,6 +457,12 @@ class Looking:
             leases=tuple(leases),
         )
 
+    def _progress(self, key: SubscriptionKey, known: Known) -> dict[str, HolderProgress]:
+        address = self._lifecycle.address(key)
+        wholes = [member.id for member in known.members if member.kind == "whole"]
+        told = {id_: holder_progress.told(self._coordinator, address, id_) for id_ in wholes}
+        return {id_: progress for id_, progress in told.items() if progress is not None}
+
     # -- joined with what Kafka says
 
     def _info(self, key: SubscriptionKey, seen: _Seen, topics: dict[str, _Topic]) -> SubscriptionInfo:
@@ -467,6 +477,7 @@ class Looking:
             topic_id=seen.content["topic_id"],
             incarnation=known.incarnation,
             members=tuple(known.members),
+            progress=self._progress(key, known),
             partitions=_partitions(seen, members, topic),
             grace_ms=known.grace_ms,
             paused=known.paused,

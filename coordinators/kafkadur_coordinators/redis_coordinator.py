@@ -110,6 +110,10 @@ class SubscriptionAddress:
         """The sharded channel on which a member listens."""
         return f"{self.root}c:{member}"
 
+    def progress(self, member: str) -> str:
+        """The key where a whole-holder writes for people how far it has come (`holder_progress.py`)."""
+        return f"{self.root}progress:{member}"
+
 
 def pack(request: Sequence[object]) -> bytes:
     """Encode a request the way the scripts' msgpack reads it (no binary type)."""

@@ -13,6 +13,7 @@ from kafkadur.cli.call import Call, command
 from kafkadur.cli.output import Column, clock, count, duration, iso, readable
 from kafkadur.explain import OffsetState
 from kafkadur.sizes import Sizes
+from kafkadur_coordinators.holder_progress import HolderProgress
 from kafkadur_coordinators.interface import MemberInfo
 from kafkadur_sharing.definition import Definition
 from kafkadur_sharing.errors import SubscriptionActive
@@ -104,7 +105,7 @@ def info(
                 "topic_id": found.topic_id,
                 "incarnation": found.incarnation,
                 "grace_ms": found.grace_ms,
-                "members": [_member(member) for member in found.members],
+                "members": [_member(member, found.progress.get(member.id)) for member in found.members],
                 "partitions": [asdict(partition) for partition in found.partitions],
             }
         )
@@ -113,6 +114,7 @@ def info(
         call.out.complain(found.problem)
     _show_definition(call, found, measured)
     _show_members(call, found)
+    _show_queries(call, found)
     _show_partitions(call, found)
 
 
@@ -211,6 +213,38 @@ def _show_members(call: Call, found: SubscriptionInfo) -> None:
     call.out.table(columns, rows)
 
 
+def _show_queries(call: Call, found: SubscriptionInfo) -> None:
+    """What the queries of members that hold the whole did last."""
+    if not found.progress:
+        return
+    call.out.title("\nQueries")
+    columns = [
+        Column(title="member"),
+        Column(title="generation", number=True),
+        Column(title="batch", number=True),
+        Column(title="ended", number=True),
+        Column(title="rows", number=True),
+        Column(title="in/s", number=True),
+        Column(title="worked on/s", number=True),
+        Column(title="lag", number=True),
+    ]
+    names = {member.id: member.name or "-" for member in found.members}
+    rows = [
+        [
+            names[member],
+            str(told.generation),
+            str(told.batch),
+            f"{duration(max(found.now - told.at, 0))} ago",
+            count(told.rows),
+            count(None if told.input_rate is None else round(told.input_rate)),
+            count(None if told.processed_rate is None else round(told.processed_rate)),
+            count(told.lag),
+        ]
+        for member, told in found.progress.items()
+    ]
+    call.out.table(columns, rows)
+
+
 def _show_partitions(call: Call, found: SubscriptionInfo) -> None:
     call.out.title("\nPartitions")
     columns = [
@@ -286,7 +320,7 @@ def _summary(info: SubscriptionInfo) -> dict[str, Any]:
     }
 
 
-def _member(member: MemberInfo) -> dict[str, Any]:
+def _member(member: MemberInfo, progress: HolderProgress | None) -> dict[str, Any]:
     return {
         "id": member.id,
         "name": member.name,
@@ -295,6 +329,7 @@ def _member(member: MemberInfo) -> dict[str, Any]:
         "leases": member.leases,
         "credit": member.credit,
         "heard": member.heard,
+        "progress": None if progress is None else asdict(progress) | {"at": iso(progress.at)},
     }
 
 

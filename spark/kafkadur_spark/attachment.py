@@ -27,8 +27,10 @@ from kafkadur.checkpointer import Checkpointer
 from kafkadur.clients import coordinator_of, journal_of, lifecycle_of, topics_of
 from kafkadur.settings import Settings
 from kafkadur.waiters import Waiters
+from kafkadur_coordinators import holder_progress
 from kafkadur_coordinators import presence as presences
 from kafkadur_coordinators.claims import Claims
+from kafkadur_coordinators.holder_progress import HolderProgress
 from kafkadur_coordinators.interface import MAX_PARTITIONS, MemberKind
 from kafkadur_coordinators.lifecycle import Membership, Subscription
 from kafkadur_coordinators.origins import state_of
@@ -118,6 +120,8 @@ class Attachment:
         self._mirrored: dict[int, int] = {}
         self._to_mirror: set[int] = set()
         self._mirror_at = 0.0
+        #: what people are to be told, the last of it; empty: they were
+        self._to_tell: list[HolderProgress | None] = []
         self._thread = threading.Thread(target=self._main, name="kafkadur-spark", daemon=True)
 
     def _new_coordinator(self) -> RedisCoordinator:
@@ -237,6 +241,16 @@ class Attachment:
         """
         places = self.whereabouts().places
         bury(self._settings, self.definition, rejected, places, round(time.time() * 1000))
+
+    def tell(self, progress: HolderProgress | None) -> None:
+        """Show people what the query of this driver did last; None: nothing runs.
+
+        Does not wait; what Redis does not take at once is not shown.
+        """
+        with self._lock:
+            told, self._to_tell = not self._to_tell, [progress]
+        if told:
+            self._jobs.put(self._tell)
 
     # -- for the checkpointer
 
@@ -511,6 +525,17 @@ class Attachment:
         else:
             self._mirrored |= moved
 
+    def _tell(self) -> None:
+        with self._lock:
+            to_tell, self._to_tell = self._to_tell, []
+        if self._ended or self._lost is not None or self._membership is None:
+            return
+        try:
+            for progress in to_tell:
+                holder_progress.tell(self._coordinator, self.definition.address, self._member, progress)
+        except KafkadurError as error:
+            _log.info("progress of %s: %s", self.display, error)
+
     def _leave(self) -> None:
         membership, presence = self._membership, self._presence
         if membership is None or presence is None:
@@ -520,6 +545,8 @@ class Attachment:
                 self._mirror_at, self._mirroring = 0.0, None
                 self._mirror()
                 membership.session.detach([])
+                self.tell(None)
+                self._tell()
         except (KafkadurError, Refusal) as error:
             _log.info("leaving %s: %s", self._request.key, error)
         finally:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from importlib.metadata import version
+import pyspark
 
 from kafkadur_sharing.errors import IllegalState
 
@@ -13,10 +13,10 @@ OLDEST = (4, 0)
 def packages(spark_version: str | None = None) -> str:
     """Return the value of `spark.jars.packages` for this Spark: the Kafka source of the same version.
 
-    `spark_version` defaults to the installed pyspark's. Raises `IllegalState` where it is older than 4.0.
+    `spark_version` defaults to that of this pyspark. Raises `IllegalState` where it is older than 4.0.
     """
     if spark_version is None:
-        spark_version = version("pyspark")
+        spark_version = pyspark.__version__
     numbers = spark_version.split(".")
     if len(numbers) < len(OLDEST) or not all(part.isdigit() for part in numbers[:2]):
         raise IllegalState(f"{spark_version!r} is no version of Spark.", remedy="name it as in '4.0.0'")

@@ -32,6 +32,7 @@ from kafkadur_spark.ranges import Ranges, joined, within, without
 from kafkadur_spark.redelivering import Redelivering
 from kafkadur_spark.sink import ADDRESS, SECRET, TOPIC, AckSink
 from kafkadur_spark.source import checked, leave_out
+from kafkadur_spark.telling import Telling
 
 _log = logging.getLogger("kafkadur.spark")
 
@@ -141,10 +142,14 @@ class Reading:
             progress = Progress(self._committed)
             streams.addListener(progress)
         query: StreamingQuery = writer.option("checkpointLocation", self.checkpoint).start()
+        topic = self._holder.definition.topic.name
+        telling = Telling(str(query.runId), topic, self.generation, self._holder.tell)
+        streams.addListener(telling)
 
         def end() -> None:
             try:
                 query.stop()
+                streams.removeListener(telling)
                 if progress is not None:
                     streams.removeListener(progress)
                     progress.look()

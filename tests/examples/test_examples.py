@@ -1,5 +1,6 @@
 """The README's first program and the examples run as they stand, on servers started by `kafkadur up`."""
 
+import json
 import re
 import subprocess
 import sys
@@ -156,3 +157,20 @@ def test_spark_totals(folder: Path) -> None:
     assert run(program, folder, 300).splitlines() == ["settled 10 offsets of batch 0", "10 sales, 45 in all"]
     lines = run(program, folder, 300).splitlines()
     assert lines == ["settled 10 offsets of batch 1", "20 sales, 90 in all"]
+
+
+def test_spark_totals_as_a_notebook(tmp_path: Path) -> None:
+    """Its code cells, in order, in one process; it is the program's example, so it has servers of its own."""
+    notebook = json.loads((ROOT / "examples" / "spark_totals.ipynb").read_text())
+    cells = [cell for cell in notebook["cells"] if cell["cell_type"] == "code"]
+    assert all((cell["outputs"], cell["execution_count"]) == ([], None) for cell in cells)
+    program = tmp_path / "cells.py"
+    program.write_text("\n\n".join("".join(cell["source"]) for cell in cells))
+    up(tmp_path / ".kafkadur")
+    try:
+        lines = run(program, tmp_path, 300).splitlines()
+        assert lines == ["settled 10 offsets of batch 0", "10 sales, 45 in all"]
+        lines = run(program, tmp_path, 300).splitlines()
+        assert lines == ["settled 10 offsets of batch 1", "20 sales, 90 in all"]
+    finally:
+        down(tmp_path / ".kafkadur")

@@ -1,4 +1,4 @@
-"""The fixtures of `tests/subscriptions`, and a Spark session for the tests of one file."""
+"""The fixtures of `tests/subscriptions`, the command line, and a Spark session for the tests of one file."""
 
 import gc
 import warnings
@@ -8,10 +8,11 @@ import pytest
 from pyspark.sql import SparkSession
 
 import kafkadur_spark
+from tests.cli.conftest import here, run
 from tests.spark.helpers import LOCAL
 from tests.subscriptions.conftest import place, raw_producer
 
-__all__ = ["place", "raw_producer"]
+__all__ = ["here", "place", "raw_producer", "run"]
 
 
 @pytest.fixture

@@ -26,7 +26,6 @@ def test_without_pyspark_that_is_said() -> None:
 import sys
 sys.modules["pyspark"] = None
 import kafkadur_spark
-print(kafkadur_spark.packages("4.0.0"))
 try:
     kafkadur_spark.session
 except ImportError as error:

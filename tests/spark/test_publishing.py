@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 from pyspark.sql import SparkSession
@@ -21,7 +22,7 @@ SCHEMA = (
     "id string, body string, name string, small short, whole long, price double, part float, good boolean, "
     "raw binary, kind string"
 )
-ROWS = [
+ROWS: list[tuple[Any, ...]] = [
     ("m1", "a", "x=1;y", 7, -(2**63), 1e300, 0.5, True, bytearray(b"\xff\x00"), "sale"),
     ("m2", "b", "ü", -1, 2**63 - 1, 0.1, 0.1, False, bytearray(), None),
     ("m3", "c", None, None, None, None, None, None, None, None),
