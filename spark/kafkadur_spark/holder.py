@@ -38,7 +38,7 @@ from kafkadur_coordinators.presence import Presence
 from kafkadur_coordinators.redis_coordinator import RedisCoordinator, Refusal
 from kafkadur_coordinators.whole import Verdicts, Whole
 from kafkadur_sharing.decisions import Request
-from kafkadur_sharing.definition import Definition, Start, SubscriptionType
+from kafkadur_sharing.definition import Definition, HeaderType, Start, SubscriptionType
 from kafkadur_sharing.errors import (
     ConnectionClosed,
     CoordinatorUnavailable,
@@ -49,6 +49,7 @@ from kafkadur_sharing.errors import (
     StateLost,
 )
 from kafkadur_sharing.redelivery import Redelivery
+from kafkadur_sharing.selector import parse_selector
 
 T = TypeVar("T")
 _log = logging.getLogger("kafkadur.spark")
@@ -70,6 +71,9 @@ def hold(
     durable: str,
     type: SubscriptionType | str = SubscriptionType.SHARED,  # noqa: A002 - the field's word
     start: Start = "latest",
+    selector: str | None = None,
+    no_local: bool = False,
+    header_types: Mapping[str, HeaderType] | None = None,
     redelivery: Redelivery | None = None,
     allow_conversion: bool = False,
     name: str | None = None,
@@ -77,19 +81,31 @@ def hold(
     """Hold the durable subscription `durable` on `topic` as a whole, for the queries of this driver.
 
     `connection` is open and stays so. The subscription is created if there is none; `type`, `start`,
-    `redelivery` and `allow_conversion` are as in `Connection.subscribe`, but attempts are only counted here:
-    dead letters are written by ordinary consumers. `name` is shown to people. Raises `IllegalState` for the
-    type key-ordered, which has no whole. Enter the holder's context: there it attaches, and raises what the
-    rules say, `SubscriptionActive` while anybody is attached.
+    `selector`, `no_local` (what came over `connection`, or with its client id), `header_types`, `redelivery`
+    and `allow_conversion` are as in `Connection.subscribe`, but attempts are only counted here: dead letters
+    are written by ordinary consumers. `name` is shown to people. Raises `InvalidSelector`, and `IllegalState`
+    for the type key-ordered, which has no whole. Enter the holder's context: there it attaches, and raises
+    what the rules say, `SubscriptionActive` while anybody is attached; and `IllegalState` where one that
+    leaves out messages would be replaced, because neither `selector` nor `no_local` is given.
     """
-    definition = Definition(type=_type(type), topic=topic, start=start, redelivery=redelivery or Redelivery())
+    parse_selector(selector)
+    definition = Definition(
+        type=_type(type),
+        topic=topic,
+        selector=selector,
+        no_local=no_local,
+        start=start,
+        header_types=header_types,
+        redelivery=redelivery or Redelivery(),
+    )
     request = Request(
         key=connection.key(durable),
         definition=definition,
         mode=connection.settings.mode,
         allow_conversion=allow_conversion,
     )
-    return Holder(connection.settings, request, name=name or f"spark-{uuid.uuid4().hex[:8]}")
+    shown = name or f"spark-{uuid.uuid4().hex[:8]}"
+    return Holder(connection.settings, request, name=shown, connection_id=connection.id)
 
 
 def _type(name: SubscriptionType | str) -> SubscriptionType:
@@ -129,8 +145,10 @@ def _is_done(said: Verdicts, place: Place, now: int) -> bool:
 class Holder:
     """Holds one subscription as a whole; a context manager. Any thread of the driver may call it."""
 
-    def __init__(self, settings: Settings, request: Request, *, name: str) -> None:
-        """Nothing is attached yet."""
+    def __init__(self, settings: Settings, request: Request, *, name: str, connection_id: str) -> None:
+        """Nothing is attached yet. `connection_id`: of the connection whose messages are local."""
+        #: id of the connection it is held on
+        self.connection_id = connection_id
         self._settings = settings
         self._request = request
         self._name = name
@@ -362,7 +380,7 @@ class Holder:
             raise ConnectionClosed(owner="the Spark driver")
         known = self._membership
         if known is None:
-            self._check_readable()
+            self._check_selecting()
         self._membership = self._lifecycle.attach(
             self._request,
             member=member,
@@ -395,18 +413,21 @@ class Holder:
         if self.definition.epoch != before.epoch:
             raise self._lose("the subscription was moved")
 
-    def _check_readable(self) -> None:
-        """Refuse what Spark cannot read; attaching would replace it."""
+    def _check_selecting(self) -> None:
+        """Refuse to replace a subscription that leaves out messages by one that takes all of them."""
+        asked = self._request.definition.details
+        if asked.selector is not None or asked.no_local:
+            return
         known = self._lifecycle.known(self._request.key)
         if known is None:
             return
         found = Definition.from_record(json.loads(known.definition)["definition"])
-        if found.selector is not None or found.no_local:
+        if found.details.selector is not None or found.details.no_local:
             raise IllegalState(
-                "A subscription that leaves out messages cannot be held by Spark.",
+                "The subscription leaves out messages; to hold one that does not would replace it.",
                 state=f"selector {found.selector!r}" if found.selector else "no_local",
                 owner=f"subscription {self._request.key}",
-                remedy="hold one without a selector, and filter the frame",
+                remedy="hold it with the same selector and no_local, or unsubscribe first",
             )
 
     def _look(self) -> Whereabouts:

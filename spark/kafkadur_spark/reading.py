@@ -15,6 +15,7 @@ from typing import Any, Final, Protocol
 
 from pyspark.sql import DataFrame, SparkSession, functions
 from pyspark.sql.streaming.query import StreamingQuery
+from pyspark.sql.streaming.readwriter import DataStreamReader
 
 from kafkadur_coordinators.places import Place
 from kafkadur_coordinators.whole import Verdicts
@@ -26,6 +27,7 @@ from kafkadur_spark.holder import Holder, Whereabouts
 from kafkadur_spark.java_settings import java_settings
 from kafkadur_spark.progress import Progress
 from kafkadur_spark.ranges import Ranges, joined, split, within, without, words
+from kafkadur_spark.selector_sql import taking
 
 _log = logging.getLogger("kafkadur.spark")
 
@@ -66,6 +68,8 @@ def read_stream(
     """Read a held subscription as a stream: what is not settled, from the lowest such offset on.
 
     A batch is known by generation and number together: a new generation counts from 0 again.
+
+    Of a subscription with a selector it has what that takes; the rest is settled with its batch.
 
     The frame is that of Spark's Kafka source (key, value, topic, partition, offset, timestamp,
     timestampType, headers if `includeHeaders` is set), read committed. `checkpoint_root` is a folder for the
@@ -300,7 +304,19 @@ def _frame(
     for name, value in (java_settings(holder.settings.kafka) | dict(options)).items():
         reader = reader.option(name, value)
     left_out = {p: within(some, committed.get(p, 0), _FAR) for p, some in generation.skip.items()}
-    return _leave_out(spark, reader.load(), left_out)
+    return _leave_out(spark, _taken(reader, holder), left_out)
+
+
+def _taken(reader: DataStreamReader, holder: Holder) -> DataFrame:
+    """What of the source the subscription takes, with the columns that were asked for."""
+    held = holder.definition
+    condition = taking(
+        held.definition, client_id=holder.settings.client_id, connection_id=holder.connection_id
+    )
+    if condition is None:
+        return reader.load()
+    columns = reader.load().columns
+    return reader.option("includeHeaders", "true").load().where(condition).select(*columns)
 
 
 def _leave_out(spark: SparkSession, frame: DataFrame, skip: Mapping[int, Ranges]) -> DataFrame:
