@@ -158,10 +158,10 @@ def test_numbers_and_what_is_none(session: SparkSession) -> None:
 
 
 def test_random_selectors(session: SparkSession) -> None:
-    texts = [tree.text for tree in drawn(conditions, 90)]
+    texts = [tree.text for tree in drawn(conditions, 50)]
     texts = [text for text in texts if over_properties(Selector(text)) is not None]
-    assert len(texts) > 80
-    messages = [sent({**some}) for some in drawn(RANDOM_PROPERTIES, 150)]
+    assert len(texts) > 40
+    messages = [sent({**some}) for some in drawn(RANDOM_PROPERTIES, 80)]
     assert_same(session, texts, [*messages, None])
 
 
