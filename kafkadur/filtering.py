@@ -6,7 +6,7 @@ who holds its lease (`member.py`); nobody ever gets it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from confluent_kafka import Message
@@ -50,12 +50,24 @@ def _properties(message: Message, types: Mapping[str, HeaderType] | None) -> Map
 
 
 def _fields_and_properties(message: Message, types: Mapping[str, HeaderType] | None) -> Mapping[str, Value]:
-    decoded = decode(_headers(message), types)
+    return fields_and_properties(_headers(message), message.timestamp()[1], types)
+
+
+def fields_and_properties(
+    headers: Iterable[tuple[str, bytes | None]] | None,
+    timestamp: int,
+    header_types: Mapping[str, HeaderType] | None,
+) -> Mapping[str, Value]:
+    """All that a selector can ask of a record: its properties, and the JMS fields under their names.
+
+    `timestamp` is the record's, in ms. Never raises for what headers contain.
+    """
+    decoded = decode(headers, header_types)
     fields = decoded.fields
     return {
         **decoded.properties,
         "JMSMessageID": fields.message_id,
-        "JMSTimestamp": message.timestamp()[1],
+        "JMSTimestamp": timestamp,
         "JMSCorrelationID": fields.correlation_id,
         "JMSType": fields.type,
         "JMSPriority": fields.priority,

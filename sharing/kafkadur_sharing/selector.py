@@ -29,9 +29,9 @@ from __future__ import annotations
 import re
 from functools import cache
 from importlib.resources import files
-from typing import Any, Final
+from typing import Any, Final, TypeVar, cast
 
-from lark import Lark, Token
+from lark import Lark, Token, Transformer
 from lark.exceptions import UnexpectedCharacters, UnexpectedToken
 
 from kafkadur_sharing.errors import InvalidSelector
@@ -46,7 +46,18 @@ from kafkadur_sharing.selector_compile import (
 )
 from kafkadur_sharing.selector_operators import Evaluate, Properties, Value
 
-__all__ = ["JMS_HEADERS", "MAX_LENGTH", "MAX_NESTING", "Properties", "Selector", "Value", "parse_selector"]
+__all__ = [
+    "JMS_HEADERS",
+    "MAX_LENGTH",
+    "MAX_NESTING",
+    "Properties",
+    "Selector",
+    "Value",
+    "parse_selector",
+    "translated",
+]
+
+T = TypeVar("T")
 
 #: Longest selector, in characters.
 MAX_LENGTH: Final = 4096
@@ -99,6 +110,16 @@ def parse_selector(text: str | None) -> Selector | None:
     return None if text is None or not text.strip() else Selector(text)
 
 
+def translated(selector: Selector, transformer: Transformer[Token, T]) -> T:
+    """Return what another transformer makes of a selector: a method for each rule, leaves first.
+
+    The parser calls it as it calls the compiler, so it does not recurse, and what it is told was checked by
+    that. It is kept for good: pass one that has no state, and always the same. Raises what it raises.
+    """
+    # Its own T is that of a whole tree, which the parser's stub does not know of.
+    return cast("T", _parser(transformer).parse(selector.text))
+
+
 # --- reading ------------------------------------------------------------------------------------------------
 
 
@@ -126,7 +147,7 @@ def _compiled(text: str) -> tuple[Evaluate, frozenset[str]]:
 
 def _read(text: str) -> tuple[Evaluate, frozenset[str]]:
     """Return the same as `_compiled`. Raises `Fault`."""
-    reading = _parser().parse_interactive(text)
+    reading = _parser(_COMPILER).parse_interactive(text)
     try:
         names = frozenset(str(token) for token in reading.iter_parse() if token.type == "IDENTIFIER")
         node: Node = reading.feed_eof()
@@ -138,8 +159,11 @@ def _read(text: str) -> tuple[Evaluate, frozenset[str]]:
     return as_condition(node), names
 
 
+_COMPILER: Final = Compiler()
+
+
 @cache
-def _parser() -> Lark:
+def _parser(transformer: Transformer[Token, Any]) -> Lark:
     # Made at the first selector, not at import: it takes some 40 ms.
     grammar = files("kafkadur_sharing").joinpath("selector.lark").read_text(encoding="utf-8")
     return Lark(
@@ -149,7 +173,7 @@ def _parser() -> Lark:
         maybe_placeholders=True,
         # Without it a Kelvin sign would be the K of LIKE; in a property's name it is none.
         g_regex_flags=re.ASCII,
-        transformer=Compiler(),
+        transformer=transformer,
     )
 
 

@@ -105,7 +105,7 @@ class Compiler(Transformer[Token, Node]):
     def membership(self, children: list[Any]) -> Node:
         """Compile `name [NOT] IN ('text', ...)`."""
         node, negated, word, *texts = children
-        members = frozenset(_unquoted(text) for text in texts)
+        members = frozenset(unquoted(text) for text in texts)
         test = text_test(_bare(node, word), members.__contains__, negated=negated is not None)
         return _condition(test, node)
 
@@ -114,7 +114,7 @@ class Compiler(Transformer[Token, Node]):
         node, negated, word, pattern, _escape, quoted = children
         escape = None if quoted is None else _one_character(quoted)
         try:
-            matches = like(_unquoted(pattern), escape)
+            matches = like(unquoted(pattern), escape)
         except ValueError as error:
             raise Fault(start(pattern), str(error), "write the escape character twice") from None
         return _condition(text_test(_bare(node, word), matches, negated=negated is not None), node)
@@ -146,7 +146,7 @@ class Compiler(Transformer[Token, Node]):
     def integer(self, children: list[Any]) -> Node:
         """Compile an integer, with its sign if it has one."""
         *signs, token = children
-        value = int("".join(children).rstrip("lL"))
+        value = whole_number(children)
         if not INT64_MIN <= value <= INT64_MAX:
             raise Fault(
                 start(token),
@@ -158,7 +158,7 @@ class Compiler(Transformer[Token, Node]):
     def decimal(self, children: list[Any]) -> Node:
         """Compile a float."""
         (token,) = children
-        value = float(token.rstrip("dDfF"))
+        value = decimal_number(token)
         if math.isinf(value):
             raise Fault(start(token), "the number is beyond a double", "write a smaller one")
         return Node(kind="a number", evaluate=lambda _: value, position=start(token))
@@ -166,7 +166,7 @@ class Compiler(Transformer[Token, Node]):
     def text(self, children: list[Any]) -> Node:
         """Compile a text in quotes."""
         (token,) = children
-        value = _unquoted(token)
+        value = unquoted(token)
         return Node(kind="a text", evaluate=lambda _: value, position=start(token))
 
     def truth(self, children: list[Any]) -> Node:
@@ -229,8 +229,19 @@ def start(token: Token) -> int:
     return token.start_pos or 0
 
 
-def _unquoted(token: Token) -> str:
+def unquoted(token: Token) -> str:
+    """Return the text in quotes."""
     return token[1:-1].replace("''", "'")
+
+
+def whole_number(tokens: Sequence[Token]) -> int:
+    """Return the integer that a sign, if there is one, and digits are."""
+    return int("".join(tokens).rstrip("lL"))
+
+
+def decimal_number(token: Token) -> float:
+    """Return the float a token is; infinite where it is beyond a double."""
+    return float(token.rstrip("dDfF"))
 
 
 # --- what is refused ----------------------------------------------------------------------------------------
@@ -271,7 +282,7 @@ def _bare(node: Node, word: Token) -> str:
 
 def _one_character(quoted: Token) -> str:
     """Return the character in quotes. Raises `Fault` if it is more or none."""
-    escape = _unquoted(quoted)
+    escape = unquoted(quoted)
     if len(escape) != 1:
         raise Fault(start(quoted), "the escape is not one character", "write one character")
     return escape

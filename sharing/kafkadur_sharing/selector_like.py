@@ -10,9 +10,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
-#: Stand for `_` and `%` in a pattern of which the escapes are gone.
-_ANY_ONE: Final = object()
-_ANY_NUMBER: Final = object()
+#: Stand for `_` and `%` in what `parts` gives.
+ANY_ONE: Final = object()
+ANY_NUMBER: Final = object()
 
 
 def like(pattern: str, escape: str | None = None) -> Callable[[str], bool]:
@@ -26,9 +26,9 @@ def like(pattern: str, escape: str | None = None) -> Callable[[str], bool]:
     # a `%` stands before it.
     anything = loops = length = 0
     fits: dict[str, int] = {}
-    for part in _parts(pattern, escape):
+    for part in parts(pattern, escape):
         bit = 1 << length
-        if part is _ANY_NUMBER:
+        if part is ANY_NUMBER:
             loops |= bit
             continue
         if isinstance(part, str):
@@ -51,16 +51,19 @@ def like(pattern: str, escape: str | None = None) -> Callable[[str], bool]:
     return matches
 
 
-def _parts(pattern: str, escape: str | None) -> list[object]:
-    """Return the characters of a pattern without escapes, and the two wildcards in it."""
-    parts: list[object] = []
+def parts(pattern: str, escape: str | None = None) -> list[object]:
+    """Return the characters of a pattern without escapes, and the two wildcards in it.
+
+    Raises `ValueError` if the pattern ends with its escape character.
+    """
+    found: list[object] = []
     chars = iter(pattern)
     for char in chars:
         if char == escape:
             escaped = next(chars, None)
             if escaped is None:
                 raise ValueError("the pattern ends with its escape character")
-            parts.append(escaped)
+            found.append(escaped)
         else:
-            parts.append({"_": _ANY_ONE, "%": _ANY_NUMBER}.get(char, char))
-    return parts
+            found.append({"_": ANY_ONE, "%": ANY_NUMBER}.get(char, char))
+    return found

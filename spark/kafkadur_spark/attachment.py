@@ -77,8 +77,14 @@ class Attachment:
     #: in which way it is attached
     kind: MemberKind
 
-    def __init__(self, settings: Settings, request: Request, *, name: str | None = None) -> None:
-        """Nothing is attached yet; `name` is shown to people."""
+    def __init__(
+        self, settings: Settings, request: Request, *, connection_id: str, name: str | None = None
+    ) -> None:
+        """Nothing is attached yet; `connection_id`: of the connection whose messages are local.
+
+        `name` is shown to people.
+        """
+        self.connection_id = connection_id
         self._settings = settings
         self._request = request
         self._name = name or f"spark-{uuid.uuid4().hex[:8]}"
@@ -338,7 +344,7 @@ class Attachment:
             raise ConnectionClosed(owner="the Spark driver")
         known = self._membership
         if known is None:
-            self._check_readable()
+            self._check_selecting()
         self._membership = self._lifecycle.attach(
             self._request,
             member=member,
@@ -398,18 +404,21 @@ class Attachment:
         if self.definition.epoch != before.epoch:
             raise self._lose("the subscription was moved")
 
-    def _check_readable(self) -> None:
-        """Refuse what Spark cannot read; attaching would replace it."""
+    def _check_selecting(self) -> None:
+        """Refuse to replace a subscription that leaves out messages by one that takes all of them."""
+        asked = self._request.definition.details
+        if asked.selector is not None or asked.no_local:
+            return
         known = self._lifecycle.known(self._request.key)
         if known is None:
             return
         found = Definition.from_record(json.loads(known.definition)["definition"])
-        if found.selector is not None or found.no_local:
+        if found.details.selector is not None or found.details.no_local:
             raise IllegalState(
-                "A subscription that leaves out messages cannot be held by Spark.",
+                "The subscription leaves out messages; to hold one that does not would replace it.",
                 state=f"selector {found.selector!r}" if found.selector else "no_local",
                 owner=f"subscription {self._request.key}",
-                remedy="hold one without a selector, and filter the frame",
+                remedy="name the same selector and no_local, or unsubscribe first",
             )
 
     def _places(self, partitions: range | list[int]) -> dict[int, Place]:

@@ -18,14 +18,15 @@ import kafkadur.sync
 from kafkadur.settings import Settings
 from kafkadur_coordinators.claims import Claims, Hull, together
 from kafkadur_sharing.decisions import Request
-from kafkadur_sharing.definition import Definition, Start, SubscriptionType
+from kafkadur_sharing.definition import Definition, HeaderType, Start, SubscriptionType
 from kafkadur_sharing.errors import IllegalState, LeaseLost
 from kafkadur_sharing.redelivery import Redelivery
+from kafkadur_sharing.selector import parse_selector
 from kafkadur_spark.attachment import Attachment
 from kafkadur_spark.dispositions import Disposition, Said, decide
 from kafkadur_spark.java_settings import java_settings
 from kafkadur_spark.ranges import Ranges, joined
-from kafkadur_spark.source import checked, leave_out
+from kafkadur_spark.source import checked, leave_out, loaded
 
 #: Seconds between two looks whether there is something to claim.
 _LOOK_S = 0.2
@@ -36,6 +37,8 @@ def share(
     topic: str,
     *,
     durable: str,
+    selector: str | None = None,
+    header_types: Mapping[str, HeaderType] | None = None,
     start: Start = "latest",
     redelivery: Redelivery | None = None,
     name: str | None = None,
@@ -43,15 +46,22 @@ def share(
     """Share the durable subscription `durable` on `topic`, to claim from it beside others.
 
     Others may be drivers and ordinary consumers. The subscription is created if there is none, as one of type
-    shared; `start` and `redelivery` are as in `Connection.subscribe`, but attempts are only counted here:
-    what has used them up becomes a dead letter at an ordinary consumer. `name` is shown to people. Enter the
-    claimer's context: there it attaches, and raises what the rules say.
+    shared; `selector`, `header_types`, `start` and `redelivery` are as in `Connection.subscribe`, but attempts
+    are only counted here: what has used them up becomes a dead letter at an ordinary consumer. `name` is
+    shown to people. Raises `InvalidSelector`. Enter the claimer's context: there it attaches, and raises what
+    the rules say; and `IllegalState` where one with a selector would be replaced, because none is given.
     """
+    parse_selector(selector)
     definition = Definition(
-        type=SubscriptionType.SHARED, topic=topic, start=start, redelivery=redelivery or Redelivery()
+        type=SubscriptionType.SHARED,
+        topic=topic,
+        selector=selector,
+        header_types=header_types,
+        start=start,
+        redelivery=redelivery or Redelivery(),
     )
     request = Request(key=connection.key(durable), definition=definition, mode=connection.settings.mode)
-    return Claimer(connection.settings, request, name=name)
+    return Claimer(connection.settings, request, connection_id=connection.id, name=name)
 
 
 @dataclass(frozen=True, eq=False)
@@ -83,9 +93,11 @@ class Claimer(Attachment):
 
     kind = "claims"
 
-    def __init__(self, settings: Settings, request: Request, *, name: str | None = None) -> None:
-        """Nothing is attached yet; `name` is shown to people."""
-        super().__init__(settings, request, name=name)
+    def __init__(
+        self, settings: Settings, request: Request, *, connection_id: str, name: str | None = None
+    ) -> None:
+        """As `Attachment`."""
+        super().__init__(settings, request, connection_id=connection_id, name=name)
         self._life = 0
         #: claims that were not settled yet
         self._open = 0
@@ -130,7 +142,7 @@ class Claimer(Attachment):
             reader = reader.option(option, json.dumps(value))
         for name, setting in (java_settings(self.settings.kafka) | chosen).items():
             reader = reader.option(name, setting)
-        return leave_out(spark, reader.load(), {hull.partition: hull.skip for hull in claim.hulls})
+        return leave_out(spark, loaded(reader, self), {hull.partition: hull.skip for hull in claim.hulls})
 
     def ack(
         self,

@@ -13,12 +13,13 @@ from kafkadur_coordinators.claims import Claims
 from kafkadur_coordinators.places import Place
 from kafkadur_coordinators.whole import Verdicts, Whole
 from kafkadur_sharing.decisions import Request
-from kafkadur_sharing.definition import Definition, Start, SubscriptionType
+from kafkadur_sharing.definition import Definition, HeaderType, Start, SubscriptionType
 from kafkadur_sharing.errors import (
     IllegalState,
     StateLost,
 )
 from kafkadur_sharing.redelivery import Redelivery
+from kafkadur_sharing.selector import parse_selector
 from kafkadur_spark.attachment import Attachment
 
 
@@ -29,6 +30,9 @@ def hold(
     durable: str,
     type: SubscriptionType | str = SubscriptionType.SHARED,  # noqa: A002 - the field's word
     start: Start = "latest",
+    selector: str | None = None,
+    no_local: bool = False,
+    header_types: Mapping[str, HeaderType] | None = None,
     redelivery: Redelivery | None = None,
     allow_conversion: bool = False,
     name: str | None = None,
@@ -36,19 +40,31 @@ def hold(
     """Hold the durable subscription `durable` on `topic` as a whole, for the queries of this driver.
 
     `connection` is open and stays so. The subscription is created if there is none; `type`, `start`,
-    `redelivery` and `allow_conversion` are as in `Connection.subscribe`, but attempts are only counted here:
-    what has used them up becomes a dead letter at an ordinary consumer. `name` is shown to people. Raises
-    `IllegalState` for the type key-ordered, which has no whole. Enter the holder's context: there it
-    attaches, and raises what the rules say, `SubscriptionActive` while anybody is attached.
+    `selector`, `no_local` (what came over `connection`, or with its client id), `header_types`, `redelivery`
+    and `allow_conversion` are as in `Connection.subscribe`, but attempts are only counted here: what has used
+    them up becomes a dead letter at an ordinary consumer. `name` is shown to people. Raises
+    `InvalidSelector`, and `IllegalState` for the type key-ordered, which has no whole. Enter the holder's
+    context: there it attaches, and raises what the rules say, `SubscriptionActive` while anybody is attached;
+    and `IllegalState` where one that leaves out messages would be replaced, because neither `selector` nor
+    `no_local` is given.
     """
-    definition = Definition(type=_type(type), topic=topic, start=start, redelivery=redelivery or Redelivery())
+    parse_selector(selector)
+    definition = Definition(
+        type=_type(type),
+        topic=topic,
+        selector=selector,
+        no_local=no_local,
+        start=start,
+        header_types=header_types,
+        redelivery=redelivery or Redelivery(),
+    )
     request = Request(
         key=connection.key(durable),
         definition=definition,
         mode=connection.settings.mode,
         allow_conversion=allow_conversion,
     )
-    return Holder(connection.settings, request, name=name)
+    return Holder(connection.settings, request, connection_id=connection.id, name=name)
 
 
 def _type(name: SubscriptionType | str) -> SubscriptionType:

@@ -31,7 +31,7 @@ from kafkadur_spark.progress import Progress
 from kafkadur_spark.ranges import Ranges, joined, within, without
 from kafkadur_spark.redelivering import Redelivering
 from kafkadur_spark.sink import ADDRESS, SECRET, TOPIC, AckSink
-from kafkadur_spark.source import checked, leave_out
+from kafkadur_spark.source import checked, leave_out, loaded
 from kafkadur_spark.telling import Telling
 
 _log = logging.getLogger("kafkadur.spark")
@@ -66,6 +66,8 @@ def read_stream(
     """Read a held subscription as a stream: what is not settled, from the lowest such offset on.
 
     A batch is known by generation and number together: a new generation counts from 0 again.
+
+    Of a subscription with a selector it has what that takes; the rest is settled with its batch.
 
     The frame is that of Spark's Kafka source (key, value, topic, partition, offset, timestamp,
     timestampType, headers if `includeHeaders` is set), read committed. `checkpoint_root` is a folder for the
@@ -355,4 +357,4 @@ def _frame(
     for name, value in (java_settings(holder.settings.kafka) | dict(options)).items():
         reader = reader.option(name, value)
     left_out = {p: within(some, committed.get(p, 0), _FAR) for p, some in generation.skip.items()}
-    return leave_out(spark, reader.load(), left_out)
+    return leave_out(spark, loaded(reader, holder), left_out)

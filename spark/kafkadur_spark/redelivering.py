@@ -17,6 +17,7 @@ from confluent_kafka import TIMESTAMP_CREATE_TIME, TIMESTAMP_LOG_APPEND_TIME, Me
 from pyspark.sql import DataFrame
 
 from kafkadur.browse import records_of
+from kafkadur.filtering import taking
 from kafkadur_coordinators.places import Place
 from kafkadur_spark.batches import Batches
 from kafkadur_spark.holder import Holder
@@ -79,6 +80,9 @@ class Redelivering:
     ) -> tuple[list[tuple[Any, ...]], dict[int, Ranges]]:
         """The messages of ranges as rows, and the ranges that were read to their end."""
         held, settings = self._holder.definition, self._holder.settings
+        takes = taking(
+            held.definition, client_id=settings.client_id, connection_id=self._holder.connection_id
+        )
         rows: list[tuple[Any, ...]] = []
         read: dict[int, Ranges] = {}
         size = 0
@@ -91,6 +95,8 @@ class Redelivering:
                     namespace=settings.namespace, timeout=_READ_S,
                 )  # fmt: skip
                 for message in found:
+                    if takes is not None and not takes(message):
+                        continue  # nobody gets it
                     rows.append(_row(message, frame.columns))
                     size += len(message.value() or b"") + len(message.key() or b"")
                 read[partition] = [*read.get(partition, ()), (start, end)]

@@ -5,10 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-from pyspark.sql import DataFrame, SparkSession, functions
+from pyspark.sql import DataFrame, DataFrameReader, SparkSession, functions
+from pyspark.sql.streaming.readwriter import DataStreamReader
 
 from kafkadur_sharing.errors import IllegalState
+from kafkadur_spark.attachment import Attachment
 from kafkadur_spark.ranges import Ranges, split, words
+from kafkadur_spark.selector_sql import taking
 
 #: Options that decide what is read, in lower case: they are not the user's.
 _OURS: Final = (
@@ -31,6 +34,19 @@ def checked(options: Mapping[str, str], owner: str) -> dict[str, str]:
             remedy="leave it out; a subscription is moved with `kafkadur sub seek`",
         )
     return dict(options)
+
+
+def loaded(reader: DataFrameReader | DataStreamReader, attachment: Attachment) -> DataFrame:
+    """What of the source the subscription takes, with the columns that were asked for."""
+    condition = taking(
+        attachment.definition.definition,
+        client_id=attachment.settings.client_id,
+        connection_id=attachment.connection_id,
+    )
+    plain = reader.load()
+    if condition is None:
+        return plain
+    return reader.option("includeHeaders", "true").load().where(condition).select(*plain.columns)
 
 
 def leave_out(spark: SparkSession, frame: DataFrame, skip: Mapping[int, Ranges]) -> DataFrame:

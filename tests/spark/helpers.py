@@ -65,12 +65,14 @@ class Lab:
 
     @contextlib.contextmanager
     def hold(
-        self, topic: str, *, kind: str = "shared", **settings: object
+        self, topic: str, *, kind: str = "shared", selector: str | None = None, **settings: object
     ) -> Generator[kafkadur_spark.Holder]:
         """Hold the subscription `d` on a topic, on a connection of its own."""
         with (
             self.place.connect_sync(**settings) as connection,
-            kafkadur_spark.hold(connection, topic, durable="d", type=kind, start="earliest") as holder,
+            kafkadur_spark.hold(
+                connection, topic, durable="d", type=kind, start="earliest", selector=selector
+            ) as holder,
         ):
             yield holder
 
