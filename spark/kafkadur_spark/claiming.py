@@ -45,11 +45,12 @@ def share(
 ) -> Claimer:
     """Share the durable subscription `durable` on `topic`, to claim from it beside others.
 
-    Others may be drivers and ordinary consumers. The subscription is created if there is none, as one of type
-    shared; `selector`, `header_types`, `start` and `redelivery` are as in `Connection.subscribe`, but
+    Others may be drivers and ordinary consumers. The subscription is created if there is none, as one of
+    type shared; `selector`, `header_types`, `start` and `redelivery` are as in `Connection.subscribe`, but
     attempts are only counted here: what has used them up becomes a dead letter at an ordinary consumer.
     `name` is shown to people. Raises `InvalidSelector`. Enter the claimer's context: there it attaches, and
-    raises what the rules say; and `IllegalState` where one with a selector would be replaced, because none is given.
+    raises what the rules say; and `IllegalState` where one with a selector would be replaced, because none
+    is given.
     """
     parse_selector(selector)
     definition = Definition(

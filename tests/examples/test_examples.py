@@ -159,6 +159,14 @@ def test_spark_totals(folder: Path) -> None:
     assert lines == ["settled 10 offsets of batch 1", "20 sales, 90 in all"]
 
 
+def test_spark_claims(folder: Path) -> None:
+    lines = run(ROOT / "examples" / "spark_claims.py", folder, 300).splitlines()
+    assert lines == [
+        "8 done, 1 later, 1 rejected: payment 10 to payment 19",
+        "1 done, 0 later, 0 rejected: payment 11 to payment 11",
+    ]
+
+
 def test_spark_totals_as_a_notebook(tmp_path: Path) -> None:
     """Its code cells, in order, in one process; it is the program's example, so it has servers of its own."""
     notebook = json.loads((ROOT / "examples" / "spark_totals.ipynb").read_text())
