@@ -9,7 +9,7 @@ from typing import Final
 #: Why a record is rejected.
 EMPTY: Final = "it has no value"
 NO_JSON: Final = "it is no JSON"
-WRONG_TYPE: Final = "a field has another type than in a flight"
+NO_NUMBER: Final = "a time or a delay is no number"
 INCOMPLETE: Final = "carrier, origin or dest is missing"
 
 #: Value of each -> the reason that it is to be rejected with. Each is published once.
@@ -17,7 +17,7 @@ BAD: Final[Mapping[bytes | None, str]] = {
     b"UA1545 left two minutes late": NO_JSON,
     b'{"row":0,"carrier":"UA","origin":"EWR","dest":"IAH","dep_ti': NO_JSON,
     b'{"row":0,"carrier":"UA","origin":"EWR","dest":"IAH","dep_time":517,"dep_delay":2,"arr_delay":"late"}': (
-        WRONG_TYPE
+        NO_NUMBER
     ),
     b'{"row":0,"carrier":null,"origin":"EWR","dest":"IAH","dep_time":517,"dep_delay":2,"arr_delay":11}': (
         INCOMPLETE

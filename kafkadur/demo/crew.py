@@ -32,8 +32,8 @@ class News:
     """Something a worker told."""
 
     worker: Worker
-    #: `attached`, `refused`, `first`, `progress`, `confirmed`, `failed`; `gone` when its process ended; one of
-    #: `REPORT` tells `batch`, too, when one is settled, and `standing` when it waits to be killed.
+    #: `attached`, `refused`, `first`, `progress`, `confirmed`, `failed`; `gone` when its process ended. That
+    #: of `REPORT` also tells `batch`, when one is settled, and `standing`, when it waits to be killed.
     event: str
     #: What came with it.
     more: dict[str, Any]

@@ -9,6 +9,7 @@ from __future__ import annotations
 import importlib.util
 import shutil
 from collections.abc import Iterable, Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, Final
 
@@ -27,6 +28,8 @@ from kafkadur.demo.worker import REPORT, REPORT_TOPIC, Job
 PARQUET: Final = "report.parquet"
 CHART: Final = "delays.png"
 FOLDER: Final = "report.spark"
+#: The folder in there of what Spark leaves lying about.
+TEMPORARY: Final = "tmp"
 
 #: What Spark and the chart need beyond what kafkadur itself does.
 _NEEDED: Final = ("pyspark", "pyarrow", "matplotlib")
@@ -53,9 +56,10 @@ def report(stage: Stage) -> Report:
     create_topic(stage.kafka, REPORT_TOPIC)
     folder = stage.output / FOLDER
     folder.mkdir()
-    with Crew(kafka=stage.kafka, redis=stage.redis, output=stage.output, total=stage.total) as crew:
-        replays = _Jobs(stage, crew, folder).play()
-    shutil.rmtree(folder / "tmp", ignore_errors=True)
+    with ExitStack() as running:
+        running.callback(shutil.rmtree, folder / TEMPORARY, ignore_errors=True)
+        crew = Crew(kafka=stage.kafka, redis=stage.redis, output=stage.output, total=stage.total)
+        replays = _Jobs(stage, running.enter_context(crew), folder).play()
     return _checked(stage, replays)
 
 

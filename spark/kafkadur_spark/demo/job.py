@@ -20,7 +20,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
 import kafkadur.sync
-from kafkadur.demo.report import CHART, PARQUET, read
+from kafkadur.demo.report import CHART, PARQUET, TEMPORARY, read
 from kafkadur.demo.worker import GO, REPORT, REPORT_TOPIC, Job, Orders, client_id, tell
 from kafkadur.stack.errors import file_error
 from kafkadur_sharing.errors import KafkadurError
@@ -107,7 +107,7 @@ def work(job: Job, orders: Orders, told: Tell) -> None:
 
 def started(folder: Path) -> SparkSession:
     """Spark, small and on this machine alone; all it leaves behind is in `folder`."""
-    temporary = folder / "tmp"
+    temporary = folder / TEMPORARY
     temporary.mkdir(exist_ok=True)
     os.chdir(temporary)  # it makes folders in its working directory
     os.environ["TMPDIR"] = str(temporary)
