@@ -78,7 +78,7 @@ def _draw_routes(axes: Axes, routes: Sequence[tuple[str, Delays]], *, at_least: 
     )
     axes.bar_label(bars, fmt="%.1f", padding=4, color=_GREY)
     axes.margins(x=0.08)
-    title = f"The {len(shown)} worst routes with {at_least:,} flights or more (number of flights)"
+    title = f"The {len(shown)} worst routes with at least {at_least:,} flights"
     _finish(axes, title, "mean delay at arrival, minutes")
 
 
