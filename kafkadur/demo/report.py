@@ -34,9 +34,9 @@ TEMPORARY: Final = "tmp"
 #: What Spark and the chart need beyond what kafkadur itself does.
 _NEEDED: Final = ("pyspark", "pyarrow", "matplotlib")
 #: Batches that the messages come in.
-_BATCHES: Final = 8
+_BATCHES: Final = 5
 #: Share of the messages that a job settles before it is killed.
-_KILL_AFTER: Final = 0.25
+_KILL_AFTER: Final = 0.15
 #: Seconds until Spark has started: it may fetch its source for Kafka first. And for one batch.
 _START_S, _BATCH_S = 300.0, 120.0
 
