@@ -8,6 +8,7 @@ import json
 import logging
 import os
 import random
+import shutil
 import signal
 import sys
 import threading
@@ -26,7 +27,10 @@ from kafkadur.demo.chaos import Chaos
 from kafkadur.demo.display import Display
 from kafkadur.demo.flights import ALL, SHORT
 from kafkadur.demo.handover import hand_over
-from kafkadur.demo.story import Outcome, Stage, play
+from kafkadur.demo.outcome import Outcome
+from kafkadur.demo.report import CHART, PARQUET, report
+from kafkadur.demo.report import FOLDER as SPARK_FOLDER
+from kafkadur.demo.story import Stage, play
 from kafkadur.stack import FOLDER, RunningStack, Stack, down, embedded, status, up
 from kafkadur.stack.errors import file_error
 from kafkadur_sharing.errors import KafkadurError
@@ -36,8 +40,9 @@ FAILED: Final = 1
 #: 128 and the number of the signal: 130 for Ctrl-C.
 SIGNALLED: Final = 128
 
-#: What workers leave in the output folder.
-_LEFT: Final = ("*.ledger", "*.log")
+#: What workers leave in the output folder, and what stays there when it is over.
+_LEFT: Final = ("*.ledger", "*.log", SPARK_FOLDER)
+_RESULTS: Final = (PARQUET, CHART)
 #: Seconds between two looks whether the servers still run.
 _LOOK_S: Final = 0.5
 #: Seconds until a signal is raised again that was lost.
@@ -116,7 +121,7 @@ def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--json", action="store_true", help="the result as JSON on standard output")
     parser.add_argument(
         "--output", type=Path, default=Path("demo-output"), metavar="FOLDER",
-        help="where the workers' ledgers lie while it runs (default: %(default)s)",
+        help="where the report comes, and the workers' ledgers lie while it runs (default: %(default)s)",
     )  # fmt: skip
     options = parser.parse_args(arguments)
     if options.chaos and options.keep:
@@ -154,6 +159,8 @@ def _run(options: argparse.Namespace, display: Display, seconds: dict[str, float
     output: Path = options.output.absolute()
     output.mkdir(parents=True, exist_ok=True)
     _clear(output)
+    for name in _RESULTS:
+        (output / name).unlink(missing_ok=True)
     evidence = bool(options.keep)
     try:
         display.head(f"kafkadur demo: {total:,} flights of 2013 on a real Kafka")
@@ -182,7 +189,7 @@ def _run(options: argparse.Namespace, display: Display, seconds: dict[str, float
                     chaos=chaos,
                     seconds=seconds,
                 )
-                outcome = play(stage, lambda: hand_over(stage))
+                outcome = play(stage, lambda: hand_over(stage), lambda: report(stage))
             except KafkadurError:
                 evidence = True
                 raise
@@ -198,7 +205,7 @@ def _run(options: argparse.Namespace, display: Display, seconds: dict[str, float
             display.say(f"   ledgers and logs of the workers are in {options.output}")
         else:
             _clear(output)
-            with contextlib.suppress(OSError):  # something else lies there
+            with contextlib.suppress(OSError):  # the report lies there, or something else
                 output.rmdir()
 
 
@@ -208,7 +215,10 @@ def _left(output: Path) -> Iterator[Path]:
 
 def _clear(output: Path) -> None:
     for path in _left(output):
-        path.unlink()
+        if path.is_dir():
+            shutil.rmtree(path)
+        else:
+            path.unlink()
 
 
 @contextlib.contextmanager
@@ -284,6 +294,7 @@ def _document(
         "takeover_seconds": outcome.takeover if outcome else None,
         "defects": outcome.defects if outcome else [line],
         "subscriptions": [asdict(proof) for proof in outcome.proofs] if outcome else [],
+        "report": asdict(outcome.report) if outcome else None,
         "seconds": seconds,
     }
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import queue
 import signal
 import subprocess
@@ -12,11 +13,14 @@ import threading
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import IO, Any, Self
+from typing import IO, Any, Final, Self
 
 from kafkadur.demo.ledger import Ledger
-from kafkadur.demo.worker import GO, STOP, Job
+from kafkadur.demo.worker import GO, REPORT, STOP, Job
 from kafkadur_sharing.errors import KafkadurError
+
+#: Module of the worker of a subscription, where it is another one. Its name only: Spark may not be installed.
+_MODULES: Final = {REPORT: "kafkadur_spark.demo.job"}
 
 
 class DemoError(KafkadurError):
@@ -28,7 +32,8 @@ class News:
     """Something a worker told."""
 
     worker: Worker
-    #: `attached`, `refused`, `first`, `progress`, `confirmed`, `failed`; `gone` when its process ended.
+    #: `attached`, `refused`, `first`, `progress`, `confirmed`, `failed`; `gone` when its process ended. That
+    #: of `REPORT` also tells `batch`, when one is settled, and `standing`, when it waits to be killed.
     event: str
     #: What came with it.
     more: dict[str, Any]
@@ -53,7 +58,12 @@ class Worker:
         self.redelivered = 0
         with log.open("wb") as errors:
             self.process: subprocess.Popen[bytes] = subprocess.Popen(  # noqa: S603 - our own interpreter, our own module
-                [sys.executable, "-m", f"{__package__}.worker", job.argument()],
+                [
+                    sys.executable,
+                    "-m",
+                    _MODULES.get(job.subscription, f"{__package__}.worker"),
+                    job.argument(),
+                ],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=errors,
@@ -80,7 +90,13 @@ class Worker:
     def kill(self) -> None:
         """SIGKILL, as the story wants it; returns when the process is gone."""
         self.killed = True
-        self.process.kill()
+        self._kill_group()
+
+    def _kill_group(self) -> None:
+        """Kill it with what it started: it leads a group of its own."""
+        if self.process.returncode is None:  # nobody has waited for it: the group's number is still its own
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(self.process.pid, signal.SIGKILL)
         self.process.wait()
 
     def freeze(self) -> None:
@@ -95,8 +111,7 @@ class Worker:
 
     def end(self) -> None:
         """Make sure that nothing is left of it."""
-        self.process.kill()
-        self.process.wait()
+        self._kill_group()
         self._reader.join()
         for stream in (self.process.stdin, self.process.stdout):
             if stream is not None:
@@ -133,7 +148,7 @@ class Crew:
             worker.end()
 
     def start(self, subscription: str, number: int, *, last_stand: int = 0, pace: float = 0.0) -> Worker:
-        """Start a worker; `pace`: see `Job`."""
+        """Start a worker; `last_stand`, `pace`: see `Job`."""
         name = f"{subscription}-{number}"
         job = Job(
             name=name,
@@ -145,7 +160,11 @@ class Crew:
             last_stand=last_stand,
             pace=pace,
         )
-        worker = Worker(job, self._output / f"{name}.log", self._news)
+        return self.start_job(job)
+
+    def start_job(self, job: Job) -> Worker:
+        """Start a worker that does this job."""
+        worker = Worker(job, self._output / f"{job.name}.log", self._news)
         self.workers.append(worker)
         return worker
 

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Generator, Sequence
+from collections.abc import Generator, Iterable, Sequence
 from contextlib import contextmanager
 from typing import Final
 
 from rich.console import Console, Group
 from rich.live import Live
+from rich.padding import Padding
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
@@ -72,6 +73,15 @@ class Display:
         """The head line of a part."""
         self._console.print()
         self._console.print(text, style="bold", markup=False, highlight=False, soft_wrap=True)
+
+    def table(self, columns: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
+        """A table that stays; its first column is text, the others are numbers."""
+        table = Table(box=None, pad_edge=False, header_style="bold")
+        for number, column in enumerate(columns):
+            table.add_column(column, justify="right" if number else "left", no_wrap=True)
+        for row in rows:
+            table.add_row(*row)
+        self._console.print(Padding(table, (0, 0, 0, 3), expand=False), highlight=False)
 
     @contextmanager
     def bar(self, title: str) -> Generator[Bar, None, None]:

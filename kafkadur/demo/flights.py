@@ -45,10 +45,25 @@ class Flight(NamedTuple):
 
 
 def flights(limit: int = ALL) -> Iterator[Flight]:
-    """Read the first `limit` flights; raises `KafkadurError` if the file is not there or is not as it was."""
+    """The first `limit` flights as messages; raises as `rows` does."""
     encode = json.JSONEncoder(separators=(",", ":")).encode
+    for row, flight in enumerate(rows(limit), 1):
+        tail = flight["tailnum"]
+        yield Flight(
+            row,
+            None if tail is None else str(tail),
+            encode({"row": row, **flight}).encode(),
+            {name: flight[name] for name in _PROPERTIES},
+        )
+
+
+def rows(limit: int = ALL) -> Iterator[dict[str, int | str | None]]:
+    """Read the first `limit` rows, by name of the column; None is what the file does not know.
+
+    Raises `KafkadurError` if the file is not there or is not as it was.
+    """
     row = 0
-    with zipfile.ZipFile(_file()) as archive, archive.open("flights.csv") as content:
+    with zipfile.ZipFile(_file("flights.csv.zip")) as archive, archive.open("flights.csv") as content:
         lines = csv.reader(io.TextIOWrapper(content, encoding="utf-8", newline=""))
         names = next(lines)
         texts = [name in _TEXTS for name in names]
@@ -59,18 +74,17 @@ def flights(limit: int = ALL) -> Iterator[Flight]:
                 None if field == _UNKNOWN else field if text else int(field)
                 for field, text in zip(fields, texts, strict=True)
             ]
-            flight = dict(zip(names, values, strict=True))
-            tail = flight["tailnum"]
-            yield Flight(
-                row,
-                None if tail is None else str(tail),
-                encode({"row": row, **flight}).encode(),
-                {name: flight[name] for name in _PROPERTIES},
-            )
+            yield dict(zip(names, values, strict=True))
     if row < limit:
         raise KafkadurError(
             f"The file of flights has {row} rows, not {limit}.", remedy="run `make setup` to install it anew"
         )
+
+
+def airlines() -> dict[str, str]:
+    """Names of the airlines, by the two letters that a flight has as its carrier."""
+    with _file("airlines.csv").open(encoding="utf-8", newline="") as lines:
+        return {line["carrier"]: line["name"] for line in csv.DictReader(lines)}
 
 
 def row_of(value: bytes) -> int:
@@ -86,10 +100,10 @@ def digest(value: bytes) -> bytes:
     return blake2b(value, digest_size=8).hexdigest().encode()
 
 
-def _file() -> Path:
+def _file(name: str) -> Path:
     found = importlib.util.find_spec(_PACKAGE)
     for folder in (found.submodule_search_locations if found is not None else None) or ():
-        path = Path(folder) / "data" / "flights.csv.zip"
+        path = Path(folder) / "data" / name
         if path.is_file():
             return path
     raise KafkadurError(

@@ -22,6 +22,7 @@ from kafkadur.demo.crew import Crew, DemoError, News, Worker
 from kafkadur.demo.display import Display
 from kafkadur.demo.flights import digest, flights
 from kafkadur.demo.ledger import Ledger
+from kafkadur.demo.outcome import Outcome, Report
 from kafkadur.demo.verification import BROKEN, KILLED, ROLLED_BACK, Proof, verify
 from kafkadur.demo.watch import View, Watch
 from kafkadur.demo.worker import (
@@ -36,6 +37,7 @@ from kafkadur.demo.worker import (
     client_id,
     rolls_back,
 )
+from kafkadur_coordinators.client_log import client_log
 from kafkadur_sharing.errors import KafkadurError
 from kafkadur_sharing.keys import ClientIdPolicy
 
@@ -53,9 +55,9 @@ _RATE_OVER: Final = 10
 #: Seconds a fresh consumer is listened to after the ledgers were checked.
 _LISTEN_S: Final = 0.5
 #: Progress is drawn after so many messages.
-_DRAW_EVERY: Final = 2_000
+DRAW_EVERY: Final = 2_000
 #: The producer's settings: large batches, for the rows are all there.
-_PRODUCER: Final = {
+PRODUCER: Final = {
     "linger.ms": 20,
     "compression.type": "lz4",
     "batch.size": 500_000,
@@ -96,39 +98,11 @@ class Stage:
         self.seconds[name] = time.monotonic() - started
 
 
-@dataclass(frozen=True, kw_only=True)
-class Outcome:
-    """How the demo ended."""
+def play(stage: Stage, handover: Callable[[], None], report: Callable[[], Report]) -> Outcome:
+    """Play the whole story, with the parts about handing over and with Spark.
 
-    total: int
-    proofs: tuple[Proof, ...]
-    #: What is wrong, in sentences; empty when all is well.
-    defects: tuple[str, ...]
-    #: Seconds from the kill to the first message of the next process, for `audit`.
-    takeover: float
-    #: What was broken, in order (`chaos.py`).
-    broken: tuple[str, ...] = ()
-
-    @property
-    def ok(self) -> bool:
-        """Whether everything was settled exactly once."""
-        return not self.defects
-
-    @property
-    def line(self) -> str:
-        """The last line of the demo."""
-        if not self.ok:
-            return f"demo: FAILED {self.defects[0]}"
-        redelivered = sum(proof.redelivered for proof in self.proofs)
-        lost = sum(len(proof.lost) for proof in self.proofs)
-        return (
-            f"demo: ok, {self.total} messages, {len(self.proofs)} subscriptions, {lost} lost, "
-            f"{redelivered} redelivered"
-        )
-
-
-def play(stage: Stage, handover: Callable[[], None]) -> Outcome:
-    """Play the whole story, with the part about handing over; raises `KafkadurError` when it cannot go on."""
+    Raises `KafkadurError` when it cannot go on.
+    """
     with stage.part("load"):
         create(stage)
         load(stage)
@@ -143,10 +117,13 @@ def play(stage: Stage, handover: Callable[[], None]) -> Outcome:
         handover()
     with stage.part("verification"):
         proofs, more = verification(stage, ends, {AUDIT: audit_ledgers, BILLING: billing_ledgers})
+    with stage.part("report"):
+        reported = report()
     return Outcome(
         total=stage.total,
         proofs=proofs,
-        defects=(*defects, *more),
+        report=reported,
+        defects=(*defects, *more, *reported.defects),
         takeover=takeover,
         broken=tuple(stage.chaos.names) if stage.chaos else (),
     )
@@ -157,22 +134,27 @@ def play(stage: Stage, handover: Callable[[], None]) -> Outcome:
 
 def create(stage: Stage) -> None:
     """Create the topic, and both subscriptions while nobody listens and nothing is there yet."""
-    kafka = AdminClient({"bootstrap.servers": stage.kafka})
-    try:
-        kafka.create_topics([NewTopic(TOPIC, num_partitions=PARTITIONS)])[TOPIC].result(_KAFKA_S)
-    except KafkaException as error:
-        if error.args[0].code() == KafkaError.TOPIC_ALREADY_EXISTS:
-            raise DemoError(
-                f"The topic {TOPIC} is there already, from an earlier run.",
-                remedy="stop that stack with `kafkadur down`, then run the demo again",
-            ) from error
-        raise DemoError(
-            f"The topic {TOPIC} was not created: {error.args[0].str()}.", owner="Kafka"
-        ) from error
+    create_topic(stage.kafka, TOPIC)
     for durable, kind in TYPES.items():
         with stage.connect(durable) as connection:
             connection.subscribe(TOPIC, durable=durable, type=kind, start="earliest").close()
     stage.display.say(f"   topic {TOPIC} with {PARTITIONS} partitions, subscriptions {' and '.join(TYPES)}")
+
+
+def create_topic(address: str, topic: str) -> None:
+    """Create a topic; raises `DemoError` if it is there already, or Kafka does not create it."""
+    kafka = AdminClient({"bootstrap.servers": address}, logger=client_log)
+    try:
+        kafka.create_topics([NewTopic(topic, num_partitions=PARTITIONS)])[topic].result(_KAFKA_S)
+    except KafkaException as error:
+        if error.args[0].code() == KafkaError.TOPIC_ALREADY_EXISTS:
+            raise DemoError(
+                f"The topic {topic} is there already, from an earlier run.",
+                remedy="stop that stack with `kafkadur down`, then run the demo again",
+            ) from error
+        raise DemoError(
+            f"The topic {topic} was not created: {error.args[0].str()}.", owner="Kafka"
+        ) from error
 
 
 def load(stage: Stage) -> None:
@@ -181,11 +163,11 @@ def load(stage: Stage) -> None:
     with (
         stage.display.bar(f"loading {stage.total:,} flights") as bar,
         stage.connect(BILLING) as connection,
-        connection.producer(_PRODUCER) as producer,
+        connection.producer(PRODUCER) as producer,
     ):
         for flight in flights(stage.total):
             producer.publish(TOPIC, flight.value, key=flight.key, properties=flight.properties)
-            if flight.row % _DRAW_EVERY == 0:
+            if flight.row % DRAW_EVERY == 0:
                 bar.update(flight.row, stage.total)
         producer.flush()
     took = time.monotonic() - started
@@ -196,7 +178,7 @@ def load(stage: Stage) -> None:
 
 def end_offsets(address: str) -> dict[int, int]:
     """Partition -> end offset, asked of Kafka itself."""
-    kafka = AdminClient({"bootstrap.servers": address})
+    kafka = AdminClient({"bootstrap.servers": address}, logger=client_log)
     latest = cast("OffsetSpec", OffsetSpec.latest())  # its stub forgets that there always is one
     wanted = {TopicPartition(TOPIC, partition): latest for partition in range(PARTITIONS)}
     answers = kafka.list_offsets(wanted, request_timeout=_KAFKA_S)
@@ -430,7 +412,7 @@ def verification(
             expected: list[bytes] = []
             for flight in flights(stage.total):
                 expected.append(digest(flight.value))
-                if flight.row % _DRAW_EVERY == 0:
+                if flight.row % DRAW_EVERY == 0:
                     bar.update(flight.row, stage.total)
             proofs = tuple(
                 verify(

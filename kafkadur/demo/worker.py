@@ -33,6 +33,9 @@ BILLING: Final = "billing"
 TYPES: Final = {AUDIT: "exclusive", BILLING: "shared"}
 #: Subscriptions that are handed over, and their types (`handover.py`).
 HANDOVERS: Final = {"dispatch": "serial", "control": "priority"}
+#: The subscription of the report that Spark makes, and its topic (`report.py`).
+REPORT: Final = "report"
+REPORT_TOPIC: Final = "flights-report"
 #: Session time-out of their members, seconds: so long a stopped process is waited for.
 RELAY_SESSION_S: Final = 2.0
 #: Session time-out of workers while all around them is broken, seconds.
@@ -66,15 +69,18 @@ class Job:
 
     #: Shown to people, and the name of its ledger.
     name: str
-    #: `AUDIT`, `BILLING` or one of `HANDOVERS`.
+    #: `AUDIT`, `BILLING`, one of `HANDOVERS`, or `REPORT`.
     subscription: str
     kafka: str
     redis: str
+    #: The file it writes down its messages in; for `REPORT` the folder of all that Spark writes.
     ledger: str
-    #: Messages between two reports of progress.
+    #: Messages between two reports of progress; for `REPORT` those of a batch.
     report_every: int
     #: After so many messages it writes the next ones into its ledger and waits to be killed; 0: never.
     last_stand: int = 0
+    #: For `REPORT`: it waits when these are settled, not before that.
+    settles_first: bool = False
     #: Messages a second at most, while all around it is broken (`chaos.py`); 0: nothing is, and no limit.
     pace: float = 0.0
 
@@ -108,9 +114,9 @@ class Orders:
             pass
 
 
-def tell(event: str, **more: object) -> None:
-    """Tell the demo what happened."""
-    os.write(1, json.dumps({"event": event, **more}).encode() + b"\n")
+def tell(event: str, *, out: int = 1, **more: object) -> None:
+    """Tell the demo what happened; `out` is the file descriptor of what was standard output at the start."""
+    os.write(out, json.dumps({"event": event, **more}).encode() + b"\n")
 
 
 class Work:

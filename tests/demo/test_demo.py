@@ -1,4 +1,4 @@
-"""The whole demo, short, as a user starts it: exit status, last line, and nothing left behind."""
+"""The whole demo, short, as a user starts it: exit status, last line, and nothing left but the report."""
 
 import json
 import os
@@ -11,9 +11,14 @@ from pathlib import Path
 
 import pytest
 
+from kafkadur.demo.bad_records import BAD
+from kafkadur.demo.flights import SHORT, rows
+from kafkadur.demo.report import CHART, PARQUET, read
+from kafkadur.demo.totals import totals
+
 #: Seconds a short run may take on a busy machine, and one in which everything is broken.
-TIMEOUT = 240
-CHAOS_TIMEOUT = 400
+TIMEOUT = 400
+CHAOS_TIMEOUT = 500
 
 Start = Callable[..., "subprocess.Popen[str]"]
 
@@ -67,7 +72,17 @@ def assert_gone(pids: set[int]) -> None:
         time.sleep(0.05)
 
 
-def test_a_short_run_ends_well_and_leaves_nothing(tmp_path: Path, environment: dict[str, str]) -> None:
+def assert_only_the_report(folder: Path) -> None:
+    """Assert that a run in this folder has left its report there, and nothing else."""
+    assert sorted(path.name for path in folder.iterdir()) == ["demo-output", "t"]
+    assert list((folder / "t").iterdir()) == []
+    output = folder / "demo-output"
+    assert sorted(path.name for path in output.iterdir()) == [CHART, PARQUET]
+    assert read(output / PARQUET) == totals(rows(SHORT))
+    assert (output / CHART).read_bytes().startswith(b"\x89PNG")
+
+
+def test_a_short_run_ends_well_and_leaves_the_report(tmp_path: Path, environment: dict[str, str]) -> None:
     demo = start(tmp_path, environment)
     out, err = demo.communicate(timeout=TIMEOUT)
     last = out.strip().splitlines()[-1]
@@ -78,8 +93,11 @@ def test_a_short_run_ends_well_and_leaves_nothing(tmp_path: Path, environment: d
     assert int(last.split()[-2]) > 200
     assert "a second process is refused" in out
     assert "Owner: audit-1" in out
-    assert list((tmp_path / "t").iterdir()) == []
-    assert [path.name for path in tmp_path.iterdir()] == ["t"]
+    assert "report-1 was killed (SIGKILL) in batch " in out
+    assert "written over, 0 of them settled now" in out
+    verdict = "totals equal to those of the file; 6 dead letters of 6 bad records; 0 not settled"
+    assert f"   report: 20,000 flights, {verdict}" in out
+    assert_only_the_report(tmp_path)
 
 
 def test_json_is_all_that_standard_output_holds(tmp_path: Path, environment: dict[str, str]) -> None:
@@ -94,6 +112,15 @@ def test_json_is_all_that_standard_output_holds(tmp_path: Path, environment: dic
         "audit": [],
         "billing": [],
     }
+    report = document["report"]
+    assert (report["flights"], report["dead_letters"], report["backlog"]) == (20_000, len(BAD), 0)
+    assert (report["left_out"], report["defects"]) == (None, [])
+    assert report["parquet"] == str(tmp_path / "demo-output" / PARQUET)
+    assert report["rows"] == len(totals(rows(SHORT)))
+    replay = report["replays"][0]
+    assert (replay["killed"], replay["settled"], replay["settled_again"]) == ("report-1", True, 0)
+    assert replay["messages"] > 1_000
+    assert document["seconds"]["report"] > 0
 
 
 def test_nothing_is_lost_in_chaos(tmp_path: Path, environment: dict[str, str]) -> None:
@@ -115,7 +142,7 @@ def test_nothing_is_lost_in_chaos(tmp_path: Path, environment: dict[str, str]) -
     assert sum("chaos 7/7" in lines[number] for number in said) >= 1
     assert any("members, in flight" in line for line in lines[said[0] : said[-1]])
     assert lines[-1].startswith("demo: ok, 20000 messages, 2 subscriptions, 0 lost, ")
-    assert list((tmp_path / "t").iterdir()) == []
+    assert_only_the_report(tmp_path)
 
 
 def test_options_that_do_not_go_together(tmp_path: Path, environment: dict[str, str]) -> None:
@@ -126,7 +153,9 @@ def test_options_that_do_not_go_together(tmp_path: Path, environment: dict[str, 
         assert "--chaos" in err
 
 
-@pytest.mark.parametrize("moment", ["starting Kafka", "loading", "audit-1 holds", "4 members"])
+@pytest.mark.parametrize(
+    "moment", ["starting Kafka", "loading", "audit-1 holds", "4 members", "report-1 reads"]
+)
 def test_ctrl_c_leaves_nothing_running(tmp_path: Path, environment: dict[str, str], moment: str) -> None:
     demo = start(tmp_path, environment)
     assert demo.stdout is not None

@@ -5,7 +5,7 @@ import json
 
 import pytest
 
-from kafkadur.demo.flights import ALL, digest, flights, row_of
+from kafkadur.demo.flights import ALL, airlines, digest, flights, row_of, rows
 from kafkadur_sharing.errors import KafkadurError
 
 
@@ -20,6 +20,16 @@ def test_the_first_flight() -> None:
     assert content["time_hour"] == "2013-01-01T10:00:00Z"
     assert b" " not in flight.value
     assert row_of(flight.value) == 1
+
+
+def test_a_row_has_what_the_message_has() -> None:
+    content = json.loads(next(flights(1)).value)
+    assert content == {"row": 1, **next(rows(1))}
+
+
+def test_every_carrier_has_a_name() -> None:
+    assert {row["carrier"] for row in rows(20_000)} <= set(airlines())
+    assert airlines()["UA"] == "United Air Lines Inc."
 
 
 def test_no_more_than_asked_for() -> None:
