@@ -102,7 +102,7 @@ class Claims:
         #: sent, and not answered: it may have been applied
         self._unanswered: Exchange | None = None
         #: what verdicts were answered when another call had them repeated, until they are given again
-        self._late: tuple[Sequence[PartitionReport], ExchangeReply] | None = None
+        self._late: list[tuple[Sequence[PartitionReport], ExchangeReply]] = []
 
     @property
     def unsure(self) -> frozenset[int]:
@@ -207,9 +207,10 @@ class Claims:
     def _exchange(self, credit: int, parts: Sequence[PartitionReport]) -> ExchangeReply:
         if self._unanswered != self._next(credit, parts):
             self._repeat()
-        if self._late is not None and self._late[0] == parts:
-            (_, reply), self._late = self._late, None
-            return reply
+        for index, (said, reply) in enumerate(self._late):
+            if said == parts:
+                del self._late[index]
+                return reply
         return self._send(self._next(credit, parts))
 
     def _next(self, credit: int, parts: Sequence[PartitionReport]) -> Exchange:
@@ -224,7 +225,7 @@ class Claims:
         if sent is not None:
             reply = self._send(sent._replace(credit=0))
             if any(part.done or part.settled or part.returned for part in sent.parts):
-                self._late = (sent.parts, reply)
+                self._late.append((sent.parts, reply))
 
     def _send(self, exchange: Exchange) -> ExchangeReply:
         self._unanswered = exchange

@@ -37,6 +37,17 @@ class Verdicts(NamedTuple):
         return max((end for _, end in (*self.settled, *self.rolled_back, *self.expired)), default=0)
 
 
+class Given(NamedTuple):
+    """What became of verdicts."""
+
+    #: how many offsets they settled
+    settled: int
+    #: what was rolled back by them, by partition: it is not to be said again
+    rolled_back: Mapping[int, Ranges]
+    #: whether giving the rest of them may do more
+    again: bool
+
+
 class Whole:
     """The holder of a whole subscription. One thread at a time; every method raises as `Claims`' do."""
 
@@ -50,6 +61,13 @@ class Whole:
         """
         self._claims = claims
         self._log_ends = log_ends
+        #: claimed, by partition, and not reported yet
+        self._held: dict[int, list[_Lease]] = {}
+        #: reports that were not answered yet, each with what it settles
+        self._reports: list[tuple[PartitionReport, int]] = []
+        #: what those settled and rolled back that were answered since `settle` returned
+        self._settled = 0
+        self._rolled_back: dict[int, list[tuple[int, int]]] = {}
 
     @property
     def doubt(self) -> bool:
@@ -60,35 +78,42 @@ class Whole:
         """Keep the session."""
         self._claims.renew()
 
-    def settle(self, verdicts: Mapping[int, Verdicts]) -> int:
-        """Give these verdicts, by partition; returns how many offsets were settled by it.
+    def settle(self, verdicts: Mapping[int, Verdicts]) -> Given:
+        """Give these verdicts, by partition; what an earlier call was not answered goes before them, alone.
 
         Every end has to be readable (at or before the LSO): the reader has read up to it. What was claimed
-        and no verdict names goes back, uncounted. Not all may be granted at once: suspects of a crash are
-        granted few at a time, and nothing while the sessions from before a loss of the state may live.
+        and no verdict names goes back, uncounted. Nothing is granted while the sessions from before a loss of
+        the state may live. Where it raises it may be called again, with the same verdicts or others.
         """
-        ends = {partition: said.end for partition, said in verdicts.items() if said.end > 0}
-        reports: list[PartitionReport] = []
-        settled = 0
-        for partition, leases in self._claim(ends).items():
-            report, count = _report(partition, leases, verdicts[partition])
-            reports.append(report)
-            settled += count
-        for first in range(0, len(reports), MAX_PARTITIONS):
-            self._claims.report(reports[first : first + MAX_PARTITIONS])
-        return settled
+        late = bool(self._reports)
+        if not late:
+            self._claim({partition: said.end for partition, said in verdicts.items() if said.end > 0})
+            nothing = Verdicts()
+            self._reports = [_report(p, held, verdicts.get(p, nothing)) for p, held in self._held.items()]
+            self._held = {}
+        while self._reports:
+            group = self._reports[:MAX_PARTITIONS]
+            self._claims.report([report for report, _ in group])
+            del self._reports[: len(group)]
+            for report, count in group:
+                self._settled += count
+                back = [(item.start, item.end) for item in report.returned]
+                if back:
+                    self._rolled_back.setdefault(report.partition, []).extend(back)
+        given = Given(self._settled, self._rolled_back, late or self._settled > 0 or bool(self._rolled_back))
+        self._settled, self._rolled_back = 0, {}
+        return given
 
-    def _claim(self, ends: Mapping[int, int]) -> dict[int, list[_Lease]]:
+    def _claim(self, ends: Mapping[int, int]) -> None:
         """Claim what is nobody's before these ends."""
-        held: dict[int, list[_Lease]] = {}
         while True:
             unsure = self._claims.unsure
             known = {} if not unsure or self._log_ends is None else self._log_ends(unsure)
             found = self._claims.claim(_ALL, ends, log_ends=known)
             for hull in found:
-                held.setdefault(hull.partition, []).extend(_Lease(*lease) for lease in hull.leases)
+                self._held.setdefault(hull.partition, []).extend(_Lease(*lease) for lease in hull.leases)
             if not found and self._claims.unsure == unsure:
-                return held
+                return
 
 
 class _Lease(NamedTuple):

@@ -246,7 +246,7 @@ class Attachment:
         Then it can be settled. Raises as `whereabouts` does; nothing of it is settled here.
         """
         places = self.whereabouts().places
-        bury(self._settings, self.definition, rejected, places, round(time.time() * 1000))
+        bury(self._settings, self.definition, rejected, places)
 
     def tell(self, progress: HolderProgress | None) -> None:
         """Show people what the query of this driver did last; None: nothing runs.
@@ -365,8 +365,8 @@ class Attachment:
         """Whether nothing is lost by it."""
         return True
 
-    def _see_added(self) -> None:
-        """Partitions that were added are known when it has attached again."""
+    def _see_added(self) -> bool:
+        """Attach again if partitions were added; returns whether all are known then."""
         topic = self.definition.topic
         there = self._while_it_may_pass(lambda: self._topics.describe(topic.name)).partitions
 
@@ -376,6 +376,7 @@ class Attachment:
 
         if there > topic.partitions:
             self._patiently(see)
+        return there <= self.definition.topic.partitions
 
     def _note_settled(self, partitions: Iterable[int]) -> None:
         """Something was settled on these partitions: the journal and the consumer group follow."""

@@ -109,7 +109,8 @@ class Claimer(Attachment):
     def claim(self, most: int = 1_000_000, *, timeout: float = 0.0) -> Claim | None:
         """Claim at most `most` records that nobody has; None if there were none for `timeout` seconds.
 
-        What Kafka removed unsettled is settled, and counted as expired. Several claims may be open at once.
+        What Kafka removed unsettled is settled, and counted as expired. Several claims may be open at once;
+        when partitions were added there is no further one until those are settled.
         Raises `IllegalState` for less than one record, `LeaseLost` when the session is over, and
         `CoordinatorUnavailable` or `StateLost` when Redis or Kafka do not answer for three times the session
         time-out.
@@ -117,9 +118,10 @@ class Claimer(Attachment):
         if most < 1:
             raise IllegalState(f"A claim of {most} records holds nothing.", remedy="claim at least 1")
         until = time.monotonic() + timeout
-        self._see_added()
         while True:
-            found, again = self._claim_now(most)
+            # those that are open would be over; then it sees the partitions that were added
+            waits = not self._see_added()
+            found, again = (None, False) if waits else self._claim_now(most)
             if found is not None or (time.monotonic() >= until and not again):
                 return found
             if not again:

@@ -84,16 +84,20 @@ def _answer(line: bytes, settle: Settle) -> bytes:
 def _asked(line: bytes) -> tuple[int, list[Said], bool]:
     """What is handed in: a batch, what was said of it, and whether all else is settled."""
     if not line.endswith(b"\n"):
-        raise IllegalState(
-            "A batch says more than a sink can hand in.",
-            state=f"more than {_LONGEST} bytes",
-            owner="the query",
-            remedy='name the exceptions only, with the option unlisted="ack", or make the batches smaller '
-            "with maxOffsetsPerTrigger",
-        )
+        raise _too_much(len(line))
     asked = json.loads(line)
     said = [Said(p, start, end, Disposition(what), why) for p, start, end, what, why in asked["said"]]
     return asked["batch"], said, asked["all_else"]
+
+
+def _too_much(size: int) -> IllegalState:
+    return IllegalState(
+        "A batch says more than a sink can hand in.",
+        state=f"{size} bytes, at most {_LONGEST} can be",
+        owner="the query",
+        remedy='name the exceptions only, with the option unlisted="ack", or make the batches smaller with '
+        "maxOffsetsPerTrigger",
+    )
 
 
 def _line(value: object) -> bytes:
@@ -113,18 +117,20 @@ def hand_in(address: str, secret: str, batch: int, said: Sequence[Said], *, all_
         owner="the query",
         remedy="start the query again: it reads what is not settled",
     )
-    asked = {"batch": batch, "said": said, "all_else": all_else}
+    line = _line({"batch": batch, "said": said, "all_else": all_else})
+    if len(line) > _LONGEST:
+        raise _too_much(len(line))
     try:
         with socket.create_connection((host, int(port)), _CONNECT_S) as connection:
             connection.settimeout(None)  # the driver has bounds of its own
-            connection.sendall(secret.encode() + b"\n" + _line(asked))
+            connection.sendall(secret.encode() + b"\n" + line)
             with connection.makefile("rb") as file:
-                line = file.readline()
+                answered = file.readline()
     except OSError as error:
         raise gone from error
-    if not line:
+    if not answered:
         raise gone
-    answer = json.loads(line)
+    answer = json.loads(answered)
     if "error" in answer:
         kind = LeaseLost if answer["lost"] else IllegalState
         raise kind(answer["error"])

@@ -1,4 +1,4 @@
-"""What is said of the offsets of a batch - settled, rolled back, rejected - and what of it counts.
+"""What is said of the offsets of a batch - settled, rolled back, rejected, left - and what of it counts.
 
 Pure: who asks is `reading.py`, who hears it from a sink `sink.py`.
 """
@@ -26,6 +26,8 @@ class Disposition(StrEnum):
     ROLLBACK = "rollback"
     #: It is written to the dead-letter topic, and settled.
     REJECT = "reject"
+    #: It stays unsettled, and comes again uncounted.
+    LEAVE = "leave"
 
 
 class Said(NamedTuple):
@@ -54,7 +56,8 @@ def decide(
 ) -> Dispositions:
     """Decide what becomes of the offsets of a batch.
 
-    Where several things are said of an offset, a roll back counts before a reject, and that before an ack.
+    Where several things are said of an offset, a roll back counts before what leaves it, that before a
+    reject, and that before an ack.
     `batch` is what lies in the batch, `read` what of it was read; nothing is said of the rest.
     `all_else` settles what was read and nothing is said of. Raises `IllegalState` for an offset that is not
     in the batch, and for more than 10,000 rejected ones.
@@ -75,13 +78,14 @@ def decide(
             owner="the query",
             remedy="make the batches smaller with maxOffsetsPerTrigger, or write them yourself",
         )
-    back = {p: _only(joined(some), read[p]) for p, some in pairs[Disposition.ROLLBACK].items()}
-    dead = {p: _only(joined(some), read[p]) for p, some in pairs[Disposition.REJECT].items()}
-    dead = {p: without(some, back.get(p, ())) for p, some in dead.items()}
-    chosen = (
-        read if all_else else {p: _only(joined(some), read[p]) for p, some in pairs[Disposition.ACK].items()}
+    back, left, dead, named = (
+        {p: _only(joined(some), read[p]) for p, some in pairs[each].items()}
+        for each in (Disposition.ROLLBACK, Disposition.LEAVE, Disposition.REJECT, Disposition.ACK)
     )
-    acked = {p: without(without(some, back.get(p, ())), dead.get(p, ())) for p, some in chosen.items()}
+    kept = {p: joined([*back.get(p, ()), *left.get(p, ())]) for p in {*back, *left}}
+    dead = {p: without(some, kept.get(p, ())) for p, some in dead.items()}
+    chosen = read if all_else else named
+    acked = {p: without(without(some, kept.get(p, ())), dead.get(p, ())) for p, some in chosen.items()}
     letters = {p: _reasons(reasons[p], some) for p, some in dead.items()}
     return Dispositions(acked, back, {p: some for p, some in letters.items() if some})
 

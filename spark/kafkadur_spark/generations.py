@@ -36,7 +36,7 @@ class Generation:
     number: int
     #: rises when more is left out
     revision: int = 0
-    #: how its first query said what it has done with
+    #: "progress" if all of its queries are settled by what Spark commits
     acking: Acking = "batch"
     #: which subscription, and which life of it
     subscription_id: str
@@ -157,6 +157,8 @@ def choose(
     verdict = judge(last, committed, now)
     keep = verdict is Verdict.KEEP or (verdict is Verdict.AHEAD and on_ahead == "redeliver")
     if keep and last is not None:
+        if acking == "batch" != last.acking:  # from now on what is committed need not be settled
+            last = replace(last, acking=acking, revision=last.revision + 1)
         return _extended(last, dict(last.starts) | dict(planned or committed or {}), now)
     if verdict is Verdict.AHEAD and on_ahead == "refuse":
         raise IllegalState(

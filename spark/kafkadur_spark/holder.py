@@ -21,6 +21,7 @@ from kafkadur_sharing.errors import (
 from kafkadur_sharing.redelivery import Redelivery
 from kafkadur_sharing.selector import parse_selector
 from kafkadur_spark.attachment import Attachment
+from kafkadur_spark.ranges import joined, without
 
 
 def hold(
@@ -84,12 +85,15 @@ def _type(name: SubscriptionType | str) -> SubscriptionType:
 
 
 def _is_done(said: Verdicts, place: Place, now: int) -> bool:
-    """Whether all that was said to be settled is, but what waits for its time: that comes again."""
+    """Whether all that was said is done, but of what waits for its time: that comes again.
+
+    What was rolled back is not in `said` any more.
+    """
     return place.next >= said.end and not any(
         item.start < end and start < item.end
         for item in place.waiting
         if item.due <= now
-        for start, end in (*said.settled, *said.expired)
+        for start, end in (*said.settled, *said.expired, *said.rolled_back)
     )
 
 
@@ -125,10 +129,12 @@ class Holder(Attachment):
         def settle() -> None:
             nonlocal count
             while self._whole is not None:
-                more = self._whole.settle(verdicts)
-                verdicts.update({p: said._replace(rolled_back=()) for p, said in verdicts.items()})
-                count += more
-                if not more:  # suspects are granted few at a time
+                given = self._whole.settle(verdicts)
+                count += given.settled
+                for partition, back in given.rolled_back.items():
+                    said = verdicts.get(partition, Verdicts())
+                    verdicts[partition] = said._replace(rolled_back=without(said.rolled_back, joined(back)))
+                if not given.again:
                     return
 
         self._again(settle)

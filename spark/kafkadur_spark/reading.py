@@ -200,8 +200,10 @@ class Reading:
         come besides one batch at most; more, and what becomes due later, come with the next, when there is
         one. With `on_ahead="redeliver"` a query that is started again goes on with its checkpoint, and the
         state of its operators, and has what was rolled back brought by its first batch. Raises
-        `IllegalState` for a frame that was worked on before.
+        `IllegalState` for a frame that was worked on before, and where the
+        reading settles by progress.
         """
+        self._check_batches()
 
         def both(frame: DataFrame, batch: int) -> None:
             if frame.columns != self.frame.columns:
@@ -221,18 +223,13 @@ class Reading:
         """The options of the sink `format("kafkadur")`, which settles what the rows of a query name.
 
         Its rows are of single offsets (partition, offset) or stretches (partition, start, end), integers; and
-        have, if they like, the strings topic, disposition - ack (default), rollback or reject - and reason.
-        What no row names is left unsettled, and comes with the next generation; with the further option
-        `unlisted` = `ack` it is settled: so for a query that filters, or names exceptions only. The executors
-        need kafkadur and pyarrow. Raises `IllegalState` where the reading settles by progress.
+        have, if they like, the strings topic, disposition - ack (default), rollback, reject or leave - and
+        reason. What no row names is left unsettled, and comes with the next generation; with the further
+        option `unlisted` = `ack` it is settled: so for a query that filters, or names exceptions only, and
+        for a topic with offsets that have no record (transactions, compaction): these can't be named. The
+        executors need kafkadur and pyarrow. Raises `IllegalState` where the reading settles by progress.
         """
-        if self._acking == "progress":
-            raise IllegalState(
-                "What this query commits is settled as a whole.",
-                state='acking="progress"',
-                owner="the query",
-                remedy='read_stream(..., acking="batch") for a query whose rows say what is settled',
-            )
+        self._check_batches()
         if self._desk is None:
             self.frame.sparkSession.dataSource.register(AckSink)
             self._desk = Desk(lambda batch, said, all_else: self._settle(batch, said, all_else=all_else))
@@ -240,8 +237,25 @@ class Reading:
         topic = self._holder.definition.topic.name
         return {ADDRESS: self._desk.address, TOPIC: topic, SECRET: self._desk.secret}
 
+    def _check_batches(self) -> None:
+        if self._acking == "progress":
+            raise IllegalState(
+                "What this query commits is settled as a whole.",
+                state='acking="progress"',
+                owner="the query",
+                remedy='read_stream(..., acking="batch") for a query that says itself what is settled',
+            )
+
     def _settle(self, batch: int, said: Iterable[Said], *, all_else: bool) -> int:
+        self._check_batches()
         self._holder.check()
+        if not all_else and (held := self._holder.definition.definition.details).selector is not None:
+            raise IllegalState(
+                "What the selector leaves out has no row that could settle it.",
+                state=f"selector {held.selector!r}",
+                owner="the query",
+                remedy='set the option unlisted="ack" of the sink, and say "leave" of what is to come again',
+            )
         stretches = self._batches.stretches(batch)
         besides = self._redelivering.besides(batch)
         there = {p: [pair] for p, pair in stretches.items()}

@@ -19,6 +19,7 @@ from pyspark.sql import DataFrame
 from kafkadur.browse import records_of
 from kafkadur.filtering import taking
 from kafkadur_coordinators.places import Place
+from kafkadur_sharing.errors import IllegalState
 from kafkadur_spark.batches import Batches
 from kafkadur_spark.holder import Holder
 from kafkadur_spark.ranges import Ranges, joined
@@ -44,8 +45,22 @@ class Redelivering:
         self._besides: dict[int, dict[int, Ranges]] = {}
 
     def besides(self, batch: int) -> Mapping[int, Ranges]:
-        """What a batch has besides, by partition, if it was joined by this process."""
-        return self._besides.get(batch, {})
+        """What a batch has besides, by partition.
+
+        Raises `IllegalState` where it had something besides when it was worked on first, and was replayed
+        without it.
+        """
+        if batch in self._besides:
+            return self._besides[batch]
+        known = self._batches.checkpoints.besides(self._batches.generation.number, batch)
+        if known is not None and json.loads(known):
+            raise IllegalState(
+                "This batch was worked on with messages that came again, and is replayed without them.",
+                state=f"batch {batch} of generation {self._batches.generation.number}",
+                owner="the query",
+                remedy="go on with reading.redelivering(work), until the batch is done",
+            )
+        return {}
 
     def join(self, frame: DataFrame, batch: int) -> DataFrame:
         """The frame of a batch, and what it has besides. Raises as `Holder.settle` does."""
@@ -54,8 +69,10 @@ class Redelivering:
             ranges = self._due(batch)
         else:
             ranges = {int(p): [(int(a), int(b)) for a, b in some] for p, some in json.loads(known).items()}
-        rows, ranges = self._read(frame, ranges, most=None if known else MOST_BYTES)
-        if known is None and ranges:
+        rows, ranges = self._read(frame, ranges, most=MOST_BYTES if known is None else None)
+        if (
+            known is None
+        ):  # also where it is nothing: replayed, it has nothing, though something is due by then
             text = json.dumps({str(p): some for p, some in ranges.items()})
             self._batches.checkpoints.write_besides(self._batches.generation.number, batch, text)
         self._besides = {batch: ranges}  # Spark works on one batch at a time
@@ -67,7 +84,9 @@ class Redelivering:
         now = round(time.time() * 1000)
         found: dict[int, Ranges] = {}
         left = MOST
-        for partition, place in sorted(self._holder.whereabouts().places.items()):
+        places = sorted(self._holder.whereabouts().places.items())
+        first = batch % len(places)  # none comes after the others each time
+        for partition, place in (*places[first:], *places[:first]):
             start = stretches.get(partition, (ends.get(partition, 0), 0))[0]
             ranges = _first(_before(place, start, now), left)
             left -= sum(b - a for a, b in ranges)

@@ -28,17 +28,17 @@ _WRITTEN_S, _READ_S = 60.0, 30.0
 _NEAR = 500
 
 
-def bury(
-    settings: Settings, held: Subscription, rejected: Reasons, places: Mapping[int, Place], now: int
-) -> None:
+def bury(settings: Settings, held: Subscription, rejected: Reasons, places: Mapping[int, Place]) -> None:
     """Write the dead letters of what is rejected, and return when all of them are written.
 
     What is settled already has its letter, and what Kafka does not keep any more gets none. `places` say
-    where the subscription stands, `now` is ms since the epoch. Raises `StateLost` when they are not written
+    where the subscription stands. Raises `StateLost` when they are not written
     within a minute, and what reading raises; then nothing may be settled, and a letter may be written twice.
     """
-    open_now = {p: {o: why for o, why in some.items() if _attempts(places[p], o, now) is not None}
-                for p, some in rejected.items()}  # fmt: skip
+    open_now = {
+        p: {offset: why for offset, why in some.items() if _attempts(places[p], offset) is not None}
+        for p, some in rejected.items()
+    }
     letters = DeadLetters(settings.kafka)
     found = 0
     try:
@@ -55,7 +55,7 @@ def bury(
                     subscription=str(held.key),
                     cause=Cause.REJECTED,
                     reason=reason,
-                    attempts=_attempts(places[partition], offset, now) or 1,
+                    attempts=_attempts(places[partition], offset) or 1,
                     written=lambda: None,
                 )
             )
@@ -84,11 +84,14 @@ def _near(offsets: Iterable[int]) -> Iterator[tuple[int, int]]:
         yield start, end - _NEAR + 1
 
 
-def _attempts(place: Place, offset: int, now: int) -> int | None:
-    """Which attempt at a message this was; None: it is settled, or comes again later."""
+def _attempts(place: Place, offset: int) -> int | None:
+    """Which attempt at a message this was; None: it is settled.
+
+    Also where it waits for its time: that may have come when it is settled.
+    """
     if offset >= place.next:
         return 1
     for item in place.waiting:
         if item.start <= offset < item.end:
-            return item.attempts + 1 if item.due <= now else None
+            return item.attempts + 1
     return None

@@ -16,6 +16,8 @@ from kafkadur_spark.ranges import joined
 OFFSETS, STRETCHES = ("partition", "offset"), ("partition", "start", "end")
 FURTHER = ("topic", "disposition", "reason")
 _INTEGERS = ("byte", "short", "integer", "long")
+#: Longest reason that is kept, characters: a dead letter has no longer one (`kafkadur/dead_letters.py`).
+_LONGEST_REASON = 1_000
 #: Stretches of one disposition that are kept before they are joined.
 _MANY = 10_000
 
@@ -36,7 +38,7 @@ def check_columns(types: dict[str, str]) -> None:
         state="; ".join(problem),
         owner="the query",
         remedy='select "partition" and "offset", or "partition", "start" and "end", as integers; and, as '
-        'strings, "topic", "disposition" (ack, rollback or reject) and "reason" if you like',
+        'strings, "topic", "disposition" (ack, rollback, reject or leave) and "reason" if you like',
     )
 
 
@@ -82,9 +84,23 @@ class Gathering:
                     owner="the query",
                     remedy="leave out the rows of which you have nothing to say",
                 )
+        if "start" in table.column_names:
+            _check_stretches(table)
         _allow(table, "topic", [self._topic], f"the subscription's topic is {self._topic}")
         allowed = [str(each) for each in Disposition]
         _allow(table, "disposition", allowed, f"use {', '.join(allowed)}")
+
+
+def _check_stretches(table: pa.Table) -> None:
+    starts, ends = table["start"].to_numpy(), table["end"].to_numpy()
+    wrong = np.flatnonzero(starts >= ends)
+    if wrong.size:
+        raise IllegalState(
+            "A stretch of the sink has no offset.",
+            state=f"start {starts[wrong[0]]}, end {ends[wrong[0]]}",
+            owner="the query",
+            remedy="let end be the offset behind the last one",
+        )
 
 
 def _allow(table: pa.Table, name: str, allowed: list[str], remedy: str) -> None:
@@ -109,7 +125,12 @@ def _groups(table: pa.Table, keys: list[str]) -> Iterator[tuple[pa.Table, int, s
             value = one[name]
             column = pc.field(name)
             rows = rows.filter(column.is_null() if value is None else column == pc.scalar(value))
-        yield rows, one["partition"], one.get("disposition", str(Disposition.ACK)), one.get("reason") or ""
+        yield (
+            rows,
+            one["partition"],
+            one.get("disposition", str(Disposition.ACK)),
+            (one.get("reason") or "")[:_LONGEST_REASON],
+        )
 
 
 def _pairs(rows: pa.Table) -> Iterable[tuple[int, int]]:

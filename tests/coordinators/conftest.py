@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from kafkadur.stack import Stack, Valkey, embedded
+from tests.coordinators.deaf import Deaf
 from tests.coordinators.party import Party
 from tests.coordinators.world import Clock, World
 
@@ -69,3 +70,17 @@ def party(
 def alone(party: Callable[..., Party]) -> Party:
     """Provide one process."""
     return party()
+
+
+@pytest.fixture
+def deaf() -> Iterator[Callable[..., Deaf]]:
+    """Provide a maker of those who claim and whose answers can be lost: `deaf(world, kind="whole")`."""
+    made: list[Deaf] = []
+
+    def make(world: World, kind: str = "whole") -> Deaf:
+        made.append(Deaf(world, kind))
+        return made[-1]
+
+    yield make
+    for one in made:
+        one.coordinator.close()

@@ -16,16 +16,15 @@ from hypothesis import given, settings
 from kafkadur.pytest_plugin import TopicFactory
 from kafkadur.stack import Stack, Valkey, as_administrator
 from kafkadur_coordinators.claims import Claims, Hull, together
-from kafkadur_coordinators.interface import PartitionView
 from kafkadur_coordinators.lifecycle import Membership
-from kafkadur_coordinators.redis_coordinator import MemberSession, RedisCoordinator, attempts_of
+from kafkadur_coordinators.redis_coordinator import RedisCoordinator, attempts_of
 from kafkadur_sharing.decisions import Request, UnsubscribeRequest
 from kafkadur_sharing.definition import Definition, SubscriptionType
 from kafkadur_sharing.errors import CoordinatorUnavailable, SubscriptionActive, TopicChanged
+from tests.coordinators.deaf import Deaf
 from tests.coordinators.party import Party, produce, wipe
 from tests.coordinators.world import (
     SESSION_MS,
-    TOPIC_ID,
     Clock,
     World,
     refusal,
@@ -33,6 +32,7 @@ from tests.coordinators.world import (
     report,
     rolled_back,
     settled,
+    views,
 )
 
 Make = Callable[..., World]
@@ -40,8 +40,6 @@ Pair = tuple[int, int]
 
 #: More than anything here holds.
 ALL = 1_000
-#: Seconds after which an answer that was lost is given up; every other answer takes some milliseconds.
-LOST_S = 1.0
 
 
 def whole(world: World, member: str = "spark") -> Claims:
@@ -78,17 +76,6 @@ def skipped(hull: Hull) -> list[int]:
 def marks(world: World) -> list[Pair]:
     """Attempts and whether it may have been delivered before, of every lease."""
     return [(attempts_of(lease.marks), lease.marks % 2) for lease in world.leases().values()]
-
-
-def views(world: World) -> list[PartitionView]:
-    """All partitions, also where there are more than one call takes."""
-    return [
-        view
-        for first in range(0, world.partitions, 16)
-        for view in world.coordinator.inspect(
-            world.address, world.id, TOPIC_ID, range(first, min(first + 16, world.partitions))
-        ).partitions
-    ]
 
 
 def offsets(world: World) -> dict[bytes, object]:
@@ -502,52 +489,6 @@ def test_renewing_keeps_a_claim(make: Make) -> None:
 # -- answers that are lost
 
 
-class Deaf:
-    """Somebody who claims and whose answers can be lost; `kind`: 'whole' or 'claims'."""
-
-    def __init__(self, world: World, kind: str) -> None:
-        #: answers still to come before one is lost; -1: none is lost
-        self._left = -1
-        world.ears.listen(world.address.channel("spark"))
-        self.coordinator = RedisCoordinator(
-            as_administrator(world.url),
-            clock=world.clock,
-            timeout=LOST_S,
-            recorder=lambda *_: self._answered(),
-        )
-        session = MemberSession(
-            self.coordinator, world.address, subscription_id=world.id, state=TOPIC_ID, member="spark"
-        )
-        session.attach(name="spark", session_ms=SESSION_MS, version=world.version, most=0, kind=kind)
-        self.claims = Claims(session)
-
-    def lose(self, after: int = 0) -> None:
-        """Lose the answer after so many; the server does what it was asked for."""
-        self._left = after + 1
-        self._answered()
-
-    def _answered(self) -> None:
-        self._left = max(self._left - 1, -1)
-        if self._left == 0:
-            # not through command(): this is the one command that is not answered
-            self.coordinator._connection.send_command("CLIENT", "REPLY", "SKIP")  # noqa: SLF001
-            self._left = -1
-
-
-@pytest.fixture
-def deaf() -> Iterator[Callable[..., Deaf]]:
-    """Provide a maker of those who claim and whose answers can be lost: `deaf(world, kind="whole")`."""
-    made: list[Deaf] = []
-
-    def make(world: World, kind: str = "whole") -> Deaf:
-        made.append(Deaf(world, kind))
-        return made[-1]
-
-    yield make
-    for one in made:
-        one.coordinator.close()
-
-
 @pytest.mark.parametrize("after", [0, 1, 2, 3])
 def test_a_claim_whose_answer_was_lost_is_made_again(
     make: Make, deaf: Callable[..., Deaf], after: int
@@ -640,6 +581,21 @@ def test_settling_whose_answer_was_lost_is_answered_after_a_renewal(
     assert one.claims.settle(first) == [], "it is settled, not refused"
     assert one.claims.settle(second) == []
     assert one.claims.settle(first) != [], "said once more it is refused"
+
+
+def test_two_answers_that_were_lost_are_both_told(make: Make, deaf: Callable[..., Deaf]) -> None:
+    world = make(partitions=2)
+    one = deaf(world, kind="claims")
+    first, second = one.claims.claim(ALL, {0: 5, 1: 5})
+    one.lose()
+    with pytest.raises(CoordinatorUnavailable):
+        one.claims.settle(first)
+    one.lose(1)  # the repeated one is answered, its own is not
+    with pytest.raises(CoordinatorUnavailable):
+        one.claims.settle(second)
+    one.claims.renew()
+    assert one.claims.settle(first) == []
+    assert one.claims.settle(second) == []
 
 
 def test_what_was_lost_is_done_before_anything_else(make: Make, deaf: Callable[..., Deaf]) -> None:

@@ -9,7 +9,9 @@ from hypothesis import given, settings
 from kafkadur.stack import Valkey
 from kafkadur_coordinators.claims import Claims
 from kafkadur_coordinators.whole import Verdicts, Whole
-from tests.coordinators.world import SESSION_MS, World, refusal, report, rolled_back, settled
+from kafkadur_sharing.errors import CoordinatorUnavailable
+from tests.coordinators.deaf import Deaf
+from tests.coordinators.world import SESSION_MS, World, refusal, report, rolled_back, settled, views
 
 Make = Callable[..., World]
 
@@ -23,9 +25,9 @@ def hold(world: World, member: str = "spark") -> Whole:
 def test_what_is_done_with_is_settled(make: Make, kind: str) -> None:
     world = make(kind, partitions=2)
     holder = hold(world)
-    assert holder.settle({0: Verdicts([(0, 5)]), 1: Verdicts([(0, 3)])}) == 8
+    assert holder.settle({0: Verdicts([(0, 5)]), 1: Verdicts([(0, 3)])}).settled == 8
     assert [view.floor for view in world.inspect().partitions] == [5, 3]
-    assert holder.settle({0: Verdicts([(5, 9)])}) == 4
+    assert holder.settle({0: Verdicts([(5, 9)])}).settled == 4
     assert world.partition().floor == 9
     assert world.leases() == {}
 
@@ -34,9 +36,9 @@ def test_replaying_a_batch_changes_nothing(make: Make) -> None:
     world = make()
     holder = hold(world)
     batch = {0: Verdicts([(0, 4), (5, 8)], [(4, 5)])}
-    assert holder.settle(batch) == 7
+    assert holder.settle(batch).settled == 7
     before = world.partition().floor, world.partition().unsettled
-    assert holder.settle(batch) == 0
+    assert holder.settle(batch).settled == 0
     assert (world.partition().floor, world.partition().unsettled) == before == (4, 1)
 
 
@@ -47,21 +49,21 @@ def test_what_was_settled_before_is_left_alone(make: Make) -> None:
     (token,) = first.grants
     first.say(report(settled=[settled(token, 2, 4)], returned=[rolled_back(token, 6, 7)], done=[token]))
     first.detach(0)
-    assert hold(world).settle({0: Verdicts([(0, 10)])}) == 8
+    assert hold(world).settle({0: Verdicts([(0, 10)])}).settled == 8
     assert world.partition().floor == 10
 
 
 def test_more_partitions_than_one_exchange_carries(make: Make) -> None:
     world = make(partitions=40)
-    assert hold(world).settle({p: Verdicts([(0, p + 1)]) for p in range(40)}) == sum(range(1, 41))
+    assert hold(world).settle({p: Verdicts([(0, p + 1)]) for p in range(40)}).settled == sum(range(1, 41))
 
 
 def test_what_is_rolled_back_comes_again_in_a_later_generation(make: Make) -> None:
     world = make()
     holder = hold(world)
-    assert holder.settle({0: Verdicts([(0, 3), (4, 6)], [(3, 4)])}) == 5
+    assert holder.settle({0: Verdicts([(0, 3), (4, 6)], [(3, 4)])}).settled == 5
     assert world.partition().floor == 3
-    assert holder.settle({0: Verdicts([(3, 4)])}) == 1
+    assert holder.settle({0: Verdicts([(3, 4)])}).settled == 1
     assert world.partition().floor == 6
 
 
@@ -75,7 +77,7 @@ def test_nothing_is_settled_under_a_session_that_is_over(make: Make) -> None:
     assert refused is not None
     assert refused.code == "FENCED"
     assert world.partition().floor == 3
-    assert other.settle({0: Verdicts([(3, 5)])}) == 2
+    assert other.settle({0: Verdicts([(3, 5)])}).settled == 2
 
 
 @given(
@@ -104,3 +106,44 @@ def test_any_batches(valkey: Valkey, batches: list[tuple[int, list[bool]]], repl
     assert view.unsettled == start - len(done)
     assert view.floor == min((o for o in range(start) if o not in done), default=start)
     world.close()
+
+
+@pytest.mark.parametrize("after", [0, 1, 2, 3, 4])
+def test_a_call_that_was_not_answered_is_made_again(
+    make: Make, deaf: Callable[..., Deaf], after: int
+) -> None:
+    """Wherever the answer is lost: of 20 partitions, claims and reports are several exchanges."""
+    world = make(partitions=20)
+    one = deaf(world)
+    holder = Whole(one.claims)
+    said = {p: Verdicts([(0, 3), (4, 6)], [(3, 4)]) for p in range(20)}
+    one.lose(after)
+    settled_, back = 0, 0
+    while True:
+        try:
+            given = holder.settle(said)
+        except CoordinatorUnavailable:
+            holder.renew()
+            continue
+        settled_ += given.settled
+        back += sum(end - start for some in given.rolled_back.values() for start, end in some)
+        said = {p: each._replace(rolled_back=()) for p, each in said.items()}
+        if not given.again:
+            break
+    assert (settled_, back) == (100, 20)
+    assert [view.floor for view in views(world)] == [3] * 20
+    assert world.leases() == {}
+    assert {run.attempts for view in views(world) for run in view.runs} == {1}, "counted once"
+
+
+def test_suspects_are_settled_and_rolled_back_as_all_others(make: Make) -> None:
+    """Few of them would come at a time to who works on them one by one."""
+    world = make(policy=(3, 0, 0, 0, 1))
+    first = world.attach("ordinary")
+    first.say(report(avail=200), credit=200)
+    world.clock.advance(SESSION_MS + 1)
+    holder = hold(world)
+    given = holder.settle({0: Verdicts([(100, 200)], [(0, 100)])})
+    assert given.settled == 100
+    assert given.rolled_back == {0: [(0, 100)]}
+    assert [(run.start, run.end, run.attempts) for run in world.partition().runs] == [(0, 100, 2)]

@@ -317,3 +317,14 @@ def refusal(call: Callable[[], object]) -> Refusal | None:
     except Refusal as refused:
         return refused
     return None
+
+
+def views(world: World) -> list[PartitionView]:
+    """All partitions, also where there are more than one call takes."""
+    return [
+        view
+        for first in range(0, world.partitions, 16)
+        for view in world.coordinator.inspect(
+            world.address, world.id, TOPIC_ID, range(first, min(first + 16, world.partitions))
+        ).partitions
+    ]

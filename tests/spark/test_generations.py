@@ -69,6 +69,16 @@ def test_what_was_never_planned_can_be_left_out() -> None:
     assert choose(chosen, {0: 20, 1: 0}, now, planned={0: 20, 1: 0}, on_ahead="refuse") is chosen
 
 
+def test_who_has_once_said_what_is_settled_is_not_settled_by_what_is_committed() -> None:
+    """Something that was rolled back may lie before what is committed."""
+    progress = replace(LAST, acking="progress")
+    now = standing({0: 20, 1: 0})
+    assert choose(progress, {0: 20}, now, on_ahead="refuse", acking="progress") is progress
+    chosen = choose(progress, {0: 20}, now, on_ahead="new", acking="batch")
+    assert (chosen.acking, chosen.number, chosen.revision) == ("batch", LAST.number, LAST.revision + 1)
+    assert choose(chosen, {0: 20}, now, on_ahead="refuse", acking="progress").acking == "batch"
+
+
 def test_a_query_with_state_is_not_begun_anew_unasked() -> None:
     with pytest.raises(IllegalState, match="on_ahead") as caught:
         choose(LAST, {0: 20}, standing({0: 15, 1: 0}), on_ahead="refuse")

@@ -102,6 +102,36 @@ def test_a_batch_is_replayed_with_what_it_had_besides(lab: Lab) -> None:
     assert run.batches == [(1, in_partition(0, 4, *range(10, 20))), (2, in_partition(0, *range(20, 25)))]
 
 
+def test_that_a_batch_had_nothing_besides_is_written_down_too(lab: Lab) -> None:
+    """What becomes due before it is replayed does not come with it: its output may be there already."""
+    topic = lab.place.topic(range(15))
+    with lab.hold(topic) as holder:
+        reading = lab.read(holder)
+        reading.start(
+            reading.frame.writeStream.foreachBatch(
+                reading.redelivering(lambda _, batch: reading.ack_batch(batch))
+            ).trigger(availableNow=True)
+        ).awaitTermination()
+        folder = Path(reading.checkpoint.removeprefix("file:")).parent
+        assert (folder / "g1.besides" / "0.json").read_text() == "{}"
+
+
+def test_a_batch_that_had_something_besides_is_not_settled_without(lab: Lab) -> None:
+    topic = lab.place.topic(range(25))
+
+    def dies(reading: kafkadur_spark.Reading, batch: int) -> None:
+        rolls_back(4)(reading, batch)
+        if batch == 1:
+            raise Broken
+
+    with pytest.raises(StreamingQueryException):
+        go(lab, topic, dies)
+    with pytest.raises(StreamingQueryException, match="worked on with messages that came again"):
+        lab.run(topic, maxOffsetsPerTrigger="10")
+    run, _ = go(lab, topic, rolls_back())
+    assert run.records == in_partition(0, 4, *range(10, 25))
+
+
 def test_a_query_goes_on_with_its_checkpoint_and_has_it_brought(lab: Lab) -> None:
     topic = lab.place.topic(range(10))
     go(lab, topic, rolls_back(4))

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from confluent_kafka import Producer
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 
@@ -13,10 +14,10 @@ import kafkadur_spark
 from kafkadur.dead_letters import ATTEMPTS, CAUSE, ORIGIN, REASON
 from kafkadur_sharing.errors import IllegalState, LeaseLost
 from kafkadur_spark.desk import Desk, hand_in
-from kafkadur_spark.dispositions import Said
+from kafkadur_spark.dispositions import Disposition, Said
 from kafkadur_spark.sink import ADDRESS, SECRET
 from tests.spark.helpers import Lab, in_partition, letters
-from tests.subscriptions.helpers import Place
+from tests.subscriptions.helpers import LIMIT_S, Place
 
 # py4j leaves it to the garbage collector to close its sockets
 pytestmark = [
@@ -79,6 +80,34 @@ def test_all_else_is_settled_where_the_query_says_so(lab: Lab) -> None:
         assert [w.attempts for w in holder.whereabouts().places[0].waiting] == [1]
 
 
+def test_records_of_transactions_are_settled_where_all_else_is(lab: Lab) -> None:
+    """Their marks have offsets and no row; what is to come again is named."""
+    topic = lab.place.topic()
+    producer = Producer({"bootstrap.servers": lab.place.stack.kafka, "transactional.id": topic})
+    producer.init_transactions(LIMIT_S)
+    for _ in range(2):
+        producer.begin_transaction()
+        for _ in range(4):
+            producer.produce(topic, b"x")
+        producer.commit_transaction(LIMIT_S)
+    leaves = "case when offset = 6 then 'leave' else 'ack' end as disposition"
+    with lab.hold(topic) as holder:
+        sink(lab, holder, lambda f: f.selectExpr("partition", "offset", leaves), unlisted="ack")
+        (waiting,) = holder.whereabouts().places[0].waiting
+        assert (waiting.start, waiting.end, waiting.attempts) == (6, 7, 0)
+        assert holder.whereabouts().places[0].next == 10
+
+
+def test_with_a_selector_all_else_has_to_be_settled(lab: Lab) -> None:
+    topic = lab.place.topic(range(10))
+    with lab.hold(topic, selector="a IS NULL") as holder:
+        with pytest.raises(StreamingQueryException, match="no row that could settle it"):
+            sink(lab, holder, lambda f: f.select("partition", "offset"))
+        assert holder.whereabouts().places[0].floor == 0
+        sink(lab, holder, lambda f: f.select("partition", "offset"), unlisted="ack")
+        assert holder.whereabouts().places[0].floor == 10
+
+
 def test_rows_of_stretches(lab: Lab) -> None:
     topic = lab.place.topic(range(20))
     with lab.hold(topic) as holder:
@@ -132,7 +161,7 @@ def test_a_batch_whose_sink_fails_is_settled_by_the_restart(lab: Lab) -> None:
     topic = lab.place.topic(range(10))
     with lab.hold(topic) as holder:
         wrong = "case when offset = 9 then 'maybe' else 'ack' end as disposition"
-        with pytest.raises(StreamingQueryException, match="use ack, rollback, reject"):
+        with pytest.raises(StreamingQueryException, match="use ack, rollback, reject, leave"):
             sink(lab, holder, lambda f: f.selectExpr("partition", "offset", wrong))
         assert holder.whereabouts().places[0].floor == 0
         sink(lab, holder, lambda f: f.select("partition", "offset"))
@@ -181,6 +210,16 @@ def test_options_that_are_wrong_or_missing_are_named(lab: Lab) -> None:
         assert len(options) == 3
     with lab.hold(topic) as holder, pytest.raises(IllegalState, match="settled as a whole"):
         lab.read(holder, acking="progress", on_ahead="new").sink  # noqa: B018 - it raises
+
+
+def test_more_than_can_be_handed_in_is_refused_for_what_it_is() -> None:
+    desk = Desk(lambda *_: 0)
+    try:
+        said = [Said(0, 0, 1, Disposition.REJECT, "x" * 1_000)] * 70_000
+        with pytest.raises(IllegalState, match="more than a sink can hand in"):
+            hand_in(desk.address, desk.secret, 1, said, all_else=False)
+    finally:
+        desk.close()
 
 
 def test_who_does_not_know_the_secret_settles_nothing() -> None:

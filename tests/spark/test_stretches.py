@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from kafkadur.dead_letters import LONGEST_REASON
 from kafkadur_sharing.errors import IllegalState
 from kafkadur_spark.dispositions import Disposition, Said, decide
 from kafkadur_spark.stretches import Gathering, check_columns
@@ -71,7 +72,7 @@ def test_stretches_are_taken_as_they_are() -> None:
     ("column", "value", "told"),
     [
         ("topic", "other", "the subscription's topic is t"),
-        ("disposition", "acknowledge", "use ack, rollback, reject"),
+        ("disposition", "acknowledge", "use ack, rollback, reject, leave"),
         ("disposition", None, "has a null"),
         ("offset", None, "has a null"),
     ],
@@ -86,6 +87,18 @@ def test_a_wrong_row_is_refused(column: str, value: str | None, told: str) -> No
     wrong = {**rows, column: [rows[column][0], value]}
     with pytest.raises(IllegalState, match=told):
         gathered(wrong)
+
+
+@pytest.mark.parametrize(("start", "end"), [(17, 17), (9, 3)])
+def test_a_stretch_of_nothing_is_refused(start: int, end: int) -> None:
+    """Its end may be meant to be in it: what it says is not to be lost."""
+    with pytest.raises(IllegalState, match=f"start {start}, end {end}"):
+        gathered({"partition": [0, 0], "start": [0, start], "end": [4, end]})
+
+
+def test_a_reason_is_no_longer_than_that_of_a_dead_letter() -> None:
+    (found,) = gathered({"partition": [0], "offset": [1], "disposition": ["reject"], "reason": ["x" * 5_000]})
+    assert len(found.reason) == LONGEST_REASON
 
 
 @pytest.mark.parametrize(
@@ -116,6 +129,18 @@ def test_a_roll_back_counts_before_a_reject_and_that_before_an_ack() -> None:
     assert chosen.acked == {0: [(0, 3), (7, 9)]}
     assert chosen.rolled_back == {0: [(4, 5)]}
     assert chosen.rejected == {0: {3: "first", 5: "first", 6: "second"}}
+
+
+def test_what_is_left_is_neither_settled_nor_rejected() -> None:
+    said = [
+        Said(0, 0, 10, Disposition.REJECT, "x"),
+        Said(0, 2, 5, Disposition.LEAVE),
+        Said(0, 4, 6, Disposition.ROLLBACK),
+    ]
+    chosen = decide(said, {0: [(0, 12)]}, {0: [(0, 12)]}, all_else=True)
+    assert chosen.acked == {0: [(10, 12)]}
+    assert chosen.rolled_back == {0: [(4, 6)]}
+    assert sorted(chosen.rejected[0]) == [0, 1, 6, 7, 8, 9]
 
 
 def test_all_else_is_what_was_read_and_not_named() -> None:

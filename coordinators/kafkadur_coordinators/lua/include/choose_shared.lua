@@ -3,7 +3,7 @@
 --- nothing at all is given work of other partitions when nobody at home has room. Readers of claims, who ask now and
 --- then for much, are at home everywhere, and what would be theirs alone is everybody's.
 -- Suspects (redelivery.lua) go to a member that has no others; a last attempt to one that holds nothing at all and
--- gets nothing else: one is kept free for it if there is none.
+-- gets nothing else: one is kept free for it if there is none. Who takes stretches at once takes them as they come.
 -- Returns the member and how many members could have been chosen; nil if nobody has room.
 local LOOK_AT = 64
 
@@ -20,7 +20,7 @@ local function choose_shared(ctx, pt, marks)
     elseif m.alone == 0 and m.credit > 0 and #m.tokens - m.ahead < MAX_LEASES and (id == ctx.caller or is_heard(ctx, id)) then
       local rank = rank_of(ctx, id)
       local working = #m.tokens > m.ahead
-      if (last and #m.tokens > 0) or (suspects and m.suspect ~= 0) then
+      if m.kind == '' and ((last and #m.tokens > 0) or (suspects and m.suspect ~= 0)) then
         idle = idle or last and m or nil
       elseif last or m.kind ~= '' or rank and (at_home(ctx, pt.p, rank) or is_everybodys(ctx, pt.p)) then
         chosen = chosen or m
@@ -69,7 +69,7 @@ local function serve_shared(ctx, pt)
     local l, count
     local m = due and choose_shared(ctx, pt, marks)
     if m then
-      l = grant_runs(ctx, pt, m, ready_stretch(ctx, pt, m.credit))
+      l = grant_runs(ctx, pt, m, ready_stretch(ctx, pt, m.credit, m.kind ~= ''))
     elseif fresh > 0 then
       m, count = choose_shared(ctx, pt, 0)
       if m then

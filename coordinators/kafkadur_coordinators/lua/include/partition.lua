@@ -287,7 +287,7 @@ local function grant(ctx, pt, m, s, e, marks, kind)
   ctx.token = ctx.token + 1
   local l = {
     token = ctx.token, p = pt.p, s = s, e = e, member = m.id, marks = marks, kind = kind, records = e - s,
-    seen = pt.seen, alone = is_last_attempt(ctx, marks) and 1 or 0, due = 0,
+    seen = pt.seen, alone = m.kind == '' and is_last_attempt(ctx, marks) and 1 or 0, due = 0,
   }
   save_lease(l)
   ctx.leases[l.token] = l
@@ -309,7 +309,7 @@ local function grant_runs(ctx, pt, m, s, e, marks)
   local _, records = stretch_of(pt, s, e, l.token)
   l.records = records
   save_lease(l)
-  if is_suspect(marks) then
+  if m.kind == '' and is_suspect(marks) then
     m.suspect = l.token
   end
   if l.alone == 1 then

@@ -120,12 +120,12 @@ end
 --- Ready runs from the lowest offset on that one lease can take: first offset, end, marks; nil if there is none. In
 -- strict order none of those behind one that is not due yet.
 -- They lie below avail and near each other, have equal marks, are at most STRETCH_RUNS, and have `limit` records at most
--- together, and no more than most_together allows.
+-- together, and no more than most_together allows, but for who takes stretches at once (`all`).
 -- Looks at every run only when something may be due, and then corrects pt.xd.
 local STRETCH_RUNS = 64
 local STRETCH_GAP = 1000
 
-local function ready_stretch(ctx, pt, limit)
+local function ready_stretch(ctx, pt, limit, all)
   local now = ctx.now
   if pt.xd < 0 or pt.xd > now then
     return nil
@@ -141,7 +141,7 @@ local function ready_stretch(ctx, pt, limit)
       if first and (m ~= marks or s - stop > STRETCH_GAP or count == STRETCH_RUNS) then
         return first, stop, marks
       end
-      if not first then
+      if not first and not all then
         limit = math.min(limit, most_together(ctx, m))
       end
       first, marks, count = first or s, m, count + 1
