@@ -12,7 +12,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-import pyarrow as pa
 from pyspark.sql.datasource import (
     DataSource,
     DataSourceArrowWriter,
@@ -22,11 +21,12 @@ from pyspark.sql.datasource import (
 from pyspark.sql.types import StructType
 
 from kafkadur_sharing.errors import IllegalState
+from kafkadur_spark.columns import check_columns
 from kafkadur_spark.desk import hand_in
 from kafkadur_spark.dispositions import Said
-from kafkadur_spark.stretches import Gathering, check_columns
 
 if TYPE_CHECKING:
+    import pyarrow as pa
     from pyspark.sql import Row
 
 #: Options, in the order `Reading.sink` gives them; the name of the last one has it kept out of Spark's logs.
@@ -78,9 +78,14 @@ class AckWriter(DataSourceStreamWriter):
 
     def write(self, iterator: Iterator[Row | pa.RecordBatch]) -> Gathered:
         """Gather what the rows of a task say; nothing is changed by it."""
+        # Spark asks and commits in processes of their own, several a batch, which need none of Arrow
+        from pyarrow import RecordBatch  # noqa: PLC0415
+
+        from kafkadur_spark.stretches import Gathering  # noqa: PLC0415
+
         gathering = Gathering(self._topic)
         for batch in iterator:
-            if not isinstance(batch, pa.RecordBatch):
+            if not isinstance(batch, RecordBatch):
                 raise IllegalState(
                     "This Spark hands the sink single rows.",
                     state=f"a {type(batch).__name__}",

@@ -17,7 +17,7 @@ def run(code: str) -> str:
 
 def test_a_worker_of_spark_that_writes_imports_no_client() -> None:
     """It begins with each query, and executors need neither Kafka's client nor Redis'."""
-    brings = "[name for name in ('confluent_kafka', 'redis', 'kafkadur', 'pydantic') if name in sys.modules]"
+    brings = "[name for name in ('confluent_kafka', 'redis', 'kafkadur', 'pyarrow') if name in sys.modules]"
     assert run(f"import sys, kafkadur_spark.sink; print({brings})") == "[]"
 
 

@@ -208,8 +208,15 @@ def test_options_that_are_wrong_or_missing_are_named(lab: Lab) -> None:
         with pytest.raises(StreamingQueryException, match="use leave or ack"):
             sink(lab, holder, lambda f: f.select("partition", "offset"), unlisted="settle")
         assert len(options) == 3
-    with lab.hold(topic) as holder, pytest.raises(IllegalState, match="settled as a whole"):
-        lab.read(holder, acking="progress", on_ahead="new").sink  # noqa: B018 - it raises
+    with lab.hold(topic) as holder:
+        reading = lab.read(holder, acking="progress", on_ahead="new")
+        for call in (
+            lambda: reading.sink,
+            lambda: reading.ack_batch(0, rolled_back=[(0, 1)]),
+            lambda: reading.redelivering(lambda *_: None),
+        ):
+            with pytest.raises(IllegalState, match="settled as a whole"):
+                call()
 
 
 def test_more_than_can_be_handed_in_is_refused_for_what_it_is() -> None:
