@@ -1,5 +1,6 @@
 """What people see of a query while a driver holds a subscription: `sub info`, and the key it stands in."""
 
+import re
 import threading
 from collections.abc import Callable
 from functools import partial
@@ -56,6 +57,12 @@ def test_info_shows_what_the_query_of_a_holder_did_last(
         (line,) = [line.split() for line in table if line.startswith("spark-")]
         assert line[1:3] == ["1", "2"]  # generation, batch
         assert line[-4:-3] + line[-1:] == ["5", "0"]  # rows, lag
+        metrics = run("metrics", "--once").out
+        assert re.search(
+            rf'^kafkadur_query_batch{{.*subscription="d",topic="{topic}".*}} 2.0$', metrics, re.MULTILINE
+        )
+        assert re.search(r"^kafkadur_query_lag_messages{.*} 0.0$", metrics, re.MULTILINE)
+        assert re.search(r"^kafkadur_subscription_members{.*} 1.0$", metrics, re.MULTILINE)
         assert [0 < left <= KEPT_MS for left in times_left(place)] == [True]
         query.stop()
         wait_until(lambda: shown() == {}, "nothing is shown of a query that has ended")

@@ -1,0 +1,145 @@
+"""Metrics of the subscriptions of a namespace, for Prometheus: asked for when they are scraped.
+
+Whoever scrapes looks from outside, as `kafkadur sub ls` does: nobody has to be attached for it, and every
+subscription is there once, whoever works on it. There is no label of members, keys or partitions: their
+number has no bound.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Iterable, Iterator
+from typing import NamedTuple
+
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from kafkadur.looking import Looking, SubscriptionInfo
+from kafkadur_sharing.errors import KafkadurError
+
+_log = logging.getLogger("kafkadur.metrics")
+
+_LABELS = ("namespace", "client_id", "client_id_policy", "subscription", "topic", "type")
+
+
+class _Gauge(NamedTuple):
+    """One metric: its name behind `kafkadur_`, what it tells, and its value; None: not known."""
+
+    name: str
+    help: str
+    value: Callable[[SubscriptionInfo], float | None]
+
+
+def _seconds(ms: float | None) -> float | None:
+    return None if ms is None else ms / 1000
+
+
+def _query(info: SubscriptionInfo, name: str) -> float | None:
+    told = next(iter(info.progress.values()), None)  # who holds the whole is alone
+    found: float | None = None if told is None else getattr(told, name)
+    return found
+
+
+_GAUGES = (
+    _Gauge("subscription_backlog_messages", "Unsettled messages that Kafka holds.", lambda s: s.backlog),
+    _Gauge("subscription_lag_messages", "Offsets from the floor to the end.", lambda s: s.lag),
+    _Gauge("subscription_in_flight_messages", "Unsettled, leased by members.", lambda s: s.in_flight),
+    _Gauge(
+        "subscription_exceptions_messages", "Set aside: rolled back, delayed or left.", lambda s: s.exceptions
+    ),
+    _Gauge(
+        "subscription_expiring_messages", "Unsettled, and about to be removed by Kafka.", lambda s: s.expiring
+    ),
+    _Gauge("subscription_members", "Attached members.", lambda s: len(s.members)),
+    _Gauge("subscription_leases", "Leases that members hold.", lambda s: sum(m.leases for m in s.members)),
+    _Gauge("subscription_paused", "1 while nothing is handed out until it is resumed.", lambda s: s.paused),
+    _Gauge(
+        "subscription_last_verdict_timestamp_seconds",
+        "When the last message was settled or given back.",
+        lambda s: _seconds(s.last_verdict),
+    ),
+    _Gauge(
+        "subscription_unattended_timestamp_seconds",
+        "Since when nobody is attached; absent while somebody is.",
+        lambda s: _seconds(s.unattended_since),
+    ),
+)
+_COUNTERS = (
+    _Gauge(
+        "subscription_expired_messages", "Removed by Kafka before they were settled.", lambda s: s.expired
+    ),
+    _Gauge("subscription_truncated_messages", "Lost by Kafka with the end of a log.", lambda s: s.truncated),
+)
+#: Of the query of a driver that holds the subscription; absent while none runs.
+_QUERIES = (
+    _Gauge("query_generation", "Which checkpoint of the subscription.", lambda s: _query(s, "generation")),
+    _Gauge("query_batch", "Number of its last batch.", lambda s: _query(s, "batch")),
+    _Gauge("query_batch_rows", "Rows read for its last batch.", lambda s: _query(s, "rows")),
+    _Gauge("query_input_rows_per_second", "Rows that came in.", lambda s: _query(s, "input_rate")),
+    _Gauge("query_processed_rows_per_second", "Rows worked on.", lambda s: _query(s, "processed_rate")),
+    _Gauge("query_lag_messages", "Offsets behind its last batch.", lambda s: _query(s, "lag")),
+    _Gauge(
+        "query_batch_timestamp_seconds", "When its last batch ended.", lambda s: _seconds(_query(s, "at"))
+    ),
+)
+
+
+class SubscriptionMetrics(Collector):
+    """The metrics of all durable subscriptions of a namespace.
+
+    Register it with a `prometheus_client.CollectorRegistry`. A scrape costs what `kafkadur sub ls` costs: a
+    few calls of Redis and Kafka for each subscription. It never raises: `kafkadur_up` is 0 when Redis or
+    Kafka do not answer, and then there is nothing else.
+    """
+
+    def __init__(self, looking: Looking) -> None:
+        """`looking` asks; several scrapes at once take turns."""
+        self._looking = looking
+        self._lock = threading.Lock()
+
+    def describe(self) -> Iterable[Metric]:
+        """Return nothing: so nobody is asked when it is registered."""
+        return ()
+
+    def collect(self) -> Iterator[Metric]:
+        """Ask, and tell of every subscription."""
+        found: tuple[SubscriptionInfo, ...] = ()
+        up = 1.0
+        try:
+            with self._lock:
+                found = self._looking.list()
+        except KafkadurError as error:
+            _log.warning("metrics: %s", error)
+            up = 0.0
+        yield GaugeMetricFamily("kafkadur_up", "1 if Redis and Kafka answered this scrape.", value=up)
+        for gauge in (*_GAUGES, *_QUERIES):
+            gauges = GaugeMetricFamily(f"kafkadur_{gauge.name}", gauge.help, labels=_LABELS)
+            _fill(gauges, gauge, found)
+            yield gauges
+        for counter in _COUNTERS:
+            counters = CounterMetricFamily(f"kafkadur_{counter.name}", counter.help, labels=_LABELS)
+            _fill(counters, counter, found)
+            yield counters
+
+
+def _fill(
+    family: GaugeMetricFamily | CounterMetricFamily, metric: _Gauge, found: tuple[SubscriptionInfo, ...]
+) -> None:
+    for info in found:
+        value = metric.value(info)
+        if value is not None:
+            family.add_metric(_labels(info), float(value))
+
+
+def _labels(info: SubscriptionInfo) -> list[str]:
+    key = info.key
+    name = key.name if key.topic_member is None else f"{key.name}@{key.topic_member}"
+    return [
+        key.namespace,
+        key.client_id or "",
+        key.policy.value,
+        name,
+        info.definition.topic,
+        info.definition.type.value,
+    ]
