@@ -139,8 +139,8 @@ class Claims:
         log_end = log_ends.get(partition, end) if partition in self._unsure else -1
         return PartitionReport(partition=partition, avail=end, log_end=log_end)
 
-    def settle(self, hull: Hull, *, rejected: Sequence[tuple[int, int]] = ()) -> list[int]:
-        """Settle a hull, except the [start, end) pairs in `rejected`, which are rolled back.
+    def settle(self, hull: Hull, *, rolled_back: Sequence[tuple[int, int]] = ()) -> list[int]:
+        """Settle a hull, except the [start, end) pairs in `rolled_back`, which come again, counted.
 
         Returns the tokens that were refused: those leases are over, and their records come again.
         """
@@ -148,7 +148,7 @@ class Claims:
         for token, start, end in hull.leases:
             kept: list[int] = []
             at = start
-            for a, b in sorted(rejected):
+            for a, b in sorted(rolled_back):
                 low, high = max(a, at), min(b, end)
                 if low >= high:
                     continue

@@ -1,4 +1,4 @@
-"""How far a query of a whole-holder has come, for people: a key of Redis beside the subscription's state.
+"""How far a query of a holder has come, for people: a key of Redis beside the subscription's state.
 
 It is `<root>progress:<member>`, JSON, written by that member alone and gone after a day. No script reads it
 and nothing is decided by it, so it is set without a script, and what is damaged there counts as nothing.

@@ -185,7 +185,7 @@ class Lifecycle:
     ) -> Membership:
         """Attach `member`, creating or replacing the subscription where the rules say so.
 
-        `name` is shown to people. `kind` "whole" claims the subscription for one holder that reads it as a
+        `name` is shown to people. `kind` "whole" holds the subscription for one driver that reads it as a
         whole (Spark); it is refused while others are attached, and others while it is. "claims" is a member
         of a shared subscription that takes stretches of it at once, beside others. `only` attaches to the
         subscription of this id or to none: who was attached must not bring back what was deleted since.
@@ -294,10 +294,13 @@ class Lifecycle:
                 remedy="close one of them, or raise the limit while nobody is attached: "
                 "`kafkadur sub alter --max-consumers`",
             ) from None
+        several = definition.sharing == "shared" and not definition.most_consumers
         raise SubscriptionActive(
             state=f"subscription {key} has an attached consumer",
             holders=holders,
-            remedy="close it there, or use a type with several members",
+            remedy="end the job that holds it as a whole, or the others that are attached"
+            if several
+            else "close it there, or use a type with several members",
         ) from None
 
     def _retry(self, key: SubscriptionKey, refusal: Refusal) -> None:
@@ -378,9 +381,9 @@ class Lifecycle:
         session = self._session(key, known, who.member)
         if who.kind == "whole" and subscription.definition.type is SubscriptionType.KEY_ORDERED:
             raise IllegalState(
-                "A key-ordered subscription cannot be claimed as a whole.",
+                "A key-ordered subscription cannot be held as a whole.",
                 owner=f"subscription {key}",
-                remedy="claim a subscription of another type",
+                remedy="hold a subscription of another type",
             )
         attached = session.attach(
             name=who.name,

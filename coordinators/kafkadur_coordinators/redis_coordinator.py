@@ -111,7 +111,7 @@ class SubscriptionAddress:
         return f"{self.root}c:{member}"
 
     def progress(self, member: str) -> str:
-        """The key where a whole-holder writes for people how far it has come (`holder_progress.py`)."""
+        """The key where a holder writes for people how far it has come (`holder_progress.py`)."""
         return f"{self.root}progress:{member}"
 
 

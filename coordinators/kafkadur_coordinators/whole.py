@@ -69,15 +69,6 @@ class Whole:
         self._settled = 0
         self._rolled_back: dict[int, list[tuple[int, int]]] = {}
 
-    @property
-    def doubt(self) -> bool:
-        """Whether nothing is granted until it is looked up what was committed (`Claims.doubt`)."""
-        return self._claims.doubt
-
-    def renew(self) -> None:
-        """Keep the session."""
-        self._claims.renew()
-
     def settle(self, verdicts: Mapping[int, Verdicts]) -> Given:
         """Give these verdicts, by partition; what an earlier call was not answered goes before them, alone.
 

@@ -140,7 +140,7 @@ class Attachment:
     # -- opening and closing
 
     def __enter__(self) -> Self:
-        """Attach; raises what the rules say, `SubscriptionActive` while anybody is attached."""
+        """Attach; raises what the rules say, such as `SubscriptionActive`."""
         if self._closing or self._thread.is_alive():
             raise IllegalState(
                 "It is entered once.", owner=f"subscription {self._request.key}", remedy="make another one"
@@ -195,7 +195,9 @@ class Attachment:
     def definition(self) -> Subscription:
         """The subscription that is held."""
         if self._membership is None:
-            raise ConnectionClosed(owner="the Spark driver", remedy="enter the holder's context first")
+            raise ConnectionClosed(
+                owner="the Spark driver", remedy="enter the context of the holder or claimer first"
+            )
         return self._membership.subscription
 
     @property
@@ -293,7 +295,7 @@ class Attachment:
 
     def _ask(self, job: Callable[[], T]) -> T:
         future: Future[T] = Future()
-        closed = ConnectionClosed(owner=self.display, remedy="hold the subscription anew")
+        closed = ConnectionClosed(owner=self.display, remedy="attach anew")
 
         def run() -> None:
             try:

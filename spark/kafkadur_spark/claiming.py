@@ -165,7 +165,7 @@ class Claimer(Attachment):
         self._check_own(claim)
         said = [Said(p, offset, offset + 1, Disposition.ROLLBACK) for p, offset in rolled_back]
         said += [Said(p, offset, offset + 1, Disposition.REJECT, why) for p, offset, why in rejected]
-        chosen = decide(said, claim.ranges, claim.ranges, all_else=True)
+        chosen = decide(said, claim.ranges, claim.ranges, all_else=True, what="claim")
         if chosen.rejected:
             self._check_life(claim)
             self.bury(chosen.rejected)
@@ -247,7 +247,7 @@ class Claimer(Attachment):
                 if back is None:
                     claim.refused.extend(claims.release(hull))
                 else:
-                    claim.refused.extend(claims.settle(hull, rejected=back.get(hull.partition, ())))
+                    claim.refused.extend(claims.settle(hull, rolled_back=back.get(hull.partition, ())))
                 claim.left.pop(0)  # what was answered is not said again
                 self._note_settled([hull.partition])
                 self._open -= not claim.left

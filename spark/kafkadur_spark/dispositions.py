@@ -1,6 +1,6 @@
 """What is said of the offsets of a batch - settled, rolled back, rejected, left - and what of it counts.
 
-Pure: who asks is `reading.py`, who hears it from a sink `sink.py`.
+Pure: who asks is `reading.py` and `claiming.py`; what a sink's rows say comes by `desk.py`.
 """
 
 from __future__ import annotations
@@ -52,9 +52,14 @@ class Dispositions:
 
 
 def decide(
-    said: Iterable[Said], batch: Mapping[int, Ranges], read: Mapping[int, Ranges], *, all_else: bool
+    said: Iterable[Said],
+    batch: Mapping[int, Ranges],
+    read: Mapping[int, Ranges],
+    *,
+    all_else: bool,
+    what: str = "batch",
 ) -> Dispositions:
-    """Decide what becomes of the offsets of a batch.
+    """Decide what becomes of the offsets of a batch, or of a claim (`what`).
 
     Where several things are said of an offset, a roll back counts before what leaves it, that before a
     reject, and that before an ack.
@@ -66,17 +71,18 @@ def decide(
     reasons: dict[int, list[Said]] = {}
     rejected = 0
     for one in said:
-        _check(one, batch)
+        _check(one, batch, what)
         pairs[one.disposition].setdefault(one.partition, []).append((one.start, one.end))
         if one.disposition is Disposition.REJECT:
             reasons.setdefault(one.partition, []).append(one)
             rejected += one.end - one.start
     if rejected > MOST_REJECTED:
         raise IllegalState(
-            f"{rejected} messages of one batch are rejected.",
+            f"{rejected} messages of one {what} are rejected.",
             state=f"at most {MOST_REJECTED} can be",
-            owner="the query",
-            remedy="make the batches smaller with maxOffsetsPerTrigger, or write them yourself",
+            owner=f"the {what}",
+            remedy="take fewer messages at a time (maxOffsetsPerTrigger of a query, `most` of a claim), or "
+            "write them yourself",
         )
     back, left, dead, named = (
         {p: _only(joined(some), read[p]) for p, some in pairs[each].items()}
@@ -90,15 +96,15 @@ def decide(
     return Dispositions(acked, back, {p: some for p, some in letters.items() if some})
 
 
-def _check(one: Said, batch: Mapping[int, Ranges]) -> None:
+def _check(one: Said, batch: Mapping[int, Ranges], what: str) -> None:
     there = batch.get(one.partition, ())
     if one.start >= one.end or not any(start <= one.start and one.end <= end for start, end in there):
         which = f"offset {one.start}" if one.end == one.start + 1 else f"offsets [{one.start}, {one.end})"
         raise IllegalState(
-            f"Of {which} of partition {one.partition} something is said that is not in the batch.",
+            f"Of {which} of partition {one.partition} something is said that is not in the {what}.",
             state="its offsets are " + (", ".join(f"[{a}, {b})" for a, b in there[:5]) or "none"),
-            owner="the query",
-            remedy="say something of what the batch holds, of its own topic",
+            owner=f"the {what}",
+            remedy=f"say something of what the {what} holds, of its own topic",
         )
 
 

@@ -14,10 +14,7 @@ from kafkadur_coordinators.places import Place
 from kafkadur_coordinators.whole import Verdicts, Whole
 from kafkadur_sharing.decisions import Request
 from kafkadur_sharing.definition import Definition, HeaderType, Start, SubscriptionType
-from kafkadur_sharing.errors import (
-    IllegalState,
-    StateLost,
-)
+from kafkadur_sharing.errors import IllegalState, StateLost
 from kafkadur_sharing.redelivery import Redelivery
 from kafkadur_sharing.selector import parse_selector
 from kafkadur_spark.attachment import Attachment
@@ -87,7 +84,7 @@ def _type(name: SubscriptionType | str) -> SubscriptionType:
 def _is_done(said: Verdicts, place: Place, now: int) -> bool:
     """Whether all that was said is done, but of what waits for its time: that comes again.
 
-    What was rolled back is not in `said` any more.
+    `said.rolled_back` holds only what is still to be rolled back.
     """
     return place.next >= said.end and not any(
         item.start < end and start < item.end

@@ -11,13 +11,14 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, Final, Protocol
+from typing import Any, Final, Protocol, get_args
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 from kafkadur_coordinators.places import Place
 from kafkadur_coordinators.whole import Verdicts
+from kafkadur_sharing.definition import Sharing
 from kafkadur_sharing.errors import IllegalState
 from kafkadur_spark.attachment import Whereabouts
 from kafkadur_spark.batches import Batches, Stretches
@@ -84,6 +85,7 @@ def read_stream(
     those they have had, and for a query whose operators keep state; else "new". What Kafka had removed
     unsettled is settled, and counted as expired. Raises what `Holder.settle` raises.
     """
+    _check_ways(acking, on_ahead)
     chosen = checked(options or {}, holder.display)
     checkpoints = Checkpoints(spark, checkpoint_root, holder.definition.key.group)
     last = _last(checkpoints, holder)
@@ -100,6 +102,23 @@ def read_stream(
         chosen.setdefault("failOnDataLoss", "false")  # what was lost is counted already
     frame = _frame(spark, holder, generation, committed or {}, chosen)
     return Reading(holder, batches, frame, acking=acking, committed=committed)
+
+
+def _check_ways(acking: str, on_ahead: str | None) -> None:
+    """Refuse a way of reading that there is not."""
+    known = acking in get_args(Acking) and (on_ahead is None or on_ahead in get_args(OnAhead))
+    if known and not (acking == "progress" and on_ahead == "redeliver"):
+        return
+    raise IllegalState(
+        "What comes again cannot be brought to a query that is settled by progress."
+        if known
+        else "There is no such way of reading.",
+        state=f"acking {acking!r}, on_ahead {on_ahead!r}",
+        owner="the query",
+        remedy='use acking "batch" with reading.redelivering, or on_ahead "new"'
+        if known
+        else 'use acking "batch" or "progress", and on_ahead "new", "redeliver" or "refuse"',
+    )
 
 
 class Reading:
@@ -137,7 +156,10 @@ class Reading:
         return self._batches.generation.number
 
     def start(self, writer: Writer) -> StreamingQuery:
-        """Start a query on the frame: with its checkpoint, and stopped when the subscription is lost."""
+        """Start a query on the frame: with its checkpoint, and stopped when the subscription is lost.
+
+        Its listeners stay with the session until the holder's context is left.
+        """
         streams = self.frame.sparkSession.streams
         progress: Progress | None = None
         if self._acking == "progress":
@@ -180,12 +202,13 @@ class Reading:
         """Settle all offsets of a batch, those that a filter dropped, too; again settles nothing twice.
 
         `rolled_back` are (partition, offset) pairs that are left unsettled instead, and counted as an
-        attempt: the running query does not read them again, the next generation does. `rejected` are
+        attempt: they come in the next generation, or with a later batch where `redelivering` brings them.
+        `rejected` are
         (partition, offset, reason): they are written to the dead-letter topic before they are settled, at
         most 10,000. Returns how many offsets were settled by it. Raises `LeaseLost` when the subscription is
-        held no more: nothing was settled, and all of it comes again; `CoordinatorUnavailable` or `StateLost`
-        when Redis or Kafka do not answer; and `IllegalState` for a batch of another query or an offset that
-        is not in it.
+        held no more: what of it was not settled comes again; `CoordinatorUnavailable` or `StateLost`
+        when Redis or Kafka do not answer; and `IllegalState` for a batch of another query, an offset that is
+        not in it, and where the reading settles by progress.
         """
         said = [Said(p, offset, offset + 1, Disposition.ROLLBACK) for p, offset in rolled_back]
         said += [Said(p, offset, offset + 1, Disposition.REJECT, why) for p, offset, why in rejected]
@@ -196,11 +219,11 @@ class Reading:
 
         That is what was rolled back and is due again, and whatever else no batch before it has settled: so
         settle each batch before `work` returns. `work` is told the frame of both, whose columns are those of
-        the source, and the number of the batch, and `ack_batch` settles both. A thousand messages, or 16 MB,
-        come besides one batch at most; more, and what becomes due later, come with the next, when there is
-        one. With `on_ahead="redeliver"` a query that is started again goes on with its checkpoint, and the
-        state of its operators, and has what was rolled back brought by its first batch. Raises
-        `IllegalState` for a frame that was worked on before, and where the
+        the source, and the number of the batch, and `ack_batch` settles both. A thousand messages come
+        besides one batch at most, and no more after about 16 MB; others, and what becomes due later, come
+        with the next, when there is one. With `on_ahead="redeliver"` a query that is started again goes on
+        with its checkpoint, and the state of its operators, and has what was rolled back brought by its first
+        batch. Raises `IllegalState` for a frame that was worked on before, and where the
         reading settles by progress.
         """
         self._check_batches()
@@ -249,10 +272,12 @@ class Reading:
     def _settle(self, batch: int, said: Iterable[Said], *, all_else: bool) -> int:
         self._check_batches()
         self._holder.check()
-        if not all_else and (held := self._holder.definition.definition.details).selector is not None:
+        held = self._holder.definition.definition
+        local = held.no_local and held.sharing is Sharing.UNSHARED
+        if not all_else and (held.selector is not None or local):
             raise IllegalState(
-                "What the selector leaves out has no row that could settle it.",
-                state=f"selector {held.selector!r}",
+                "What the subscription leaves out has no row that could settle it.",
+                state="no_local" if held.selector is None else f"selector {held.selector!r}",
                 owner="the query",
                 remedy='set the option unlisted="ack" of the sink, and say "leave" of what is to come again',
             )
@@ -339,13 +364,13 @@ def _generation(last: Batches | None, now: Standing, on_ahead: OnAhead | None, a
         on_ahead = "refuse" if stateful or acking == "progress" else "new"
     committed, planned = last.last("commits"), last.last("offsets")
     chosen = choose(last.generation, committed, now, planned=planned, on_ahead=on_ahead, acking=acking)
-    if chosen.number != last.generation.number and acking == "progress" and on_ahead == "refuse":
+    if chosen.number != last.generation.number and on_ahead == "refuse":
         raise IllegalState(
             "The checkpoint is of another subscription, or of an earlier life of this one.",
             state=f"generation {last.generation.number}",
             owner="the checkpoint",
-            remedy='say on_ahead="new", and let the sink write to another place: it may know its batches by '
-            "their numbers alone, and these begin again",
+            remedy='say on_ahead="new": the state of operators begins anew, and a sink that knows batches by '
+            "their numbers alone has to write to another place, because these begin again",
         )
     if chosen.number != last.generation.number:
         _log.warning(

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
@@ -23,13 +23,12 @@ from kafkadur_sharing.errors import IllegalState
 from kafkadur_spark.batches import Batches
 from kafkadur_spark.holder import Holder
 from kafkadur_spark.ranges import Ranges, joined
+from kafkadur_spark.rejecting import READ_S
 
 #: What one batch has besides at most: messages, and bytes from which on no more are read.
 MOST, MOST_BYTES = 1_000, 16 * 1024 * 1024
 #: Offsets that are read at once, before their bytes are counted.
 _SHORT = 100
-#: Seconds in which Kafka has to answer.
-_READ_S = 30.0
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 #: Spark's numbers of confluent-kafka's kinds of timestamps.
 _KINDS: Final = {TIMESTAMP_CREATE_TIME: 0, TIMESTAMP_LOG_APPEND_TIME: 1}
@@ -70,9 +69,8 @@ class Redelivering:
         else:
             ranges = {int(p): [(int(a), int(b)) for a, b in some] for p, some in json.loads(known).items()}
         rows, ranges = self._read(frame, ranges, most=MOST_BYTES if known is None else None)
-        if (
-            known is None
-        ):  # also where it is nothing: replayed, it has nothing, though something is due by then
+        if known is None:
+            # also that it is nothing: replayed it has nothing, though something may be due by then
             text = json.dumps({str(p): some for p, some in ranges.items()})
             self._batches.checkpoints.write_besides(self._batches.generation.number, batch, text)
         self._besides = {batch: ranges}  # Spark works on one batch at a time
@@ -103,23 +101,24 @@ class Redelivering:
             held.definition, client_id=settings.client_id, connection_id=self._holder.connection_id
         )
         rows: list[tuple[Any, ...]] = []
-        read: dict[int, Ranges] = {}
+        read: dict[int, list[tuple[int, int]]] = {}
         size = 0
-        for partition, some in sorted(ranges.items()):
-            for start, end in some:
-                if most is not None and size >= most:
-                    return rows, read
-                found = records_of(
-                    settings.kafka, held.topic.name, [(partition, start, end)],
-                    namespace=settings.namespace, timeout=_READ_S,
-                )  # fmt: skip
-                for message in found:
-                    if takes is not None and not takes(message):
-                        continue  # nobody gets it
-                    rows.append(_row(message, frame.columns))
-                    size += len(message.value() or b"") + len(message.key() or b"")
-                read[partition] = [*read.get(partition, ()), (start, end)]
-        return rows, read
+
+        def wanted() -> Iterator[tuple[int, int, int]]:
+            for partition, some in ranges.items():
+                for start, end in some:
+                    if most is not None and size >= most:
+                        return
+                    read.setdefault(partition, []).append((start, end))
+                    yield partition, start, end
+
+        for message in records_of(
+            settings.kafka, held.topic.name, wanted(), namespace=settings.namespace, timeout=READ_S
+        ):
+            if takes is None or takes(message):  # what it does not take nobody gets
+                rows.append(_row(message, frame.columns))
+                size += len(message.value() or b"") + len(message.key() or b"")
+        return rows, dict(read)
 
 
 def _before(place: Place, end: int, now: int) -> list[tuple[int, int]]:

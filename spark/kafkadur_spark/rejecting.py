@@ -23,7 +23,7 @@ _log = logging.getLogger("kafkadur.spark")
 #: Reasons, by partition and offset.
 Reasons = Mapping[int, Mapping[int, str]]
 #: Seconds in which the letters of a batch have to be written, and in which Kafka has to answer.
-_WRITTEN_S, _READ_S = 60.0, 30.0
+_WRITTEN_S, READ_S = 60.0, 30.0
 #: Messages between two rejected ones that are read, too, rather than looked for anew.
 _NEAR = 500
 
@@ -76,7 +76,7 @@ def bury(settings: Settings, held: Subscription, rejected: Reasons, places: Mapp
 def _read(settings: Settings, topic: str, rejected: Reasons) -> Iterator[Message]:
     """The rejected messages, and what lies between two that are near each other."""
     stretches = [(p, start, end) for p, some in sorted(rejected.items()) for start, end in _near(some)]
-    yield from records_of(settings.kafka, topic, stretches, namespace=settings.namespace, timeout=_READ_S)
+    yield from records_of(settings.kafka, topic, stretches, namespace=settings.namespace, timeout=READ_S)
 
 
 def _near(offsets: Iterable[int]) -> Iterator[tuple[int, int]]:

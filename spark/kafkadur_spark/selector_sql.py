@@ -5,7 +5,7 @@ most one is not null for a message. None of them raises, with ANSI mode or witho
 so often that they grow beyond the square of what was written; a selector that would become longer than
 `MAX_SQL`, has a pattern of more than `MAX_PATTERN` characters, or has no UTF-8, is evaluated by the client's
 own code instead, in Spark's Python workers. What does not live here: reading headers (`header_sql.py`), what
-a selector means (`kafkadur_sharing/selector.py`), and who filters (`reading.py`).
+a selector means (`kafkadur_sharing/selector.py`), and who filters (`source.py`).
 """
 
 from __future__ import annotations

@@ -181,7 +181,7 @@ def test_a_hull_says_exactly_what_to_skip(valkey: Valkey, fates: list[str], fres
 def test_what_comes_later_is_claimed_when_it_is_due(make: Make) -> None:
     world = make()
     claims = whole(world)
-    claims.settle(only(claims.claim(ALL, {0: 6})), rejected=[(2, 3), (4, 5)])
+    claims.settle(only(claims.claim(ALL, {0: 6})), rolled_back=[(2, 3), (4, 5)])
     hull = only(claims.claim(ALL, {0: 8}))
     assert (hull.start, hull.end, hull.skip) == (2, 8, [(3, 4), (5, 6)])
     assert [pair[1:] for pair in hull.leases] == [(2, 3), (4, 5), (6, 8)]
@@ -324,12 +324,12 @@ def test_what_is_rejected_comes_again_as_the_next_attempt(make: Make) -> None:
     world = make()
     claims = whole(world)
     hull = only(claims.claim(ALL, {0: 10}))
-    assert claims.settle(hull, rejected=[(3, 4), (7, 9)]) == []
+    assert claims.settle(hull, rolled_back=[(3, 4), (7, 9)]) == []
     assert world.partition().floor == 3
     again = only(claims.claim(ALL, {0: 10}))
     assert (owned(again), again.skip) == ([3, 7, 8], [(4, 7)])
     assert marks(world) == [(1, 1)]
-    assert claims.settle(again, rejected=[(3, 4)]) == []
+    assert claims.settle(again, rolled_back=[(3, 4)]) == []
     assert owned(only(claims.claim(ALL, {0: 10}))) == [3]
     assert marks(world) == [(2, 1)]
 
@@ -349,7 +349,7 @@ def test_exactly_what_is_rejected_comes_again(valkey: Valkey, first: list[Pair],
     for rejected in (first, second):
         found = claims.claim(ALL, {0: 20})
         assert {o for hull in found for o in owned(hull)} == expected
-        assert [claims.settle(hull, rejected=rejected) for hull in found] == [[] for _ in found]
+        assert [claims.settle(hull, rolled_back=rejected) for hull in found] == [[] for _ in found]
         expected &= {o for start, end in rejected for o in range(start, end)}
         assert world.partition().unsettled == len(expected)
         assert world.partition().floor == min(expected, default=20)
@@ -360,7 +360,7 @@ def test_settling_twice_is_refused_and_changes_nothing(make: Make) -> None:
     world = make()
     claims = whole(world)
     hull = only(claims.claim(ALL, {0: 5}))
-    claims.settle(hull, rejected=[(1, 2)])
+    claims.settle(hull, rolled_back=[(1, 2)])
     before = offsets(world)
     assert claims.settle(hull) == [token for token, _, _ in hull.leases]
     assert claims.release(hull) == [token for token, _, _ in hull.leases]
@@ -415,7 +415,7 @@ def test_after_an_unclean_end_the_same_is_claimed_again(make: Make, end: Callabl
     world = make(partitions=2)
     lost = whole(world)
     first = lost.claim(8, {0: 5, 1: 5})
-    lost.settle(first[0], rejected=[(2, 4)])
+    lost.settle(first[0], rolled_back=[(2, 4)])
     end(world)
     claims = whole(world, "next")
     again = claims.claim(ALL, {0: 5, 1: 5})
@@ -466,7 +466,7 @@ def test_a_stale_token_is_refused_and_changes_nothing(make: Make) -> None:
     session.attach(name="spark", session_ms=SESSION_MS, version=world.version, most=1, kind="whole")
     hull = only(claims.claim(ALL, {0: 5}))
     before = offsets(world)
-    assert claims.settle(stale, rejected=[(0, 1)]) == [token for token, _, _ in stale.leases]
+    assert claims.settle(stale, rolled_back=[(0, 1)]) == [token for token, _, _ in stale.leases]
     assert claims.release(stale) == [token for token, _, _ in stale.leases]
     assert offsets(world) == before
     assert claims.settle(hull) == []
@@ -560,8 +560,8 @@ def test_settling_whose_answer_was_lost_is_made_again(
     hull = only(one.claims.claim(ALL, {0: 5}))
     one.lose()
     with pytest.raises(CoordinatorUnavailable):
-        one.claims.settle(hull, rejected=rejected)
-    assert one.claims.settle(hull, rejected=rejected) == [], "it is settled, not refused"
+        one.claims.settle(hull, rolled_back=rejected)
+    assert one.claims.settle(hull, rolled_back=rejected) == [], "it is settled, not refused"
     found = one.claims.claim(ALL, {0: 5})
     assert [owned(hull) for hull in found] == ([[1, 2]] if rejected else [])
     assert marks(world) == ([(1, 1)] if rejected else []), "counted once"

@@ -123,7 +123,7 @@ def test_a_call_that_was_not_answered_is_made_again(
         try:
             given = holder.settle(said)
         except CoordinatorUnavailable:
-            holder.renew()
+            one.claims.renew()
             continue
         settled_ += given.settled
         back += sum(end - start for some in given.rolled_back.values() for start, end in some)

@@ -77,7 +77,7 @@ def test_what_is_rolled_back_or_released_comes_again(place: Place) -> None:
     topic = place.topic(range(10))
     with share(place, topic) as claimer:
         claim = claimed(claimer)
-        with pytest.raises(IllegalState, match="is not in the batch"):
+        with pytest.raises(IllegalState, match="is not in the claim"):
             claimer.ack(claim, rolled_back=[(0, 10)])
         claimer.ack(claim, rolled_back=[(0, 3), (0, 7), (0, 3)])
         again = claimed(claimer)

@@ -103,7 +103,7 @@ def test_a_batch_is_replayed_with_what_it_had_besides(lab: Lab) -> None:
 
 
 def test_that_a_batch_had_nothing_besides_is_written_down_too(lab: Lab) -> None:
-    """What becomes due before it is replayed does not come with it: its output may be there already."""
+    """So what becomes due before it is replayed does not come with it: its output may be there already."""
     topic = lab.place.topic(range(15))
     with lab.hold(topic) as holder:
         reading = lab.read(holder)

@@ -108,6 +108,18 @@ def test_with_a_selector_all_else_has_to_be_settled(lab: Lab) -> None:
         assert holder.whereabouts().places[0].floor == 10
 
 
+def test_with_no_local_too(lab: Lab) -> None:
+    topic = lab.place.topic(range(3))
+    with (
+        lab.place.connect_sync() as connection,
+        kafkadur_spark.hold(
+            connection, topic, durable="d", type="exclusive", start="earliest", no_local=True
+        ) as holder,
+        pytest.raises(StreamingQueryException, match="State: no_local"),
+    ):
+        sink(lab, holder, lambda f: f.select("partition", "offset"))
+
+
 def test_rows_of_stretches(lab: Lab) -> None:
     topic = lab.place.topic(range(20))
     with lab.hold(topic) as holder:
@@ -156,6 +168,22 @@ def test_messages_far_from_each_other_are_rejected(lab: Lab) -> None:
     ]  # fmt: skip
 
 
+def test_a_commit_that_is_repeated_settles_nothing_twice(lab: Lab) -> None:
+    """As Spark does where its driver died between the sink's commit and its own log."""
+    topic = lab.place.topic(range(10))
+    with lab.hold(topic) as holder:
+        reading = lab.read(holder)
+        options = reading.sink
+        rows = reading.frame.select("partition", "offset").where("offset <> 7")
+        writer = rows.writeStream.format("kafkadur").options(**options)
+        reading.start(writer.trigger(availableNow=True)).awaitTermination()
+        said = [Said(0, 0, 7), Said(0, 8, 10), Said(0, 7, 8, Disposition.ROLLBACK)]
+        assert hand_in(options[ADDRESS], options[SECRET], 0, said[:2], all_else=False) == 0
+        assert unsettled(holder) == in_partition(0, 7)
+        with pytest.raises(IllegalState, match="Batch 1 is not in the checkpoint"):
+            hand_in(options[ADDRESS], options[SECRET], 1, said, all_else=False)
+
+
 def test_a_batch_whose_sink_fails_is_settled_by_the_restart(lab: Lab) -> None:
     """A row that means nothing ends the query; nothing of its batch is settled."""
     topic = lab.place.topic(range(10))
@@ -202,12 +230,11 @@ def test_options_that_are_wrong_or_missing_are_named(lab: Lab) -> None:
     with lab.hold(topic) as holder:
         reading = lab.read(holder)
         rows = reading.frame.select("partition", "offset")
-        options = reading.sink
+        assert reading.sink  # asking for it registers the format
         with pytest.raises(StreamingQueryException, match=r"reading\.sink"):
             reading.start(rows.writeStream.format("kafkadur").trigger(availableNow=True)).awaitTermination()
         with pytest.raises(StreamingQueryException, match="use leave or ack"):
             sink(lab, holder, lambda f: f.select("partition", "offset"), unlisted="settle")
-        assert len(options) == 3
     with lab.hold(topic) as holder:
         reading = lab.read(holder, acking="progress", on_ahead="new")
         for call in (

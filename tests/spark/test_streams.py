@@ -355,7 +355,7 @@ def test_a_subscription_with_a_selector_is_refused_and_kept(lab: Lab) -> None:
     topic = lab.place.topic(range(3))
     with lab.place.connect_sync() as connection:
         connection.subscribe(topic, durable="d", selector="colour = 'red'", start="earliest").close()
-    with pytest.raises(IllegalState, match="filter the frame"), lab.hold(topic):
+    with pytest.raises(IllegalState, match="name the same selector"), lab.hold(topic):
         pass
     with Admin(settings(lab.place.settings())) as admin:
         assert admin.info(admin.key("d")).definition.selector == "colour = 'red'"
@@ -422,3 +422,28 @@ def test_what_is_settled_is_in_the_journal_and_in_the_consumer_group(lab: Lab) -
     lab.run(topic)
     assert forget_state(lab.place) > 0
     assert lab.run(topic).records == []
+
+
+def test_a_way_of_reading_there_is_not_is_refused(lab: Lab) -> None:
+    with lab.hold(lab.place.topic()) as holder:
+        for wrong in ({"acking": "Progress"}, {"on_ahead": "refus"}):
+            with pytest.raises(IllegalState, match="no such way"):
+                lab.read(holder, **wrong)  # type: ignore[arg-type]  # that is the test
+        with pytest.raises(IllegalState, match="settled by progress"):
+            lab.read(holder, acking="progress", on_ahead="redeliver")
+
+
+def test_a_query_with_state_is_not_begun_anew_unasked_after_a_move(lab: Lab) -> None:
+    topic = lab.place.topic(range(10))
+    with lab.hold(topic) as holder:
+        reading = lab.read(holder)
+        counted = reading.frame.groupBy("key").count().writeStream.outputMode("complete")
+        writer = counted.foreachBatch(lambda _, batch: reading.ack_batch(batch)).trigger(availableNow=True)
+        reading.start(writer).awaitTermination()
+        key = holder.definition.key
+    with Admin(settings(lab.place.settings())) as admin:
+        admin.seek(key, {0: 3})
+    with lab.hold(topic) as holder:
+        with pytest.raises(IllegalState, match="earlier life"):
+            lab.read(holder)
+        assert lab.read(holder, on_ahead="new").generation == 2
