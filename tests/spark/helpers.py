@@ -5,6 +5,7 @@ import threading
 from collections.abc import Callable, Generator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import redis
 from confluent_kafka.admin import AdminClient, NewPartitions
@@ -12,9 +13,8 @@ from pyspark.sql import DataFrame, SparkSession
 
 import kafkadur_spark
 from kafkadur.browse import records as browse
-from kafkadur.clients import topics_of
-from kafkadur.settings import settings
 from kafkadur.stack import as_administrator
+from kafkadur_coordinators.topics import Topics
 from kafkadur_spark.attachment import Attachment
 from kafkadur_spark.generations import Acking, OnAhead
 from tests.subscriptions.helpers import LIMIT_S, Place, wait_until
@@ -128,12 +128,16 @@ def in_partition(partition: int, *offsets: int) -> list[At]:
     return [(partition, offset) for offset in offsets]
 
 
-def letters(place: Place, topic: str, partitions: int = 1) -> list[tuple[bytes | None, dict[str, bytes]]]:
-    """The dead letters of a topic."""
-    kafka = {"bootstrap.servers": place.stack.kafka}
-    ends = topics_of(settings(place.settings())).offsets(f"{topic}.dead", partitions, "latest")
-    ranges = {partition: (0, end) for partition, end in ends.items()}
-    found = browse(kafka, f"{topic}.dead", ranges, namespace="looks", timeout=60)
+def letters(place: Place, topic: str) -> list[tuple[bytes | None, dict[str, bytes]]]:
+    """The dead letters of a topic of one partition: values and headers."""
+    return letters_of({"bootstrap.servers": place.stack.kafka}, topic)
+
+
+def letters_of(kafka: Mapping[str, Any], topic: str) -> list[tuple[bytes | None, dict[str, bytes]]]:
+    """As `letters`, for a Kafka with these settings."""
+    dead = f"{topic}.dead"
+    ends = Topics(kafka).offsets(dead, 1, "latest")
+    found = browse(kafka, dead, {p: (0, end) for p, end in ends.items()}, namespace="looks", timeout=LIMIT_S)
     return [(message.value(), dict(message.headers() or [])) for message in found]  # type: ignore[arg-type]
 
 
