@@ -165,7 +165,7 @@ class Claimer(Attachment):
         self._check_own(claim)
         said = [Said(p, offset, offset + 1, Disposition.ROLLBACK) for p, offset in rolled_back]
         said += [Said(p, offset, offset + 1, Disposition.REJECT, why) for p, offset, why in rejected]
-        chosen = decide(said, claim.ranges, claim.ranges, all_else=True, what="claim")
+        chosen = decide(said, claim.ranges, claim.ranges, all_else=True, what="the claim")
         if chosen.rejected:
             self._check_life(claim)
             self.bury(chosen.rejected)

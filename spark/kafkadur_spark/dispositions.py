@@ -57,7 +57,7 @@ def decide(
     read: Mapping[int, Ranges],
     *,
     all_else: bool,
-    what: str = "batch",
+    what: str = "the batch",
 ) -> Dispositions:
     """Decide what becomes of the offsets of a batch, or of a claim (`what`).
 
@@ -78,9 +78,9 @@ def decide(
             rejected += one.end - one.start
     if rejected > MOST_REJECTED:
         raise IllegalState(
-            f"{rejected} messages of one {what} are rejected.",
+            f"{rejected} messages of {what} are rejected.",
             state=f"at most {MOST_REJECTED} can be",
-            owner=f"the {what}",
+            owner="the job",
             remedy="take fewer messages at a time (maxOffsetsPerTrigger of a query, `most` of a claim), or "
             "write them yourself",
         )
@@ -101,10 +101,10 @@ def _check(one: Said, batch: Mapping[int, Ranges], what: str) -> None:
     if one.start >= one.end or not any(start <= one.start and one.end <= end for start, end in there):
         which = f"offset {one.start}" if one.end == one.start + 1 else f"offsets [{one.start}, {one.end})"
         raise IllegalState(
-            f"Of {which} of partition {one.partition} something is said that is not in the {what}.",
+            f"Of {which} of partition {one.partition} something is said that is not in {what}.",
             state="its offsets are " + (", ".join(f"[{a}, {b})" for a, b in there[:5]) or "none"),
-            owner=f"the {what}",
-            remedy=f"say something of what the {what} holds, of its own topic",
+            owner="the job",
+            remedy=f"say something of what {what} holds, of its own topic",
         )
 
 

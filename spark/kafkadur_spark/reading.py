@@ -285,7 +285,7 @@ class Reading:
         besides = self._redelivering.besides(batch)
         there = {p: [pair] for p, pair in stretches.items()}
         read = _together(self._batches.read_of(stretches), besides)
-        chosen = decide(said, _together(there, besides), read, all_else=all_else)
+        chosen = decide(said, _together(there, besides), read, all_else=all_else, what=f"batch {batch}")
         if chosen.rejected:
             self._holder.bury(chosen.rejected)
         dead = {p: joined((o, o + 1) for o in some) for p, some in chosen.rejected.items()}

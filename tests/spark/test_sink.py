@@ -199,7 +199,7 @@ def test_a_batch_whose_sink_fails_is_settled_by_the_restart(lab: Lab) -> None:
 def test_an_offset_of_no_batch_ends_the_query(lab: Lab) -> None:
     topic = lab.place.topic(range(10))
     with lab.hold(topic) as holder:
-        with pytest.raises(StreamingQueryException, match="not in the batch"):
+        with pytest.raises(StreamingQueryException, match="not in batch 0"):
             sink(lab, holder, lambda f: f.selectExpr("partition", "offset + 1 as offset"))
         assert holder.whereabouts().places[0].floor == 0
 

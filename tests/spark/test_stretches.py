@@ -161,7 +161,7 @@ def test_what_is_not_in_the_batch_is_refused(one: Said) -> None:
 
 
 def test_more_is_rejected_than_can_be_written() -> None:
-    with pytest.raises(IllegalState, match="10001 messages of one batch are rejected"):
+    with pytest.raises(IllegalState, match="10001 messages of the batch are rejected"):
         decide(
             [Said(0, 0, 10_001, Disposition.REJECT)], {0: [(0, 20_000)]}, {0: [(0, 20_000)]}, all_else=True
         )
