@@ -109,7 +109,7 @@ class Party:
 
 
 def produce(kafka: str, topic: str, counts: list[int]) -> None:
-    producer = Producer({"bootstrap.servers": kafka})
+    producer = Producer({"bootstrap.servers": kafka, "enable.idempotence": True})  # in order
     for partition, count in enumerate(counts):
         for number in range(count):
             producer.produce(topic, value=b"%d" % number, partition=partition)

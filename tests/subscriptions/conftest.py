@@ -7,14 +7,14 @@ import pytest
 
 from kafkadur.pytest_plugin import TopicFactory
 from kafkadur.stack import Stack
-from tests.subscriptions.helpers import Place
+from tests.subscriptions.helpers import Place, ordered_producer
 from tests.subscriptions.workers import Worker
 
 
 @pytest.fixture(scope="session")
 def raw_producer(kafkadur_stack: Stack) -> confluent_kafka.Producer:
     """Provide a plain producer for messages whose headers do not matter."""
-    return confluent_kafka.Producer({"bootstrap.servers": kafkadur_stack.kafka, "linger.ms": 0})
+    return ordered_producer(kafkadur_stack.kafka)
 
 
 @pytest.fixture

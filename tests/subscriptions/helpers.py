@@ -94,10 +94,18 @@ class Place:
         return name
 
 
+def ordered_producer(kafka: str) -> confluent_kafka.Producer:
+    """A plain producer whose messages lie in Kafka as they were sent.
+
+    Without idempotence the first ones to a new topic may be refused, sent again, and lie behind later ones.
+    """
+    return confluent_kafka.Producer({"bootstrap.servers": kafka, "linger.ms": 0, "enable.idempotence": True})
+
+
 @contextlib.contextmanager
 def place_on(stack: Stack) -> Generator[Place]:
     """A place on a stack of the test's own: a namespace, topics (removed by nobody) and a producer."""
-    raw = confluent_kafka.Producer({"bootstrap.servers": stack.kafka, "linger.ms": 0})
+    raw = ordered_producer(stack.kafka)
     admin = quiet_admin(stack.kafka)
 
     def make(partitions: int = 1, **config: object) -> str:

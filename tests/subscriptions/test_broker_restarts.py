@@ -10,12 +10,11 @@ import time
 from collections.abc import Iterator
 from datetime import timedelta
 
-import confluent_kafka
 import pytest
 
 import kafkadur
 from kafkadur.stack import Stack, embedded
-from tests.subscriptions.helpers import LIMIT_S, Place, number, place_on
+from tests.subscriptions.helpers import LIMIT_S, Place, number, ordered_producer, place_on
 
 #: Seconds after which a client that has lost Kafka must have been replaced: 5 of silence, and what it takes
 #: to ask twice, for each of the clients that a delivery needs one after the other.
@@ -91,7 +90,7 @@ async def restart(stack: Stack) -> None:
 
 async def use_all(place: Place, subscription: kafkadur.Subscription, topic: str, turn: int) -> None:
     """Have a message rolled back and delivered again, one rejected, and one settled in the journal."""
-    send = confluent_kafka.Producer({"bootstrap.servers": place.stack.kafka, "linger.ms": 0})
+    send = ordered_producer(place.stack.kafka)
     for partition in range(PARTITIONS):
         send.produce(topic, str(turn * PARTITIONS + partition).encode(), partition=partition)
     assert await asyncio.to_thread(send.flush, LIMIT_S) == 0
