@@ -23,8 +23,8 @@ _log = logging.getLogger("kafkadur.metrics")
 _LABELS = ("namespace", "client_id", "client_id_policy", "subscription", "topic", "type")
 
 
-class _Gauge(NamedTuple):
-    """One metric: its name behind `kafkadur_`, what it tells, and its value; None: not known."""
+class _Number(NamedTuple):
+    """A gauge or counter: its name behind `kafkadur_`, what it tells, and its value; None: not known."""
 
     name: str
     help: str
@@ -42,44 +42,44 @@ def _query(info: SubscriptionInfo, name: str) -> float | None:
 
 
 _GAUGES = (
-    _Gauge("subscription_backlog_messages", "Unsettled messages that Kafka holds.", lambda s: s.backlog),
-    _Gauge("subscription_lag_messages", "Offsets from the floor to the end.", lambda s: s.lag),
-    _Gauge("subscription_in_flight_messages", "Unsettled, leased by members.", lambda s: s.in_flight),
-    _Gauge(
+    _Number("subscription_backlog_messages", "Unsettled messages that Kafka holds.", lambda s: s.backlog),
+    _Number("subscription_lag_messages", "Offsets from the floor to the end.", lambda s: s.lag),
+    _Number("subscription_in_flight_messages", "Unsettled, leased by members.", lambda s: s.in_flight),
+    _Number(
         "subscription_exceptions_messages", "Set aside: rolled back, delayed or left.", lambda s: s.exceptions
     ),
-    _Gauge(
+    _Number(
         "subscription_expiring_messages", "Unsettled, and about to be removed by Kafka.", lambda s: s.expiring
     ),
-    _Gauge("subscription_members", "Attached members.", lambda s: len(s.members)),
-    _Gauge("subscription_leases", "Leases that members hold.", lambda s: sum(m.leases for m in s.members)),
-    _Gauge("subscription_paused", "1 while nothing is handed out until it is resumed.", lambda s: s.paused),
-    _Gauge(
+    _Number("subscription_members", "Attached members.", lambda s: len(s.members)),
+    _Number("subscription_leases", "Leases that members hold.", lambda s: sum(m.leases for m in s.members)),
+    _Number("subscription_paused", "1 while nothing is handed out until it is resumed.", lambda s: s.paused),
+    _Number(
         "subscription_last_verdict_timestamp_seconds",
         "When the last message was settled or given back.",
         lambda s: _seconds(s.last_verdict),
     ),
-    _Gauge(
+    _Number(
         "subscription_unattended_timestamp_seconds",
         "Since when nobody is attached; absent while somebody is.",
         lambda s: _seconds(s.unattended_since),
     ),
 )
 _COUNTERS = (
-    _Gauge(
+    _Number(
         "subscription_expired_messages", "Removed by Kafka before they were settled.", lambda s: s.expired
     ),
-    _Gauge("subscription_truncated_messages", "Lost by Kafka with the end of a log.", lambda s: s.truncated),
+    _Number("subscription_truncated_messages", "Lost by Kafka with the end of a log.", lambda s: s.truncated),
 )
 #: Of the query of a driver that holds the subscription; absent while none runs.
 _QUERIES = (
-    _Gauge("query_generation", "Which checkpoint of the subscription.", lambda s: _query(s, "generation")),
-    _Gauge("query_batch", "Number of its last batch.", lambda s: _query(s, "batch")),
-    _Gauge("query_batch_rows", "Rows read for its last batch.", lambda s: _query(s, "rows")),
-    _Gauge("query_input_rows_per_second", "Rows that came in.", lambda s: _query(s, "input_rate")),
-    _Gauge("query_processed_rows_per_second", "Rows worked on.", lambda s: _query(s, "processed_rate")),
-    _Gauge("query_lag_messages", "Offsets behind its last batch.", lambda s: _query(s, "lag")),
-    _Gauge(
+    _Number("query_generation", "Which checkpoint of the subscription.", lambda s: _query(s, "generation")),
+    _Number("query_batch", "Number of its last batch.", lambda s: _query(s, "batch")),
+    _Number("query_batch_rows", "Rows read for its last batch.", lambda s: _query(s, "rows")),
+    _Number("query_input_rows_per_second", "Rows that came in.", lambda s: _query(s, "input_rate")),
+    _Number("query_processed_rows_per_second", "Rows worked on.", lambda s: _query(s, "processed_rate")),
+    _Number("query_lag_messages", "Offsets behind its last batch.", lambda s: _query(s, "lag")),
+    _Number(
         "query_batch_timestamp_seconds", "When its last batch ended.", lambda s: _seconds(_query(s, "at"))
     ),
 )
@@ -124,7 +124,7 @@ class SubscriptionMetrics(Collector):
 
 
 def _fill(
-    family: GaugeMetricFamily | CounterMetricFamily, metric: _Gauge, found: tuple[SubscriptionInfo, ...]
+    family: GaugeMetricFamily | CounterMetricFamily, metric: _Number, found: tuple[SubscriptionInfo, ...]
 ) -> None:
     for info in found:
         value = metric.value(info)

@@ -18,9 +18,9 @@ from kafkadur.dead_admin import DeadLetterAdmin
 from kafkadur.demo.bad_records import BAD, places, wrong_letters
 from kafkadur.demo.crew import Crew, DemoError, News, Worker
 from kafkadur.demo.display import Bar
-from kafkadur.demo.flights import SHORT, airlines, flights, rows
+from kafkadur.demo.flights import SHORT, airlines, rows
 from kafkadur.demo.outcome import Replay, Report
-from kafkadur.demo.story import DRAW_EVERY, PRODUCER, Stage, create_topic
+from kafkadur.demo.story import Stage, create_topic, send
 from kafkadur.demo.totals import Row, differences, together, totals
 from kafkadur.demo.worker import REPORT, REPORT_TOPIC, Job
 
@@ -107,7 +107,8 @@ class _Jobs:
             )
         )
         if number == 1:
-            _load(self._stage)
+            text = f"loading {self._stage.total:,} flights and {len(BAD)} bad records meanwhile"
+            send(self._stage, REPORT_TOPIC, REPORT, text, places(self._stage.total))
         with self._stage.display.bar(f"{worker.job.name} starts Spark"):
             self._crew.wait_for("attached", worker, timeout=_START_S)
         self._crew.go(worker)
@@ -163,23 +164,6 @@ class _Jobs:
             f"written over, {replay.settled_again:,} of them settled now"
         )
         return replay
-
-
-def _load(stage: Stage) -> None:
-    """Send every flight to the topic of the report, and bad records between them."""
-    between = places(stage.total)
-    with (
-        stage.display.bar(f"loading {stage.total:,} flights and {len(BAD)} bad records meanwhile") as bar,
-        stage.connect(REPORT) as connection,
-        connection.producer(PRODUCER) as producer,
-    ):
-        for flight in flights(stage.total):
-            producer.publish(REPORT_TOPIC, flight.value, key=flight.key, properties=flight.properties)
-            if flight.row in between:
-                producer.publish(REPORT_TOPIC, between[flight.row])
-            if flight.row % DRAW_EVERY == 0:
-                bar.update(flight.row, stage.total)
-        producer.flush()
 
 
 # --- the check ----------------------------------------------------------------------------------------------

@@ -55,9 +55,9 @@ _RATE_OVER: Final = 10
 #: Seconds a fresh consumer is listened to after the ledgers were checked.
 _LISTEN_S: Final = 0.5
 #: Progress is drawn after so many messages.
-DRAW_EVERY: Final = 2_000
+_DRAW_EVERY: Final = 2_000
 #: The producer's settings: large batches, for the rows are all there.
-PRODUCER: Final = {
+_PRODUCER: Final = {
     "linger.ms": 20,
     "compression.type": "lz4",
     "batch.size": 500_000,
@@ -160,20 +160,33 @@ def create_topic(address: str, topic: str) -> None:
 def load(stage: Stage) -> None:
     """Send every flight."""
     started = time.monotonic()
-    with (
-        stage.display.bar(f"loading {stage.total:,} flights") as bar,
-        stage.connect(BILLING) as connection,
-        connection.producer(PRODUCER) as producer,
-    ):
-        for flight in flights(stage.total):
-            producer.publish(TOPIC, flight.value, key=flight.key, properties=flight.properties)
-            if flight.row % DRAW_EVERY == 0:
-                bar.update(flight.row, stage.total)
-        producer.flush()
+    send(stage, TOPIC, BILLING, f"loading {stage.total:,} flights")
     took = time.monotonic() - started
     stage.display.say(
         f"   loaded {stage.total:,} flights in {took:.1f} s, {stage.total / took:,.0f} a second"
     )
+
+
+def send(
+    stage: Stage, topic: str, durable: str, text: str, between: Mapping[int, bytes | None] | None = None
+) -> None:
+    """Send every flight to a topic, in the name of a subscription, under a bar with this text.
+
+    `between` are messages that come behind the flights of these rows.
+    """
+    more = between or {}
+    with (
+        stage.display.bar(text) as bar,
+        stage.connect(durable) as connection,
+        connection.producer(_PRODUCER) as producer,
+    ):
+        for flight in flights(stage.total):
+            producer.publish(topic, flight.value, key=flight.key, properties=flight.properties)
+            if flight.row in more:
+                producer.publish(topic, more[flight.row])
+            if flight.row % _DRAW_EVERY == 0:
+                bar.update(flight.row, stage.total)
+        producer.flush()
 
 
 def end_offsets(address: str) -> dict[int, int]:
@@ -412,7 +425,7 @@ def verification(
             expected: list[bytes] = []
             for flight in flights(stage.total):
                 expected.append(digest(flight.value))
-                if flight.row % DRAW_EVERY == 0:
+                if flight.row % _DRAW_EVERY == 0:
                     bar.update(flight.row, stage.total)
             proofs = tuple(
                 verify(

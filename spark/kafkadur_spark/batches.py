@@ -43,10 +43,14 @@ class Batches:
             )
         return offsets_of(entry, self.topic) or dict(self.generation.starts)
 
+    def starts(self, batch: int) -> dict[int, int]:
+        """Where a batch begins, by partition; a partition that was added later, and is not there, at 0."""
+        return dict(self.generation.starts) | (self.ends(batch - 1) if batch > 0 else {})
+
     def stretches(self, batch: int) -> Stretches:
         """The stretch of a batch; what the generation leaves out lies in there, too (`read_of`)."""
-        ends = self.ends(batch)
-        return self.since(self.ends(batch - 1) if batch > 0 else None, ends)
+        ends = self.ends(batch)  # first: it is named where it is not there
+        return self.since(self.starts(batch), ends)
 
     def since(self, before: Mapping[int, int] | None, ends: Mapping[int, int]) -> Stretches:
         """What lies between two ends of batches; None: from where the generation begins."""

@@ -23,8 +23,7 @@ from kafkadur_sharing.errors import IllegalState, LeaseLost
 from kafkadur_sharing.redelivery import Redelivery
 from kafkadur_sharing.selector import parse_selector
 from kafkadur_spark.attachment import Attachment
-from kafkadur_spark.dispositions import Disposition, Said, decide
-from kafkadur_spark.java_settings import java_settings
+from kafkadur_spark.dispositions import decide, exceptions
 from kafkadur_spark.ranges import Ranges, joined
 from kafkadur_spark.source import checked, leave_out, loaded
 
@@ -136,16 +135,16 @@ class Claimer(Attachment):
         """
         self._check_own(claim)
         chosen = checked(options or {}, self.display)
-        reader = spark.read.format("kafka").option("kafka.isolation.level", "read_committed")
+        reader = spark.read.format("kafka")
         for option, value in {
             "assign": {claim.topic: [hull.partition for hull in claim.hulls]},
             "startingOffsets": {claim.topic: {str(hull.partition): hull.start for hull in claim.hulls}},
             "endingOffsets": {claim.topic: {str(hull.partition): hull.end for hull in claim.hulls}},
         }.items():
             reader = reader.option(option, json.dumps(value))
-        for name, setting in (java_settings(self.settings.kafka) | chosen).items():
-            reader = reader.option(name, setting)
-        return leave_out(spark, loaded(reader, self), {hull.partition: hull.skip for hull in claim.hulls})
+        return leave_out(
+            spark, loaded(reader, self, chosen), {hull.partition: hull.skip for hull in claim.hulls}
+        )
 
     def ack(
         self,
@@ -163,9 +162,9 @@ class Claimer(Attachment):
         called again, with the same.
         """
         self._check_own(claim)
-        said = [Said(p, offset, offset + 1, Disposition.ROLLBACK) for p, offset in rolled_back]
-        said += [Said(p, offset, offset + 1, Disposition.REJECT, why) for p, offset, why in rejected]
-        chosen = decide(said, claim.ranges, claim.ranges, all_else=True, what="the claim")
+        claimed = claim.ranges
+        said = exceptions(rolled_back, rejected)
+        chosen = decide(said, claimed, claimed, all_else=True, what="the claim")
         if chosen.rejected:
             self._check_life(claim)
             self.bury(chosen.rejected)
@@ -188,12 +187,13 @@ class Claimer(Attachment):
     def _claim_now(self, most: int) -> tuple[Claim | None, bool]:
         """Claim once; returns the claim, and whether asking again at once makes sense."""
         unsure = frozenset[int]() if self._claims is None else self._claims.unsure
-        # Kafka is asked here, and not in the thread that renews
-        ends, earliest = self.ends(), self.earliest()
+        # Kafka is asked here, not in the thread that renews; what it keeps only where something was granted
+        ends = self.ends()
         log_ends = self._while_it_may_pass(lambda: self._log_ends(unsure)) if unsure else {}
-        claim = self._patiently(
-            lambda: self._again(lambda: self._claim(most, ends, earliest, log_ends=log_ends))
-        )
+        claim = None
+        if self._patiently(lambda: self._again(lambda: self._grant(most, ends, log_ends))):
+            earliest = self.earliest()
+            claim = self._patiently(lambda: self._again(lambda: self._claim(earliest)))
         again = claim is None and self._claims is not None and self._claims.unsure != unsure
         return claim, again
 
@@ -209,19 +209,20 @@ class Claimer(Attachment):
         """Claims that are open would be over."""
         return self._open == 0
 
-    def _claim(
-        self,
-        most: int,
-        ends: Mapping[int, int],
-        earliest: Mapping[int, int],
-        *,
-        log_ends: Mapping[int, int],
-    ) -> Claim | None:
+    def _grant(self, most: int, ends: Mapping[int, int], log_ends: Mapping[int, int]) -> bool:
+        """Have something granted; returns whether there is something now.
+
+        What an earlier call did not come to return is in it, too.
+        """
+        left = most - sum(hull.records for hull in (*self._claimed, *self._kept))
+        if self._claims is not None and left > 0:
+            self._claimed += self._claims.claim(left, ends, log_ends=log_ends)
+        return bool(self._claimed or self._kept)
+
+    def _claim(self, earliest: Mapping[int, int]) -> Claim | None:
+        """Make a claim of what was granted and Kafka keeps."""
         if self._claims is None:
             return None
-        # what an earlier call did not come to return is in it, too
-        left = most - sum(hull.records for hull in (*self._claimed, *self._kept))
-        self._claimed += self._claims.claim(left, ends, log_ends=log_ends) if left > 0 else []
         while self._claimed:
             hull = self._claimed[0]
             kept = self._claims.expire(hull, earliest.get(hull.partition, 0))

@@ -32,7 +32,7 @@ Settle = Callable[[int, Sequence[Said], bool], int]
 
 
 class Desk:
-    """Takes what sinks hand in. Closed when the reading is over."""
+    """Takes what the sinks of a reading hand in, until its holder lets go."""
 
     def __init__(self, settle: Settle) -> None:
         """`settle` is called in threads of the desk's; what it raises is told to the sink."""

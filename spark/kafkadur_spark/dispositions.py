@@ -41,6 +41,14 @@ class Said(NamedTuple):
     reason: str = ""
 
 
+def exceptions(
+    rolled_back: Iterable[tuple[int, int]], rejected: Iterable[tuple[int, int, str]]
+) -> list[Said]:
+    """What is said of single offsets: (partition, offset) pairs, and (partition, offset, reason)."""
+    back = [Said(p, offset, offset + 1, Disposition.ROLLBACK) for p, offset in rolled_back]
+    return back + [Said(p, offset, offset + 1, Disposition.REJECT, why) for p, offset, why in rejected]
+
+
 @dataclass(frozen=True)
 class Dispositions:
     """Of one batch, by partition; no offset is in two of them."""
@@ -62,10 +70,9 @@ def decide(
     """Decide what becomes of the offsets of a batch, or of a claim (`what`).
 
     Where several things are said of an offset, a roll back counts before what leaves it, that before a
-    reject, and that before an ack.
-    `batch` is what lies in the batch, `read` what of it was read; nothing is said of the rest.
-    `all_else` settles what was read and nothing is said of. Raises `IllegalState` for an offset that is not
-    in the batch, and for more than 10,000 rejected ones.
+    reject, and that before an ack. `batch` is what lies in the batch, `read` what of it was read; nothing is
+    said of the rest. `all_else` settles what was read and nothing is said of. Raises `IllegalState` for an
+    offset that is not in the batch, and for more than 10,000 rejected ones.
     """
     pairs: dict[Disposition, dict[int, list[tuple[int, int]]]] = {each: {} for each in Disposition}
     reasons: dict[int, list[Said]] = {}

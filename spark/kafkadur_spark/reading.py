@@ -24,10 +24,9 @@ from kafkadur_spark.attachment import Whereabouts
 from kafkadur_spark.batches import Batches, Stretches
 from kafkadur_spark.checkpoints import Checkpoints
 from kafkadur_spark.desk import Desk
-from kafkadur_spark.dispositions import Disposition, Said, decide
+from kafkadur_spark.dispositions import Said, decide, exceptions
 from kafkadur_spark.generations import Acking, Generation, OnAhead, Standing, choose
 from kafkadur_spark.holder import Holder
-from kafkadur_spark.java_settings import java_settings
 from kafkadur_spark.progress import Progress
 from kafkadur_spark.ranges import Ranges, joined, within, without
 from kafkadur_spark.redelivering import Redelivering
@@ -80,10 +79,10 @@ def read_stream(
     after it has, and at the start what it had committed before. `on_ahead` says what is done where something
     is to be read again that the query has passed, because it was rolled back, or because the subscription
     was moved: "new" begins with another checkpoint and reads it, "redeliver" goes on and leaves what was
-    rolled back to `Reading.redelivering`, "refuse" raises `IllegalState`; None:
-    "refuse" with "progress", because Spark's sinks of files know a batch by its number alone and leave out
-    those they have had, and for a query whose operators keep state; else "new". What Kafka had removed
-    unsettled is settled, and counted as expired. Raises what `Holder.settle` raises.
+    rolled back to `Reading.redelivering`, "refuse" raises `IllegalState`; None: "refuse" with "progress",
+    because Spark's sinks of files know a batch by its number alone and leave out those they have had, and for
+    a query whose operators keep state; else "new". What Kafka had removed unsettled is settled, and counted
+    as expired. Raises what `Holder.settle` raises, and `IllegalState` for another way of reading.
     """
     _check_ways(acking, on_ahead)
     chosen = checked(options or {}, holder.display)
@@ -203,16 +202,13 @@ class Reading:
 
         `rolled_back` are (partition, offset) pairs that are left unsettled instead, and counted as an
         attempt: they come in the next generation, or with a later batch where `redelivering` brings them.
-        `rejected` are
-        (partition, offset, reason): they are written to the dead-letter topic before they are settled, at
-        most 10,000. Returns how many offsets were settled by it. Raises `LeaseLost` when the subscription is
-        held no more: what of it was not settled comes again; `CoordinatorUnavailable` or `StateLost`
-        when Redis or Kafka do not answer; and `IllegalState` for a batch of another query, an offset that is
-        not in it, and where the reading settles by progress.
+        `rejected` are (partition, offset, reason): they are written to the dead-letter topic before they are
+        settled, at most 10,000. Returns how many offsets were settled by it. Raises `LeaseLost` when the
+        subscription is held no more: what of it was not settled comes again; `CoordinatorUnavailable` or
+        `StateLost` when Redis or Kafka do not answer; and `IllegalState` for a batch of another query, an
+        offset that is not in it, and where the reading settles by progress.
         """
-        said = [Said(p, offset, offset + 1, Disposition.ROLLBACK) for p, offset in rolled_back]
-        said += [Said(p, offset, offset + 1, Disposition.REJECT, why) for p, offset, why in rejected]
-        return self._settle(batch, said, all_else=True)
+        return self._settle(batch, exceptions(rolled_back, rejected), all_else=True)
 
     def redelivering(self, work: Callable[[DataFrame, int], object]) -> Callable[[DataFrame, int], None]:
         """A function for foreachBatch, to which a batch brings what is unsettled before it, besides.
@@ -223,8 +219,8 @@ class Reading:
         besides one batch at most, and no more after about 16 MB; others, and what becomes due later, come
         with the next, when there is one. With `on_ahead="redeliver"` a query that is started again goes on
         with its checkpoint, and the state of its operators, and has what was rolled back brought by its first
-        batch. Raises `IllegalState` for a frame that was worked on before, and where the
-        reading settles by progress.
+        batch. Raises `IllegalState` for a frame that was worked on before, and where the reading settles by
+        progress.
         """
         self._check_batches()
 
@@ -392,8 +388,5 @@ def _frame(
     starts = {str(p): generation.starts.get(p, 0) for p in range(topic.partitions)}
     reader = spark.readStream.format("kafka").option("subscribe", topic.name)
     reader = reader.option("startingOffsets", json.dumps({topic.name: starts}))
-    reader = reader.option("kafka.isolation.level", "read_committed")
-    for name, value in (java_settings(holder.settings.kafka) | dict(options)).items():
-        reader = reader.option(name, value)
     left_out = {p: within(some, committed.get(p, 0), _FAR) for p, some in generation.skip.items()}
-    return leave_out(spark, loaded(reader, holder), left_out)
+    return leave_out(spark, loaded(reader, holder, options), left_out)

@@ -22,7 +22,7 @@ from kafkadur_coordinators.places import Place
 from kafkadur_sharing.errors import IllegalState
 from kafkadur_spark.batches import Batches
 from kafkadur_spark.holder import Holder
-from kafkadur_spark.ranges import Ranges, joined
+from kafkadur_spark.ranges import Ranges, joined, within
 from kafkadur_spark.rejecting import READ_S
 
 #: What one batch has besides at most: messages, and bytes from which on no more are read.
@@ -77,16 +77,21 @@ class Redelivering:
         return frame.union(frame.sparkSession.createDataFrame(rows, frame.schema)) if rows else frame
 
     def _due(self, batch: int) -> dict[int, Ranges]:
-        """What lies before a batch and is to come again now."""
-        stretches, ends = self._batches.stretches(batch), self._batches.ends(batch)
+        """What lies before a batch and is to come again now.
+
+        Not what Kafka has removed since: nobody can be handed that, and it is counted as expired when the
+        query is started again.
+        """
+        starts = self._batches.starts(batch)
         now = round(time.time() * 1000)
         found: dict[int, Ranges] = {}
         left = MOST
-        places = sorted(self._holder.whereabouts().places.items())
+        where = self._holder.whereabouts()
+        places = sorted(where.places.items())
         first = batch % len(places)  # none comes after the others each time
         for partition, place in (*places[first:], *places[:first]):
-            start = stretches.get(partition, (ends.get(partition, 0), 0))[0]
-            ranges = _first(_before(place, start, now), left)
+            start, kept = starts.get(partition, 0), where.earliest.get(partition, 0)
+            ranges = _first(within(_before(place, start, now), kept, start), left)
             left -= sum(b - a for a, b in ranges)
             if ranges:
                 found[partition] = ranges

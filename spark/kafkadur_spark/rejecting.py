@@ -32,8 +32,8 @@ def bury(settings: Settings, held: Subscription, rejected: Reasons, places: Mapp
     """Write the dead letters of what is rejected, and return when all of them are written.
 
     What is settled already has its letter, and what Kafka does not keep any more gets none. `places` say
-    where the subscription stands. Raises `StateLost` when they are not written
-    within a minute, and what reading raises; then nothing may be settled, and a letter may be written twice.
+    where the subscription stands. Raises `StateLost` when they are not written within a minute, and what
+    reading raises; then nothing may be settled, and a letter may be written twice.
     """
     open_now = {
         p: {offset: why for offset, why in some.items() if _attempts(places[p], offset) is not None}

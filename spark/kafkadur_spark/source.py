@@ -10,6 +10,7 @@ from pyspark.sql.streaming.readwriter import DataStreamReader
 
 from kafkadur_sharing.errors import IllegalState
 from kafkadur_spark.attachment import Attachment
+from kafkadur_spark.java_settings import java_settings
 from kafkadur_spark.ranges import Ranges, split, words
 from kafkadur_spark.selector_sql import taking
 
@@ -36,8 +37,16 @@ def checked(options: Mapping[str, str], owner: str) -> dict[str, str]:
     return dict(options)
 
 
-def loaded(reader: DataFrameReader | DataStreamReader, attachment: Attachment) -> DataFrame:
-    """What of the source the subscription takes, with the columns that were asked for."""
+def loaded(
+    reader: DataFrameReader | DataStreamReader, attachment: Attachment, options: Mapping[str, str]
+) -> DataFrame:
+    """What of the source the subscription takes, read committed, with the columns that were asked for.
+
+    `options` are the user's; where to connect is the connection's, translated.
+    """
+    reader = reader.option("kafka.isolation.level", "read_committed")
+    for name, value in (java_settings(attachment.settings.kafka) | dict(options)).items():
+        reader = reader.option(name, value)
     condition = taking(
         attachment.definition.definition,
         client_id=attachment.settings.client_id,

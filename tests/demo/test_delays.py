@@ -1,31 +1,23 @@
 """What Spark makes of messages: each bad record has its reason, and the totals are those of plain Python."""
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 
-import kafkadur_spark
 from kafkadur.demo.bad_records import BAD
 from kafkadur.demo.flights import flights, rows
 from kafkadur.demo.totals import Row, totals
 from kafkadur_spark.demo import delays
 from kafkadur_spark.demo.chart import MOST, draw, worst
-from tests.spark.helpers import LOCAL
+from tests.spark.conftest import spark
+
+__all__ = ["spark"]
 
 # py4j leaves it to the garbage collector to close its sockets
 pytestmark = pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning")
 
 MESSAGES = "partition int, offset long, value binary"
-
-
-@pytest.fixture(scope="module")
-def spark() -> Iterator[SparkSession]:
-    session = kafkadur_spark.session("tests", master="local[2]", config=LOCAL)
-    session.sparkContext.setLogLevel("ERROR")
-    yield session
-    session.stop()
 
 
 def test_bad_records_are_found_and_the_sums_of_batches_are_the_totals(spark: SparkSession) -> None:

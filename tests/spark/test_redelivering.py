@@ -5,6 +5,8 @@ from datetime import timedelta
 from pathlib import Path
 
 import pytest
+from confluent_kafka import TopicPartition
+from confluent_kafka.admin import AdminClient
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, Row, SparkSession
 
@@ -12,7 +14,7 @@ import kafkadur_spark
 from kafkadur_sharing.redelivery import Redelivery
 from kafkadur_spark.generations import OnAhead
 from tests.spark.helpers import Lab, Run, in_partition, records
-from tests.subscriptions.helpers import Place
+from tests.subscriptions.helpers import LIMIT_S, Place
 
 # py4j leaves it to the garbage collector to close its sockets
 pytestmark = [
@@ -59,6 +61,13 @@ def rolls_back(*which: int, at: int = 0) -> Settles:
     )
 
 
+def dies(reading: kafkadur_spark.Reading, batch: int) -> None:
+    """Settle a batch, all but offset 4 of the first one, and die behind the second one's settling."""
+    rolls_back(4)(reading, batch)
+    if batch == 1:
+        raise Broken
+
+
 def unsettled(lab: Lab, topic: str) -> int:
     with lab.hold(topic) as holder:
         return sum(place.unsettled for place in holder.whereabouts().places.values())
@@ -75,6 +84,21 @@ def test_what_was_rolled_back_comes_with_the_next_batch(lab: Lab) -> None:
     assert unsettled(lab, topic) == 0
 
 
+def test_what_kafka_removed_meanwhile_is_not_settled_as_if_it_had_come(lab: Lab) -> None:
+    """It is left to the next start, which counts it."""
+    topic = lab.place.topic(range(25))
+    admin = AdminClient({"bootstrap.servers": lab.place.stack.kafka})
+
+    def settles(reading: kafkadur_spark.Reading, batch: int) -> None:
+        rolls_back(4, 7)(reading, batch)
+        if batch == 0:
+            admin.delete_records([TopicPartition(topic, 0, 6)])[TopicPartition(topic, 0)].result(LIMIT_S)
+
+    run, _ = go(lab, topic, settles)
+    assert run.batches[1] == (1, in_partition(0, 7, *range(10, 20)))
+    assert unsettled(lab, topic) == 1
+
+
 def test_it_is_the_record_that_the_source_has(lab: Lab) -> None:
     topic = lab.place.topic()
     lab.place.raw.produce(topic, b"v", b"k", headers=[("a", b"1"), ("b", None)], timestamp=1_700_000_000_123)
@@ -89,12 +113,6 @@ def test_it_is_the_record_that_the_source_has(lab: Lab) -> None:
 
 def test_a_batch_is_replayed_with_what_it_had_besides(lab: Lab) -> None:
     topic = lab.place.topic(range(25))
-
-    def dies(reading: kafkadur_spark.Reading, batch: int) -> None:
-        rolls_back(4)(reading, batch)
-        if batch == 1:
-            raise Broken
-
     with pytest.raises(StreamingQueryException):
         go(lab, topic, dies)
     run, _ = go(lab, topic, rolls_back())
@@ -118,12 +136,6 @@ def test_that_a_batch_had_nothing_besides_is_written_down_too(lab: Lab) -> None:
 
 def test_a_batch_that_had_something_besides_is_not_settled_without(lab: Lab) -> None:
     topic = lab.place.topic(range(25))
-
-    def dies(reading: kafkadur_spark.Reading, batch: int) -> None:
-        rolls_back(4)(reading, batch)
-        if batch == 1:
-            raise Broken
-
     with pytest.raises(StreamingQueryException):
         go(lab, topic, dies)
     with pytest.raises(StreamingQueryException, match="worked on with messages that came again"):

@@ -7,6 +7,7 @@ from typing import Final
 from pyspark.sql import DataFrame
 
 from kafkadur.demo.bad_records import EMPTY, INCOMPLETE, NO_JSON, NO_NUMBER
+from kafkadur.demo.totals import Delays
 
 _KEY: Final = ("carrier", "origin", "dest")
 _NUMBERS: Final = ("dep_time", "dep_delay", "arr_delay")
@@ -23,7 +24,7 @@ _REASON: Final = f"""
         when {_ODD} then '{NO_NUMBER}'
     end
 """
-_SUMS: Final = ("flights", "cancelled", "departed", "departure_minutes", "arrived", "arrival_minutes")
+_SUMS: Final = Delays._fields
 
 
 def flights(messages: DataFrame) -> DataFrame:
