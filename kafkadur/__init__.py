@@ -13,6 +13,7 @@ from kafkadur.events import Event
 from kafkadur.handlers import Reject
 from kafkadur.limits import CircuitBreaker, RateLimit
 from kafkadur.producer import Producer, Receipt
+from kafkadur.service.app import App
 from kafkadur.settings import Settings
 from kafkadur.stack import embedded
 from kafkadur_sharing.definition import SubscriptionType
@@ -53,6 +54,7 @@ from kafkadur_sharing.selector import Selector
 
 __all__ = [
     "AlreadySettled",
+    "App",
     "Batch",
     "CircuitBreaker",
     "ClientIdPolicy",

@@ -129,6 +129,18 @@ class Shard:
         return self._last
 
 
+def weaknesses(config: Mapping[str, str], replicas: int) -> list[str]:
+    """By what the journal topic could lose records, as it is configured and replicated."""
+    problems: list[str] = []
+    if "compact" not in config.get("cleanup.policy", ""):
+        problems.append("cleanup.policy must be compact")
+    if config.get("unclean.leader.election.enable") == "true":
+        problems.append("unclean.leader.election.enable must be false")
+    if replicas > 1 and int(config.get("min.insync.replicas") or 1) < 2:  # noqa: PLR2004 - one copy is no safety
+        problems.append("min.insync.replicas must be at least 2 when the topic is replicated")
+    return problems
+
+
 def session_key(tag: str, session: str, incarnation: int) -> bytes:
     """Key of the record of a session that settles something of a subscription by transactions.
 
@@ -292,17 +304,8 @@ class Journal:
         except TimeoutError as error:
             raise self._lost("time-out") from error
 
-        def value(name: str) -> str:
-            return str(config[name].value) if name in config else ""
-
-        problems = []
-        if "compact" not in value("cleanup.policy"):
-            problems.append("cleanup.policy must be compact")
-        if value("unclean.leader.election.enable") == "true":
-            problems.append("unclean.leader.election.enable must be false")
-        if max(replicas) > 1 and int(value("min.insync.replicas") or 1) < 2:  # noqa: PLR2004 - one copy is no safety
-            problems.append("min.insync.replicas must be at least 2 when the topic is replicated")
-        if problems:
+        values = {name: str(entry.value) for name, entry in config.items()}
+        if problems := weaknesses(values, max(replicas)):
             raise CoordinatorRefused(
                 "The journal topic could lose records.",
                 state="; ".join(problems),

@@ -20,9 +20,11 @@ from kafkadur.cli.call import (
     PolicyOption,
     RedisOption,
 )
+from kafkadur.cli.doctor import doctor
 from kafkadur.cli.messages import consume, publish
 from kafkadur.cli.metrics import metrics
 from kafkadur.cli.moving import alter, drain, export, fork, pause, restore, resume, seek, snapshot
+from kafkadur.cli.run import run
 from kafkadur.cli.stack import down, status, up
 from kafkadur.cli.subscriptions import explain, info, ls, parked, unsubscribe
 
@@ -86,7 +88,9 @@ app.command(rich_help_panel=LOCAL)(status)
 app.command(rich_help_panel=LOCAL)(down)
 app.command(rich_help_panel=DATA)(publish)
 app.command(rich_help_panel=DATA)(consume)
+app.command(rich_help_panel=DATA)(run)
 app.command(rich_help_panel=DATA)(metrics)
+app.command(rich_help_panel=DATA)(doctor)
 app.add_typer(sub, name="sub", rich_help_panel=DATA)
 sub.command()(ls)
 sub.command()(info)

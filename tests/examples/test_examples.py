@@ -1,13 +1,17 @@
 """The README's first program and the examples run as they stand, on servers started by `kafkadur up`."""
 
 import json
+import os
 import re
+import signal
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from confluent_kafka.admin import AdminClient, NewTopic
 
 from kafkadur.stack import down, up
 
@@ -182,3 +186,34 @@ def test_spark_totals_as_a_notebook(tmp_path: Path) -> None:
         assert lines == ["settled 10 offsets of batch 1", "20 sales, 90 in all"]
     finally:
         down(tmp_path / ".kafkadur")
+
+
+def test_worker(folder: Path) -> None:
+    """The app of the example works through what `kafkadur publish` sends it, and ends in order."""
+    stack = up(folder / ".kafkadur")
+    admin = AdminClient({"bootstrap.servers": stack.kafka})
+    admin.create_topics([NewTopic("flights", 2, 1)])["flights"].result(60)
+    command = [sys.executable, "-W", "error", "-m", "kafkadur.cli"]
+    flights = ['{"carrier": "AA", "dep_delay": 20}', '{"carrier": "AA", "dep_delay": null}', "no flight"]
+    subprocess.run(
+        [*command, "publish", "flights", "-"], input="\n".join(flights), text=True, check=True, cwd=folder
+    )
+    examples = str(ROOT / "examples")
+    with subprocess.Popen(
+        [*command, "run", "--app-dir", examples, "--port", "0", "worker:app"],
+        stdout=subprocess.PIPE,
+        text=True,
+        cwd=folder,
+        env={**os.environ, "PYTHONDONTWRITEBYTECODE": "1"},
+    ) as worker:
+        assert worker.stdout is not None
+        assert worker.stdout.readline() == "AA: 1 late\n"
+        dead = [*command, "--json", "sub", "dead", "ls", "late"]
+        until = time.monotonic() + 60
+        while not (
+            letters := subprocess.run(dead, cwd=folder, capture_output=True, text=True, check=False)
+        ).stdout:
+            assert time.monotonic() < until, letters.stderr
+        worker.send_signal(signal.SIGTERM)
+        assert worker.wait(60) == 0
+    assert "no flight: JSONDecodeError" in letters.stdout

@@ -1,0 +1,185 @@
+"""`kafkadur run`: a worker, its port and its logs; and with --reload a process that starts it anew."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import sys
+from datetime import timedelta
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from kafkadur.cli.call import FAILED, Call, command
+from kafkadur.service.loading import load
+from kafkadur.service.worker import Worker
+from kafkadur_sharing.errors import IllegalState
+
+if TYPE_CHECKING:
+    from prometheus_client import CollectorRegistry
+
+    from kafkadur.settings import Settings
+
+_PANEL = "Worker"
+#: Seconds that a worker started anew by --reload has on top of its deadline before it is killed.
+_GRACE_S = 10
+
+
+class LogFormat(StrEnum):
+    """How log records are written."""
+
+    TEXT = "text"
+    JSON = "json"
+
+
+class LogLevel(StrEnum):
+    """From which level on."""
+
+    DEBUG = "debug"
+    INFO = "info"
+    WARNING = "warning"
+    ERROR = "error"
+
+
+@command
+def run(
+    call: Call,
+    target: Annotated[str, typer.Argument(metavar="MODULE:APP", help="The app, as in billing.handlers:app.")],
+    *,
+    host: Annotated[
+        str, typer.Option("--host", help="Address of the port.", rich_help_panel=_PANEL)
+    ] = "127.0.0.1",
+    port: Annotated[
+        int,
+        typer.Option(
+            "--port", min=0, max=65535, rich_help_panel=_PANEL,
+            help="Port of /livez, /readyz and /metrics; 0: any that is free.",
+        ),
+    ] = 9465,
+    deadline: Annotated[
+        float,
+        typer.Option(
+            "--deadline", min=0, metavar="SECONDS", rich_help_panel=_PANEL,
+            help="How long handlers may take to end when it is stopped; then what they hold is given back.",
+        ),
+    ] = 25.0,
+    silence: Annotated[
+        float,
+        typer.Option(
+            "--silence", min=1, metavar="SECONDS", rich_help_panel=_PANEL,
+            help="A loop that has not run for longer makes /livez fail.",
+        ),
+    ] = 30.0,
+    app_dir: Annotated[
+        Path, typer.Option("--app-dir", help="Where the module is looked for first.", rich_help_panel=_PANEL)
+    ] = Path(),
+    log_format: Annotated[
+        LogFormat, typer.Option("--log-format", help="How it logs.", rich_help_panel=_PANEL)
+    ] = LogFormat.TEXT,
+    log_level: Annotated[
+        LogLevel, typer.Option("--log-level", help="What it logs.", rich_help_panel=_PANEL)
+    ] = LogLevel.INFO,
+    reload: Annotated[
+        bool,
+        typer.Option(
+            "--reload", rich_help_panel=_PANEL,
+            help="For development: start anew when a Python file of the folder changes.",
+        ),
+    ] = False,
+) -> None:  # fmt: skip
+    """Run the handlers of an app until SIGTERM or Ctrl-C; then they end, and the rest is given back.
+
+    Exit status 0: stopped, and every handler ended; 1: failed, or handlers were at work at the deadline.
+    """
+    folder = app_dir.resolve()
+    if reload:
+        _reloading(folder, deadline)
+        return
+    settings = call.settings()
+    try:
+        from prometheus_client import REGISTRY  # noqa: PLC0415 - of the extra, as what follows
+
+        from kafkadur.service.health import HealthPort, Pages  # noqa: PLC0415
+        from kafkadur.service.logs import log_to_stderr  # noqa: PLC0415
+
+        log_to_stderr(log_format.value, log_level.value)
+    except ImportError as error:
+        raise IllegalState(
+            "A worker needs what belongs to its extra.",
+            state=str(error),
+            owner="this Python",
+            remedy="pip install 'kafkadur[worker]'",
+        ) from error
+    worker = _worker(target, folder, settings, timedelta(seconds=deadline), REGISTRY)
+    pages = Pages(worker, REGISTRY, silence=timedelta(seconds=silence))
+    with HealthPort(pages, host, port) as served:
+        call.out.say(f"Worker of {target}: http://{host}:{served.port}/readyz; Ctrl-C ends it.")
+        asyncio.run(_until_stopped(worker))
+    if worker.given_up:
+        raise typer.Exit(FAILED)
+
+
+def _worker(
+    target: str, folder: Path, settings: Settings, deadline: timedelta, registry: CollectorRegistry
+) -> Worker:
+    from kafkadur.service.measuring import HandlerMeasures, MemberMetrics  # noqa: PLC0415 - of the extra
+
+    app = load(target, folder)
+    measures = HandlerMeasures(registry, settings.namespace, app.declared)
+    worker = Worker(app, settings, deadline=deadline, measures=measures)
+    registry.register(MemberMetrics(settings.namespace, worker.serving))
+    return worker
+
+
+async def _until_stopped(worker: Worker) -> None:
+    """Run it; the first signal has it stop in order, a second one ends it at once."""
+    loop, running = asyncio.get_running_loop(), asyncio.current_task()
+    told = 0
+
+    def take() -> None:
+        nonlocal told
+        told += 1
+        if told == 1:
+            worker.stop()
+        elif running is not None:
+            running.cancel()
+
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, take)
+    try:
+        await worker.run()
+    except asyncio.CancelledError:
+        raise KeyboardInterrupt from None
+
+
+def _reloading(folder: Path, deadline: float) -> None:
+    """Run this very command without --reload, and again whenever a Python file of the folder changes."""
+    try:
+        from watchfiles import PythonFilter, run_process  # noqa: PLC0415 - of the extra
+    except ImportError as error:
+        raise IllegalState(
+            "--reload needs watchfiles.",
+            state=str(error),
+            owner="this Python",
+            remedy="pip install 'kafkadur[worker]'",
+        ) from error
+    arguments = [each for each in sys.argv[1:] if each != "--reload"]
+    run_process(
+        folder,
+        target=_again,
+        args=(arguments,),
+        target_type="function",
+        watch_filter=PythonFilter(),
+        sigint_timeout=round(deadline + _GRACE_S),
+        sigkill_timeout=1,
+    )
+
+
+def _again(arguments: list[str]) -> None:
+    """What --reload starts, in a process of its own."""
+    from kafkadur.cli import main  # noqa: PLC0415 - it imports this file
+
+    sys.argv[1:] = arguments
+    main()

@@ -1,0 +1,65 @@
+"""All checks, and what of the subscriptions themselves needs somebody."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from kafkadur.admin import Admin
+from kafkadur.doctor.finding import Finding, Level, counted, failed, good, problem, warning
+from kafkadur.doctor.of_kafka import look_at_kafka
+from kafkadur.doctor.of_redis import look_at_redis
+from kafkadur.looking import SubscriptionInfo
+from kafkadur.settings import Settings
+from kafkadur_sharing.errors import KafkadurError
+
+#: What stops the look at subscriptions.
+_NEEDED = {
+    "redis connection",
+    "redis version",
+    "redis role",
+    "redis eviction",
+    "redis rights",
+    "kafka connection",
+}
+
+
+def examine(settings: Settings, topics: Sequence[str] = ()) -> Iterator[Finding]:
+    """Look at Redis, at Kafka, and at the subscriptions of the namespace; each finding as it is made."""
+    works = True
+    for look in (look_at_redis(settings), look_at_kafka(settings, topics)):
+        for finding in look:
+            works = works and not (finding.check in _NEEDED and finding.level is Level.PROBLEM)
+            yield finding
+    if works:
+        yield from _subscriptions(settings)
+
+
+def _subscriptions(settings: Settings) -> Iterator[Finding]:
+    check = "subscriptions"
+    try:
+        with Admin(settings, on_warning=lambda _: None) as admin:
+            found = admin.list()
+    except KafkadurError as error:
+        yield failed(check, error)
+        return
+    troubled = [finding for each in found for finding in judge_subscription(each)]
+    yield from troubled
+    if not troubled:
+        yield good(check, f"{len(found)} in namespace {settings.namespace}")
+
+
+def judge_subscription(info: SubscriptionInfo) -> Iterator[Finding]:
+    """What of a subscription is lost, or about to be."""
+    check = f"subscription {info.key}"
+    if info.expiring:
+        yield problem(
+            check,
+            f"Kafka is about to remove {counted(info.expiring, 'unsettled message')}",
+            "have somebody work on it, keep messages longer, or rescue them (Redelivery(rescue=True))",
+        )
+    if info.unattended_since is not None and info.backlog:
+        yield warning(
+            check,
+            f"unsettled: {counted(info.backlog, 'message')}; nobody is attached",
+            "start its consumers, or delete it: kafkadur sub unsubscribe",
+        )

@@ -1,0 +1,231 @@
+"""What the doctor looks at in Redis: version, role, eviction, persistence, rights, clock, latency."""
+
+from __future__ import annotations
+
+import statistics
+import time
+import uuid
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any, Final
+
+from redis import Redis
+from redis.exceptions import NoPermissionError, RedisError
+
+from kafkadur.clients import coordinator_of
+from kafkadur.doctor.finding import Finding, counted, failed, good, problem, unknown, warning
+from kafkadur.settings import Settings
+from kafkadur_coordinators.redis_access import COMMANDS
+from kafkadur_coordinators.redis_coordinator import OLDEST
+from kafkadur_coordinators.redis_server import open_server, shown
+from kafkadur_sharing.errors import CoordinatorRefused, CoordinatorUnavailable
+
+_OLDEST: Final = ".".join(map(str, OLDEST))
+#: Part of the memory limit from which on it is short.
+_FULL: Final = 0.8
+#: Calls that latency is taken of, and what they may take, ms: each exchange of a member waits for one.
+_CALLS: Final = 200
+_SLOW_MS: Final = 5.0
+#: How far the clocks may differ, seconds: due times are Redis's, and shown by ours.
+_SKEW_S: Final = 2.0
+
+Info = Mapping[str, Any]
+
+
+def look_at_redis(
+    settings: Settings,
+    *,
+    wall: Callable[[], float] = time.time,
+    clock: Callable[[], float] = time.perf_counter,
+) -> Iterator[Finding]:
+    """Every check, one after the other; only the first where Redis does not let us in."""
+    if (refused := _reached(settings)) is not None:
+        yield refused
+        return
+    where = shown(settings.redis)
+    yield good("redis connection", where)
+    timeout = settings.redis_timeout.total_seconds()
+    with open_server(settings.redis, timeout=timeout) as client:
+        try:
+            info: Info = client.info()
+        except RedisError as error:
+            yield unknown("redis server", str(error), "allow the command INFO (kafkadur acl redis)")
+            info = {}
+        if info:
+            yield from judge(info)
+        yield from _rights(client, settings)
+        yield _clock(client, wall)
+        yield _latency(client, clock)
+
+
+def _reached(settings: Settings) -> Finding | None:
+    """What keeps us out: no answer, a password, TLS; None: nothing."""
+    coordinator = coordinator_of(settings)
+    try:
+        coordinator.connect()
+    except CoordinatorUnavailable as error:
+        return failed("redis connection", error)
+    except CoordinatorRefused as error:
+        try:  # of what it is refused for, all is told one by one, unless it is the connection itself
+            with open_server(settings.redis, timeout=settings.redis_timeout.total_seconds()) as client:
+                client.ping()
+        except RedisError:
+            return failed("redis connection", error)
+    finally:
+        coordinator.close()
+    return None
+
+
+def judge(info: Info) -> Iterator[Finding]:
+    """What a server says of itself (INFO, as redis-py reads it)."""
+    yield _version(info)
+    yield _role(info)
+    yield from _memory(info)
+    yield from _persistence(info)
+
+
+def _version(info: Info) -> Finding:
+    version = str(info.get("redis_version", "0"))
+    own = info.get("valkey_version")
+    state = f"Valkey {own}, as Redis {version}" if own else f"Redis {version}"
+    if tuple(int(part) for part in version.split(".")[:2]) < OLDEST:
+        return problem("redis version", state, f"use Redis or Valkey {_OLDEST} or newer")
+    return good("redis version", state)
+
+
+def _role(info: Info) -> Finding:
+    role = str(info.get("role", "master"))
+    if role != "master":
+        return problem("redis role", role, "name the master, or the Sentinels (redis+sentinel://)")
+    if int(info.get("cluster_enabled", 0)):
+        return problem(
+            "redis role",
+            "node of a cluster",
+            "use a server, or Sentinels: a cluster redirects, kafkadur does not follow",
+        )
+    return good("redis role", f"master, {counted(int(info.get('connected_slaves', 0)), 'replica')}")
+
+
+def _memory(info: Info) -> Iterator[Finding]:
+    policy = str(info.get("maxmemory_policy", "noeviction"))
+    if policy == "noeviction":
+        yield good("redis eviction", policy)
+    else:
+        yield problem("redis eviction", policy, "set maxmemory-policy noeviction: state must not be evicted")
+    used, most = int(info.get("used_memory", 0)), int(info.get("maxmemory", 0))
+    state = f"{_mib(used)} of {_mib(most)}" if most else f"{_mib(used)}, no limit"
+    if most and used > most * _FULL:
+        yield warning("redis memory", state, "raise maxmemory: what is full grants no leases")
+    else:
+        yield good("redis memory", state)
+
+
+def _persistence(info: Info) -> Iterator[Finding]:
+    comes_again = "after a restart what was settled since the last checkpoint comes again"
+    if int(info.get("aof_enabled", 0)):
+        yield good("redis persistence", "append-only file")
+        if info.get("aof_last_write_status", "ok") != "ok":
+            yield problem("redis disk", "the append-only file cannot be written", "make room on its disk")
+        return
+    yield warning("redis persistence", f"no append-only file: {comes_again}", "set appendonly yes")
+    if info.get("rdb_last_bgsave_status", "ok") != "ok":
+        yield problem("redis disk", "the last snapshot could not be written", "make room on its disk")
+
+
+def _mib(size: int) -> str:
+    return f"{size / 2**20:.0f} MiB"
+
+
+# -- tried
+
+
+def _rights(client: Redis, settings: Settings) -> Iterable[Finding]:
+    """Try every command that kafkadur uses on a key of its own, which is gone afterwards."""
+    key = f"{settings.prefix}:{settings.namespace}:{{doctor}}:{uuid.uuid4().hex}"
+    denied: list[str] = []
+    try:
+        for name, arguments in _tried(key):
+            try:
+                client.execute_command(*arguments)
+            except NoPermissionError:
+                denied.append(name.replace("|", " "))
+    except RedisError as error:
+        return [unknown("redis rights", str(error), "look at the server's log")]
+    if denied:
+        remedy = f"set the user's rights: kafkadur acl redis --namespace {settings.namespace}"
+        return [problem("redis rights", f"may not {', '.join(denied)}", remedy)]
+    return [
+        good(
+            "redis rights",
+            f"{len(COMMANDS)} commands, keys and channels of {settings.prefix}:{settings.namespace}",
+        )
+    ]
+
+
+def _tried(key: str) -> Iterator[tuple[str, list[str]]]:
+    """Each command with arguments that do no harm; what needs a key of some type makes it first."""
+    calls: dict[str, list[str]] = {
+        "ping": [],
+        "time": [],
+        "info": ["server"],
+        "client|setinfo": ["LIB-VER", "0"],
+        "script|load": ["return 1"],
+        "eval": ["return 1", "0"],
+        "evalsha": ["e0e1f9fabfc9d4800c877a703b823ac0578ff8db", "0"],  # of "return 1"
+        "pubsub|shardnumsub": [key],
+        "spublish": [key, "0"],
+        "wait": ["0", "1"],
+        "set": [key, "0"],
+        "get": [key],
+        "getrange": [key, "0", "0"],
+        "setrange": [key, "0", "0"],
+        "setbit": [key, "0", "0"],
+        "bitcount": [key],
+        "bitpos": [key, "0"],
+        "bitop": ["NOT", key, key],
+        "strlen": [key],
+        "exists": [key],
+        "del": [key],
+        "hset": [key, "f", "0"],
+        "hget": [key, "f"],
+        "hgetall": [key],
+        "hmget": [key, "f"],
+        "hdel": [key, "f"],
+        "zadd": [key, "0", "m"],
+        "zrange": [key, "0", "0"],
+        "zrem": [key, "m"],
+        "unlink": [key],
+    }
+    for name in sorted(COMMANDS, key=[*calls, *COMMANDS].index):
+        if name in calls:  # subscribing changes what the connection is for: it is tried by every member
+            yield name, [*name.split("|"), *calls[name]]
+
+
+def _clock(client: Redis, wall: Callable[[], float]) -> Finding:
+    before = wall()
+    try:
+        seconds, micros = client.time()
+    except RedisError as error:
+        return unknown("redis clock", str(error))
+    skew = int(seconds) + int(micros) / 1e6 - (before + wall()) / 2
+    state = f"{abs(skew):.3f} s {'ahead' if skew > 0 else 'behind'}"
+    if abs(skew) > _SKEW_S:
+        return warning("redis clock", state, "have both hosts keep time (NTP): due times are shown wrong")
+    return good("redis clock", state)
+
+
+def _latency(client: Redis, clock: Callable[[], float]) -> Finding:
+    took: list[float] = []
+    try:
+        for _ in range(_CALLS):
+            begun = clock()
+            client.ping()
+            took.append((clock() - begun) * 1000)
+    except RedisError as error:
+        return unknown("redis latency", str(error))
+    middle, slow = statistics.median(took), statistics.quantiles(took, n=100)[98]
+    state = f"{middle:.2f} ms, one in a hundred above {slow:.2f} ms"
+    if middle > _SLOW_MS:
+        return warning(
+            "redis latency", state, "run Redis near its clients: each exchange waits for an answer"
+        )
+    return good("redis latency", state)

@@ -1,0 +1,35 @@
+"""How a worker logs: a line a record, as text or as JSON. Ids only; what a message holds is never logged."""
+
+from __future__ import annotations
+
+import logging
+import sys
+from typing import Literal
+
+LogFormat = Literal["text", "json"]
+
+_TEXT = "%(asctime)s %(levelname)s %(name)s: %(message)s"
+
+
+def log_to_stderr(format: LogFormat, level: str) -> None:  # noqa: A002 - the option's word
+    """Have the root logger write to standard error, in one format and from one level on.
+
+    JSON needs the extra `worker`; its fields are `time`, `level`, `logger`, `message`, `exc_info`, and what a
+    record has besides: `subscription`, `topic`, `member`.
+    """
+    handler = logging.StreamHandler(sys.stderr)
+    if format == "json":
+        from pythonjsonlogger.json import JsonFormatter  # noqa: PLC0415 - of the extra
+
+        formatter: logging.Formatter = JsonFormatter(
+            "{asctime}{levelname}{name}{message}",
+            style="{",
+            rename_fields={"asctime": "time", "levelname": "level", "name": "logger"},
+            datefmt="%Y-%m-%dT%H:%M:%S%z",
+        )
+    else:
+        formatter = logging.Formatter(_TEXT)
+    handler.setFormatter(formatter)
+    root = logging.getLogger()
+    root.handlers[:] = [handler]
+    root.setLevel(level.upper())
