@@ -11,6 +11,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections import deque
 from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, Any, Generic
 
 from confluent_kafka import Message
@@ -509,6 +510,59 @@ class TransactedDecodedDelivery(Transacted, DecodedDelivery[V_co, K_co]):
     __slots__ = ()
 
 
+class Traced:
+    """A delivery of whose verdicts spans are made."""
+
+    __slots__ = ()
+
+    _chunk: Chunk
+    _message: Message
+
+    def settling(self, verdict: str) -> AbstractContextManager[None]:
+        """Around a verdict: its span."""
+        member = self._chunk.member
+        if member.tracing is None:
+            return nullcontext()
+        return member.tracing.settling(verdict, (self._message,), member.display)
+
+    def ack_nowait(self) -> None:
+        """As it is, with a span."""
+        with self.settling("ack"):
+            super().ack_nowait()  # type: ignore[misc]  # of the delivery that it is mixed into
+
+    def rollback_nowait(self, delay: float | None = None) -> None:
+        """As it is, with a span."""
+        with self.settling("rollback"):
+            super().rollback_nowait(delay)  # type: ignore[misc]  # as above
+
+    def reject_nowait(self, reason: str = "") -> None:
+        """As it is, with a span."""
+        with self.settling("reject"):
+            super().reject_nowait(reason)  # type: ignore[misc]  # as above
+
+    def reject_as(self, cause: Cause, reason: str) -> None:
+        """As it is, with a span."""
+        with self.settling("reject"):
+            super().reject_as(cause, reason)  # type: ignore[misc]  # as above
+
+    def release_nowait(self) -> None:
+        """As it is, with a span."""
+        with self.settling("release"):
+            super().release_nowait()  # type: ignore[misc]  # as above
+
+
+class TracedDelivery(Traced, Delivery[V_co, K_co]):
+    """A delivery of a batch of whose verdicts spans are made."""
+
+    __slots__ = ()
+
+
+class TracedDecodedDelivery(Traced, DecodedDelivery[V_co, K_co]):
+    """A delivery of a batch of whose verdicts spans are made, of a subscription with deserializers."""
+
+    __slots__ = ()
+
+
 class Batch(Sequence[Delivery[V_co, K_co]]):
     """Deliveries that were received together; objects are made when they are touched."""
 
@@ -529,8 +583,9 @@ class Batch(Sequence[Delivery[V_co, K_co]]):
         if isinstance(index, slice):
             return [self[i] for i in range(*index.indices(len(self)))]
         at, chunk = range(self._start, self._end)[index], self._chunk
-        make = _MADE[chunk.member.transacted, chunk.member.decoding.is_raw]
-        return make(chunk, at, chunk.messages[at])
+        raw = chunk.member.decoding.is_raw
+        made = _MADE[chunk.member.transacted, raw] if chunk.member.tracing is None else _TRACED[raw]
+        return made(chunk, at, chunk.messages[at])
 
     def messages(self) -> list[Message]:
         """The records as confluent-kafka gave them."""
@@ -552,8 +607,16 @@ class Batch(Sequence[Delivery[V_co, K_co]]):
 
         Raises `IllegalState` in a transacted session: that commits.
         """
-        if self._chunk.member.transacted:
+        member = self._chunk.member
+        if member.transacted:
             raise in_transaction()
+        if member.tracing is None:
+            self._acknowledge()
+            return
+        with member.tracing.settling("ack", self.messages(), member.display):
+            self._acknowledge()
+
+    def _acknowledge(self) -> None:
         verdicts = self._chunk.verdicts
         if verdicts.count(HANDED, self._start, self._end) != len(self):
             for delivery in self:
@@ -562,6 +625,8 @@ class Batch(Sequence[Delivery[V_co, K_co]]):
         verdicts[self._start : self._end] = bytes((ACKED,)) * len(self)
 
 
+#: What a batch makes of a record where spans are made: whether it is without a deserializer.
+_TRACED: Mapping[bool, type[Delivery[Any, Any]]] = {True: TracedDelivery, False: TracedDecodedDelivery}
 #: What a batch makes of a record: whether its session is transacted, whether it is without a deserializer.
 _MADE: Mapping[tuple[bool, bool], type[Delivery[Any, Any]]] = {
     (False, True): Delivery,

@@ -47,6 +47,7 @@ from kafkadur.promises import FEW, MOST, give_back, promised, surplus
 from kafkadur.reclaiming import claim, take_over
 from kafkadur.reclaiming import keep as keep_hands
 from kafkadur.serialization import RAW
+from kafkadur.tracing import Tracing
 from kafkadur.turn import LaneGroup, Turn
 from kafkadur_coordinators.interface import (
     MAX_PARTITIONS,
@@ -191,6 +192,9 @@ class Member:
     _kept: Sequence[Chunk] = ()
     #: when this member was heard last before the loss (monotonic seconds)
     _heard_before = float("-inf")
+
+    #: makes spans; None: there are none
+    tracing: Tracing | None = None
 
     def __init__(
         self,

@@ -39,10 +39,17 @@ from kafkadur.headers import (
     encode,
 )
 from kafkadur.serialization import Encoding, Headers, Serializer
+from kafkadur.tracing import Report, Sending, Tracing
 from kafkadur_coordinators.client_log import client_log
 from kafkadur_coordinators.kafka_refusal import Refusals
 from kafkadur_coordinators.lost_brokers import SILENT_S, answers
-from kafkadur_sharing.errors import ConnectionClosed, DeliveryFailed, ForkedConnection, IllegalState
+from kafkadur_sharing.errors import (
+    ConnectionClosed,
+    DeliveryFailed,
+    ForkedConnection,
+    IllegalState,
+    KafkadurError,
+)
 
 _log = logging.getLogger(__name__)
 
@@ -170,8 +177,13 @@ class Producer(Generic[V_contra, K_contra]):
         *,
         key_serializer: Serializer[K_contra] | None = None,
         value_serializer: Serializer[V_contra] | None = None,
+        tracing: Tracing | None = None,
     ) -> None:
-        """Start the producer; it connects by itself when there is something to do."""
+        """Start the producer; it connects by itself when there is something to do.
+
+        `tracing`: spans are made of what is sent, and its context travels in the headers.
+        """
+        self._tracing = tracing
         encoding = Encoding(key=key_serializer, value=value_serializer)
         self._encoding = None if encoding.is_raw else encoding
         settings = _settings(config, connection_id)
@@ -253,7 +265,11 @@ class Producer(Generic[V_contra, K_contra]):
             -1 if partition is None else partition,
             timestamp or 0,
             headers,
-            self._count_report if on_report is None else partial(self._tell_report, on_report, sent_id),
+            self._traced(
+                topic,
+                headers,
+                self._count_report if on_report is None else partial(self._tell_report, on_report, sent_id),
+            ),
         )
         if not self._enqueue(*outgoing):
             self._enqueue_when_room(outgoing)
@@ -296,7 +312,7 @@ class Producer(Generic[V_contra, K_contra]):
             -1 if partition is None else partition,
             timestamp or 0,
             headers,
-            partial(self._send_report, outbox, future, sent_id),
+            self._traced(topic, headers, partial(self._send_report, outbox, future, sent_id)),
         )
         try:
             # Behind a message that waits everybody waits: the order of the calls is kept.
@@ -423,6 +439,10 @@ class Producer(Generic[V_contra, K_contra]):
         )
         return message_id, encode(properties, fields)
 
+    def _traced(self, topic: str, headers: Headers, report: Report) -> Report:
+        """The report of a message, which ends its span if there is one."""
+        return report if self._tracing is None else self._tracing.sending(topic, headers, report)
+
     def _raw(self, topic: str, value: Any, key: Any, headers: Headers) -> tuple[Any, Any]:  # noqa: ANN401
         """Return value and key as they are sent; what cannot be sent any more is not serialized at all."""
         if self._encoding is None:
@@ -441,6 +461,23 @@ class Producer(Generic[V_contra, K_contra]):
         report: Callable[[confluent_kafka.KafkaError | None, confluent_kafka.Message], None],
     ) -> bool:
         """Return whether the buffer took the message; raises `DeliveryFailed` if it never will."""
+        try:
+            return self._produce(topic, value, key, partition, timestamp, headers, report)
+        except KafkadurError as error:
+            if isinstance(report, Sending):
+                report.refused(error)
+            raise
+
+    def _produce(  # noqa: PLR0917 - the parts of `_Outgoing`
+        self,
+        topic: str,
+        value: str | bytes | None,
+        key: str | bytes | None,
+        partition: int,
+        timestamp: int,
+        headers: Any,  # noqa: ANN401 - see `_Outgoing`
+        report: Callable[[confluent_kafka.KafkaError | None, confluent_kafka.Message], None],
+    ) -> bool:
         if self._closed or self._forked:
             self._check_usable()
         try:

@@ -57,6 +57,8 @@ class Settings(BaseModel):
     replicas: int = Field(default=1, ge=1, le=100)
     #: how long an acknowledgement above the level `redis` waits for its level
     level_timeout: timedelta = timedelta(seconds=15)
+    #: whether spans of OpenTelemetry are made (extra `tracing`)
+    tracing: bool = False
     #: partitions of the journal topic when it is created
     journal_partitions: int = Field(default=64, ge=1, le=1024)
     #: replication factor of the journal topic when it is created; -1: the broker's default

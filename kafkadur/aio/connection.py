@@ -40,6 +40,7 @@ from kafkadur.readers import PointReader, Readers, TailReader
 from kafkadur.serialization import Decoding, Deserializer, Serializer
 from kafkadur.settings import Settings, settings
 from kafkadur.stages import Probe, no_probe
+from kafkadur.tracing import Tracing
 from kafkadur.transactions import Transaction
 from kafkadur.waiters import Waiters
 from kafkadur.watch import RetentionWatch, Watched
@@ -169,6 +170,7 @@ class Connection:
         self.settings = settings
         self._guest = guest
         self._parent = parent
+        self._tracing = Tracing(settings.client_id) if settings.tracing else None
         #: connections to other Kafka clusters, under the client id of this one
         self._guests: list[Connection] = []
         self._distributed: list[Distributed] = []
@@ -404,6 +406,7 @@ class Connection:
             connection_id=self.id,
             key_serializer=key_serializer,
             value_serializer=value_serializer,
+            tracing=self._tracing,
         )
         self._producers.append(producer)
         return producer
@@ -581,7 +584,7 @@ class Connection:
                 )
                 if transaction is not None:
                     member.transacted, member.holding = True, None
-                member.decoding = decoding
+                member.decoding, member.tracing = decoding, self._tracing
                 wake.append(member)
                 member.teller.on_event = on_event
                 member.attached(membership.attached, sent_at)

@@ -41,6 +41,7 @@ from kafkadur.sync.distributed import Distributed
 from kafkadur.sync.session import Session
 from kafkadur.sync.subscription import Subscription
 from kafkadur.sync.waiting import Signal, nudge, outcome
+from kafkadur.tracing import Tracing
 from kafkadur.transactions import Transaction
 from kafkadur.waiters import Waiters
 from kafkadur.watch import RetentionWatch, Watched
@@ -163,6 +164,7 @@ class Connection:
         self.settings = settings
         self._guest = guest
         self._parent = parent
+        self._tracing = Tracing(settings.client_id) if settings.tracing else None
         self._guests: list[Connection] = []
         self._distributed: list[Distributed] = []
         self._keeper: ClientIdKeeper | None = None
@@ -389,6 +391,7 @@ class Connection:
             connection_id=self.id,
             key_serializer=key_serializer,
             value_serializer=value_serializer,
+            tracing=self._tracing,
         )
         self._producers.append(producer)
         return producer
@@ -561,7 +564,7 @@ class Connection:
                 )
                 if transaction is not None:
                     member.transacted, member.holding = (True, None)
-                member.decoding = decoding
+                member.decoding, member.tracing = (decoding, self._tracing)
                 wake.append(member)
                 member.teller.on_event = on_event
                 member.attached(membership.attached, sent_at)

@@ -120,7 +120,7 @@ class Run(Generic[V_co, K_co]):
                 self._bell.wait(self._wait())
                 continue
             trial = breaker is not None and breaker.state is BreakerState.HALF_OPEN
-            delivery = subscription.receive_one() if trial else subscription.receive()
+            delivery = subscription.receive_one() if trial else subscription.receive_next()
             if delivery is None:
                 return
             if bucket is not None:
@@ -185,7 +185,7 @@ class Run(Generic[V_co, K_co]):
 
     def _handle(self, delivery: Delivery[V_co, K_co], breaker: Breaker | None, ticket: int) -> None:
         try:
-            call(self._handler, delivery)
+            self._call(delivery)
         except Reject as rejection:
             if not delivery.settled:
                 delivery.reject_nowait(rejection.reason)
@@ -204,6 +204,15 @@ class Run(Generic[V_co, K_co]):
             breaker.report(ticket, failed=False)
         if not delivery.settled:
             self._subscription.settle(delivery, confirm=self._confirm)
+
+    def _call(self, delivery: Delivery[V_co, K_co]) -> None:
+        """Call the handler, within a span where there are any."""
+        member = self._member
+        if member.tracing is None:
+            call(self._handler, delivery)
+            return
+        with member.tracing.processing(delivery.message, member.display, delivery.attempt):
+            call(self._handler, delivery)
 
     def _give_up(self, delivery: Delivery[V_co, K_co], error: Exception) -> None:
         if self._rejects_undecodable and _is_undecodable(error, delivery):

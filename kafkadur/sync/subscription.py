@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import time
 from collections.abc import Callable, Iterator
 from datetime import timedelta
 from itertools import chain, repeat
@@ -29,6 +30,7 @@ from kafkadur.delivery import (
     Chunk,
     Decodes,
     K_co,
+    Traced,
     Transacted,
     V_co,
     in_transaction,
@@ -95,7 +97,7 @@ class Delivery(PlainDelivery[V_co, K_co]):
         done, `IllegalState` for a level that does not exist, or `journal` on a non-durable subscription.
         """
         chosen = self._chunk.member.level(level)
-        self.ack_nowait()
+        super().ack_nowait()
         _confirm(self._chunk, 1, chosen)
 
     def rollback(self, *, delay: timedelta | float | None = None) -> None:
@@ -139,6 +141,38 @@ class Delivery(PlainDelivery[V_co, K_co]):
 
 class DecodedDelivery(Decodes[V_co, K_co], Delivery[V_co, K_co]):
     """A delivery of a subscription with deserializers."""
+
+    __slots__ = ()
+
+
+class TracedDelivery(Traced, Delivery[V_co, K_co]):
+    """A delivery of whose verdicts spans are made."""
+
+    __slots__ = ()
+
+    def ack(self, *, level: AckLevel | None = None) -> None:
+        """As it is, with a span."""
+        with self.settling("ack"):
+            super().ack(level=level)
+
+    def rollback(self, *, delay: timedelta | float | None = None) -> None:
+        """As it is, with a span."""
+        with self.settling("rollback"):
+            super().rollback(delay=delay)
+
+    def reject(self, reason: str = "") -> None:
+        """As it is, with a span."""
+        with self.settling("reject"):
+            super().reject(reason)
+
+    def release(self) -> None:
+        """As it is, with a span."""
+        with self.settling("release"):
+            super().release()
+
+
+class TracedDecodedDelivery(Decodes[V_co, K_co], TracedDelivery[V_co, K_co]):
+    """A delivery of whose verdicts spans are made, of a subscription with deserializers."""
 
     __slots__ = ()
 
@@ -191,6 +225,8 @@ class Subscription(Generic[V_co, K_co]):
         self._bell = Signal()
         raw = served.member.decoding.is_raw
         make: Any = Delivery if raw else DecodedDelivery
+        if served.member.tracing is not None:
+            make = TracedDelivery if raw else TracedDecodedDelivery
         if served.member.transacted:
             make = TransactedDelivery if raw else TransactedDecodedDelivery
         self._make: type[Delivery[V_co, K_co]] = make
@@ -234,6 +270,14 @@ class Subscription(Generic[V_co, K_co]):
 
         Raises `ConnectionClosed`, and what made the subscription unusable.
         """
+        tracing, begun = (self._member.tracing, time.time_ns())
+        delivery = self.receive_next(timeout)
+        if tracing is not None and delivery is not None:
+            tracing.received(delivery.topic, self._member.display, (delivery.message,), begun)
+        return delivery
+
+    def receive_next(self, timeout: timedelta | float | None = None) -> Delivery[V_co, K_co] | None:
+        """Part of running handlers: as `receive`, without a span."""
         left = None if timeout is None else seconds(timeout)
         deadline = None if left is None else self._member.now() + left
         while True:
@@ -255,6 +299,14 @@ class Subscription(Generic[V_co, K_co]):
 
         The batch makes Delivery objects only when they are touched.
         """
+        tracing, begun = (self._member.tracing, time.time_ns())
+        batch = self._receive_batch(most, timeout)
+        if tracing is not None and batch is not None:
+            messages = batch.messages()
+            tracing.received(messages[0].topic() or "", self._member.display, messages, begun)
+        return batch
+
+    def _receive_batch(self, most: int, timeout: timedelta | float | None) -> Batch[V_co, K_co] | None:
         left = None if timeout is None else seconds(timeout)
         deadline = None if left is None else self._member.now() + left
         while True:
@@ -301,7 +353,7 @@ class Subscription(Generic[V_co, K_co]):
         """Part of running handlers: as `receive`, and nothing else is taken for the application."""
         size, self._block_size = (self._block_size, 1)
         try:
-            return self.receive()
+            return self.receive_next()
         finally:
             self._block_size = size
 
