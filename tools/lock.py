@@ -41,6 +41,7 @@ LOCKS = (
     Lock(
         file="requirements-build.lock", groups=("build",), project=False, agrees_with=("requirements.lock",)
     ),
+    Lock(file="requirements-image.lock", groups=("image",), project=True, agrees_with=("requirements.lock",)),
     Lock(
         file="requirements-spark.lock", groups=("spark",), project=False, agrees_with=("requirements.lock",)
     ),

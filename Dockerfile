@@ -1,0 +1,36 @@
+# kafkadur, for `kafkadur run` (the default), `kafkadur metrics`, `kafkadur doctor` and the other commands.
+#   docker build -t kafkadur .
+#   docker build -t kafkadur --build-arg PYTHON=python:3.12-slim-bookworm@sha256:... .    # pinned by digest
+# An app is mounted at /app, or comes with an image made from this one: FROM kafkadur, COPY handlers.py /app/.
+ARG PYTHON=python:3.12-slim-bookworm
+
+FROM ${PYTHON} AS build
+WORKDIR /src
+COPY requirements-build.lock requirements-image.lock ./
+RUN python -m venv /opt/build \
+    && /opt/build/bin/pip install --no-cache-dir --require-hashes -r requirements-build.lock \
+    && python -m venv --without-pip /opt/kafkadur \
+    && /opt/build/bin/python -m pip --python /opt/kafkadur/bin/python install --no-cache-dir --require-hashes \
+        -r requirements-image.lock
+COPY pyproject.toml README.md LICENSE ./
+COPY kafkadur kafkadur
+COPY coordinators coordinators
+COPY sharing sharing
+COPY spark spark
+RUN /opt/build/bin/pip wheel --no-cache-dir --no-deps --no-build-isolation --wheel-dir /wheels . \
+    && /opt/build/bin/python -m pip --python /opt/kafkadur/bin/python install --no-cache-dir --no-deps /wheels/*.whl
+
+FROM ${PYTHON}
+LABEL org.opencontainers.image.title="kafkadur" \
+    org.opencontainers.image.description="Durable subscriptions for Apache Kafka" \
+    org.opencontainers.image.licenses="Apache-2.0"
+COPY --from=build /opt/kafkadur /opt/kafkadur
+# A number, so that an orchestrator can see that it is not root; nothing on the image belongs to it.
+USER 10001:10001
+ENV PATH=/opt/kafkadur/bin:$PATH PYTHONUNBUFFERED=1 PYTHONDONTWRITEBYTECODE=1 HOME=/tmp
+WORKDIR /app
+EXPOSE 9465
+HEALTHCHECK --interval=10s --timeout=5s --start-period=20s --retries=3 \
+    CMD ["python", "-c", "import urllib.request as r; r.urlopen('http://127.0.0.1:9465/livez', timeout=4)"]
+ENTRYPOINT ["kafkadur"]
+CMD ["run", "app:app", "--host", "0.0.0.0", "--log-format", "json"]
