@@ -6,7 +6,7 @@ RUN := .venv/bin/python
 ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-all coverage check format bench histories tla lock clean
+.PHONY: help setup demo test test-all coverage check helm format bench histories tla lock clean
 # Targets share the virtual environment and the cores; side by side they would disturb each other.
 .NOTPARALLEL:
 
@@ -38,8 +38,11 @@ coverage: setup ## the tests of `make test`, with the lines and branches they co
 tla: setup ## the larger models of docs/tla with TLC: a quarter of an hour (ARGS=name: only that one)
 	@$(RUN) -m tools.tla $(ARGS)
 
-check: setup ## format, lint, types, Lua, import direction, generated files
+check: setup ## format, lint, types, Lua, chart, import direction, generated files
 	@$(RUN) -m tools.check
+
+helm: setup ## build Helm, for the checks of the chart, where there is none
+	@$(RUN) -m tools.helm
 
 format: setup ## format the Python files and fix what can be fixed without thinking
 	@$(RUN) -m ruff format .

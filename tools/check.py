@@ -1,4 +1,4 @@
-"""`make check`: format, lint, types, Lua, import direction, generated files. All run, whatever fails.
+"""`make check`: format, lint, types, Lua, chart, import direction, generated files. All run, whatever fails.
 
 What a check demands is configured in pyproject.toml and .luacheckrc; here is only how each is started.
 """
@@ -46,6 +46,7 @@ def checks() -> Iterator[Check]:
         name="lint", arguments=("-m", "ruff", "check", "--quiet", "--output-format", "concise", *folders)
     )
     yield Check(name="lua", arguments=("-m", "tools.check_lua"))
+    yield Check(name="helm", arguments=("-m", "tools.check_helm"))
     yield Check(name="repository", arguments=("-m", "pytest", "--quiet", "tests/repository"))
     if GENERATOR.exists():
         yield Check(name="sync from async", arguments=("-m", "tools.generate_sync", "--check"))
