@@ -1,7 +1,8 @@
-"""pytest fixtures over the embedded stack, for kafkadur's own tests and for those of applications.
+"""pytest fixtures over real servers, for kafkadur's own tests and for those of applications.
 
-One broker and one Valkey serve a whole test run; each test gets topics and a namespace of its own. Nothing
-is imported or started before the first test that asks for it.
+One broker and one Valkey serve a whole test run: processes of the embedded stack (`kafkadur_stack`), or
+containers for who has an engine (`kafkadur_containers`). Each test gets topics and a namespace of its own.
+Nothing is imported or started before the first test that asks for it.
 """
 
 import re
@@ -15,6 +16,7 @@ import pytest
 if TYPE_CHECKING:
     from confluent_kafka.admin import AdminClient
 
+    from kafkadur.containers import Containers
     from kafkadur.stack import Stack
 
 #: Seconds the creation or deletion of a topic may take.
@@ -44,6 +46,28 @@ def kafkadur_stack() -> "Iterator[Stack]":
 
     with embedded() as stack:
         yield stack
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Settings of `kafkadur_containers`."""
+    parser.addini("kafkadur_kafka_image", "image of the fixture kafkadur_containers", default="")
+    parser.addini("kafkadur_valkey_image", "image of the fixture kafkadur_containers", default="")
+
+
+@pytest.fixture(scope="session")
+def kafkadur_containers(pytestconfig: pytest.Config) -> "Iterator[Containers]":
+    """Provide Kafka and Valkey in containers for the whole test run.
+
+    `.kafka` and `.redis` say where they are. Needs an engine, and the extra `test`. The images are those of
+    the settings `kafkadur_kafka_image` and `kafkadur_valkey_image`, where they are given.
+    """
+    from kafkadur import containers as made  # noqa: PLC0415 - nothing heavy at plugin load
+
+    with made.containers(
+        kafka_image=pytestconfig.getini("kafkadur_kafka_image") or made.KAFKA_IMAGE,
+        valkey_image=pytestconfig.getini("kafkadur_valkey_image") or made.VALKEY_IMAGE,
+    ) as started:
+        yield started
 
 
 @pytest.fixture(scope="session")
