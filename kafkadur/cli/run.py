@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+import logging
+import os
 import signal
+import subprocess
 import sys
+import threading
 from datetime import timedelta
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, NoReturn
 
 import typer
 
-from kafkadur.cli.call import FAILED, Call, command
+from kafkadur.cli.call import FAILED, INTERRUPTED, Call, command
 from kafkadur.service.loading import load
 from kafkadur.service.worker import Worker
 from kafkadur_sharing.errors import IllegalState
@@ -116,9 +120,19 @@ def run(
     pages = Pages(worker, REGISTRY, silence=timedelta(seconds=silence))
     with HealthPort(pages, host, port) as served:
         call.out.say(f"Worker of {target}: http://{host}:{served.port}/readyz; Ctrl-C ends it.")
-        asyncio.run(_until_stopped(worker))
-    if worker.given_up:
-        raise typer.Exit(FAILED)
+        interrupted = asyncio.run(_until_stopped(worker))
+    if interrupted:
+        call.out.complain("Interrupted.")
+    if interrupted or worker.given_up:
+        _leave(INTERRUPTED if interrupted else FAILED)
+
+
+def _leave(status: int) -> NoReturn:
+    """End now: Python itself would wait for threads, and a handler may be at work in one for ever."""
+    logging.shutdown()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(status)
 
 
 def _worker(
@@ -133,8 +147,8 @@ def _worker(
     return worker
 
 
-async def _until_stopped(worker: Worker) -> None:
-    """Run it; the first signal has it stop in order, a second one ends it at once."""
+async def _until_stopped(worker: Worker) -> bool:
+    """Run it; the first signal has it stop in order, a second one ends it at once: then this is true."""
     loop, running = asyncio.get_running_loop(), asyncio.current_task()
     told = 0
 
@@ -151,13 +165,14 @@ async def _until_stopped(worker: Worker) -> None:
     try:
         await worker.run()
     except asyncio.CancelledError:
-        raise KeyboardInterrupt from None
+        return True
+    return False
 
 
 def _reloading(folder: Path, deadline: float) -> None:
     """Run this very command without --reload, and again whenever a Python file of the folder changes."""
     try:
-        from watchfiles import PythonFilter, run_process  # noqa: PLC0415 - of the extra
+        from watchfiles import PythonFilter, watch  # noqa: PLC0415 - of the extra
     except ImportError as error:
         raise IllegalState(
             "--reload needs watchfiles.",
@@ -165,21 +180,29 @@ def _reloading(folder: Path, deadline: float) -> None:
             owner="this Python",
             remedy="pip install 'kafkadur[worker]'",
         ) from error
-    arguments = [each for each in sys.argv[1:] if each != "--reload"]
-    run_process(
-        folder,
-        target=_again,
-        args=(arguments,),
-        target_type="function",
-        watch_filter=PythonFilter(),
-        sigint_timeout=round(deadline + _GRACE_S),
-        sigkill_timeout=1,
-    )
+    command = [sys.executable, "-m", "kafkadur.cli", *(each for each in sys.argv[1:] if each != "--reload")]
+    stop = threading.Event()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, lambda *_: stop.set())
+
+    def begin() -> subprocess.Popen[bytes]:
+        # in a session of its own: Ctrl-C is ours, and it is told once
+        return subprocess.Popen(command, start_new_session=True)  # noqa: S603 - this very command
+
+    process = begin()
+    try:
+        for _ in watch(folder, watch_filter=PythonFilter(), stop_event=stop, raise_interrupt=False):
+            _end(process, deadline)
+            process = begin()
+    finally:
+        _end(process, deadline)
 
 
-def _again(arguments: list[str]) -> None:
-    """What --reload starts, in a process of its own."""
-    from kafkadur.cli import main  # noqa: PLC0415 - it imports this file
-
-    sys.argv[1:] = arguments
-    main()
+def _end(process: subprocess.Popen[bytes], deadline: float) -> None:
+    """Have a worker stop in order, and kill it when it does not."""
+    process.terminate()
+    try:
+        process.wait(deadline + _GRACE_S)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
