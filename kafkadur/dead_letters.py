@@ -106,10 +106,9 @@ class DeadLetters:
         self._known: set[str] = set()
         self._open = 0
         self._trouble = ""
-        #: when a letter was last heard of, or none was under way; topic of the last one sent
+        #: when a letter was last heard of, or none was under way
         self._heard_at = 0.0
         self._asked_at = 0.0
-        self._last = ""
         self._lock = threading.Lock()
         self._idle = threading.Condition(self._lock)
         self._closing = False
@@ -166,11 +165,11 @@ class DeadLetters:
         if now - max(self._heard_at, self._asked_at) < SILENT_S:
             return producer
         stuck = now - self._heard_at > _STUCK
-        new = self._make() if stuck or not answers(producer, self._last) else None
-        found = new is not None and answers(new, self._last)
+        new = self._make() if stuck or not answers(producer) else None
+        found = new is not None and answers(new)
         self._asked_at = self._monotonic()
         # Kafka may have come back just now: then this one finds it, too
-        if new is None or not found or (not stuck and answers(producer, self._last)):
+        if new is None or not found or (not stuck and answers(producer)):
             return producer
         _log.warning("Kafka's client for dead letters does not find Kafka any more; it was made anew")
         producer.purge()
@@ -199,7 +198,6 @@ class DeadLetters:
         try:
             self._ensure(letter)
             headers: Any = headers_of(letter)
-            self._last = letter.topic
             producer.produce(
                 letter.topic,
                 value=letter.message.value(),

@@ -14,7 +14,15 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any, cast
 
-from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer, TopicPartition
+from confluent_kafka import (
+    Consumer,
+    KafkaError,
+    KafkaException,
+    Message,
+    Producer,
+    TopicCollection,
+    TopicPartition,
+)
 from confluent_kafka.admin import AdminClient, ConfigResource, NewTopic, ResourceType
 
 from kafkadur_coordinators import checkpoints, records, recoveries
@@ -250,35 +258,47 @@ class Journal:
         if self._count is not None:
             return self._count
         admin = AdminClient(self._config, logger=client_log)
-        metadata = self._metadata(admin)
-        if metadata is None:
+        replicas = self._replicas(admin)
+        if replicas is None:
             self._create(admin)
-            metadata = self._metadata(admin, wait=True)
-        if metadata is None:
+            replicas = self._replicas(admin, wait=True)
+        if replicas is None:
             raise self._lost("the topic was created but is not visible yet")
-        self._check(admin, [len(partition.replicas) for partition in metadata.values()])
-        self._count = len(metadata)
+        self._check(admin, replicas)
+        self._count = len(replicas)
         self._check_count(self._count)
         return self._count
 
-    def _metadata(self, admin: AdminClient, *, wait: bool = False) -> dict[int, Any] | None:
+    def _replicas(self, admin: AdminClient, *, wait: bool = False) -> list[int] | None:
+        """How many replicas each partition has; None: there is no such topic, also after waiting for it.
+
+        The topic is described, not listed: a broker with `auto.create.topics.enable`, which is Kafka's
+        default, creates what an admin client lists by its name, and not as a journal has to be.
+        """
         deadline = time.monotonic() + self.timeout
         while True:
-            try:
-                topic = admin.list_topics(self.topic, timeout=self.timeout).topics[self.topic]
-            except KafkaException as error:
-                raise self._lost(error.args[0]) from error
-            if (
-                topic.error is None
-                and topic.partitions
-                and all(p.leader >= 0 for p in topic.partitions.values())
-            ):
-                return dict(topic.partitions)
-            if not wait and topic.error is not None:
+            found = self._described(admin)
+            if found is not None and found and all(p.leader is not None for p in found):
+                return [len(partition.replicas) for partition in found]
+            if not wait and found is None:
                 return None
             if time.monotonic() > deadline:
+                if found is None:
+                    return None
                 raise self._lost("its partitions have no leader")
             time.sleep(0.02)  # polls for a condition, with a deadline
+
+    def _described(self, admin: AdminClient) -> Sequence[Any] | None:
+        names = TopicCollection([self.topic])
+        try:
+            asked = admin.describe_topics(names, request_timeout=self.timeout)[self.topic]
+            return cast("Sequence[Any]", asked.result(self.timeout).partitions)
+        except KafkaException as error:
+            if error.args[0].code() == KafkaError.UNKNOWN_TOPIC_OR_PART:
+                return None
+            raise self._lost(error.args[0]) from error
+        except TimeoutError as error:
+            raise self._lost("time-out") from error
 
     def _create(self, admin: AdminClient) -> None:
         new = NewTopic(
@@ -509,10 +529,11 @@ class Journal:
         What was in the old one is forgotten.
         """
         old = cast("Producer", self._producer)
-        if answers(old, self.topic):
+        # not asked for the topic by its name: a broker may create what a producer asks for
+        if answers(old):
             return False
         new = self._make_producer()
-        if not answers(new, self.topic):
+        if not answers(new):
             return False
         old.purge()
         old.flush(0.1)

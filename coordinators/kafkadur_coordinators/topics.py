@@ -93,7 +93,7 @@ class Topics:
                 remedy="correct the setting it names",
             ) from error
 
-    def _ask(self, question: Callable[[AdminClient, float], T], topic: str) -> T:
+    def _ask(self, question: Callable[[AdminClient, float], T]) -> T:
         """Ask until there is an answer that stays, at most for the time-out.
 
         Other errors of Kafka than those that pass are raised as they are.
@@ -116,14 +116,15 @@ class Topics:
                 self._admin.poll(0)  # it tells of refusals only then
                 self._admin = self._make()  # this one may have lost Kafka for good
             elif code in _ELECTING:
-                # else the client goes on asking with the leader epoch it knows
-                answers(self._admin, topic, max(min(deadline - time.monotonic(), ASK_S), 0.0))
+                # Else the client goes on asking with the leader epoch it knows. Of all topics: a broker may
+                # create, once more, a deleted one that an admin client asks for by its name.
+                answers(self._admin, timeout=max(min(deadline - time.monotonic(), ASK_S), 0.0))
             time.sleep(0.02)  # polls for a condition, with a deadline
 
-    def _answer(self, question: Callable[[AdminClient, float], T], topic: str) -> T:
+    def _answer(self, question: Callable[[AdminClient, float], T]) -> T:
         """As `_ask`; all errors of Kafka are said alike."""
         try:
-            return self._ask(question, topic)
+            return self._ask(question)
         except KafkaException as error:
             raise self._failed(error.args[0]) from error
 
@@ -148,7 +149,7 @@ class Topics:
         deadline = time.monotonic() + self._timeout
         while True:
             try:
-                info = self._ask(question, topic)
+                info = self._ask(question)
             except KafkaException as error:
                 if error.args[0].code() in (KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError.TOPIC_EXCEPTION):
                     raise InvalidDestination(
@@ -172,7 +173,7 @@ class Topics:
             futures = admin.describe_configs([resource], request_timeout=seconds)
             return cast("dict[str, ConfigEntry]", futures[resource].result(seconds))
 
-        found = self._answer(question, topic)
+        found = self._answer(question)
         if "delete" not in str(found["cleanup.policy"].value):
             return None
         kept = int(found["retention.ms"].value or -1)
@@ -187,7 +188,7 @@ class Topics:
         spec = cast("OffsetSpec", OffsetSpec.earliest() if where == "earliest" else OffsetSpec.latest())
         request = {TopicPartition(topic, partition): spec for partition in range(partitions)}
         level = IsolationLevel.READ_COMMITTED if stable else IsolationLevel.READ_UNCOMMITTED
-        return self._offsets(topic, request, level)
+        return self._offsets(request, level)
 
     def offsets_at(self, topic: str, partitions: int, timestamp: int) -> dict[int, int]:
         """First offset of each partition at or after a time (ms since the epoch); else its end."""
@@ -195,18 +196,16 @@ class Topics:
             TopicPartition(topic, partition): OffsetSpec.for_timestamp(timestamp)
             for partition in range(partitions)
         }
-        found = self._offsets(topic, request, IsolationLevel.READ_UNCOMMITTED)
+        found = self._offsets(request, IsolationLevel.READ_UNCOMMITTED)
         ends = self.offsets(topic, partitions, "latest")
         return {partition: offset if offset >= 0 else ends[partition] for partition, offset in found.items()}
 
-    def _offsets(
-        self, topic: str, request: dict[TopicPartition, OffsetSpec], level: IsolationLevel
-    ) -> dict[int, int]:
+    def _offsets(self, request: dict[TopicPartition, OffsetSpec], level: IsolationLevel) -> dict[int, int]:
         def question(admin: AdminClient, seconds: float) -> dict[int, int]:
             futures = admin.list_offsets(request, isolation_level=level, request_timeout=seconds)
             return {tp.partition: future.result(seconds).offset for tp, future in futures.items()}
 
-        return self._answer(question, topic)
+        return self._answer(question)
 
     def floors(self, group: str, topic: str, partitions: int, metadata: str) -> dict[int, int]:
         """Mirrored floors whose metadata is exactly `metadata`; partitions without one are left out."""

@@ -133,6 +133,14 @@ def judge_broker(config: Config) -> Iterator[Finding]:
         )
     else:
         yield good("kafka elections", "clean only")
+    if config.get("auto.create.topics.enable", "false") == "true":
+        yield warning(
+            "kafka topics",
+            "auto.create.topics.enable=true: what is written to a deleted or mistyped topic creates it",
+            "set it to false: a journal that comes back like that could lose records, and is refused",
+        )
+    else:
+        yield good("kafka topics", "created on request only")
 
 
 def _journal(asked: _Asked, settings: Settings, brokers: int) -> Iterator[Finding]:

@@ -210,3 +210,4 @@ def test_how_a_broker_is_configured_is_judged() -> None:
     assert set(found({}).values()) == {Level.GOOD}
     assert found({"inter.broker.protocol.version": "3.6-IV2"})["kafka version"] is Level.WARNING
     assert found({"unclean.leader.election.enable": "true"})["kafka elections"] is Level.WARNING
+    assert found({"auto.create.topics.enable": "true"})["kafka topics"] is Level.WARNING
