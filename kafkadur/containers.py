@@ -6,6 +6,7 @@ Who has none takes the embedded stack, which is a real Kafka and a real Valkey, 
 from __future__ import annotations
 
 import os
+import secrets
 import socket
 import time
 from collections.abc import Callable, Generator
@@ -75,7 +76,12 @@ def containers(*, kafka_image: str = KAFKA_IMAGE, valkey_image: str = VALKEY_IMA
     untyped: Any = DockerContainer
     kafka = untyped(kafka_image).with_bind_ports(_KAFKA_PORT, port)
     valkey = untyped(valkey_image).with_exposed_ports(_VALKEY_PORT)
-    valkey = valkey.with_command("valkey-server --appendonly yes --maxmemory-policy noeviction")
+    # An engine publishes ports on all addresses: nobody else shall use it, and without a password images
+    # that are less open than Valkey's own accept nobody from outside.
+    password = secrets.token_hex(16)
+    valkey = valkey.with_command(
+        f"valkey-server --appendonly yes --maxmemory-policy noeviction --requirepass {password}"
+    )
     with valkey:
         host = valkey.get_container_host_ip()
         for name, value in _kafka_environment(host, port).items():
@@ -83,7 +89,7 @@ def containers(*, kafka_image: str = KAFKA_IMAGE, valkey_image: str = VALKEY_IMA
         with kafka:
             where = Containers(
                 kafka=f"{host}:{port}",
-                redis=f"redis://{host}:{valkey.get_exposed_port(_VALKEY_PORT)}/0",
+                redis=f"redis://:{password}@{host}:{valkey.get_exposed_port(_VALKEY_PORT)}/0",
             )
             _wait(lambda: _kafka_answers(where.kafka), f"Kafka ({kafka_image})", kafka)
             _wait(lambda: _redis_answers(where.redis), f"Valkey ({valkey_image})", valkey)
@@ -125,5 +131,6 @@ def _wait(answers: Callable[[], bool], what: str, container: Any) -> None:  # no
         except Exception as error:
             if time.monotonic() > until:
                 told = b"".join(container.get_logs()).decode(errors="replace")[-2_000:]
-                raise StackError(f"{what} does not answer after {_START_S:g} s. Its log: {told}") from error
+                message = f"{what} does not answer after {_START_S:g} s: {error} Its log: {told}"
+                raise StackError(message) from error
         time.sleep(_POLL_S)  # polls for a condition, with a deadline
