@@ -1,6 +1,7 @@
 """The compose file and the Dockerfile: what of them can be looked at without an engine.
 
-That Valkey takes the command line, Prometheus its configuration and a worker its own, is tried on real ones.
+That Valkey takes the command line, Prometheus its configuration and a worker its own, is tried on real ones;
+`test_composed.py` brings all of it up where there is an engine.
 """
 
 import re
