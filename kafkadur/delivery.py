@@ -583,8 +583,9 @@ class Batch(Sequence[Delivery[V_co, K_co]]):
         if isinstance(index, slice):
             return [self[i] for i in range(*index.indices(len(self)))]
         at, chunk = range(self._start, self._end)[index], self._chunk
-        raw = chunk.member.decoding.is_raw
-        made = _MADE[chunk.member.transacted, raw] if chunk.member.tracing is None else _TRACED[raw]
+        member, raw = chunk.member, chunk.member.decoding.is_raw
+        untraced = member.transacted or member.tracing is None
+        made = _MADE[member.transacted, raw] if untraced else _TRACED[raw]
         return made(chunk, at, chunk.messages[at])
 
     def messages(self) -> list[Message]:

@@ -10,7 +10,8 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable, Iterable, Iterator
-from typing import NamedTuple
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Final, NamedTuple
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
@@ -19,6 +20,9 @@ from kafkadur.looking import Looking, SubscriptionInfo
 from kafkadur_sharing.errors import KafkadurError
 
 _log = logging.getLogger("kafkadur.metrics")
+
+#: Seconds after which a scrape is answered without what was asked for: Prometheus waits 10 by default.
+SCRAPE_S: Final = 7.0
 
 _LABELS = ("namespace", "client_id", "client_id_policy", "subscription", "topic", "type")
 
@@ -93,10 +97,23 @@ class SubscriptionMetrics(Collector):
     Kafka do not answer, and then there is nothing else.
     """
 
-    def __init__(self, looking: Looking) -> None:
-        """`looking` asks; several scrapes at once take turns."""
+    def __init__(self, looking: Looking, *, limit: float | None = None) -> None:
+        """`looking` asks; scrapes at the same time share its answer.
+
+        `limit`: seconds after which `kafkadur_up` is 0 though they may yet answer; None: wait for them.
+        """
         self._looking = looking
+        self._limit = limit
         self._lock = threading.Lock()
+        self._thread = ThreadPoolExecutor(1, "kafkadur-metrics")
+        self._asked: Future[tuple[SubscriptionInfo, ...]] | None = None
+
+    def _ask(self) -> tuple[SubscriptionInfo, ...]:
+        with self._lock:
+            if self._asked is None or self._asked.done():
+                self._asked = self._thread.submit(self._looking.list)
+            asked = self._asked
+        return asked.result(self._limit)
 
     def describe(self) -> Iterable[Metric]:
         """Return nothing: so nobody is asked when it is registered."""
@@ -107,10 +124,12 @@ class SubscriptionMetrics(Collector):
         found: tuple[SubscriptionInfo, ...] = ()
         up = 1.0
         try:
-            with self._lock:
-                found = self._looking.list()
+            found = self._ask()
         except KafkadurError as error:
             _log.warning("metrics: %s", error)
+            up = 0.0
+        except TimeoutError:
+            _log.warning("metrics: Redis and Kafka have not answered for %g s", self._limit)
             up = 0.0
         yield GaugeMetricFamily("kafkadur_up", "1 if Redis and Kafka answered this scrape.", value=up)
         for gauge in (*_GAUGES, *_QUERIES):

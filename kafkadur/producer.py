@@ -48,7 +48,6 @@ from kafkadur_sharing.errors import (
     DeliveryFailed,
     ForkedConnection,
     IllegalState,
-    KafkadurError,
 )
 
 _log = logging.getLogger(__name__)
@@ -463,9 +462,8 @@ class Producer(Generic[V_contra, K_contra]):
         """Return whether the buffer took the message; raises `DeliveryFailed` if it never will."""
         try:
             return self._produce(topic, value, key, partition, timestamp, headers, report)
-        except KafkadurError as error:
-            if isinstance(report, Sending):
-                report.refused(error)
+        except BaseException as error:
+            _untold(report, error)
             raise
 
     def _produce(  # noqa: PLR0917 - the parts of `_Outgoing`
@@ -500,7 +498,11 @@ class Producer(Generic[V_contra, K_contra]):
             self._blocked += 1
             try:
                 while not self._enqueue(*outgoing):
-                    self._room.wait(_POLL_SECONDS)
+                    try:
+                        self._room.wait(_POLL_SECONDS)
+                    except BaseException as error:  # interrupted
+                        _untold(outgoing[-1], error)
+                        raise
             finally:
                 self._blocked -= 1
 
@@ -526,7 +528,8 @@ class Producer(Generic[V_contra, K_contra]):
         try:
             while outbox.waiting:
                 outgoing, future = outbox.waiting.popleft()
-                if future.done():
+                if future.done():  # cancelled: whoever sent it does not wait any more
+                    _untold(outgoing[-1], asyncio.CancelledError())
                     continue
                 try:
                     if not self._enqueue(*outgoing):
@@ -736,6 +739,12 @@ def _describe(error: confluent_kafka.KafkaException) -> str:
     """Return librdkafka's sentence; for errors of its own it never contains a payload."""
     inner = error.args[0]
     return inner.str() if isinstance(inner, confluent_kafka.KafkaError) else str(inner)
+
+
+def _untold(report: Report, error: BaseException) -> None:
+    """End the span of a message, if there is one, that never got under way."""
+    if isinstance(report, Sending):
+        report.refused(error)
 
 
 def _refused(error: confluent_kafka.KafkaError, topic: str | None) -> DeliveryFailed:

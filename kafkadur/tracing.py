@@ -8,13 +8,14 @@ imported only when the setting `tracing` is on. No keys and no payloads are writ
 from __future__ import annotations
 
 import contextlib
+import logging
 import time
 from collections.abc import Callable, Generator, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from confluent_kafka import KafkaError, Message
 
-from kafkadur_sharing.errors import IllegalState
+from kafkadur_sharing.errors import IllegalState, KafkadurError
 
 if TYPE_CHECKING:
     from opentelemetry.context import Context
@@ -23,6 +24,8 @@ if TYPE_CHECKING:
 #: Headers as librdkafka takes and gives them.
 Headers = list[tuple[str, bytes | None]]
 Report = Callable[[KafkaError | None, Message], None]
+
+_log = logging.getLogger(__name__)
 
 _SYSTEM: Final = "kafka"
 #: Most links of one span: of a large batch the first ones are linked.
@@ -39,28 +42,69 @@ class Sending:
 
     def __call__(self, error: KafkaError | None, message: Message) -> None:
         """Kafka has it, or not."""
-        if error is None:
-            self._span.set_attributes(
-                {
-                    "messaging.destination.partition.id": str(message.partition()),
-                    "messaging.kafka.offset": message.offset() or 0,
-                }
-            )
-        else:
-            self._fail(error.name(), error.str())
-        self._span.end()
-        self._report(error, message)
+        try:
+            if error is None:
+                self._span.set_attributes(_place(message))
+            else:
+                _fail(self._span, error.name(), error.str())
+            with _harmless():
+                self._span.end()
+        finally:
+            self._report(error, message)
 
-    def refused(self, error: Exception) -> None:
+    def refused(self, error: BaseException) -> None:
         """It never got under way."""
-        self._fail(type(error).__name__, str(error))
-        self._span.end()
+        _fail(self._span, type(error).__name__, str(error))
+        with _harmless():
+            self._span.end()
 
-    def _fail(self, kind: str, text: str) -> None:
-        from opentelemetry.trace import Status, StatusCode  # noqa: PLC0415 - of the extra
 
-        self._span.set_attribute("error.type", kind)
-        self._span.set_status(Status(StatusCode.ERROR, text))
+class Processing:
+    """A message that is processed: what its handler, and `run` for it, does is part of its span."""
+
+    def __init__(self, span: Span) -> None:
+        """The span is ended by whoever made it."""
+        self._span = span
+
+    def failed(self, error: BaseException) -> None:
+        """The handler raised this."""
+        self._span.record_exception(error)
+        _fail(self._span, type(error).__name__, str(error))
+
+
+class Untraced:
+    """A message that is processed where no spans are made."""
+
+    def failed(self, error: BaseException) -> None:
+        """Nobody is told."""
+
+
+_UNTRACED: Final = Untraced()
+
+
+def processing(
+    tracing: Tracing | None, message: Message, subscription: str, attempt: int
+) -> contextlib.AbstractContextManager[Processing | Untraced]:
+    """Around the processing of a message, with a span where there are any."""
+    if tracing is None:
+        return contextlib.nullcontext(_UNTRACED)
+    return tracing.processing(message, subscription, attempt)
+
+
+@contextlib.contextmanager
+def _harmless() -> Generator[None]:
+    """What spans are handed to may fail: messages are more important."""
+    try:
+        yield
+    except Exception:  # noqa: BLE001 - whatever the program's SDK raises
+        _log.warning("a span is lost: what the program hands spans to has failed", exc_info=True)
+
+
+def _fail(span: Span, kind: str, text: str) -> None:
+    from opentelemetry.trace import Status, StatusCode  # noqa: PLC0415 - of the extra
+
+    span.set_attribute("error.type", kind)
+    span.set_status(Status(StatusCode.ERROR, text))
 
 
 class Tracing:
@@ -101,36 +145,36 @@ class Tracing:
         from opentelemetry import trace  # noqa: PLC0415 - of the extra
 
         about = self._about(topic, "receive", "receive", subscription)
-        span = self._tracer.start_span(
-            f"receive {topic}",
-            kind=trace.SpanKind.CLIENT,
-            attributes=about | {"messaging.batch.message_count": len(messages)},
-            links=self._links(messages[:_LINKS]),
-            start_time=begun_ns,
-        )
-        span.end(time.time_ns())
+        about |= _count(messages)
+        with _harmless():
+            span = self._tracer.start_span(
+                f"receive {topic}",
+                kind=trace.SpanKind.CLIENT,
+                attributes=about,
+                links=self._links(messages[:_LINKS]),
+                start_time=begun_ns,
+            )
+            span.end(time.time_ns())
 
     @contextlib.contextmanager
-    def processing(self, message: Message, subscription: str, attempt: int) -> Generator[None]:
-        """Around the call of a handler; what it raises is recorded and passes through.
-
-        It belongs to the trace of who sent the message.
-        """
+    def processing(self, message: Message, subscription: str, attempt: int) -> Generator[Processing]:
+        """Around the call of a handler and the verdict; it belongs to the trace of who sent the message."""
         from opentelemetry import trace  # noqa: PLC0415 - of the extra
 
         topic = message.topic() or ""
         about = self._about(topic, "process", "process", subscription) | _place(message)
-        with self._tracer.start_as_current_span(
+        span = self._tracer.start_span(
             f"process {topic}",
             context=_creation(message),
             kind=trace.SpanKind.CONSUMER,
             attributes=about | {"kafkadur.attempt": attempt},
-        ) as span:
-            try:
-                yield
-            except Exception as error:
-                span.set_attribute("error.type", type(error).__name__)
-                raise
+        )
+        try:
+            with trace.use_span(span, record_exception=False, set_status_on_exception=False):
+                yield Processing(span)
+        finally:
+            with _harmless():
+                span.end()
 
     @contextlib.contextmanager
     def settling(self, verdict: str, messages: Sequence[Message], subscription: str) -> Generator[None]:
@@ -140,18 +184,26 @@ class Tracing:
         first = messages[0]
         topic = first.topic() or ""
         about = self._about(topic, verdict, "settle", subscription)
-        about |= _place(first) if len(messages) == 1 else {"messaging.batch.message_count": len(messages)}
+        about |= _count(messages)
         # in a handler it is part of what that does; else it belongs to who sent the message
         inside = trace.get_current_span().get_span_context().is_valid
         context = None if inside or len(messages) > 1 else _creation(first)
-        with self._tracer.start_as_current_span(
+        span = self._tracer.start_span(
             f"{verdict} {topic}",
             context=context,
             kind=trace.SpanKind.CLIENT,
             attributes=about,
             links=self._links(messages[:_LINKS]) if context is None else (),
-        ):
-            yield
+        )
+        try:
+            with trace.use_span(span):
+                yield
+        except KafkadurError as error:
+            span.set_attribute("error.type", type(error).__name__)
+            raise
+        finally:
+            with _harmless():
+                span.end()
 
     def _about(self, topic: str, name: str, kind: str, subscription: str | None = None) -> dict[str, Any]:
         about: dict[str, Any] = {
@@ -170,6 +222,11 @@ class Tracing:
 
         contexts = (trace.get_current_span(_creation(each)).get_span_context() for each in messages)
         return [trace.Link(context) for context in contexts if context.is_valid]
+
+
+def _count(messages: Sequence[Message]) -> dict[str, Any]:
+    """Where a single message is, or how many there are."""
+    return _place(messages[0]) if len(messages) == 1 else {"messaging.batch.message_count": len(messages)}
 
 
 def _place(message: Message) -> dict[str, Any]:

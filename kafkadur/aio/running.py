@@ -16,6 +16,7 @@ from kafkadur.handlers import Reject
 from kafkadur.key_lines import KeyLines
 from kafkadur.limits import Breaker, BreakerState, CircuitBreaker, RateLimit, TokenBucket
 from kafkadur.member import Member
+from kafkadur.tracing import processing
 from kafkadur_sharing.errors import IllegalState, LeaseLost, Undecodable
 
 if TYPE_CHECKING:
@@ -190,35 +191,31 @@ class Run(Generic[V_co, K_co]):
             self._bell.set()
 
     async def _handle(self, delivery: Delivery[V_co, K_co], breaker: Breaker | None, ticket: int) -> None:
-        try:
-            await self._call(delivery)
-        except Reject as rejection:
-            if not delivery.settled:
-                delivery.reject_nowait(rejection.reason)
-            return
-        except Exception as error:  # noqa: BLE001 - whatever a handler raises means: not processed
-            if not delivery.settled:
-                self._give_up(delivery, error)
-            if breaker is not None and self._is_failure(error):
-                breaker.report(ticket, failed=True)
-            return
-        except BaseException:  # cancelled or interrupted: no attempt
-            if not delivery.settled:
-                delivery.release_nowait()
-            raise
-        if breaker is not None:
-            breaker.report(ticket, failed=False)
-        if not delivery.settled:
-            await self._subscription.settle(delivery, confirm=self._confirm)
-
-    async def _call(self, delivery: Delivery[V_co, K_co]) -> None:
-        """Call the handler, within a span where there are any."""
         member = self._member
-        if member.tracing is None:
-            await call(self._handler, delivery)
-            return
-        with member.tracing.processing(delivery.message, member.display, delivery.attempt):
-            await call(self._handler, delivery)
+        with processing(member.tracing, delivery.message, member.display, delivery.attempt) as told:
+            try:
+                await call(self._handler, delivery)
+            except Reject as rejection:
+                told.failed(rejection)
+                if not delivery.settled:
+                    delivery.reject_nowait(rejection.reason)
+                return
+            except Exception as error:  # noqa: BLE001 - whatever a handler raises means: not processed
+                told.failed(error)
+                if not delivery.settled:
+                    self._give_up(delivery, error)
+                if breaker is not None and self._is_failure(error):
+                    breaker.report(ticket, failed=True)
+                return
+            except BaseException as error:  # cancelled or interrupted: no attempt
+                told.failed(error)
+                if not delivery.settled:
+                    delivery.release_nowait()
+                raise
+            if breaker is not None:
+                breaker.report(ticket, failed=False)
+            if not delivery.settled:
+                await self._subscription.settle(delivery, confirm=self._confirm)
 
     def _give_up(self, delivery: Delivery[V_co, K_co], error: Exception) -> None:
         if self._rejects_undecodable and _is_undecodable(error, delivery):

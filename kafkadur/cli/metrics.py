@@ -23,7 +23,7 @@ def metrics(
     try:
         from prometheus_client import CollectorRegistry, generate_latest, start_http_server  # noqa: PLC0415
 
-        from kafkadur.metrics import SubscriptionMetrics  # noqa: PLC0415 - it needs the extra, too
+        from kafkadur.metrics import SCRAPE_S, SubscriptionMetrics  # noqa: PLC0415 - it needs the extra, too
     except ImportError as error:
         raise IllegalState(
             "Metrics need the Prometheus client.",
@@ -33,7 +33,7 @@ def metrics(
         ) from error
     with Admin(call.settings(), on_warning=call.out.say) as admin:
         registry = CollectorRegistry()
-        registry.register(SubscriptionMetrics(admin))
+        registry.register(SubscriptionMetrics(admin, limit=None if once else SCRAPE_S))
         if once:
             typer.echo(generate_latest(registry).decode(), nl=False)
             return

@@ -153,7 +153,7 @@ def _journal(asked: _Asked, settings: Settings, brokers: int) -> Iterator[Findin
             return
         config = asked.config(ResourceType.TOPIC, name)
     except KafkaException as error:
-        yield unknown(check, f"{name}: {_said(error)}", "set the rights: kafkadur acl kafka")
+        yield _unseen(check, name, error)
         return
     replicas = max(len(partition.replicas) for partition in found.partitions)
     state = f"{name}, {counted(len(found.partitions), 'partition')}, replicas: {replicas}"
@@ -166,6 +166,13 @@ def _journal(asked: _Asked, settings: Settings, brokers: int) -> Iterator[Findin
     else:
         yield good(check, state)
     yield _rights(check, found, (AclOperation.READ, AclOperation.WRITE, AclOperation.DESCRIBE))
+
+
+def _unseen(check: str, name: str, error: KafkaException) -> Finding:
+    """A topic that could not be looked at; what may not be seen cannot be used either."""
+    forbidden = error.args[0].code() == KafkaError.TOPIC_AUTHORIZATION_FAILED
+    found = problem if forbidden else unknown
+    return found(check, f"{name}: {_said(error)}", "set the rights: kafkadur acl kafka")
 
 
 def _no_journal(settings: Settings, brokers: int) -> Finding:
@@ -185,7 +192,7 @@ def _topic(asked: _Asked, name: str) -> Finding:
             )
         config = asked.config(ResourceType.TOPIC, name)
     except KafkaException as error:
-        return unknown(check, _said(error), "set the rights: kafkadur acl kafka")
+        return _unseen(check, name, error)
     wanting = _rights(check, found, (AclOperation.READ, AclOperation.DESCRIBE))
     if wanting.remedy:
         return wanting

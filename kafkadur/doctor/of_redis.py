@@ -5,11 +5,11 @@ from __future__ import annotations
 import statistics
 import time
 import uuid
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from redis import Redis
-from redis.exceptions import NoPermissionError, RedisError
+from redis.exceptions import NoPermissionError, RedisError, ResponseError
 
 from kafkadur.clients import coordinator_of
 from kafkadur.doctor.finding import Finding, counted, failed, good, problem, unknown, warning
@@ -25,6 +25,8 @@ _FULL: Final = 0.8
 #: Calls that latency is taken of, and what they may take, ms: each exchange of a member waits for one.
 _CALLS: Final = 200
 _SLOW_MS: Final = 5.0
+#: How long a key that is tried may stay, ms, where it may not be removed.
+_TRIED_MS: Final = 5_000
 #: How far the clocks may differ, seconds: due times are Redis's, and shown by ours.
 _SKEW_S: Final = 2.0
 
@@ -139,30 +141,45 @@ def _mib(size: int) -> str:
 
 
 def _rights(client: Redis, settings: Settings) -> Iterable[Finding]:
-    """Try every command that kafkadur uses on a key of its own, which is gone afterwards."""
+    """Try every command that kafkadur uses on keys of its own, which are gone afterwards."""
     key = f"{settings.prefix}:{settings.namespace}:{{doctor}}:{uuid.uuid4().hex}"
     denied: list[str] = []
+    unusual: list[str] = []
+    connection = client.connection_pool.make_connection()  # subscribing changes what it is for
     try:
         for name, arguments in _tried(key):
             try:
-                client.execute_command(*arguments)
+                connection.send_command(*arguments)
+                connection.read_response()
             except NoPermissionError:
                 denied.append(name.replace("|", " "))
+            except ResponseError as error:
+                unusual.append(f"{name.replace('|', ' ')}: {error}")
     except RedisError as error:
         return [unknown("redis rights", str(error), "look at the server's log")]
+    finally:
+        connection.disconnect()
+    return [_judge_rights(list(dict.fromkeys(denied)), unusual, settings)]
+
+
+def _judge_rights(denied: Sequence[str], unusual: Sequence[str], settings: Settings) -> Finding:
+    check = "redis rights"
     if denied:
         remedy = f"set the user's rights: kafkadur acl redis --namespace {settings.namespace}"
-        return [problem("redis rights", f"may not {', '.join(denied)}", remedy)]
-    return [
-        good(
-            "redis rights",
-            f"{len(COMMANDS)} commands, keys and channels of {settings.prefix}:{settings.namespace}",
-        )
-    ]
+        return problem(check, f"may not {', '.join(denied)}", remedy)
+    if unusual:
+        return problem(check, "; ".join(unusual), "have the server take these commands, under their own names")
+    where = f"keys and channels of {settings.prefix}:{settings.namespace}"
+    return good(check, f"{len(COMMANDS)} commands, {where}")
 
 
 def _tried(key: str) -> Iterator[tuple[str, list[str]]]:
-    """Each command with arguments that do no harm; what needs a key of some type makes it first."""
+    """Each command with arguments that do no harm; what needs a key of some type makes it first.
+
+    Nothing is left behind where only some are allowed: what was set has an end, of what was added each member
+    is removed.
+    """
+    text, fields, ranked = f"{key}:text", f"{key}:fields", f"{key}:ranked"
     calls: dict[str, list[str]] = {
         "ping": [],
         "time": [],
@@ -174,30 +191,34 @@ def _tried(key: str) -> Iterator[tuple[str, list[str]]]:
         "pubsub|shardnumsub": [key],
         "spublish": [key, "0"],
         "wait": ["0", "1"],
-        "set": [key, "0"],
-        "get": [key],
-        "getrange": [key, "0", "0"],
-        "setrange": [key, "0", "0"],
-        "setbit": [key, "0", "0"],
-        "bitcount": [key],
-        "bitpos": [key, "0"],
-        "bitop": ["NOT", key, key],
-        "strlen": [key],
-        "exists": [key],
-        "del": [key],
-        "hset": [key, "f", "0"],
-        "hget": [key, "f"],
-        "hgetall": [key],
-        "hmget": [key, "f"],
-        "hdel": [key, "f"],
-        "zadd": [key, "0", "m"],
-        "zrange": [key, "0", "0"],
-        "zrem": [key, "m"],
-        "unlink": [key],
+        "bitop": ["NOT", text, text],
+        "setrange": [text, "0", ""],
+        "set": [text, "0", "PX", str(_TRIED_MS)],
+        "get": [text],
+        "getrange": [text, "0", "0"],
+        "setbit": [text, "0", "0"],
+        "bitcount": [text],
+        "bitpos": [text, "0"],
+        "strlen": [text],
+        "exists": [text],
+        "del": [text],
+        "unlink": [text],
+        "hset": [fields, "f", "0"],
+        "hget": [fields, "f"],
+        "hgetall": [fields],
+        "hmget": [fields, "f"],
+        "hdel": [fields, "f"],
+        "zadd": [ranked, "0", "m"],
+        "zrange": [ranked, "0", "0"],
+        "zrem": [ranked, "m"],
+        "ssubscribe": [key],
+        "sunsubscribe": [key],
     }
     for name in sorted(COMMANDS, key=[*calls, *COMMANDS].index):
-        if name in calls:  # subscribing changes what the connection is for: it is tried by every member
-            yield name, [*name.split("|"), *calls[name]]
+        yield name, [*name.split("|"), *calls[name]]
+    # where only one of a pair is allowed
+    for name, arguments in (("unlink", [fields, ranked]), ("del", [fields, ranked])):
+        yield name, [name, *arguments]
 
 
 def _clock(client: Redis, wall: Callable[[], float]) -> Finding:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import contextvars
 import inspect
 import logging
 import time
@@ -15,6 +16,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager
 from datetime import timedelta
 from enum import StrEnum
+from functools import partial
 from typing import Any, Protocol, TypeVar
 
 from redis.backoff import ExponentialBackoff
@@ -286,9 +288,11 @@ class Worker:
         measures = self._measures
 
         async def handle(delivery: Delivery[Any, Any]) -> None:
-            result = loop.run_in_executor(self._threads, handler, delivery) if plain else handler(delivery)
-            if plain:
-                result = await result
+            if plain:  # the span that it is part of, among others, is in the context
+                called = partial(contextvars.copy_context().run, handler, delivery)
+                result = await loop.run_in_executor(self._threads, called)
+            else:
+                result = handler(delivery)
             if inspect.isawaitable(result):  # also what a callable object returns
                 await result
 

@@ -17,6 +17,7 @@ from kafkadur.key_lines import KeyLines
 from kafkadur.limits import Breaker, BreakerState, CircuitBreaker, RateLimit, TokenBucket
 from kafkadur.member import Member
 from kafkadur.sync.waiting import Pool, Signal, call
+from kafkadur.tracing import processing
 from kafkadur_sharing.errors import IllegalState, LeaseLost, Undecodable
 
 if TYPE_CHECKING:
@@ -184,35 +185,31 @@ class Run(Generic[V_co, K_co]):
             self._bell.set()
 
     def _handle(self, delivery: Delivery[V_co, K_co], breaker: Breaker | None, ticket: int) -> None:
-        try:
-            self._call(delivery)
-        except Reject as rejection:
-            if not delivery.settled:
-                delivery.reject_nowait(rejection.reason)
-            return
-        except Exception as error:
-            if not delivery.settled:
-                self._give_up(delivery, error)
-            if breaker is not None and self._is_failure(error):
-                breaker.report(ticket, failed=True)
-            return
-        except BaseException:
-            if not delivery.settled:
-                delivery.release_nowait()
-            raise
-        if breaker is not None:
-            breaker.report(ticket, failed=False)
-        if not delivery.settled:
-            self._subscription.settle(delivery, confirm=self._confirm)
-
-    def _call(self, delivery: Delivery[V_co, K_co]) -> None:
-        """Call the handler, within a span where there are any."""
         member = self._member
-        if member.tracing is None:
-            call(self._handler, delivery)
-            return
-        with member.tracing.processing(delivery.message, member.display, delivery.attempt):
-            call(self._handler, delivery)
+        with processing(member.tracing, delivery.message, member.display, delivery.attempt) as told:
+            try:
+                call(self._handler, delivery)
+            except Reject as rejection:
+                told.failed(rejection)
+                if not delivery.settled:
+                    delivery.reject_nowait(rejection.reason)
+                return
+            except Exception as error:
+                told.failed(error)
+                if not delivery.settled:
+                    self._give_up(delivery, error)
+                if breaker is not None and self._is_failure(error):
+                    breaker.report(ticket, failed=True)
+                return
+            except BaseException as error:
+                told.failed(error)
+                if not delivery.settled:
+                    delivery.release_nowait()
+                raise
+            if breaker is not None:
+                breaker.report(ticket, failed=False)
+            if not delivery.settled:
+                self._subscription.settle(delivery, confirm=self._confirm)
 
     def _give_up(self, delivery: Delivery[V_co, K_co], error: Exception) -> None:
         if self._rejects_undecodable and _is_undecodable(error, delivery):

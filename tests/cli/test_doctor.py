@@ -105,7 +105,9 @@ def test_an_old_redis(run: Run, old_redis: str) -> None:
         "state": "Redis 6.2.14",
         "remedy": "use Redis or Valkey 7.2 or newer",
     }
-    assert found["redis rights"]["level"] == "unknown", "it does not know all commands"
+    assert found["redis rights"]["level"] == "problem"
+    assert "spublish: unknown command" in found["redis rights"]["state"]
+    assert "may not" not in found["redis rights"]["state"]
     assert "subscriptions" not in found
     assert found["kafka connection"]["level"] == "good"
 
@@ -129,13 +131,16 @@ def test_a_user_that_may_too_little(run: Run, kafkadur_stack: Stack, kafkadur_na
             "ACL", "SETUSER", name, "reset", "on", ">word", *redis_rules(namespace=kafkadur_namespace)
         )
         assert "redis rights" not in levels(run("--redis", address, "--json", "doctor"))
-        client.execute_command("ACL", "SETUSER", name, "-spublish", "-bitop")
-        rights = by_check(run("--redis", address, "--json", "doctor"))["redis rights"]
+        client.execute_command("ACL", "SETUSER", name, "-spublish", "-bitop", "-ssubscribe", "-del")
+        ended = run("--redis", address, "--json", "doctor")
+        assert ended.code == 1
+        rights = by_check(ended)["redis rights"]
         assert rights["level"] == "problem"
-        assert rights["state"] == "may not spublish, bitop"
+        assert rights["state"] == "may not spublish, bitop, del, ssubscribe"
         assert f"kafkadur acl redis --namespace {kafkadur_namespace}" in rights["remedy"]
         wrong = by_check(run("--redis", address.replace(":word@", ":other@"), "--json", "doctor"))
         client.execute_command("ACL", "DELUSER", name)
+        assert list(client.scan_iter(f"kafkadur:{kafkadur_namespace}:*doctor*")) == []
     assert wrong["redis connection"]["level"] == "problem"
     assert wrong["redis connection"]["remedy"] == "correct the credentials in the Redis URL"
     assert "other" not in str(wrong), "no password is shown"

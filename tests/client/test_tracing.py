@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from opentelemetry import trace
-from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
+from opentelemetry.sdk.trace import ReadableSpan, SpanProcessor, TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from opentelemetry.trace import SpanKind, StatusCode
@@ -16,7 +16,7 @@ from opentelemetry.trace import SpanKind, StatusCode
 import kafkadur
 from kafkadur.pytest_plugin import TopicFactory
 from kafkadur.stack import Stack
-from kafkadur_sharing.errors import DeliveryFailed
+from kafkadur_sharing.errors import DeliveryFailed, IllegalState
 from tests.subscriptions.helpers import LIMIT_S, Place, ordered_producer
 
 
@@ -91,7 +91,7 @@ async def test_a_handled_message_is_one_trace(place: Place, spans: InMemorySpanE
     own = ours.get_span_context()
     assert parent(sent) == (own.trace_id, own.span_id)
     assert parent(processed) == context(sent)
-    assert parent(settled) == context(sent)
+    assert parent(settled) == context(processed)
     assert inside == [context(processed)]
     assert (sent.kind, processed.kind, settled.kind) == (
         SpanKind.PRODUCER,
@@ -164,7 +164,7 @@ async def test_what_is_received_is_linked_to_what_was_sent(place: Place, spans: 
             assert batch is not None
             seen += len(batch)
             batch.ack_nowait()
-    counts = [about(span)["batch.message_count"] for span in named(spans, "receive")]
+    counts = [about(span).get("batch.message_count", 1) for span in named(spans, "receive")]
     assert sum(counts) == 3
     acked = named(spans, "ack")
     assert sum(about(span).get("batch.message_count", 1) for span in acked) == 3
@@ -197,6 +197,66 @@ async def test_what_kafka_does_not_take_is_an_error(place: Place, spans: InMemor
                 producer.publish(topic, b"x" * 5_000)
     assert [span.status.status_code for span in named(spans, "send")] == [StatusCode.ERROR] * 2
     assert [about(span)["error.type"] for span in named(spans, "send")] == ["DeliveryFailed"] * 2
+
+
+async def test_a_message_that_never_gets_under_way_ends_its_span(
+    place: Place, spans: InMemorySpanExporter
+) -> None:
+    topic = place.topic()
+    wrong: Any = 123
+    async with place.connect(tracing=True) as connection:
+        with connection.producer() as producer, pytest.raises(TypeError):
+            producer.publish(topic, wrong)
+    assert about(one(spans, "send"))["error.type"] == "TypeError"
+
+
+@pytest.mark.usefixtures("spans")
+async def test_what_spans_are_handed_to_may_fail(place: Place, caplog: pytest.LogCaptureFixture) -> None:
+    """Messages are sent, handled and settled all the same."""
+
+    class Failing(SpanProcessor):
+        on = True
+
+        def on_end(self, span: ReadableSpan) -> None:
+            if self.on and span.name.startswith(("send", "receive", "process", "ack")):
+                raise OSError("no room")
+
+    failing = Failing()
+    provider: Any = trace.get_tracer_provider()
+    provider.add_span_processor(failing)
+    topic = place.topic()
+    try:
+        async with place.connect(tracing=True) as connection:
+            with connection.producer() as producer:
+                for value in (b"1", b"2"):
+                    await asyncio.wait_for(producer.send(topic, value), LIMIT_S)
+            async with await connection.subscribe(topic, durable="d", start="earliest") as subscription:
+                message = await subscription.receive(LIMIT_S)
+                assert message is not None
+                await message.ack()
+
+                def handle(message: kafkadur.Delivery) -> None:
+                    assert (message.value, message.attempt) == (b"2", 1)
+                    subscription.stop()
+
+                await asyncio.wait_for(subscription.run(handle), LIMIT_S)
+    finally:
+        failing.on = False
+    assert caplog.text.count("a span is lost") == 6
+
+
+async def test_a_transacted_session_gives_no_verdicts(place: Place) -> None:
+    topic = place.topic([1, 2])
+    async with (
+        place.connect(tracing=True) as connection,
+        connection.session(transacted=True) as session,
+        await connection.subscribe(topic, durable="d", start="earliest", session=session) as subscription,
+    ):
+        batch = await subscription.receive_batch(2, LIMIT_S)
+        assert batch is not None
+        for delivery in batch:
+            with pytest.raises(IllegalState, match="no verdict of its own"):
+                delivery.ack_nowait()
 
 
 async def test_without_the_setting_there_is_nothing(place: Place, spans: InMemorySpanExporter) -> None:

@@ -57,6 +57,10 @@ def test_a_manifest_that_is_wrong_is_found() -> None:
         (["--set", "redis.url=redis://r:6379/0"], "both name Redis"),
         (["--set", "redis.existingSecret=,redis.url=redis://u:p@r:6379/0"], "has a user or a password"),
         (["--set", "kafka.config.sasl\\.password=x"], "is a secret"),
+        (["--set", "redis.existingSecret=,redis.url=redis://r?password=p"], "has a user or a password"),
+        (["--set", "kafka.config.ssl\\.key\\.pem=x"], "is a secret"),
+        (["--set", "prometheusRule.enabled=true,metrics.enabled=false"], "set metrics.enabled"),
+        (["--set", "strategy.type=Other"], "strategy"),
         (["--set", "kafka.config.a=b,kafka.existingSecret=s"], "put all of them into the secret"),
         (["--set", "keda.enabled=true"], "keda.prometheus is missing"),
         (
@@ -170,9 +174,50 @@ def test_it_scales_by_the_backlog_of_its_subscriptions() -> None:
     manifests = rendered("secured")
     (trigger,) = manifests["ScaledObject", "trial-kafkadur"]["spec"]["triggers"]
     assert trigger["metadata"]["query"] == (
-        'sum(kafkadur_subscription_backlog_messages{namespace="shop",subscription=~"billing|invoices"})'
+        "sum(max by (namespace, client_id, client_id_policy, subscription, topic) "
+        '(kafkadur_subscription_backlog_messages{namespace="shop",subscription=~"billing|invoices"}))'
     )
+    assert trigger["metadata"]["ignoreNullValues"] == "false"
+    assert trigger["metadata"]["threshold"] == "1000000"
     assert "replicas" not in manifests["Deployment", "trial-kafkadur"]["spec"], "the scaler's alone"
+
+
+def test_numbers_are_as_they_were_said() -> None:
+    text = rendered("plain-tls")["ConfigMap", "trial-kafkadur-kafka"]["data"]["kafka.properties"]
+    said = dict(line.split("=", 1) for line in text.splitlines())
+    assert said["queued.max.messages.kbytes"] == "1048576"
+    assert said["socket.keepalive.enable"] == "true"
+
+
+def test_a_strategy_is_one_that_kubernetes_takes() -> None:
+    def strategy(values: str, *arguments: str) -> dict[str, Any]:
+        found: dict[str, Any] = rendered(values, *arguments)["Deployment", "trial-kafkadur"]["spec"]["strategy"]
+        return found
+
+    one_more = {"type": "RollingUpdate", "rollingUpdate": {"maxSurge": 1, "maxUnavailable": 0}}
+    assert strategy("least") == one_more
+    assert strategy("secured") == {"type": "Recreate"}
+    own = strategy("least", "--set", "strategy.rollingUpdate.maxUnavailable=1")
+    assert own == {"type": "RollingUpdate", "rollingUpdate": {"maxUnavailable": 1}}
+
+
+def test_whatever_speaks_to_kafka_and_redis_finds_them_alike() -> None:
+    """The exporter and the doctor have the environment, files and nodes of the workers."""
+    manifests = rendered("secured")
+    worker = pod(manifests["Deployment", "trial-kafkadur"])
+    others = [manifests["Deployment", "trial-kafkadur-metrics"], manifests["Pod", "trial-kafkadur-doctor"]]
+    for other in map(pod, others):
+        for part in ("nodeSelector", "tolerations", "volumes", "securityContext"):
+            assert other[part] == worker[part], part
+        for part in ("env", "envFrom", "volumeMounts"):
+            assert other["containers"][0][part] == worker["containers"][0][part], part
+
+
+def test_a_platform_chooses_the_user() -> None:
+    none = [f"podSecurityContext.{each}=null" for each in ("runAsUser", "runAsGroup", "fsGroup")]
+    manifests = rendered("least", "--set", ",".join(none))
+    context = pod(manifests["Deployment", "trial-kafkadur"])["securityContext"]
+    assert context == {"runAsNonRoot": True, "seccompProfile": {"type": "RuntimeDefault"}}
 
 
 def test_other_handlers_make_other_pods() -> None:

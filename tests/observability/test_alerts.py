@@ -32,6 +32,12 @@ FIRING: dict[str, dict[str, str]] = {
         "subscription_paused": "0x30",
         "subscription_last_verdict_timestamp_seconds": "0x30",
     },
+    "KafkadurStuck, never a verdict": {
+        "subscription_backlog_messages": "1x30",
+        "subscription_members": "1x30",
+        "subscription_paused": "0x30",
+    },
+    "KafkadurMetricsAbsent, of one": {'up{job="a"}': "1x5 _x25", 'up{job="b"}': "1x30"},
     "KafkadurBacklogGrows": {"subscription_backlog_messages": "10001+1x30"},
     "KafkadurManyExceptions": {"subscription_exceptions_messages": "1501x30"},
     "KafkadurQueryStalled": {"query_lag_messages": "1x30", "query_batch_timestamp_seconds": "0x30"},
@@ -80,16 +86,18 @@ def test_none_fires_where_all_is_well(tmp_path: Path) -> None:
     done = play(tmp_path, QUIET)
     assert done.returncode == 0, done.stdout + done.stderr
     assert {each["alertname"] for each in QUIET["tests"][0]["alert_rule_test"]} == ALERTS.keys()
+    assert {case.partition(",")[0] for case in FIRING} == ALERTS.keys()
 
 
 @promtool
-@pytest.mark.parametrize("alert", sorted(ALERTS))
-def test_every_alert_fires(tmp_path: Path, alert: str) -> None:
+@pytest.mark.parametrize("case", sorted(FIRING))
+def test_every_alert_fires(tmp_path: Path, case: str) -> None:
     """promtool says what fires where nothing is expected, so its words are what is looked at."""
+    alert = case.partition(",")[0]
     test = {
         "interval": "1m",
         "input_series": [
-            {"series": series(name), "values": values} for name, values in FIRING[alert].items()
+            {"series": series(name), "values": values} for name, values in FIRING[case].items()
         ],
         "alert_rule_test": [{"eval_time": "25m", "alertname": alert, "exp_alerts": []}],
     }
@@ -98,6 +106,23 @@ def test_every_alert_fires(tmp_path: Path, alert: str) -> None:
     assert f'alertname="{alert}"' in done.stdout + done.stderr
     rule = ALERTS[alert]
     assert f'severity="{rule["labels"]["severity"]}"' in done.stdout + done.stderr
+
+
+@promtool
+def test_a_long_call_after_an_idle_hour_is_not_stuck(tmp_path: Path) -> None:
+    idle = {
+        "subscription_backlog_messages": "0x60 1x10",
+        "subscription_members": "1x70",
+        "subscription_paused": "0x70",
+        "subscription_last_verdict_timestamp_seconds": "0x70",
+    }
+    test = {
+        "interval": "1m",
+        "input_series": [{"series": series(name), "values": values} for name, values in idle.items()],
+        "alert_rule_test": [{"eval_time": "70m", "alertname": "KafkadurStuck", "exp_alerts": []}],
+    }
+    done = play(tmp_path, {"rule_files": ["alerts.yaml"], "evaluation_interval": "1m", "tests": [test]})
+    assert done.returncode == 0, done.stdout + done.stderr
 
 
 def exported() -> set[str]:

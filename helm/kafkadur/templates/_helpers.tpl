@@ -45,7 +45,7 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
 {{- if and .Values.redis.url .Values.redis.existingSecret -}}
 {{- fail "redis.url and redis.existingSecret both name Redis: leave one out" -}}
 {{- end -}}
-{{- if contains "@" .Values.redis.url -}}
+{{- if or (contains "@" .Values.redis.url) (regexMatch "[?&]\\w*password=" .Values.redis.url) -}}
 {{- fail "redis.url has a user or a password: put the URL into a secret, redis.existingSecret" -}}
 {{- end -}}
 {{- if and .Values.keda.enabled (not .Values.keda.prometheus) -}}
@@ -54,6 +54,9 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
 {{- if and .Values.keda.enabled (not .Values.metrics.enabled) -}}
 {{- fail "keda scales by what metrics tell: set metrics.enabled" -}}
 {{- end -}}
+{{- if and .Values.prometheusRule.enabled (not .Values.metrics.enabled) -}}
+{{- fail "prometheusRule is about what metrics tell: set metrics.enabled" -}}
+{{- end -}}
 {{- if lt (int .Values.keda.maxReplicas) (int .Values.keda.minReplicas) -}}
 {{- fail "keda.maxReplicas is below keda.minReplicas" -}}
 {{- end -}}
@@ -61,7 +64,7 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
 {{- fail "kafka.config and kafka.existingSecret both have settings of Kafka: put all of them into the secret" -}}
 {{- end -}}
 {{- range $name, $value := .Values.kafka.config -}}
-{{- if regexMatch "(?i)password|secret|jaas" $name -}}
+{{- if regexMatch "(?i)password|secret|jaas|\\.pem$" $name -}}
 {{- fail (printf "kafka.config.%s is a secret: put it into kafka.existingSecret" $name) -}}
 {{- end -}}
 {{- end -}}
@@ -101,6 +104,25 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
 {{- end }}
 {{- end -}}
 
+{{- define "kafkadur.envFrom" -}}
+{{- with .Values.envFrom }}
+envFrom:
+  {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- end -}}
+
+{{/* Which nodes: of all pods that speak to Kafka and Redis. */}}
+{{- define "kafkadur.placement" -}}
+{{- with .Values.nodeSelector }}
+nodeSelector:
+  {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- with .Values.tolerations }}
+tolerations:
+  {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- end -}}
+
 {{- define "kafkadur.mounts" -}}
 - name: tmp
   mountPath: /tmp
@@ -118,6 +140,9 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
 - name: redis-tls
   mountPath: /etc/kafkadur/redis-tls
   readOnly: true
+{{- end }}
+{{- with .Values.extraVolumeMounts }}
+{{ toYaml . }}
 {{- end }}
 {{- end -}}
 
@@ -149,13 +174,16 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
     secretName: {{ .Values.redis.tlsSecret }}
     defaultMode: 0440
 {{- end }}
+{{- with .Values.extraVolumes }}
+{{ toYaml . }}
+{{- end }}
 {{- end -}}
 
 {{- define "kafkadur.podSecurity" -}}
 runAsNonRoot: true
-runAsUser: 10001
-runAsGroup: 10001
-fsGroup: 10001
+{{- with .Values.podSecurityContext }}
+{{ toYaml . }}
+{{- end }}
 seccompProfile: {type: RuntimeDefault}
 {{- end -}}
 
