@@ -1,6 +1,13 @@
-"""What a handler can say besides returning (acknowledge) and raising (roll back)."""
+"""What a handler can say besides returning (acknowledge) and raising (roll back), and what is none."""
 
 from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from types import AsyncGeneratorType, CoroutineType, GeneratorType
+from typing import Any
+
+from kafkadur_sharing.errors import IllegalState
 
 
 class Reject(Exception):
@@ -10,3 +17,32 @@ class Reject(Exception):
         """`reason` is written with the dead letter, at most 1,000 characters of it."""
         super().__init__(reason)
         self.reason = reason
+
+
+def check_handler(handler: Callable[..., Any]) -> None:
+    """Raise `IllegalState` for a generator function: calling it runs nothing of it."""
+    called = handler if inspect.isroutine(handler) else getattr(handler, "__call__", handler)  # noqa: B004 - its code
+    if any(
+        test(each)
+        for test in (inspect.isgeneratorfunction, inspect.isasyncgenfunction)
+        for each in (handler, called)
+    ):
+        raise _unrun("a generator function", handler)
+
+
+def check_result(result: object, handler: Callable[..., Any]) -> None:
+    """Raise `IllegalState` for what a call gave back instead of working: the message is not processed."""
+    if isinstance(result, CoroutineType):
+        result.close()  # else Python warns that it was never awaited
+        raise _unrun("a coroutine function, called where nothing awaits it", handler)
+    if isinstance(result, GeneratorType | AsyncGeneratorType):
+        raise _unrun("a generator function", handler)
+
+
+def _unrun(what: str, handler: Callable[..., Any]) -> IllegalState:
+    return IllegalState(
+        "Calling the handler would run nothing of it, and acknowledge every message.",
+        state=f"it is {what}",
+        owner=f"handler {getattr(handler, '__qualname__', handler)}",
+        remedy="return instead of yield; use async def with the asynchronous surface or an app",
+    )

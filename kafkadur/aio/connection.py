@@ -803,13 +803,15 @@ class Connection:
 
     # -- told by subscriptions
 
-    def log_handler_error(self, delivery: PlainDelivery[Any, Any]) -> None:
+    def log_handler_error(self, delivery: PlainDelivery[Any, Any], display: str) -> None:
         """A handler raised: the message is rolled back."""
-        _log.exception("handler failed for %r; it is rolled back", delivery)
+        ids = {"subscription": display, "topic": delivery.topic}
+        _log.exception("handler failed for %r; it is rolled back", delivery, extra=ids)
 
-    def log_undecodable(self, error: Exception) -> None:
+    def log_undecodable(self, error: BaseException, member: Member) -> None:
         """A message cannot be deserialized: it becomes a dead letter."""
-        _log.warning("%s It becomes a dead letter.", error)
+        ids = {"subscription": member.display, "topic": member.definition.topic}
+        _log.warning("%s It becomes a dead letter.", error, extra=ids)
 
     def log_breaker(self, display: str, state: BreakerState) -> None:
         """The circuit breaker of a subscription's handlers changed."""

@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import AsyncIterable, AsyncIterator, Callable
 from typing import TYPE_CHECKING, Any, Generic, Literal
 
-from kafkadur.aio.waiting import Pool, Signal, call
+from kafkadur.aio.waiting import Pool, Signal, call, interrupted
 from kafkadur.dead_letters import Cause
 from kafkadur.delivery import K_co, V_co
-from kafkadur.handlers import Reject
+from kafkadur.handlers import Reject, check_handler
 from kafkadur.key_lines import KeyLines
 from kafkadur.limits import Breaker, BreakerState, CircuitBreaker, RateLimit, TokenBucket
 from kafkadur.member import Member
@@ -50,6 +50,7 @@ class Run(Generic[V_co, K_co]):
         `delay` (seconds) of what a handler could not process; None: as the policy says. `bell` rings when the
         subscription is stopped.
         """
+        check_handler(handler)
         if concurrency < 1:
             raise IllegalState(
                 "At least one handler must run.",
@@ -175,7 +176,10 @@ class Run(Generic[V_co, K_co]):
             following = self._lines.leave(following)
 
     async def _guarded(self, delivery: Delivery[V_co, K_co]) -> None:
-        """Handle a delivery, unless the breaker was opened while it waited for its turn."""
+        """Handle a delivery, unless it was to stop, or the breaker opened, while it waited for its turn."""
+        if self._subscription.is_stopping:
+            delivery.release_later(0)
+            return
         breaker = self._breaker
         if breaker is None:
             await self._handle(delivery, None, 0)
@@ -195,29 +199,31 @@ class Run(Generic[V_co, K_co]):
         with processing(member.tracing, delivery.message, member.display, delivery.attempt) as told:
             try:
                 await call(self._handler, delivery)
-            except Reject as rejection:
-                told.failed(rejection)
-                if not delivery.settled:
-                    delivery.reject_nowait(rejection.reason)
-                return
-            except Exception as error:  # noqa: BLE001 - whatever a handler raises means: not processed
+            except BaseException as error:
                 told.failed(error)
-                if not delivery.settled:
-                    self._give_up(delivery, error)
+                if interrupted(error):  # no attempt
+                    if not delivery.settled:
+                        delivery.release_nowait()
+                    raise
+                # whatever else a handler raises means: not processed
+                self._not_processed(delivery, error)
                 if breaker is not None and self._is_failure(error):
                     breaker.report(ticket, failed=True)
                 return
-            except BaseException as error:  # cancelled or interrupted: no attempt
-                told.failed(error)
-                if not delivery.settled:
-                    delivery.release_nowait()
-                raise
             if breaker is not None:
                 breaker.report(ticket, failed=False)
             if not delivery.settled:
                 await self._subscription.settle(delivery, confirm=self._confirm)
 
-    def _give_up(self, delivery: Delivery[V_co, K_co], error: Exception) -> None:
+    def _not_processed(self, delivery: Delivery[V_co, K_co], error: BaseException) -> None:
+        if delivery.settled:
+            return
+        if isinstance(error, Reject):
+            delivery.reject_nowait(error.reason)
+        else:
+            self._give_up(delivery, error)
+
+    def _give_up(self, delivery: Delivery[V_co, K_co], error: BaseException) -> None:
         if self._rejects_undecodable and _is_undecodable(error, delivery):
             self._subscription.log_undecodable(error)
             cause = error.__cause__
@@ -227,13 +233,15 @@ class Run(Generic[V_co, K_co]):
         self._subscription.log_handler_error(delivery)
         delivery.rollback_nowait(self._delay)
 
-    def _is_failure(self, error: Exception) -> bool:
+    def _is_failure(self, error: BaseException) -> bool:
         """Whether an exception says that what the handler depends on does not work."""
+        if isinstance(error, Reject):
+            return False
         own = isinstance(error, LeaseLost) or (isinstance(error, Undecodable) and not error.transient)
         return not own and not (self._plan is not None and isinstance(error, self._plan.ignore))
 
 
-def _is_undecodable(error: Exception, delivery: Delivery[Any, Any]) -> bool:
+def _is_undecodable(error: BaseException, delivery: Delivery[Any, Any]) -> bool:
     """Whether a handler failed because its own message, and nothing else, is at fault."""
     if not isinstance(error, Undecodable) or error.transient:
         return False

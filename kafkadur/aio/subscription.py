@@ -44,7 +44,7 @@ from kafkadur.pump import Served
 from kafkadur.transactions import Part
 from kafkadur_coordinators.lifecycle import Subscription as Attachment
 from kafkadur_sharing.definition import AckLevel
-from kafkadur_sharing.errors import ConnectionClosed, ForkedConnection, LeaseLost
+from kafkadur_sharing.errors import ConnectionClosed, ForkedConnection, LeaseLost, LevelNotReached
 
 if TYPE_CHECKING:
     from kafkadur.aio.connection import Connection
@@ -493,11 +493,11 @@ class Subscription(Generic[V_co, K_co]):
 
     def log_handler_error(self, delivery: PlainDelivery[Any, Any]) -> None:
         """A handler raised: the message is rolled back."""
-        self._connection.log_handler_error(delivery)
+        self._connection.log_handler_error(delivery, self._member.display)
 
-    def log_undecodable(self, error: Exception) -> None:
+    def log_undecodable(self, error: BaseException) -> None:
         """A message cannot be deserialized: it becomes a dead letter."""
-        self._connection.log_undecodable(error)
+        self._connection.log_undecodable(error, self._member)
 
     def _unreceived(self) -> int:
         """Records of a block made in advance that the application has not received. Any thread."""
@@ -576,13 +576,17 @@ class Subscription(Generic[V_co, K_co]):
             )
 
     async def settle(self, delivery: Delivery[Any, Any], *, confirm: bool) -> None:
-        """Part of running handlers: acknowledge; a lost lease is logged, the message comes again."""
+        """Part of running handlers: acknowledge.
+
+        A lost lease is logged, the message comes again; so is an acknowledgement that is less safe than asked
+        for: it is there all the same.
+        """
         try:
             if confirm:
                 await delivery.ack()
             else:
                 delivery.ack_nowait()
-        except LeaseLost as error:
+        except (LeaseLost, LevelNotReached) as error:
             self._connection.log_lost(error)
 
     # -- the end

@@ -14,6 +14,7 @@ from collections.abc import Awaitable, Callable
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
+from kafkadur.handlers import check_result
 from kafkadur.member import Member
 from kafkadur.producer import Producer
 from kafkadur.pump import Pump
@@ -189,4 +190,13 @@ async def call(handler: Callable[..., Any], argument: object) -> None:
     """Call a handler and wait for it if it is asynchronous."""
     result = handler(argument)
     if inspect.isawaitable(result):
-        await result
+        result = await result
+    check_result(result, handler)
+
+
+def interrupted(error: BaseException) -> bool:
+    """Whether this ends the task that it was raised in: a handler may raise `CancelledError` by itself."""
+    if isinstance(error, asyncio.CancelledError):
+        task = asyncio.current_task()
+        return task is None or task.cancelling() > 0
+    return not isinstance(error, Exception)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import signal
 from typing import Annotated
 
 import typer
 
 from kafkadur.admin import Admin
 from kafkadur.cli.call import Call, command
+from kafkadur.service.ending import end_early
 from kafkadur_sharing.errors import IllegalState
 
 
@@ -46,6 +48,8 @@ def metrics(
                 owner=f"{host}:{port}",
                 remedy="name a port that is free with --port, or another address with --host",
             ) from error
+        # as the first process of a container it would ignore the signal otherwise
+        signal.signal(signal.SIGTERM, end_early)
         call.out.say(f"Metrics at http://{host}:{server.server_port}/metrics; Ctrl-C ends it.")
         try:
             thread.join()

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import logging
-import os
+import math
 import signal
 import subprocess
 import sys
@@ -12,11 +11,12 @@ import threading
 from datetime import timedelta
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, NoReturn
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from kafkadur.cli.call import FAILED, INTERRUPTED, Call, command
+from kafkadur.cli.call import FAILED, Call, command
+from kafkadur.service.ending import Ending, end_early, leave
 from kafkadur.service.loading import load
 from kafkadur.service.worker import Worker
 from kafkadur_sharing.errors import IllegalState
@@ -65,7 +65,7 @@ def run(
     deadline: Annotated[
         float,
         typer.Option(
-            "--deadline", min=0, metavar="SECONDS", rich_help_panel=_PANEL,
+            "--deadline", min=0, max=86_400, metavar="SECONDS", rich_help_panel=_PANEL,
             help="How long handlers may take to end when it is stopped; then what they hold is given back.",
         ),
     ] = 25.0,
@@ -77,7 +77,11 @@ def run(
         ),
     ] = 30.0,
     app_dir: Annotated[
-        Path, typer.Option("--app-dir", help="Where the module is looked for first.", rich_help_panel=_PANEL)
+        Path,
+        typer.Option(
+            "--app-dir", exists=True, file_okay=False, rich_help_panel=_PANEL,
+            help="Where the module is looked for first.",
+        ),
     ] = Path(),
     log_format: Annotated[
         LogFormat, typer.Option("--log-format", help="How it logs.", rich_help_panel=_PANEL)
@@ -98,9 +102,12 @@ def run(
     Exit status 0: stopped, and every handler ended; 1: failed, or handlers were at work at the deadline.
     """
     folder = app_dir.resolve()
+    if math.isnan(deadline) or math.isnan(silence):
+        raise IllegalState("--deadline and --silence are numbers of seconds.", remedy="give numbers")
     if reload:
         _reloading(folder, deadline)
         return
+    signal.signal(signal.SIGTERM, end_early)
     settings = call.settings()
     try:
         from prometheus_client import REGISTRY  # noqa: PLC0415 - of the extra, as what follows
@@ -119,20 +126,11 @@ def run(
     worker = _worker(target, folder, settings, timedelta(seconds=deadline), REGISTRY)
     pages = Pages(worker, REGISTRY, silence=timedelta(seconds=silence))
     with HealthPort(pages, host, port) as served:
-        call.out.say(f"Worker of {target}: http://{host}:{served.port}/readyz; Ctrl-C ends it.")
-        interrupted = asyncio.run(_until_stopped(worker))
-    if interrupted:
-        call.out.complain("Interrupted.")
-    if interrupted or worker.given_up:
-        _leave(INTERRUPTED if interrupted else FAILED)
-
-
-def _leave(status: int) -> NoReturn:
-    """End now: Python itself would wait for threads, and a handler may be at work in one for ever."""
-    logging.shutdown()
-    sys.stdout.flush()
-    sys.stderr.flush()
-    os._exit(status)
+        where = f"[{host}]" if ":" in host else host
+        call.out.say(f"Worker of {target}: http://{where}:{served.port}/readyz; Ctrl-C ends it.")
+        asyncio.run(_until_stopped(worker, Ending(worker.stop, deadline)))
+    if worker.given_up:
+        leave(FAILED)
 
 
 def _worker(
@@ -147,26 +145,15 @@ def _worker(
     return worker
 
 
-async def _until_stopped(worker: Worker) -> bool:
-    """Run it; the first signal has it stop in order, a second one ends it at once: then this is true."""
-    loop, running = asyncio.get_running_loop(), asyncio.current_task()
-    told = 0
-
-    def take() -> None:
-        nonlocal told
-        told += 1
-        if told == 1:
-            worker.stop()
-        elif running is not None:
-            running.cancel()
-
-    for number in (signal.SIGINT, signal.SIGTERM):
-        loop.add_signal_handler(number, take)
+async def _until_stopped(worker: Worker, ending: Ending) -> None:
+    """Run it until a signal, or until it fails; what it fails with is raised."""
+    ending.listen(asyncio.get_running_loop())
     try:
         await worker.run()
-    except asyncio.CancelledError:
-        return True
-    return False
+    except BaseException as error:
+        ending.stopped(FAILED, error)
+        raise
+    ending.stopped(FAILED if worker.given_up else 0)
 
 
 def _reloading(folder: Path, deadline: float) -> None:

@@ -168,7 +168,9 @@ def _judge_rights(denied: Sequence[str], unusual: Sequence[str], settings: Setti
         remedy = f"set the user's rights: kafkadur acl redis --namespace {settings.namespace}"
         return problem(check, f"may not {', '.join(denied)}", remedy)
     if unusual:
-        return problem(check, "; ".join(unusual), "have the server take these commands, under their own names")
+        return problem(
+            check, "; ".join(unusual), "have the server take these commands, under their own names"
+        )
     where = f"keys and channels of {settings.prefix}:{settings.namespace}"
     return good(check, f"{len(COMMANDS)} commands, {where}")
 

@@ -13,6 +13,7 @@ from typing_extensions import Unpack
 from kafkadur.aio.connection import Connection
 from kafkadur.aio.running import OnUndecodable
 from kafkadur.events import Event
+from kafkadur.handlers import check_handler
 from kafkadur.limits import CircuitBreaker, RateLimit
 from kafkadur.serialization import Deserializer
 from kafkadur_sharing.definition import AckLevel, HeaderType, Scope, Start, SubscriptionType
@@ -113,7 +114,8 @@ class App:
         function is called in a thread of its own, `concurrency` of them at once. `retry_delay` to
         `on_undecodable` are those of `Subscription.run`, and so is what becomes of a message: returning
         acknowledges, `Reject` writes a dead letter, any other exception rolls back. The other options are
-        those of `Connection.subscribe`. Raises `IllegalState` where two handlers would share a name.
+        those of `Connection.subscribe`. Raises `IllegalState` where two handlers would share a
+        name, and for a generator function: calling it runs nothing.
         """
         running = {
             "concurrency": concurrency,
@@ -126,6 +128,7 @@ class App:
         }
 
         def declare(handler: Handler) -> Handler:
+            check_handler(handler)
             made = Declared(handler=handler, topic=topic, durable=durable, options=options, running=running)
             if any(each.name == made.name and each.topic == topic for each in self._declared):
                 raise IllegalState(

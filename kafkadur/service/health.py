@@ -6,10 +6,11 @@ So it answers, and says that the worker does not live, when a handler blocks the
 from __future__ import annotations
 
 import json
+import socket
 import threading
 from collections.abc import Callable, Iterable
 from datetime import timedelta
-from socketserver import ThreadingMixIn
+from socketserver import TCPServer, ThreadingMixIn
 from typing import TYPE_CHECKING, Any, Self
 from wsgiref.simple_server import WSGIRequestHandler, WSGIServer, make_server
 
@@ -29,6 +30,16 @@ _PATIENCE_S = 10
 
 class _Server(ThreadingMixIn, WSGIServer):
     daemon_threads = True
+
+    def server_bind(self) -> None:
+        """Bind; the base class would look for a name of the address, for which DNS may take long."""
+        TCPServer.server_bind(self)
+        self.server_name, self.server_port = str(self.server_address[0]), int(self.server_address[1])
+        self.setup_environ()
+
+
+class _Server6(_Server):
+    address_family = socket.AF_INET6
 
 
 class _Handler(WSGIRequestHandler):
@@ -82,7 +93,9 @@ class HealthPort:
     def __init__(self, pages: Pages, host: str, port: int) -> None:
         """Listen; port 0: any that is free. Raises `IllegalState` for one that cannot be had."""
         try:
-            self._server = make_server(host, port, pages, server_class=_Server, handler_class=_Handler)
+            family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
+            server = _Server6 if family == socket.AF_INET6 else _Server
+            self._server = make_server(host, port, pages, server_class=server, handler_class=_Handler)
         except OSError as error:
             raise IllegalState(
                 "The worker's port cannot be opened.",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import re
 import sys
 from pathlib import Path
 
@@ -10,6 +11,7 @@ from kafkadur.service.app import App
 from kafkadur_sharing.errors import IllegalState
 
 _NAME = "app"
+_TARGET = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*(:[^\W\d]\w*(\.[^\W\d]\w*)*)?")
 
 
 def load(target: str, folder: Path) -> App:
@@ -18,6 +20,13 @@ def load(target: str, folder: Path) -> App:
     Without `:name` the name is `app`. Raises `IllegalState` when there is no such module, or no such app in
     it; what the module raises by itself is not caught.
     """
+    if not _TARGET.fullmatch(target):
+        raise IllegalState(
+            f"{target!r} names no app.",
+            state="it is not of the form module:app",
+            owner="the command line",
+            remedy="name it as Python imports it, package.module:app",
+        )
     module_name, _, name = target.partition(":")
     name = name or _NAME
     if str(folder) not in sys.path:

@@ -11,18 +11,18 @@ import contextvars
 import inspect
 import logging
 import time
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager
 from datetime import timedelta
 from enum import StrEnum
-from functools import partial
 from typing import Any, Protocol, TypeVar
 
 from redis.backoff import ExponentialBackoff
 
 from kafkadur.aio.connection import Connection
 from kafkadur.aio.subscription import Delivery, Subscription
+from kafkadur.handlers import check_result
 from kafkadur.service.app import App, Declared
 from kafkadur.settings import Settings
 from kafkadur_sharing.errors import (
@@ -38,12 +38,14 @@ from kafkadur_sharing.errors import (
 
 _log = logging.getLogger("kafkadur.worker")
 
-#: Somebody else has it: the worker stands by until that one has left.
-_OCCUPIED = (SubscriptionActive, InvalidClientId, ResourceLimit)
+#: Somebody else has the subscription: the worker stands by until that one has left.
+_OCCUPIED = (SubscriptionActive, ResourceLimit)
 #: What passes by itself; anything else ends the worker.
 _PASSING = (CoordinatorUnavailable, StateLost, LeaseLost)
 #: How long is waited before something is tried again, seconds: longer each time, this at most.
 _MOST_WAIT_S, _FIRST_WAIT_S = 10.0, 0.25
+#: What would end the process if it came from elsewhere.
+_ENDINGS = (SystemExit, KeyboardInterrupt)
 T = TypeVar("T")
 
 #: How often the loop says that it runs, seconds.
@@ -119,10 +121,8 @@ class Worker:
         self._stop = asyncio.Event()
         self._stop_at: float | None = None
         self._beat = monotonic()
-        self._threads = ThreadPoolExecutor(
-            max(1, sum(each.concurrency for each in app.declared)), thread_name_prefix="kafkadur-handler"
-        )
-        #: handlers that had not ended when the deadline passed
+        self._entering: asyncio.Timeout | None = None
+        #: what had not ended when the deadline passed: handlers, by subscription; the lifespan's beginning
         self.given_up = 0
 
     # -- watched by others, from any thread
@@ -145,6 +145,8 @@ class Worker:
             self._stop_at = self._monotonic()
             _log.info("stopping: handlers have %.0f s to end", self._deadline)
             self._stop.set()
+            if self._entering is not None:
+                self._entering.reschedule(asyncio.get_running_loop().time() + self._deadline)
             for serving in self.serving:
                 if serving.subscription is not None:
                     serving.subscription.stop()
@@ -156,12 +158,20 @@ class Worker:
         """
         beating = asyncio.ensure_future(self._beats())
         try:
-            connection = await self._connected()
-            if connection is not None:
-                await self._serve(connection)
+            waits = ExponentialBackoff(cap=_MOST_WAIT_S, base=_FIRST_WAIT_S)
+            failures = 0
+            while (connection := await self._connected()) is not None:
+                try:
+                    await self._serve(connection)
+                    break
+                except (
+                    InvalidClientId
+                ) as error:  # another one has it now: this connection is of no use any more
+                    self._tell(self.serving, State.STANDING_BY, error)
+                    await self._pause(waits.compute(failures))
+                    failures += 1
         finally:
             beating.cancel()
-            self._threads.shutdown(wait=False, cancel_futures=True)
             for serving in self.serving:
                 serving.state = State.ENDED
 
@@ -178,21 +188,41 @@ class Worker:
             await connection.open()
             return connection
 
-        return await self._persistently(connect, self.serving)
+        return await self._persistently(connect, self.serving, (*_OCCUPIED, InvalidClientId))
 
     async def _serve(self, connection: Connection) -> None:
+        """Serve until it is to stop; raises why a subscription cannot be served."""
         async with contextlib.AsyncExitStack() as stack:
             stack.push_async_callback(self._closed, connection)
-            if self._app.lifespan is not None:
-                await stack.enter_async_context(self._app.lifespan(connection))
-            tasks = [asyncio.ensure_future(self._attend(connection, each)) for each in self.serving]
+            if not await self._entered(stack, connection):
+                return
+            tasks: dict[asyncio.Future[None], Serving] = {
+                asyncio.ensure_future(self._attend(connection, each)): each for each in self.serving
+            }
             try:
                 await self._until_over(tasks)
             finally:
                 await self._end(tasks)
-        for task in tasks:
-            if not task.cancelled() and (error := task.exception()) is not None:
-                raise error
+        if (error := next(_errors(tasks), None)) is not None:
+            raise error
+
+    async def _entered(self, stack: contextlib.AsyncExitStack, connection: Connection) -> bool:
+        """Enter the lifespan; false: it was to stop before that was done."""
+        if self._stop_at is not None or self._app.lifespan is None:
+            return self._stop_at is None
+        limit = self._entering = asyncio.timeout(None)
+        try:
+            async with limit:
+                await stack.enter_async_context(self._app.lifespan(connection))
+        except TimeoutError:
+            if not limit.expired():
+                raise
+            self.given_up += 1
+            _log.warning("the lifespan had not begun at the deadline")
+            return False
+        finally:
+            self._entering = None
+        return True
 
     async def _until_over(self, tasks: Iterable[asyncio.Future[None]]) -> None:
         """Wait until it is to stop, or one of the subscriptions has failed."""
@@ -202,21 +232,28 @@ class Worker:
             await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
         finally:
             stopped.cancel()
+        if any(isinstance(error, InvalidClientId) for error in _errors(tasks)) and self._stop_at is None:
+            return  # the worker goes on, with another connection
         self.stop()
 
-    async def _end(self, tasks: Iterable[asyncio.Future[None]]) -> None:
-        """Let handlers end until the deadline; then have what they hold given back."""
-        begun = self._monotonic() if self._stop_at is None else self._stop_at
-        left = max(0.0, begun + self._deadline - self._monotonic())
+    async def _end(self, tasks: Mapping[asyncio.Future[None], Serving]) -> None:
+        """Let handlers end until the deadline; then have what they hold given back.
+
+        Without a deadline, because the connection was lost, they are not waited for.
+        """
+        left = 0.0
+        if self._stop_at is not None:
+            left = max(0.0, self._stop_at + self._deadline - self._monotonic())
         _, late = await asyncio.wait(tasks, timeout=left)
+        working = sum(tasks[task].subscription is not None for task in late)
+        if working and self._stop_at is not None:
+            _log.warning(
+                "%d subscriptions had handlers at work at the deadline: what they hold is given back", working
+            )
+            self.given_up += working
         for task in late:
             task.cancel()
         if late:
-            _log.warning(
-                "%d subscriptions had handlers at work at the deadline: what they hold is given back",
-                len(late),
-            )
-            self.given_up = len(late)
             await asyncio.wait(late, timeout=_LAST_S)
 
     async def _closed(self, connection: Connection) -> None:
@@ -253,35 +290,53 @@ class Worker:
             subscription.stop()
         serving.state, serving.reason = State.ATTACHED, ""
         _log.info("attached", extra=ids)
+        # of this run alone: what does not end after it takes no place of what comes next
+        threads = ThreadPoolExecutor(declared.concurrency, thread_name_prefix="kafkadur-handler")
         try:
             async with subscription:
-                await subscription.run(self._measured(declared), **declared.running)
-        except _PASSING as error:
+                await subscription.run(self._measured(declared, threads), **declared.running)
+        except (*_PASSING, *_OCCUPIED) as error:
             _log.warning("detached: %s", error, extra=ids)
             serving.state, serving.reason = State.STARTING, str(error)
         finally:
+            threads.shutdown(wait=False, cancel_futures=True)
             serving.subscription = None
 
-    async def _persistently(self, act: Callable[[], Awaitable[T]], concerned: Iterable[Serving]) -> T | None:
+    async def _persistently(
+        self,
+        act: Callable[[], Awaitable[T]],
+        concerned: Iterable[Serving],
+        occupied: tuple[type[KafkadurError], ...] = _OCCUPIED,
+    ) -> T | None:
         """Do something until it succeeds; None: stopped before. What does not pass by itself is raised."""
         waits = ExponentialBackoff(cap=_MOST_WAIT_S, base=_FIRST_WAIT_S)
+        waited_for: tuple[type[KafkadurError], ...] = (*occupied, *_PASSING)
         failures = 0
         while not self._stop.is_set():
             try:
                 return await act()
-            except (*_OCCUPIED, *_PASSING) as error:
-                state = State.STANDING_BY if isinstance(error, _OCCUPIED) else State.STARTING
-                for serving in concerned:
-                    if serving.reason != str(error):
-                        _log.warning("%s: %s", state, error, extra=_ids(serving.declared))
-                    serving.state, serving.reason = state, str(error)
-            wait = waits.compute(failures)
+            except waited_for as error:
+                state = State.STANDING_BY if isinstance(error, occupied) else State.STARTING
+                self._tell(concerned, state, error)
+            await self._pause(waits.compute(failures))
             failures += 1
-            with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._stop.wait(), wait)
         return None
 
-    def _measured(self, declared: Declared) -> Callable[[Delivery[Any, Any]], Awaitable[None]]:
+    def _tell(self, concerned: Iterable[Serving], state: State, error: KafkadurError) -> None:
+        """Why something is not attached; logged once."""
+        for serving in concerned:
+            if serving.reason != str(error):
+                _log.warning("%s: %s", state, error, extra=_ids(serving.declared))
+            serving.state, serving.reason = state, str(error)
+
+    async def _pause(self, seconds: float) -> None:
+        """Wait, unless it is to stop."""
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(self._stop.wait(), seconds)
+
+    def _measured(
+        self, declared: Declared, threads: ThreadPoolExecutor
+    ) -> Callable[[Delivery[Any, Any]], Awaitable[None]]:
         """The handler as it is called here: a plain function in a thread, all of them measured."""
         handler, loop = declared.handler, asyncio.get_running_loop()
         plain = not inspect.iscoroutinefunction(handler)
@@ -289,12 +344,16 @@ class Worker:
 
         async def handle(delivery: Delivery[Any, Any]) -> None:
             if plain:  # the span that it is part of, among others, is in the context
-                called = partial(contextvars.copy_context().run, handler, delivery)
-                result = await loop.run_in_executor(self._threads, called)
+                context = contextvars.copy_context()
+                result = await loop.run_in_executor(threads, _called, context, handler, delivery)
             else:
                 result = handler(delivery)
             if inspect.isawaitable(result):  # also what a callable object returns
-                await result
+                try:
+                    result = await result
+                except _ENDINGS as error:
+                    raise _no_end(error) from error
+            check_result(result, handler)
 
         if measures is None:
             return handle
@@ -304,6 +363,28 @@ class Worker:
                 await handle(delivery)
 
         return measured
+
+
+def _called(
+    context: contextvars.Context, handler: Callable[[Any], Any], delivery: Delivery[Any, Any]
+) -> object:
+    """Call a handler in a thread; a future takes no `StopIteration`."""
+    try:
+        return context.run(handler, delivery)
+    except (*_ENDINGS, StopIteration) as error:
+        raise _no_end(error) from error
+
+
+def _no_end(error: BaseException) -> RuntimeError:
+    """What a handler raises is about its message: it does not end the worker, with other messages in hand."""
+    return RuntimeError(f"the handler raised {type(error).__name__}")
+
+
+def _errors(tasks: Iterable[asyncio.Future[None]]) -> Iterator[BaseException]:
+    """What those raised that have ended."""
+    for task in tasks:
+        if task.done() and not task.cancelled() and (error := task.exception()) is not None:
+            yield error
 
 
 def _ids(declared: Declared, **more: str) -> dict[str, str]:

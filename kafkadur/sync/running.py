@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Any, Generic, Literal
 
 from kafkadur.dead_letters import Cause
 from kafkadur.delivery import K_co, V_co
-from kafkadur.handlers import Reject
+from kafkadur.handlers import Reject, check_handler
 from kafkadur.key_lines import KeyLines
 from kafkadur.limits import Breaker, BreakerState, CircuitBreaker, RateLimit, TokenBucket
 from kafkadur.member import Member
-from kafkadur.sync.waiting import Pool, Signal, call
+from kafkadur.sync.waiting import Pool, Signal, call, interrupted
 from kafkadur.tracing import processing
 from kafkadur_sharing.errors import IllegalState, LeaseLost, Undecodable
 
@@ -49,6 +49,7 @@ class Run(Generic[V_co, K_co]):
         `delay` (seconds) of what a handler could not process; None: as the policy says. `bell` rings when the
         subscription is stopped.
         """
+        check_handler(handler)
         if concurrency < 1:
             raise IllegalState(
                 "At least one handler must run.",
@@ -169,7 +170,10 @@ class Run(Generic[V_co, K_co]):
             following = self._lines.leave(following)
 
     def _guarded(self, delivery: Delivery[V_co, K_co]) -> None:
-        """Handle a delivery, unless the breaker was opened while it waited for its turn."""
+        """Handle a delivery, unless it was to stop, or the breaker opened, while it waited for its turn."""
+        if self._subscription.is_stopping:
+            delivery.release_later(0)
+            return
         breaker = self._breaker
         if breaker is None:
             self._handle(delivery, None, 0)
@@ -189,29 +193,30 @@ class Run(Generic[V_co, K_co]):
         with processing(member.tracing, delivery.message, member.display, delivery.attempt) as told:
             try:
                 call(self._handler, delivery)
-            except Reject as rejection:
-                told.failed(rejection)
-                if not delivery.settled:
-                    delivery.reject_nowait(rejection.reason)
-                return
-            except Exception as error:
+            except BaseException as error:
                 told.failed(error)
-                if not delivery.settled:
-                    self._give_up(delivery, error)
+                if interrupted(error):
+                    if not delivery.settled:
+                        delivery.release_nowait()
+                    raise
+                self._not_processed(delivery, error)
                 if breaker is not None and self._is_failure(error):
                     breaker.report(ticket, failed=True)
                 return
-            except BaseException as error:
-                told.failed(error)
-                if not delivery.settled:
-                    delivery.release_nowait()
-                raise
             if breaker is not None:
                 breaker.report(ticket, failed=False)
             if not delivery.settled:
                 self._subscription.settle(delivery, confirm=self._confirm)
 
-    def _give_up(self, delivery: Delivery[V_co, K_co], error: Exception) -> None:
+    def _not_processed(self, delivery: Delivery[V_co, K_co], error: BaseException) -> None:
+        if delivery.settled:
+            return
+        if isinstance(error, Reject):
+            delivery.reject_nowait(error.reason)
+        else:
+            self._give_up(delivery, error)
+
+    def _give_up(self, delivery: Delivery[V_co, K_co], error: BaseException) -> None:
         if self._rejects_undecodable and _is_undecodable(error, delivery):
             self._subscription.log_undecodable(error)
             cause = error.__cause__
@@ -221,13 +226,15 @@ class Run(Generic[V_co, K_co]):
         self._subscription.log_handler_error(delivery)
         delivery.rollback_nowait(self._delay)
 
-    def _is_failure(self, error: Exception) -> bool:
+    def _is_failure(self, error: BaseException) -> bool:
         """Whether an exception says that what the handler depends on does not work."""
+        if isinstance(error, Reject):
+            return False
         own = isinstance(error, LeaseLost) or (isinstance(error, Undecodable) and (not error.transient))
         return not own and (not (self._plan is not None and isinstance(error, self._plan.ignore)))
 
 
-def _is_undecodable(error: Exception, delivery: Delivery[Any, Any]) -> bool:
+def _is_undecodable(error: BaseException, delivery: Delivery[Any, Any]) -> bool:
     """Whether a handler failed because its own message, and nothing else, is at fault."""
     if not isinstance(error, Undecodable) or error.transient:
         return False

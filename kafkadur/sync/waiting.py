@@ -12,6 +12,7 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
+from kafkadur.handlers import check_result
 from kafkadur.member import Member
 from kafkadur.producer import Producer
 from kafkadur.pump import Pump
@@ -151,4 +152,9 @@ class Pool:
 
 def call(handler: Callable[..., Any], argument: object) -> None:
     """Call a handler."""
-    handler(argument)
+    check_result(handler(argument), handler)
+
+
+def interrupted(error: BaseException) -> bool:
+    """Whether this ends the thread that it was raised in."""
+    return not isinstance(error, Exception)

@@ -191,7 +191,9 @@ def test_numbers_are_as_they_were_said() -> None:
 
 def test_a_strategy_is_one_that_kubernetes_takes() -> None:
     def strategy(values: str, *arguments: str) -> dict[str, Any]:
-        found: dict[str, Any] = rendered(values, *arguments)["Deployment", "trial-kafkadur"]["spec"]["strategy"]
+        found: dict[str, Any] = rendered(values, *arguments)["Deployment", "trial-kafkadur"]["spec"][
+            "strategy"
+        ]
         return found
 
     one_more = {"type": "RollingUpdate", "rollingUpdate": {"maxSurge": 1, "maxUnavailable": 0}}

@@ -96,9 +96,7 @@ def test_every_alert_fires(tmp_path: Path, case: str) -> None:
     alert = case.partition(",")[0]
     test = {
         "interval": "1m",
-        "input_series": [
-            {"series": series(name), "values": values} for name, values in FIRING[case].items()
-        ],
+        "input_series": [{"series": series(name), "values": values} for name, values in FIRING[case].items()],
         "alert_rule_test": [{"eval_time": "25m", "alertname": alert, "exp_alerts": []}],
     }
     done = play(tmp_path, {"rule_files": ["alerts.yaml"], "evaluation_interval": "1m", "tests": [test]})

@@ -53,6 +53,9 @@ async def test_an_app_without_a_handler_is_no_worker() -> None:
         ("app_under_test:other", "'other' of module 'app_under_test' is no app. State: it is not there"),
         ("app_under_test:handle", "State: it is function"),
         ("app_under_test.app", "There is no module 'app_under_test.app'"),
+        ("", "'' names no app"),
+        (":app", "':app' names no app"),
+        (".app_under_test:app", "'.app_under_test:app' names no app"),
     ],
 )
 def test_what_is_no_app_is_explained(shop: Shop, target: str, told: str) -> None:

@@ -122,7 +122,7 @@ async def test_w4_each_partition_has_its_turns(place: Place, window: int, *, con
         share = defaultdict[int, int](int)
         for who, _ in turns:
             share[who] += 1
-        assert min(share.values()) > 30, share
+        assert min(share.values()) > 15, share  # of 150: nobody is left out
         assert len(share) == 3, share
 
 

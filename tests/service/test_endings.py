@@ -1,0 +1,174 @@
+"""A worker ends when it is told to, whatever its handlers, its lifespan and its servers do meanwhile."""
+
+import signal
+import socket
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.service.helpers import Shop, eventually
+from tests.subscriptions.helpers import LIMIT_S
+
+SLEEPS = 600
+
+#: What a handler may do to stay, by name.
+STAYING = {
+    "swallows the cancellation": """
+        async def handle(message):
+            note(message, "begun")
+            while True:
+                try:
+                    await asyncio.sleep(600)
+                except asyncio.CancelledError:
+                    pass
+    """,
+    "waits for a thread of its own": """
+        async def handle(message):
+            note(message, "begun")
+            await asyncio.to_thread(time.sleep, 600)
+    """,
+    "blocks the loop": """
+        async def handle(message):
+            note(message, "begun")
+            while True:
+                time.sleep(0.05)
+    """,
+}
+
+
+def declared(handler: str) -> str:
+    """A module with one handler."""
+    head = """
+        app = kafkadur.App()
+
+        @app.subscription(TOPIC, durable="d", start="earliest")"""
+    return head + handler
+
+
+@pytest.mark.parametrize("kind", STAYING)
+def test_it_ends_soon_after_the_deadline(shop: Shop, kind: str) -> None:
+    shop.place.publish(shop.topic, [1])
+    shop.write(declared(STAYING[kind]))
+    worker = shop.start("--deadline", "0.5")
+    shop.until(1, "begun")
+    begun = time.monotonic()
+    assert worker.stop() == 1
+    assert time.monotonic() - begun < SLEEPS / 4
+    assert shop.unsettled("d") == 1
+
+
+@pytest.mark.parametrize("kind", STAYING)
+def test_a_second_signal_ends_it_whatever_runs(shop: Shop, kind: str) -> None:
+    shop.place.publish(shop.topic, [1])
+    shop.write(declared(STAYING[kind]))
+    worker = shop.start("--deadline", "600")
+    shop.until(1, "begun")
+    worker.tell(signal.SIGTERM)
+    # two signals that come together are one; this one is told when nothing is pending any more
+    eventually(lambda: not pending(worker.pid), "that the first one is taken")
+    worker.tell(signal.SIGTERM)
+    assert worker.ended() == 130
+    assert "Interrupted." in worker.said
+
+
+def pending(pid: int) -> int:
+    """The signals that a process has not taken yet."""
+    status = Path(f"/proc/{pid}/status").read_text()
+    found = dict(line.split(":", 1) for line in status.splitlines() if ":" in line)
+    return int(found["SigPnd"], 16) | int(found["ShdPnd"], 16)
+
+
+def test_a_lifespan_that_fails_at_its_end_beside_a_handler_that_stays(shop: Shop) -> None:
+    shop.place.publish(shop.topic, [1])
+    shop.write("""
+        import contextlib
+
+        @contextlib.asynccontextmanager
+        async def lifespan(connection):
+            yield
+            raise OSError("the database was not closed")
+
+        app = kafkadur.App(lifespan=lifespan)
+
+        @app.subscription(TOPIC, durable="d", start="earliest")
+        def handle(message):
+            note(message, "begun")
+            time.sleep(600)
+    """)
+    worker = shop.start("--deadline", "0.5")
+    shop.until(1, "begun")
+    assert worker.stop() == 1
+    assert "the database was not closed" in worker.said
+
+
+def test_a_lifespan_that_does_not_begin(shop: Shop) -> None:
+    shop.write("""
+        import contextlib
+
+        @contextlib.asynccontextmanager
+        async def lifespan(connection):
+            print("entered", flush=True)
+            await asyncio.sleep(600)
+            yield
+
+        app = kafkadur.App(lifespan=lifespan)
+
+        @app.subscription(TOPIC, durable="d")
+        def handle(message):
+            note(message)
+    """)
+    worker = shop.start("--deadline", "0.5")
+    eventually(lambda: "entered" in worker.said, "its beginning")
+    assert worker.stop() == 1
+    assert "the lifespan had not begun at the deadline" in worker.said
+    assert "Traceback" not in worker.said
+
+
+def test_a_signal_while_the_module_is_imported(shop: Shop) -> None:
+    shop.write("""
+        print("importing", flush=True)
+        while True:
+            time.sleep(0.05)
+    """)
+    worker = shop.start()
+    eventually(lambda: "importing" in worker.said, "its beginning")
+    assert worker.stop() == 0
+
+
+def test_a_kafka_that_never_answers(shop: Shop) -> None:
+    """Nothing was begun, so nothing is given back."""
+    shop.write(
+        declared("""
+        def handle(message):
+            note(message)
+    """)
+    )
+    with socket.create_server(("127.0.0.1", 0)) as mute:
+        worker = shop.start("--deadline", "1", KAFKADUR_KAFKA=f"127.0.0.1:{mute.getsockname()[1]}")
+        eventually(lambda: worker.get("/livez")[0] == 200, "its port")
+        begun = time.monotonic()
+        worker.stop()
+        assert time.monotonic() - begun < LIMIT_S
+    assert "handlers at work" not in worker.said
+
+
+def test_nothing_begins_after_the_signal(shop: Shop) -> None:
+    shop.place.publish(shop.topic, range(5))
+    shop.write(
+        declared("""
+        def handle(message):
+            note(message, "begun")
+            while not os.path.exists("go-on"):
+                time.sleep(0.01)
+            note(message)
+    """)
+    )
+    worker = shop.start("--deadline", "60")
+    shop.until(1, "begun")
+    worker.tell()
+    eventually(lambda: "stopping" in worker.said, "the beginning of its end")
+    (shop.folder / "go-on").touch()
+    assert worker.ended() == 0
+    assert len(shop.notes("begun")) == len(shop.notes()) == 1
+    assert shop.unsettled("d") == 4
