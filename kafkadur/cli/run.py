@@ -110,12 +110,13 @@ def run(
     signal.signal(signal.SIGTERM, end_early)
     settings = call.settings()
     try:
-        from prometheus_client import REGISTRY  # noqa: PLC0415 - of the extra, as what follows
+        from prometheus_client import REGISTRY, disable_created_metrics  # noqa: PLC0415 - of the extra
 
         from kafkadur.service.health import HealthPort, Pages  # noqa: PLC0415
         from kafkadur.service.logs import log_to_stderr  # noqa: PLC0415
 
         log_to_stderr(log_format.value, log_level.value)
+        disable_created_metrics()  # a second series for each counter, which nobody asked for
     except ImportError as error:
         raise IllegalState(
             "A worker needs what belongs to its extra.",
