@@ -116,7 +116,8 @@ def run(
         from kafkadur.service.logs import log_to_stderr  # noqa: PLC0415
 
         log_to_stderr(log_format.value, log_level.value)
-        disable_created_metrics()  # a second series for each counter, which nobody asked for
+        # a second series for each counter, which nobody asked for
+        disable_created_metrics()  # type: ignore[no-untyped-call]  # it has no annotations
     except ImportError as error:
         raise IllegalState(
             "A worker needs what belongs to its extra.",
