@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
-from types import AsyncGeneratorType, CoroutineType, GeneratorType
+from collections.abc import AsyncGenerator, Callable, Coroutine, Generator
 from typing import Any
 
 from kafkadur_sharing.errors import IllegalState
@@ -32,10 +31,11 @@ def check_handler(handler: Callable[..., Any]) -> None:
 
 def check_result(result: object, handler: Callable[..., Any]) -> None:
     """Raise `IllegalState` for what a call gave back instead of working: the message is not processed."""
-    if isinstance(result, CoroutineType):
+    if isinstance(result, Coroutine):
         result.close()  # else Python warns that it was never awaited
-        raise _unrun("a coroutine function, called where nothing awaits it", handler)
-    if isinstance(result, GeneratorType | AsyncGeneratorType):
+    if inspect.isawaitable(result):
+        raise _unrun("a function whose result has to be awaited, called where nothing does that", handler)
+    if isinstance(result, Generator | AsyncGenerator):
         raise _unrun("a generator function", handler)
 
 

@@ -68,8 +68,9 @@ class Processing:
 
     def failed(self, error: BaseException) -> None:
         """The handler raised this."""
-        self._span.record_exception(error)
-        _fail(self._span, type(error).__name__, str(error))
+        with _harmless():
+            self._span.record_exception(error)
+            _fail(self._span, type(error).__name__, str(error))
 
 
 class Untraced:

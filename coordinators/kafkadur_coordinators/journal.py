@@ -289,6 +289,7 @@ class Journal:
             time.sleep(0.02)  # polls for a condition, with a deadline
 
     def _described(self, admin: AdminClient) -> Sequence[Any] | None:
+        """Its partitions, none while they are being made; None: there is no such topic."""
         names = TopicCollection([self.topic])
         try:
             asked = admin.describe_topics(names, request_timeout=self.timeout)[self.topic]
@@ -296,6 +297,8 @@ class Journal:
         except KafkaException as error:
             if error.args[0].code() == KafkaError.UNKNOWN_TOPIC_OR_PART:
                 return None
+            if error.args[0].code() == KafkaError.LEADER_NOT_AVAILABLE:
+                return []
             raise self._lost(error.args[0]) from error
         except TimeoutError as error:
             raise self._lost("time-out") from error

@@ -44,7 +44,13 @@ from kafkadur.pump import Served
 from kafkadur.transactions import Part
 from kafkadur_coordinators.lifecycle import Subscription as Attachment
 from kafkadur_sharing.definition import AckLevel
-from kafkadur_sharing.errors import ConnectionClosed, ForkedConnection, LeaseLost, LevelNotReached
+from kafkadur_sharing.errors import (
+    ConnectionClosed,
+    ForkedConnection,
+    KafkadurError,
+    LeaseLost,
+    LevelNotReached,
+)
 
 if TYPE_CHECKING:
     from kafkadur.aio.connection import Connection
@@ -495,6 +501,10 @@ class Subscription(Generic[V_co, K_co]):
         """A handler raised: the message is rolled back."""
         self._connection.log_handler_error(delivery, self._member.display)
 
+    def log_lost(self, error: KafkadurError) -> None:
+        """A handler ended after its lease was lost, or what it did is less safe than was asked for."""
+        self._connection.log_lost(error)
+
     def log_undecodable(self, error: BaseException) -> None:
         """A message cannot be deserialized: it becomes a dead letter."""
         self._connection.log_undecodable(error, self._member)
@@ -587,7 +597,7 @@ class Subscription(Generic[V_co, K_co]):
             else:
                 delivery.ack_nowait()
         except (LeaseLost, LevelNotReached) as error:
-            self._connection.log_lost(error)
+            self.log_lost(error)
 
     # -- the end
 

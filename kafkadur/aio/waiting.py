@@ -199,4 +199,4 @@ def interrupted(error: BaseException) -> bool:
     if isinstance(error, asyncio.CancelledError):
         task = asyncio.current_task()
         return task is None or task.cancelling() > 0
-    return not isinstance(error, Exception)
+    return isinstance(error, SystemExit | KeyboardInterrupt)

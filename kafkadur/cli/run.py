@@ -151,7 +151,7 @@ async def _until_stopped(worker: Worker, ending: Ending) -> None:
     """Run it until a signal, or until it fails; what it fails with is raised."""
     ending.listen(asyncio.get_running_loop())
     try:
-        await worker.run()
+        await worker.run(ending.began)
     except BaseException as error:
         ending.stopped(FAILED, error)
         raise

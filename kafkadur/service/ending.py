@@ -2,15 +2,19 @@
 
 Python waits at its end for threads and tasks, and a handler may be at work in one for ever; a handler may
 also keep the loop from running at all. So a thread of ours watches, and ends the process when it is time.
+What it cannot do anything about is a library that never gives the interpreter to other threads.
 """
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import signal
+import socket
 import sys
 import threading
+import time
 import traceback
 from asyncio import AbstractEventLoop
 from collections.abc import Callable
@@ -19,14 +23,17 @@ from typing import NoReturn
 
 from kafkadur_sharing.errors import KafkadurError
 
-_log = logging.getLogger("kafkadur.worker")
-
 FAILED, INTERRUPTED = 1, 130
 #: Seconds on top of the deadline until a worker that was told to stop is ended; Kubernetes, as the chart has
 #: it, waits for ten.
 _MARGIN_S = 8.0
 #: Seconds that Python has for its own end when the worker has stopped.
 _LAST_S = 5.0
+#: Seconds that what is still to be written may take.
+_WRITE_S = 2.0
+_SIGNALS = (signal.SIGINT, signal.SIGTERM)
+#: What is told besides signals, none of which has such a number.
+_BEGAN, _STOPPED = 250, 251
 
 
 def end_early(_number: int, _frame: FrameType | None) -> NoReturn:
@@ -35,11 +42,16 @@ def end_early(_number: int, _frame: FrameType | None) -> NoReturn:
 
 
 def leave(status: int) -> NoReturn:
-    """End now, without waiting for anything."""
-    logging.shutdown()
-    sys.stdout.flush()
-    sys.stderr.flush()
-    os._exit(status)
+    """End now, without waiting for anything but what is to be written, and for that not long."""
+    hurry = threading.Timer(_WRITE_S, os._exit, (status,))
+    hurry.daemon = True
+    hurry.start()
+    try:
+        logging.shutdown()
+        sys.stdout.flush()
+        sys.stderr.flush()
+    finally:  # whoever reads it may have gone
+        os._exit(status)
 
 
 class Ending:
@@ -49,9 +61,7 @@ class Ending:
         """`stop` is called in the loop; `deadline`: seconds that handlers have."""
         self._stop = stop
         self._limit = deadline + _MARGIN_S
-        self._told = 0
-        self._asked = threading.Event()
-        self._over = threading.Event()
+        self._heard, self._told = socket.socketpair()
         self._status = FAILED
         self._error: BaseException | None = None
 
@@ -59,33 +69,59 @@ class Ending:
         """Take signals from now on. Called by the main thread."""
 
         def take(_number: int, _frame: FrameType | None) -> None:
-            self._told += 1
-            if self._told > 1:
-                os.write(sys.stderr.fileno(), b"Interrupted.\n")
-                os._exit(INTERRUPTED)
-            self._asked.set()
-            loop.call_soon_threadsafe(self._stop)
+            with contextlib.suppress(RuntimeError):  # the loop is closed: it has stopped
+                loop.call_soon_threadsafe(self._stop)
 
-        # not those of the loop: it may be what does not run
-        for number in (signal.SIGINT, signal.SIGTERM):
+        # Not the handlers of the loop: it may be what does not run. The interpreter writes the number of a
+        # signal as it comes, also while the main thread is in a long call of a library.
+        self._told.setblocking(False)
+        signal.set_wakeup_fd(self._told.fileno(), warn_on_full_buffer=False)
+        for number in _SIGNALS:
             signal.signal(number, take)
         threading.Thread(target=self._watch, name="kafkadur-ending", daemon=True).start()
+
+    def began(self) -> None:
+        """The worker is about to stop, for whatever reason."""
+        self._tell(_BEGAN)
 
     def stopped(self, status: int, error: BaseException | None = None) -> None:
         """The worker has stopped, or failed: what is left is Python's own end."""
         self._status, self._error = status, error
-        self._over.set()
-        self._asked.set()
+        self._tell(_STOPPED)
+
+    def _tell(self, what: int) -> None:
+        with contextlib.suppress(BlockingIOError):  # it has heard a lot already
+            self._told.send(bytes([what]))
 
     def _watch(self) -> None:
-        self._asked.wait()
-        if not self._over.wait(self._limit):
-            _log.error("the worker has not stopped in time, and is ended")
-            leave(FAILED)
-        threading.Event().wait(_LAST_S)  # a daemon: it is not waited for
-        if isinstance(self._error, KafkadurError):
-            sys.stderr.write(f"{self._error}\n")
+        signals, until, stopped = 0, float("inf"), False
+        while (what := self._next(until)) is not None:
+            signals += what in _SIGNALS
+            if signals > 1:
+                os.write(sys.stderr.fileno(), b"Interrupted.\n")
+                os._exit(INTERRUPTED)
+            if what == _STOPPED:
+                stopped, until = True, time.monotonic() + _LAST_S
+            elif what in {_BEGAN, *_SIGNALS} and not stopped:
+                until = min(until, time.monotonic() + self._limit)
+        if not stopped:
+            _late("the worker has not stopped in time, and is ended")
+        elif isinstance(self._error, KafkadurError):
+            _late(str(self._error))
         elif self._error is not None:
-            traceback.print_exception(self._error)
-        _log.warning("a thread or a task goes on: the process is ended")
-        leave(self._status)
+            _late("".join(traceback.format_exception(self._error)))
+        leave(self._status if stopped else FAILED)
+
+    def _next(self, until: float) -> int | None:
+        """What is told next; None: nothing until then."""
+        left = until - time.monotonic()
+        self._heard.settimeout(None if left == float("inf") else max(left, 0.001))
+        try:
+            return self._heard.recv(1)[0]
+        except TimeoutError:
+            return None
+
+
+def _late(text: str) -> None:
+    """Say why, past the log: whoever holds its lock may be what does not go on."""
+    os.write(sys.stderr.fileno(), f"kafkadur: {text}\n".encode())

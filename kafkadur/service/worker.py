@@ -44,6 +44,10 @@ _OCCUPIED = (SubscriptionActive, ResourceLimit)
 _PASSING = (CoordinatorUnavailable, StateLost, LeaseLost)
 #: How long is waited before something is tried again, seconds: longer each time, this at most.
 _MOST_WAIT_S, _FIRST_WAIT_S = 10.0, 0.25
+#: How many failures in a row make a wait longer; the power of a thousand of them is no number any more.
+_MOST_FAILURES = 16
+#: How long is waited before another connection is made when one was displaced, seconds.
+_DISPLACED_WAIT_S = 1.0
 #: What would end the process if it came from elsewhere.
 _ENDINGS = (SystemExit, KeyboardInterrupt)
 T = TypeVar("T")
@@ -52,6 +56,10 @@ T = TypeVar("T")
 _BEAT_S = 0.5
 #: How long may pass between that the deadline has passed and that everything is given back, seconds.
 _LAST_S = 5.0
+
+
+def _say_nothing() -> None:
+    """Nobody asked."""
 
 
 class State(StrEnum):
@@ -121,6 +129,7 @@ class Worker:
         self._stop = asyncio.Event()
         self._stop_at: float | None = None
         self._beat = monotonic()
+        self._on_stop: Callable[[], None] = _say_nothing
         self._entering: asyncio.Timeout | None = None
         #: what had not ended when the deadline passed: handlers, by subscription; the lifespan's beginning
         self.given_up = 0
@@ -143,6 +152,7 @@ class Worker:
         """Hand out nothing more, let handlers end, leave. In the loop, as a signal handler of it."""
         if self._stop_at is None:
             self._stop_at = self._monotonic()
+            self._on_stop()
             _log.info("stopping: handlers have %.0f s to end", self._deadline)
             self._stop.set()
             if self._entering is not None:
@@ -151,15 +161,15 @@ class Worker:
                 if serving.subscription is not None:
                     serving.subscription.stop()
 
-    async def run(self) -> None:
+    async def run(self, on_stop: Callable[[], None] = _say_nothing) -> None:
         """Serve until `stop`, or until a subscription cannot be served at all; raises why that is.
 
+        `on_stop` is called when it is about to stop, for whatever reason.
         What a handler has not ended by then is given back, uncounted, and so is what no handler began.
         """
+        self._on_stop = on_stop
         beating = asyncio.ensure_future(self._beats())
         try:
-            waits = ExponentialBackoff(cap=_MOST_WAIT_S, base=_FIRST_WAIT_S)
-            failures = 0
             while (connection := await self._connected()) is not None:
                 try:
                     await self._serve(connection)
@@ -168,8 +178,7 @@ class Worker:
                     InvalidClientId
                 ) as error:  # another one has it now: this connection is of no use any more
                     self._tell(self.serving, State.STANDING_BY, error)
-                    await self._pause(waits.compute(failures))
-                    failures += 1
+                    await self._pause(_DISPLACED_WAIT_S)
         finally:
             beating.cancel()
             for serving in self.serving:
@@ -253,8 +262,13 @@ class Worker:
             self.given_up += working
         for task in late:
             task.cancel()
-        if late:
-            await asyncio.wait(late, timeout=_LAST_S)
+        if not late:
+            return
+        _, staying = await asyncio.wait(late, timeout=_LAST_S)
+        if staying and self._stop_at is None:
+            _log.error("%d handlers go on though their connection is lost: the worker ends", len(staying))
+            self.given_up += len(staying)
+            self.stop()
 
     async def _closed(self, connection: Connection) -> None:
         """Leave; what could not be confirmed comes again, and that is only said."""
@@ -319,7 +333,7 @@ class Worker:
                 state = State.STANDING_BY if isinstance(error, occupied) else State.STARTING
                 self._tell(concerned, state, error)
             await self._pause(waits.compute(failures))
-            failures += 1
+            failures = min(failures + 1, _MOST_FAILURES)
         return None
 
     def _tell(self, concerned: Iterable[Serving], state: State, error: KafkadurError) -> None:

@@ -8,6 +8,7 @@ What may begin when is decided in `kafkadur/limits.py` and `kafkadur/key_lines.p
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Generic, Literal
 
 from kafkadur.dead_letters import Cause
@@ -172,7 +173,7 @@ class Run(Generic[V_co, K_co]):
     def _guarded(self, delivery: Delivery[V_co, K_co]) -> None:
         """Handle a delivery, unless it was to stop, or the breaker opened, while it waited for its turn."""
         if self._subscription.is_stopping:
-            delivery.release_later(0)
+            self._give_back(delivery)
             return
         breaker = self._breaker
         if breaker is None:
@@ -180,13 +181,19 @@ class Run(Generic[V_co, K_co]):
             return
         ticket = breaker.admit()
         if ticket is None:
-            delivery.release_later(0)
+            self._give_back(delivery)
             return
         try:
             self._handle(delivery, breaker, ticket)
         finally:
             breaker.report(ticket, failed=None)
             self._bell.set()
+
+    def _give_back(self, delivery: Delivery[V_co, K_co]) -> None:
+        """Nothing was begun: it comes again at once, and what follows it in its line, too."""
+        if self._lines is not None:
+            self._lines.rolled_back(delivery.partition, delivery.offset, 0)
+        delivery.release_later(0)
 
     def _handle(self, delivery: Delivery[V_co, K_co], breaker: Breaker | None, ticket: int) -> None:
         member = self._member
@@ -197,7 +204,8 @@ class Run(Generic[V_co, K_co]):
                 told.failed(error)
                 if interrupted(error):
                     if not delivery.settled:
-                        delivery.release_nowait()
+                        with suppress(LeaseLost):
+                            delivery.release_nowait()
                     raise
                 self._not_processed(delivery, error)
                 if breaker is not None and self._is_failure(error):
@@ -211,10 +219,13 @@ class Run(Generic[V_co, K_co]):
     def _not_processed(self, delivery: Delivery[V_co, K_co], error: BaseException) -> None:
         if delivery.settled:
             return
-        if isinstance(error, Reject):
-            delivery.reject_nowait(error.reason)
-        else:
-            self._give_up(delivery, error)
+        try:
+            if isinstance(error, Reject):
+                delivery.reject_nowait(error.reason)
+            else:
+                self._give_up(delivery, error)
+        except LeaseLost as lost:
+            self._subscription.log_lost(lost)
 
     def _give_up(self, delivery: Delivery[V_co, K_co], error: BaseException) -> None:
         if self._rejects_undecodable and _is_undecodable(error, delivery):

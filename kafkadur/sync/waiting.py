@@ -144,7 +144,7 @@ class Pool:
     def _run(self, work: Callable[..., None], arguments: tuple[object, ...]) -> None:
         try:
             work(*arguments)
-        except Exception as error:  # noqa: BLE001 - it is raised by start() or at the end
+        except BaseException as error:  # noqa: BLE001 - it is raised by start() or at the end
             self._error = self._error or error
         finally:
             self._room.release()
@@ -156,5 +156,5 @@ def call(handler: Callable[..., Any], argument: object) -> None:
 
 
 def interrupted(error: BaseException) -> bool:
-    """Whether this ends the thread that it was raised in."""
-    return not isinstance(error, Exception)
+    """Whether this is to end `run`, and with it, perhaps, the program."""
+    return isinstance(error, SystemExit | KeyboardInterrupt)

@@ -1,13 +1,17 @@
 """A worker ends when it is told to, whatever its handlers, its lifespan and its servers do meanwhile."""
 
+import os
+import re
 import signal
 import socket
+import subprocess
+import sys
 import time
 from pathlib import Path
 
 import pytest
 
-from tests.service.helpers import Shop, eventually
+from tests.service.helpers import Process, Shop, eventually
 from tests.subscriptions.helpers import LIMIT_S
 
 SLEEPS = 600
@@ -27,6 +31,13 @@ STAYING = {
         async def handle(message):
             note(message, "begun")
             await asyncio.to_thread(time.sleep, 600)
+    """,
+    "is in a long call of a library": """
+        async def handle(message):
+            import hashlib
+
+            note(message, "begun")
+            hashlib.pbkdf2_hmac("sha256", b"p", b"s", 1_000_000_000)
     """,
     "blocks the loop": """
         async def handle(message):
@@ -102,6 +113,44 @@ def test_a_lifespan_that_fails_at_its_end_beside_a_handler_that_stays(shop: Shop
     assert "the database was not closed" in worker.said
 
 
+def test_a_lifespan_that_does_not_end_when_the_worker_fails(shop: Shop) -> None:
+    shop.write("""
+        import contextlib
+
+        @contextlib.asynccontextmanager
+        async def lifespan(connection):
+            yield
+            await asyncio.sleep(600)
+
+        app = kafkadur.App(lifespan=lifespan)
+
+        @app.subscription(TOPIC, durable="d", selector="amount >")
+        async def handle(message):
+            note(message)
+    """)
+    worker = shop.start("--deadline", "0.5")
+    assert worker.ended() == 1
+    assert "cannot be served" in worker.said
+    assert "has not stopped in time" in worker.said
+
+
+def test_a_reader_of_its_output_that_has_gone() -> None:
+    code = "from kafkadur.service.ending import leave; print('x' * 100); leave(7)"
+    reading, writing = os.pipe()
+    os.close(reading)
+    try:
+        done = subprocess.run(
+            [sys.executable, "-c", code],
+            stdout=writing,
+            check=False,
+            timeout=LIMIT_S,
+            env={**os.environ, "PYTHONUNBUFFERED": ""},  # else it is print that fails
+        )
+    finally:
+        os.close(writing)
+    assert done.returncode == 7
+
+
 def test_a_lifespan_that_does_not_begin(shop: Shop) -> None:
     shop.write("""
         import contextlib
@@ -172,3 +221,44 @@ def test_nothing_begins_after_the_signal(shop: Shop) -> None:
     assert worker.ended() == 0
     assert len(shop.notes("begun")) == len(shop.notes()) == 1
     assert shop.unsettled("d") == 4
+
+
+def test_what_waits_for_its_key_comes_again_at_once(shop: Shop) -> None:
+    """Nothing of it was begun: the policy's back-off is for what failed."""
+    for value, key in ((b"1", b"k"), (b"2", b"k"), (b"3", b"k"), (b"4", b"other")):
+        shop.place.raw.produce(shop.topic, value, key=key, partition=0)
+    assert shop.place.raw.flush(LIMIT_S) == 0
+    shop.write("""
+        from datetime import timedelta
+
+        app = kafkadur.App()
+
+        @app.subscription(
+            TOPIC, durable="d", type="exclusive", start="earliest", ordered_by_key=True,
+            redelivery=kafkadur.Redelivery(backoff=timedelta(minutes=5), max_backoff=timedelta(minutes=5)),
+        )
+        def handle(message):
+            note(message, "begun")
+            while not os.path.exists("go-on"):
+                time.sleep(0.01)
+            note(message)
+    """)
+    first = shop.start("--deadline", "60", KAFKADUR_CLIENT_ID="c")
+    shop.until(1, "begun")
+    eventually(lambda: in_hands(first) == 4, "all of them")
+    first.tell()
+    eventually(lambda: "stopping" in first.said, "the beginning of its end")
+    (shop.folder / "go-on").touch()
+    assert first.ended() == 0
+    assert len(shop.notes()) == 1
+    second = shop.start(KAFKADUR_CLIENT_ID="c")
+    assert [(note.value, note.attempt) for note in shop.until(4)] == [(str(n), 1) for n in (1, 2, 3, 4)]
+    assert second.stop() == 0
+
+
+def in_hands(worker: Process) -> int:
+    """How many messages handlers have, or wait for one."""
+    found = re.search(
+        r"^kafkadur_worker_in_hands_messages{.*} (\S+)$", worker.get("/metrics")[1], re.MULTILINE
+    )
+    return 0 if found is None else int(float(found[1]))

@@ -78,6 +78,13 @@ RAISING = {
     "KeyboardInterrupt in a thread": (
         "def handle(message):\n    note(message, 'begun')\n    raise KeyboardInterrupt"
     ),
+    "what is no Exception, in a thread": (
+        "class Panic(BaseException): ...\ndef handle(message):\n    note(message, 'begun')\n    raise Panic"
+    ),
+    "what is no Exception": (
+        "class Panic(BaseException): ...\n"
+        "async def handle(message):\n    note(message, 'begun')\n    raise Panic"
+    ),
     "SystemExit": "async def handle(message):\n    note(message, 'begun')\n    raise SystemExit(0)",
     "CancelledError": (
         "async def handle(message):\n    note(message, 'begun')\n"
@@ -90,12 +97,13 @@ RAISING = {
 @pytest.mark.parametrize("kind", RAISING)
 def test_whatever_it_raises_is_a_failure_of_its_message(shop: Shop, kind: str) -> None:
     shop.place.publish(shop.topic, [1])
+    before, _, handler = RAISING[kind].rpartition("...\n")
     head = (
-        "app = kafkadur.App()\n"
+        f"{before}...\napp = kafkadur.App()\n"
         '@app.subscription(TOPIC, durable="d", start="earliest", retry_delay=0,'
         " redelivery=kafkadur.Redelivery(max_attempts=2))\n"
     )
-    shop.write(head + RAISING[kind])
+    shop.write(head + handler)
     worker = shop.start("--log-format", "json")
     shop.until(2, "begun")
     eventually(lambda: shop.unsettled("d") == 0, "the dead letter")
