@@ -53,7 +53,8 @@ class PartitionInfo:
     avail: int
     #: Unsettled offsets in the leases of attached members.
     in_flight: int
-    #: Offsets that Kafka removed before they were settled.
+    #: Offsets that Kafka removed before they were settled. Where keys have lanes, at most so many were lost:
+    #: those of the lane with the most, which may not have looked at all that others had settled.
     expired: int
     #: Offsets that were known and that Kafka lost with the end of the log, settled or not.
     truncated: int
@@ -220,6 +221,7 @@ class Looking:
         """Close the connections."""
         self._journal.close()
         self._coordinator.close()
+        self._topics.close()
 
     def __enter__(self) -> Self:
         """Return it."""

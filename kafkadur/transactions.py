@@ -90,7 +90,8 @@ class Transaction:
         self._settings = settings
         self._journal = journal
         self._beside = journal.transactions()
-        self._transactions = Transactions(self._beside, topics_of(settings))
+        self._topics = topics_of(settings)
+        self._transactions = Transactions(self._beside, self._topics)
         self._connection_id = connection_id
         self._config = config
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="kafkadur-transactions")
@@ -330,6 +331,7 @@ class Transaction:
             if producer is not None:
                 producer.end()
             self._journal.close()
+            self._topics.close()
 
     @property
     def closed_in_order(self) -> bool:

@@ -93,12 +93,15 @@ class RetentionWatch:
     def _main(self) -> None:
         self._closed.wait(min(self._every, _FIRST_LOOK))  # who has just subscribed has other things to do
         topics = self._topics()
-        while not self._closed.is_set():
-            self._wake.clear()
-            for entry in list(self._entries):
-                self._look(topics, entry)
-            self.looks += 1
-            self._wake.wait(self._every)
+        try:
+            while not self._closed.is_set():
+                self._wake.clear()
+                for entry in list(self._entries):
+                    self._look(topics, entry)
+                self.looks += 1
+                self._wake.wait(self._every)
+        finally:
+            topics.close()
 
     def _look(self, topics: Topics, entry: _Entry) -> None:
         try:

@@ -292,8 +292,11 @@ class Journal:
         """Its partitions, none while they are being made; None: there is no such topic."""
         names = TopicCollection([self.topic])
         try:
-            asked = admin.describe_topics(names, request_timeout=self.timeout)[self.topic]
-            return cast("Sequence[Any]", asked.result(self.timeout).partitions)
+            # not kept in a variable: future, error and frame would keep each other, and the client of Kafka
+            found = admin.describe_topics(names, request_timeout=self.timeout)[self.topic].result(
+                self.timeout
+            )
+            return cast("Sequence[Any]", found.partitions)
         except KafkaException as error:
             if error.args[0].code() == KafkaError.UNKNOWN_TOPIC_OR_PART:
                 return None

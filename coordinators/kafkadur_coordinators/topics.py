@@ -7,6 +7,7 @@ are read here and written by the members' readers.
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
@@ -80,7 +81,22 @@ class Topics:
         self._refusals = Refusals(kafka.get("error_cb"))
         self._config: dict[str, Any] = {**_ASKING, **kafka, "error_cb": self._refusals}
         self._timeout = timeout
-        self._admin = self._make()
+        self._admin: AdminClient | None = self._make()
+        self._pid = os.getpid()
+
+    def close(self) -> None:
+        """Release the client of Kafka, its threads and connections; a later question makes another one.
+
+        librdkafka's admin client has no end but its destruction, which would wait for the garbage collector.
+        A forked child leaves it alone: the threads it would wait for are the parent's.
+        """
+        if self._pid == os.getpid():
+            self._admin = None
+
+    def _client(self) -> AdminClient:
+        if self._admin is None:
+            self._admin = self._make()
+        return self._admin
 
     def _make(self) -> AdminClient:
         try:
@@ -102,8 +118,10 @@ class Topics:
         while True:
             left = max(deadline - time.monotonic(), 0.01)
             try:
-                return question(self._admin, min(left, SILENT_S))
+                return question(self._client(), min(left, SILENT_S))
             except KafkaException as error:
+                # a future, its error and the frames above would keep each other, and the client of Kafka
+                error.__traceback__ = None
                 code, state = error.args[0].code(), error.args[0].str()
                 # librdkafka calls only some of the errors retriable that pass when a leader is elected
                 if code not in _SILENT and code not in _ELECTING and not error.args[0].retriable():
@@ -113,12 +131,12 @@ class Topics:
             if time.monotonic() > deadline:
                 raise self._failed(state)
             if code in _SILENT:
-                self._admin.poll(0)  # it tells of refusals only then
+                self._client().poll(0)  # it tells of refusals only then
                 self._admin = self._make()  # this one may have lost Kafka for good
             elif code in _ELECTING:
                 # Else the client goes on asking with the leader epoch it knows. Of all topics: a broker may
                 # create, once more, a deleted one that an admin client asks for by its name.
-                answers(self._admin, timeout=max(min(deadline - time.monotonic(), ASK_S), 0.0))
+                answers(self._client(), timeout=max(min(deadline - time.monotonic(), ASK_S), 0.0))
             time.sleep(0.02)  # polls for a condition, with a deadline
 
     def _answer(self, question: Callable[[AdminClient, float], T]) -> T:
@@ -132,7 +150,7 @@ class Topics:
         """The error for one of Kafka's, or for a question that was not answered in time."""
         if isinstance(error, KafkaError) and (refusal := refused(error, _NAME)) is not None:
             return refusal
-        self._admin.poll(0)  # it tells of refusals only then
+        self._client().poll(0)  # it tells of refusals only then
         return self._refusals.error(_NAME) or _no_answer(error if isinstance(error, str) else error.str())
 
     def describe(self, topic: str) -> TopicInfo:

@@ -53,6 +53,7 @@ from kafkadur_coordinators.lifecycle import Lifecycle, Membership
 from kafkadur_coordinators.lifecycle import Subscription as Attachment
 from kafkadur_coordinators.presence import Presence
 from kafkadur_coordinators.redis_coordinator import Recorder, RedisCoordinator
+from kafkadur_coordinators.topics import Topics
 from kafkadur_sharing.decisions import Request, UnsubscribeRequest, nondurable_name
 from kafkadur_sharing.definition import AckLevel, Definition, HeaderType, Scope, Start, SubscriptionType
 from kafkadur_sharing.distributed import DistributedTopic
@@ -176,6 +177,7 @@ class Connection:
         self._presence: Presence | None = None
         self._coordinator: RedisCoordinator | None = None
         self._journal: Journal | None = None
+        self._topics: Topics | None = None
         self._lifecycle: Lifecycle | None = None
         self._dead_letters = DeadLetters(settings.kafka)
         self._watched: dict[str, Watched] = {}
@@ -209,8 +211,9 @@ class Connection:
         chosen = self.settings
         coordinator = self._new_coordinator(self._be_at)
         self._journal = journal_of(chosen)
+        self._topics = topics_of(chosen)
         self._lifecycle = lifecycle_of(
-            chosen, coordinator=coordinator, journal=self._journal, topics=topics_of(chosen)
+            chosen, coordinator=coordinator, journal=self._journal, topics=self._topics
         )
         self._coordinator = coordinator
         self._presence = presences.acquire(chosen.redis, chosen.redis_timeout.total_seconds())
@@ -320,6 +323,8 @@ class Connection:
                 self._coordinator.close()
             if self._journal is not None:
                 self._journal.close()
+            if self._topics is not None:
+                self._topics.close()
         if failed is not None:
             raise failed
 

@@ -183,6 +183,7 @@ class Attachment:
             presences.release(self._settings.redis, self._settings.redis_timeout.total_seconds())
         self._coordinator.close()
         self._journal.close()
+        self._topics.close()
 
     # -- for the driver
 

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import pytest
 from confluent_kafka import Message
 
 from kafkadur.delivery import Chunk
-from kafkadur.feed import NOWHERE, Mark
+from kafkadur.feed import NOWHERE, Feed, Mark
 from kafkadur.member import Member
 from kafkadur_coordinators.interface import (
     Attached,
@@ -240,6 +241,29 @@ def test_window_bounds_what_is_handed_out() -> None:
     chunk.verdicts[start] = 2
     _, start, end = driver.block()
     assert (start, end) == (5, 6)
+
+
+def test_the_end_of_the_log_moves_while_an_exchange_is_made(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The reader's thread notes the end without the lock, between any two looks at it."""
+    driver = Driver(partitions=1)
+    driver.attach(0, 1)
+    driver.exchange(0, 1, [state(0, next_=0, avail=0)])
+    number = driver.reading.followed[0][1]
+    driver.member.end_at(0, 0, number)
+    unread = vars(Feed)["unread"].fget
+    looks: list[int | None] = []
+
+    def look(feed: Feed) -> int | None:
+        looks.append(unread(feed))
+        driver.member.end_at(0, 10, number)
+        return looks[-1]
+
+    monkeypatch.setattr(Feed, "unread", property(look))
+    driver.member.poke()
+    exchange = driver.member.build(1.0)
+    assert looks[0] == 0, "it was at the end"
+    assert exchange is not None
+    assert exchange.parts[0].ahead > 0
 
 
 def test_a_repeated_exchange_is_the_same() -> None:

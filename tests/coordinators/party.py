@@ -106,6 +106,7 @@ class Party:
         self.ears.close()
         self.journal.close()
         self.coordinator.close()
+        self.topics.close()
 
 
 def produce(kafka: str, topic: str, counts: list[int]) -> None:

@@ -37,7 +37,8 @@ async def all_of(place: Place, members: int, window: int) -> list[kafkadur.Subsc
 async def test_many_members_of_one_partition_do_not_all_read_it(place: Place) -> None:
     """Each uses a sixteenth: most of them read what they are granted, and no message is missed by that."""
     statistics = [s.statistics() for s in await all_of(place, 16, 200)]
-    assert sum(each["records_used"] for each in statistics) == COUNT
+    # what is given back, as its member was short of time, is used by another one, too
+    assert COUNT <= sum(each["records_used"] for each in statistics) < COUNT * 1.1
     assert sum(each["records_read"] for each in statistics) < 16 * COUNT * 3 // 4
     assert sum(each["ranges_read"] for each in statistics) > 50
 

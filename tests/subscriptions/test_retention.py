@@ -40,6 +40,8 @@ async def test_what_was_removed_while_nobody_was_there(
         async with await connection.subscribe(topic, durable="d", type=kind, start="earliest") as first:
             for delivery in await take(first, 2):
                 await delivery.ack()
+            # every lane of keys knows by now that these two are none of its own, or are settled
+            wait_until(lambda: info(place).partitions[0].floor == 2, "two that are settled")
         remove(kafkadur_admin, topic, 6)
         events: list[Event] = []
         with caplog.at_level(logging.ERROR, "kafkadur"):

@@ -6,7 +6,7 @@ arrays (`["receive", 3]`, `["ack"]`, `["close"]`) and each is answered by one JS
 
 import json
 import os
-import select
+import selectors
 import signal
 import subprocess
 import sys
@@ -63,12 +63,17 @@ class Child:
         self._process.stdin.write(json.dumps(what) + "\n")
         self._process.stdin.flush()
 
+    def line(self, timeout: float = ANSWER_LIMIT_S) -> str | None:
+        """The next line it says, empty when it has ended; None: it says nothing in time."""
+        assert self._process.stdout is not None
+        with selectors.DefaultSelector() as selector:  # select() knows no descriptor beyond the 1,024th
+            selector.register(self._process.stdout, selectors.EVENT_READ)
+            return self._process.stdout.readline() if selector.select(timeout) else None
+
     def answer(self) -> Any:
         """The next line it says; raises AssertionError when it says nothing in time."""
-        assert self._process.stdout is not None
-        heard, _, _ = select.select([self._process.stdout], [], [], ANSWER_LIMIT_S)
-        assert heard, "the worker does not answer"
-        line = self._process.stdout.readline()
+        line = self.line()
+        assert line is not None, "the worker does not answer"
         assert line, f"the worker ended: {self._process.poll()}"
         return json.loads(line)
 
@@ -117,10 +122,9 @@ class Worker(Child):
     def poison(self, number: int) -> bool:
         """Acknowledge whatever comes, and die of this number; whether it did before it was quiet."""
         self.say(["poison", number])
-        assert self._process.stdout is not None
-        heard, _, _ = select.select([self._process.stdout], [], [], ANSWER_LIMIT_S)
-        assert heard, "the worker does not answer"
-        return not self._process.stdout.readline()
+        line = self.line()
+        assert line is not None, "the worker does not answer"
+        return not line
 
     def close(self) -> str:
         """Close the subscription in order, which gives back what it holds."""

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import os
-import select
 import signal
 import sys
 from collections.abc import Callable, Mapping
@@ -54,9 +53,8 @@ class Transacting(Child):
 
     def heard(self, timeout: float) -> int | None:
         """How many one more commit was of; None when nothing was heard in `timeout` seconds."""
-        assert self._process.stdout is not None
-        ready, _, _ = select.select([self._process.stdout], [], [], timeout)
-        return int(json.loads(self._process.stdout.readline())) if ready else None
+        line = self.line(timeout)
+        return None if line is None else int(json.loads(line))
 
     def close(self) -> str:
         """Close the session in order."""
