@@ -98,7 +98,11 @@ def _harmless() -> Generator[None]:
     try:
         yield
     except Exception:  # noqa: BLE001 - whatever the program's SDK raises
-        _log.warning("a span is lost: what the program hands spans to has failed", exc_info=True)
+        _log_lost()
+
+
+def _log_lost() -> None:
+    _log.warning("a span is lost: what the program hands spans to has failed", exc_info=True)
 
 
 def _fail(span: Span, kind: str, text: str) -> None:
@@ -131,11 +135,12 @@ class Tracing:
         """Begin the span of a message to be sent, and put its context into the headers."""
         from opentelemetry import propagate, trace  # noqa: PLC0415 - of the extra
 
-        span = self._tracer.start_span(
+        span = self._begin(
             f"send {topic}", kind=trace.SpanKind.PRODUCER, attributes=self._about(topic, "send", "send")
         )
         carrier: dict[str, str] = {}
-        propagate.inject(carrier, trace.set_span_in_context(span))
+        with _harmless():
+            propagate.inject(carrier, trace.set_span_in_context(span))
         headers.extend((name, value.encode()) for name, value in carrier.items())
         return Sending(span, report)
 
@@ -148,7 +153,7 @@ class Tracing:
         about = self._about(topic, "receive", "receive", subscription)
         about |= _count(messages)
         with _harmless():
-            span = self._tracer.start_span(
+            span = self._begin(
                 f"receive {topic}",
                 kind=trace.SpanKind.CLIENT,
                 attributes=about,
@@ -164,7 +169,7 @@ class Tracing:
 
         topic = message.topic() or ""
         about = self._about(topic, "process", "process", subscription) | _place(message)
-        span = self._tracer.start_span(
+        span = self._begin(
             f"process {topic}",
             context=_creation(message),
             kind=trace.SpanKind.CONSUMER,
@@ -189,7 +194,7 @@ class Tracing:
         # in a handler it is part of what that does; else it belongs to who sent the message
         inside = trace.get_current_span().get_span_context().is_valid
         context = None if inside or len(messages) > 1 else _creation(first)
-        span = self._tracer.start_span(
+        span = self._begin(
             f"{verdict} {topic}",
             context=context,
             kind=trace.SpanKind.CLIENT,
@@ -205,6 +210,16 @@ class Tracing:
         finally:
             with _harmless():
                 span.end()
+
+    def _begin(self, name: str, **details: Any) -> Span:  # noqa: ANN401 - those of `start_span`
+        """Begin a span; one that nobody sees where what spans are handed to has failed."""
+        from opentelemetry import trace  # noqa: PLC0415 - of the extra
+
+        try:
+            return self._tracer.start_span(name, **details)
+        except Exception:  # noqa: BLE001 - whatever the program's SDK raises
+            _log_lost()
+            return trace.INVALID_SPAN
 
     def _about(self, topic: str, name: str, kind: str, subscription: str | None = None) -> dict[str, Any]:
         about: dict[str, Any] = {

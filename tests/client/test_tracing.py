@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 from opentelemetry import trace
-from opentelemetry.sdk.trace import ReadableSpan, SpanProcessor, TracerProvider
+from opentelemetry.context import Context
+from opentelemetry.sdk.trace import ReadableSpan, Span, SpanProcessor, TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from opentelemetry.trace import SpanKind, StatusCode
@@ -211,14 +212,24 @@ async def test_a_message_that_never_gets_under_way_ends_its_span(
 
 
 @pytest.mark.usefixtures("spans")
-async def test_what_spans_are_handed_to_may_fail(place: Place, caplog: pytest.LogCaptureFixture) -> None:
+@pytest.mark.parametrize("when", ["begins", "ends"])
+async def test_what_spans_are_handed_to_may_fail(
+    place: Place, caplog: pytest.LogCaptureFixture, when: str
+) -> None:
     """Messages are sent, handled and settled all the same."""
 
     class Failing(SpanProcessor):
         on = True
 
+        def on_start(self, span: Span, parent_context: Context | None = None) -> None:
+            del parent_context
+            self._fail(span, "begins")
+
         def on_end(self, span: ReadableSpan) -> None:
-            if self.on and span.name.startswith(("send", "receive", "process", "ack")):
+            self._fail(span, "ends")
+
+        def _fail(self, span: ReadableSpan, what: str) -> None:
+            if self.on and what == when and span.name.startswith(("send", "receive", "process", "ack")):
                 raise OSError("no room")
 
     failing = Failing()
