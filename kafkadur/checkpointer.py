@@ -16,8 +16,6 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from confluent_kafka import KafkaException
-
 from kafkadur.delivery import Chunk
 from kafkadur.member import Confirmation
 from kafkadur.waiters import RETRY, Asker, Wait, Waiters
@@ -31,7 +29,6 @@ from kafkadur_coordinators.places import place_of
 from kafkadur_coordinators.records import last_incarnation
 from kafkadur_coordinators.redis_coordinator import Call, RedisCoordinator, inspection
 from kafkadur_sharing.definition import AckLevel
-from kafkadur_sharing.errors import KafkadurError
 
 _log = logging.getLogger("kafkadur.checkpoints")
 
@@ -183,7 +180,7 @@ class Checkpointer:
             trouble = self._waiters.trouble["journal"]
             try:
                 self._work(everything=closing)
-            except (KafkadurError, KafkaException) as error:
+            except Exception as error:  # noqa: BLE001 - one round must not end the thread of all of them
                 trouble.note(error)
                 self._next = self._monotonic() + RETRY
             else:

@@ -96,6 +96,9 @@ class ClientIdKeeper:
         except KafkadurError as error:
             _log.warning("the client id is not renewed: %s", error)
             return self._lease.renew_every
+        except Exception:  # noqa: BLE001 - a defect: who ends here would let somebody else have it, too
+            _log.exception("the client id is not renewed")
+            return self._lease.renew_every
         if refusal is not None:
             self.displaced = self._lease.held(refusal)
             _log.warning("%s", self.displaced)

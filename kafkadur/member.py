@@ -517,7 +517,10 @@ class Member:
     def fail(self, error: KafkadurError) -> None:
         """The member cannot go on; the application is told at its next call."""
         self.failed = error
-        self.lose(str(error))
+        try:
+            self.lose(str(error))
+        finally:
+            self.on_ready()  # whatever came of it: nobody waits for what does not come
 
     def _fenced(self, reason: str) -> Fenced:
         remedy = "do nothing: it is delivered again"

@@ -3,13 +3,15 @@
 It owns the Redis connection and the journal: whatever talks to the coordinator runs here, applications wait
 for it (`submit`). It never stops on a failure: it repeats an unanswered exchange unchanged, rebuilds state
 that Redis lost, and attaches again, so that every failure ends in redelivery. What an exchange carries is
-decided in `member.py`.
+decided in `member.py`. A defect ends the member it was met with, which the application is told, and nothing
+else.
 """
 
 from __future__ import annotations
 
 import contextlib
 import logging
+import math
 import queue
 import threading
 import time
@@ -28,6 +30,7 @@ from kafkadur_sharing.decisions import Request
 from kafkadur_sharing.errors import (
     ConnectionClosed,
     CoordinatorUnavailable,
+    InternalError,
     KafkadurError,
     KafkaRefused,
     StateLost,
@@ -60,6 +63,8 @@ class Served:
     taken_over: Callable[[], None] = lambda: None
     #: not before this time (monotonic seconds): the server did not answer
     retry_at: float = 0.0
+    #: when it is to be looked at again (monotonic seconds)
+    due: float = 0.0
     #: what was told to the application once, so that it is logged once
     trouble: str = ""
 
@@ -123,7 +128,7 @@ class Pump:
         try:
             for served in self._served:
                 if served.member is member and served.retry_at <= self._monotonic():
-                    self._exchange(served)
+                    self._guarded(served, self._exchange)
                     return True
         finally:
             self._turn.release()
@@ -232,6 +237,8 @@ class Pump:
                 self._say_farewell(served)
         except (KafkadurError, Refusal) as error:
             _log.info("leaving %s: %s", member.display, error)
+        except Exception:  # noqa: BLE001 - a defect: the session ends by itself
+            _log.exception("leaving %s", member.display)
         finally:
             self._served.remove(served)
             self._end(served)
@@ -297,18 +304,35 @@ class Pump:
             self._look_at_neighbours()
         earliest = now + _IDLE_SLEEP
         for served in list(self._served):
-            member = served.member
-            member.look_around(now)
-            if member.failed is not None:
-                continue
-            if member.unblock():
-                member.on_ready()
-            due = max(member.due(self._monotonic()), served.retry_at)
-            if due <= self._monotonic():
-                self._exchange(served)
-                due = max(member.due(self._monotonic()), served.retry_at)
-            earliest = min(earliest, due)
+            self._guarded(served, self._serve_one)
+            earliest = min(earliest, served.due)
         return max(earliest - self._monotonic(), 0.0)
+
+    def _serve_one(self, served: Served) -> None:
+        """Make a member's exchange if it is due, and note when the next one is."""
+        member = served.member
+        served.due = math.inf
+        member.look_around(self._monotonic())
+        if member.failed is not None:
+            return
+        if member.unblock():
+            member.on_ready()
+        due = max(member.due(self._monotonic()), served.retry_at)
+        if due <= self._monotonic():
+            self._exchange(served)
+            due = max(member.due(self._monotonic()), served.retry_at)
+        served.due = due
+
+    @staticmethod
+    def _guarded(served: Served, step: Callable[[Served], None]) -> None:
+        """Do a step of a member's; a defect fails this member alone, and the thread goes on."""
+        if isinstance(served.member.failed, InternalError):
+            served.due = math.inf  # what it knows is not to be trusted
+            return
+        try:
+            step(served)
+        except Exception as error:  # noqa: BLE001 - whatever it is
+            _fail(served.member, error)
 
     def _exchange(self, served: Served) -> None:
         member = served.member
@@ -436,17 +460,31 @@ class Pump:
 
     def _look_at_neighbours(self) -> None:
         """Ask whether the neighbours of our members still listen; a silent one is reported by an exchange."""
-        for served in self._served:
-            neighbour = served.member.neighbour
-            if not neighbour:
-                continue
-            channel = served.membership.subscription.address.channel(neighbour)
-            try:
-                heard = self._coordinator.heard([channel])
-            except KafkadurError:
-                return  # the exchanges notice too
-            if not heard.get(channel, True):
-                served.member.report_silence()
+        with contextlib.suppress(KafkadurError):  # Redis does not answer: the exchanges notice too
+            for served in self._served:
+                try:
+                    self._look_at_neighbour(served)
+                except KafkadurError:
+                    raise
+                except Exception as error:  # noqa: BLE001 - whatever it is
+                    _fail(served.member, error)
+
+    def _look_at_neighbour(self, served: Served) -> None:
+        neighbour = served.member.neighbour
+        if not neighbour:
+            return
+        channel = served.membership.subscription.address.channel(neighbour)
+        if not self._coordinator.heard([channel]).get(channel, True):
+            served.member.report_silence()
+
+
+def _fail(member: Member, defect: Exception) -> None:
+    """Have a member fail with a defect it was met with. Never raises."""
+    _log.error("%s met a defect", member.display, exc_info=defect)
+    try:
+        member.fail(InternalError.by(defect, f"subscription {member.display}"))
+    except Exception:  # noqa: BLE001 - the others are to be served
+        _log.exception("telling %s of it", member.display)
 
 
 def _keeps(member: Member, refusal: Refusal) -> bool:

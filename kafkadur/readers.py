@@ -20,10 +20,10 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Topic
 from kafkadur.feed import NOWHERE, Mark
 from kafkadur.stages import Probe, Stage, no_probe
 from kafkadur_coordinators.client_log import client_log
-from kafkadur_coordinators.kafka_refusal import refused
+from kafkadur_coordinators.kafka_refusal import refused, tell
 from kafkadur_coordinators.lost_brokers import SILENT_S, answers
 from kafkadur_coordinators.topics import mirror_floors
-from kafkadur_sharing.errors import KafkadurError, StateLost
+from kafkadur_sharing.errors import InternalError, KafkadurError, StateLost
 
 _log = logging.getLogger("kafkadur.readers")
 
@@ -175,16 +175,28 @@ class _Reader:
         self._work.set()
 
     def _main(self) -> None:
-        self._consumer = self._make()
+        try:
+            self._consumer = self._make()
+        except Exception as error:  # noqa: BLE001 - whatever it is: nobody waits for a thread that ended unseen
+            self._give_up(error)
+            return
         self._heard_at = self._monotonic()
         try:
             self._loop()
-        except KafkadurError as error:
-            self._fail(error)
-        except KafkaException as error:
-            self._fail(_broken(str(error.args[0]), self._topic))
+        except Exception as error:  # noqa: BLE001 - as above
+            self._give_up(error)
         finally:
             self._consumer.close()
+
+    def _give_up(self, error: Exception) -> None:
+        """Tell who is read for that reading cannot go on."""
+        if isinstance(error, KafkadurError):
+            self._fail(error)
+        elif isinstance(error, KafkaException):
+            self._fail(_broken(str(error.args[0]), self._topic))
+        else:
+            _log.error("reading %s met a defect", self._topic, exc_info=error)
+            self._fail(InternalError.by(error, f"the reader of topic {self._topic}"))
 
     def _make(self) -> Consumer:
         return Consumer({**self._config, "error_cb": self._hear}, logger=client_log)
@@ -228,8 +240,7 @@ class _Reader:
                 error.str(),
                 self._topic,
             )
-        if self._error_cb is not None:
-            self._error_cb(error)
+        tell(self._error_cb, error)
 
     def _begin_anew(self, consumer: Consumer, event: Message, member: ReadingFor, mark: Mark) -> int | None:
         """Go on where Kafka keeps a partition, after it did not have the offset that was to be read.

@@ -15,6 +15,8 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from confluent_kafka import KafkaException
+
 from kafkadur.delivery import Chunk
 from kafkadur.member import Confirmation
 from kafkadur_coordinators.lifecycle import Subscription
@@ -69,7 +71,8 @@ class Trouble:
         kind = type(error).__name__
         if self.kind != kind:
             self.kind = kind
-            _log.warning("what is settled waits for its level: %s", error)
+            defect = None if isinstance(error, (KafkadurError, KafkaException)) else error
+            _log.warning("what is settled waits for its level: %s", error, exc_info=defect)
 
     def clear(self) -> None:
         """A round succeeded."""
@@ -203,7 +206,7 @@ class Waiters:
             trouble = self.trouble["replicated"]
             try:
                 self._replicate()
-            except KafkadurError as error:
+            except Exception as error:  # noqa: BLE001 - one round must not end the thread of all of them
                 trouble.note(error)
             else:
                 trouble.clear()

@@ -97,7 +97,10 @@ class RetentionWatch:
             while not self._closed.is_set():
                 self._wake.clear()
                 for entry in list(self._entries):
-                    self._look(topics, entry)
+                    try:
+                        self._look(topics, entry)
+                    except Exception:  # noqa: BLE001 - a defect comes to a warning too few
+                        _log.exception("looking at the retention of topic %s", entry.topic)
                 self.looks += 1
                 self._wake.wait(self._every)
         finally:

@@ -6,6 +6,7 @@ whoever asked sees a time-out. `Refusals` listens, and knows the reason then.
 
 from __future__ import annotations
 
+import logging
 import re
 import time
 from collections.abc import Callable
@@ -14,6 +15,8 @@ from typing import Final
 from confluent_kafka import KafkaError
 
 from kafkadur_sharing.errors import KafkaRefused
+
+_log = logging.getLogger("kafkadur.kafka")
 
 _FORBIDDEN: Final = (
     KafkaError.TOPIC_AUTHORIZATION_FAILED,
@@ -61,6 +64,16 @@ def _reason(error: KafkaError) -> str:
     return _AROUND.sub("", error.str())
 
 
+def tell(further: Callable[[KafkaError], object] | None, error: KafkaError) -> None:
+    """Tell the user's own `error_cb` of an error; what it raises is logged: our client's work goes on."""
+    if further is None:
+        return
+    try:
+        further(error)
+    except Exception:  # noqa: BLE001 - whatever a callback of the user raises
+        _log.exception("the error_cb of the configuration failed")
+
+
 class Refusals:
     """The last thing that Kafka refused a client; made as its `error_cb`. Called by any thread."""
 
@@ -79,8 +92,7 @@ class Refusals:
         """Remember a refusal."""
         if error.code() in (*_LOGIN, _TLS):
             self._last = (self._monotonic(), error)
-        if self._further is not None:
-            self._further(error)
+        tell(self._further, error)
 
     def error(self, owner: str) -> KafkaRefused | None:
         """The error to raise instead of a time-out, None if nothing was refused."""

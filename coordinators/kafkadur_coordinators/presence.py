@@ -10,6 +10,7 @@ pings this connection: a member stops handing out when no ping was answered that
 from __future__ import annotations
 
 import contextlib
+import logging
 import threading
 import time
 from collections import deque
@@ -21,6 +22,8 @@ from redis.exceptions import TimeoutError as RedisTimeoutError
 
 from kafkadur_coordinators.redis_server import open_server, shown
 from kafkadur_sharing.errors import CoordinatorRefused, CoordinatorUnavailable
+
+_log = logging.getLogger("kafkadur.presence")
 
 #: Seconds between pings.
 PING_EVERY = 0.1
@@ -144,6 +147,9 @@ class Presence:
                 self._closing.wait(_RECONNECT_MOST)
             except (RedisError, OSError):
                 pass  # reconnect; until then alive() turns false by itself
+            except Exception:  # noqa: BLE001 - a defect: as above, and it does not come again at once
+                _log.exception("listening to Redis met a defect")
+                self._closing.wait(_RECONNECT_MOST)
             finally:
                 with self._lock:
                     self._connection = None

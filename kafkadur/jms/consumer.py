@@ -18,6 +18,7 @@ from kafkadur_sharing.errors import (
     ConnectionClosed,
     Fenced,
     IllegalState,
+    InternalError,
     KafkadurError,
     LeaseLost,
     LevelNotReached,
@@ -143,10 +144,16 @@ class MessageConsumer:
                 delivery = self._next(time.monotonic() + _LOOK_EVERY)
                 if delivery is not None and not self._session.call(self, listener, delivery):
                     self._kept = delivery
-        except KafkadurError as error:
+        except Exception as error:  # noqa: BLE001 - whatever it is: who listens is told of it
             self._thread = None
             if not self.is_closed:
-                self._session.failed(error)
+                self._session.failed(self._of_listening(error))
+
+    def _of_listening(self, error: Exception) -> KafkadurError:
+        if isinstance(error, KafkadurError):
+            return error
+        _log.error("listening met a defect", exc_info=error)
+        return InternalError.by(error, f"subscription {self.subscription.definition.key}")
 
     def next_within(self, timeout: float) -> Delivery | None:
         """Part of listening: the next delivery within so many seconds."""

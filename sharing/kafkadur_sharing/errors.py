@@ -9,6 +9,7 @@ for the rest).
 from __future__ import annotations
 
 import inspect
+from typing import Self
 
 from kafkadur_sharing.plain import plain
 
@@ -21,6 +22,7 @@ __all__ = [
     "Fenced",
     "ForkedConnection",
     "IllegalState",
+    "InternalError",
     "InvalidClientId",
     "InvalidDestination",
     "InvalidName",
@@ -207,6 +209,24 @@ class Fenced(LeaseLost):
 
 class TransactionRolledBack(KafkadurError):
     """The transaction was rolled back: nothing of it is settled, and nothing it sent is seen."""
+
+
+# --- defects ------------------------------------------------------------------------------------------------
+
+
+class InternalError(KafkadurError):
+    """Kafkadur met a defect of its own; what was raised is the cause."""
+
+    @classmethod
+    def by(cls, error: BaseException, owner: str) -> Self:
+        """Of what was raised where nothing should have been, by whose work: nothing unsettled is lost."""
+        made = cls(
+            state=repr(error),
+            owner=owner,
+            remedy="subscribe again: what is not settled comes again; report what the log says",
+        )
+        made.__cause__ = error
+        return made
 
 
 # --- connections and servers --------------------------------------------------------------------------------
