@@ -12,6 +12,7 @@ import pytest
 from kafkadur import (
     ConnectionClosed,
     IllegalState,
+    InternalError,
     InvalidClientId,
     InvalidDestination,
     InvalidSubscriptionSharing,
@@ -430,6 +431,28 @@ def test_a_consumer_that_cannot_go_on_is_told(place: Place, connect: Connect) ->
     consumer.subscription._member.fail(lost)  # noqa: SLF001 - whatever ended it
     consumer.subscription._signal.set()  # noqa: SLF001 - as above
     wait_until(lambda: told == [lost], "the exception listener is told")
+
+
+def test_a_consumer_that_meets_a_defect_is_told(
+    place: Place, connect: Connect, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What was not handed to its listener comes again."""
+
+    def broken(*_: object) -> bool:
+        raise ZeroDivisionError
+
+    topic = place.topic()
+    connection = connect()
+    told: list[KafkadurError] = []
+    connection.exception_listener = told.append
+    with monkeypatch.context() as patched, connection.create_session() as session:
+        patched.setattr(type(session), "call", broken)
+        session.create_durable_consumer(topic, "d").message_listener = print
+        place.publish(topic, [1])
+        wait_until(lambda: len(told) == 1, "the exception listener is told")
+    assert isinstance(told[0], InternalError)
+    speaks(told[0], "ZeroDivisionError", "again")
+    assert texts(connection.create_session().create_durable_consumer(topic, "d"), 1) == ["1"]
 
 
 def test_k1_what_waits_for_its_listener_is_not_acknowledged(place: Place, connect: Connect) -> None:
