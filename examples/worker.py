@@ -1,10 +1,10 @@
 """An app for `kafkadur run`: late flights are counted by carrier, what is no flight becomes a dead letter.
 
-    kafkadur up
-    kafkadur publish flights - < flights.jsonl     # one JSON object a line, with carrier and dep_delay
+    kafkadur up --topic flights:3
+    kafkadur publish flights - < examples/flights.jsonl  # one JSON object a line, with carrier and dep_delay
     kafkadur run --app-dir examples worker:app
 
-The topic `flights` must be there. `kafkadur run --reload` starts it anew when this file changes.
+`kafkadur run --reload` starts it anew when this file changes.
 """
 
 import json

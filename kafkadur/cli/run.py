@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import math
 import signal
 import subprocess
@@ -29,6 +30,9 @@ if TYPE_CHECKING:
 _PANEL = "Worker"
 #: Seconds that a worker started anew by --reload has on top of its deadline before it is killed.
 _GRACE_S = 10
+
+
+_log = logging.getLogger("kafkadur.worker")
 
 
 class LogFormat(StrEnum):
@@ -129,7 +133,11 @@ def run(
     pages = Pages(worker, REGISTRY, silence=timedelta(seconds=silence))
     with HealthPort(pages, host, port) as served:
         where = f"[{host}]" if ":" in host else host
-        call.out.say(f"Worker of {target}: http://{where}:{served.port}/readyz; Ctrl-C ends it.")
+        said = f"Worker of {target}: http://{where}:{served.port}/readyz"
+        if log_format is LogFormat.JSON:
+            _log.info("%s", said)
+        else:
+            call.out.say(f"{said}; Ctrl-C ends it.")
         asyncio.run(_until_stopped(worker, Ending(worker.stop, deadline)))
     if worker.given_up:
         leave(FAILED)

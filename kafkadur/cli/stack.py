@@ -14,6 +14,10 @@ from kafkadur import stack
 from kafkadur.cli.call import FAILED, Call, local_command
 from kafkadur.cli.output import duration
 from kafkadur.stack.bar import progress_bar
+from kafkadur_sharing.names import validate_topic
+
+#: Partitions of one topic; a single broker on one machine does not like many more.
+_MOST_PARTITIONS = 1_000
 
 FolderOption = Annotated[Path, typer.Option("--folder", help="Folder of its state, data and logs.")]
 
@@ -22,6 +26,7 @@ FolderOption = Annotated[Path, typer.Option("--folder", help="Folder of its stat
 def up(
     call: Call,
     folder: FolderOption = stack.FOLDER,
+    *,
     brokers: Annotated[int, typer.Option("--brokers", min=1, max=9, help="Number of Kafka brokers.")] = 1,
     kafka_port: Annotated[
         int | None, typer.Option("--kafka-port", min=1, max=65535, help="Port of Kafka; else a free one.")
@@ -29,21 +34,35 @@ def up(
     redis_port: Annotated[
         int | None, typer.Option("--redis-port", min=1, max=65535, help="Port of Valkey; else a free one.")
     ] = None,
+    topics: Annotated[
+        list[str],
+        typer.Option("--topic", metavar="NAME[:PARTITIONS]", help="A topic to create, unless it is there."),
+    ] = [],  # noqa: B006 - typer copies it
 ) -> None:
     """Start Kafka and Valkey on this machine; they go on until `kafkadur down`.
 
     Standard output is what a shell can take over: eval "$(kafkadur up)".
     """
+    wanted = dict(map(_topic, topics))
     with progress_bar(call.out.talk) as progress:
         running = stack.up(
             folder, brokers=brokers, kafka_port=kafka_port, valkey_port=redis_port, progress=progress
         )
+    stack.create_topics(running.kafka, wanted)
     call.out.say(f"Kafka runs at {running.kafka}, Valkey at {running.redis}; logs are in {running.logs}.")
     if call.options.json:
         call.out.json(asdict(running))
         return
     call.out.line(f"export KAFKADUR_KAFKA={shlex.quote(running.kafka)}")
     call.out.line(f"export KAFKADUR_REDIS={shlex.quote(running.redis)}")
+
+
+def _topic(text: str) -> tuple[str, int]:
+    """What an option `--topic` names: the topic, and its partitions."""
+    name, colon, number = text.partition(":")
+    if colon and not (number.isascii() and number.isdigit() and 0 < int(number) <= _MOST_PARTITIONS):
+        raise typer.BadParameter(f"{text!r}: write NAME or NAME:PARTITIONS, 1 to {_MOST_PARTITIONS}")
+    return validate_topic(name), int(number or 1)
 
 
 @local_command

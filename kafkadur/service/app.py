@@ -73,7 +73,11 @@ class Declared:
     @property
     def name(self) -> str:
         """How it is called for people, in logs and as a label."""
-        return self.durable or self.options.get("shared") or self.topic
+        name, member = (
+            self.durable or self.options.get("shared") or self.topic,
+            self.options.get("topic_member"),
+        )
+        return name if member is None else f"{name}@{member}"
 
     @property
     def concurrency(self) -> int:

@@ -24,16 +24,26 @@ from typing import NoReturn
 from kafkadur_sharing.errors import KafkadurError
 
 FAILED, INTERRUPTED = 1, 130
-#: Seconds on top of the deadline until a worker that was told to stop is ended; Kubernetes, as the chart has
-#: it, waits for ten.
+#: Seconds on top of the deadline until the process of a worker that was told to stop is gone; Kubernetes, as
+#: the chart has it, waits for ten.
 _MARGIN_S = 8.0
 #: Seconds that Python has for its own end when the worker has stopped.
 _LAST_S = 5.0
 #: Seconds that what is still to be written may take.
 _WRITE_S = 2.0
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
-#: What is told besides signals, none of which has such a number.
-_BEGAN, _STOPPED = 250, 251
+#: What is told besides signals, none of which has such a number: it is about to stop, and it has stopped.
+BEGAN, STOPPED = 250, 251
+
+
+def latest(until: float, what: int, now: float, limit: float) -> float:
+    """When the process ends at the latest, after something was told `now`; it was `until` before (seconds).
+
+    `limit` is how long it may take from the first signal or beginning on: what comes later never prolongs it.
+    """
+    if what == STOPPED:
+        return min(until, now + _LAST_S)
+    return min(until, now + limit) if what in {BEGAN, *_SIGNALS} else until
 
 
 def end_early(_number: int, _frame: FrameType | None) -> NoReturn:
@@ -60,7 +70,7 @@ class Ending:
     def __init__(self, stop: Callable[[], None], deadline: float) -> None:
         """`stop` is called in the loop; `deadline`: seconds that handlers have."""
         self._stop = stop
-        self._limit = deadline + _MARGIN_S
+        self._limit = deadline + _MARGIN_S - _WRITE_S
         self._heard, self._told = socket.socketpair()
         self._status = FAILED
         self._error: BaseException | None = None
@@ -82,12 +92,12 @@ class Ending:
 
     def began(self) -> None:
         """The worker is about to stop, for whatever reason."""
-        self._tell(_BEGAN)
+        self._tell(BEGAN)
 
     def stopped(self, status: int, error: BaseException | None = None) -> None:
         """The worker has stopped, or failed: what is left is Python's own end."""
         self._status, self._error = status, error
-        self._tell(_STOPPED)
+        self._tell(STOPPED)
 
     def _tell(self, what: int) -> None:
         with contextlib.suppress(BlockingIOError):  # it has heard a lot already
@@ -100,10 +110,8 @@ class Ending:
             if signals > 1:
                 os.write(sys.stderr.fileno(), b"Interrupted.\n")
                 os._exit(INTERRUPTED)
-            if what == _STOPPED:
-                stopped, until = True, time.monotonic() + _LAST_S
-            elif what in {_BEGAN, *_SIGNALS} and not stopped:
-                until = min(until, time.monotonic() + self._limit)
+            stopped = stopped or what == STOPPED
+            until = latest(until, what, time.monotonic(), self._limit)
         if not stopped:
             _late("the worker has not stopped in time, and is ended")
         elif isinstance(self._error, KafkadurError):

@@ -9,6 +9,18 @@ from typing import Literal
 LogFormat = Literal["text", "json"]
 
 _TEXT = "%(asctime)s %(levelname)s %(name)s: %(message)s"
+#: What a record may say besides, as ids.
+_IDS = ("subscription", "topic", "member")
+
+
+class _Text(logging.Formatter):
+    """A line with the record's ids at its end."""
+
+    def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802 - the library's name
+        """Return the line without what is told of an exception."""
+        ids = [f"{name} {value}" for name in _IDS if (value := getattr(record, name, None)) is not None]
+        line = super().formatMessage(record)
+        return f"{line} ({', '.join(ids)})" if ids else line
 
 
 def log_to_stderr(format: LogFormat, level: str) -> None:  # noqa: A002 - the option's word
@@ -28,7 +40,7 @@ def log_to_stderr(format: LogFormat, level: str) -> None:  # noqa: A002 - the op
             datefmt="%Y-%m-%dT%H:%M:%S%z",
         )
     else:
-        formatter = logging.Formatter(_TEXT)
+        formatter = _Text(_TEXT)
     handler.setFormatter(formatter)
     root = logging.getLogger()
     root.handlers[:] = [handler]

@@ -55,7 +55,7 @@ T = TypeVar("T")
 #: How often the loop says that it runs, seconds.
 _BEAT_S = 0.5
 #: How long may pass between that the deadline has passed and that everything is given back, seconds.
-_LAST_S = 5.0
+_LAST_S = 3.0
 
 
 def _say_nothing() -> None:
@@ -290,8 +290,7 @@ class Worker:
             while (subscription := await self._persistently(attach, [serving])) is not None:
                 await self._work(serving, subscription)
         except KafkadurError as error:
-            where = f"subscription {declared.name} of topic {declared.topic}"
-            _log.error("%s cannot be served: %s", where, error, extra=_ids(declared))
+            _log.error("cannot be served: %s", error, extra=_ids(declared))
             raise
         finally:
             serving.state = State.ENDED

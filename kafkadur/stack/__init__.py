@@ -8,7 +8,7 @@ matter of configuration.
 from kafkadur.stack.detached import FOLDER, RunningStack, StackStatus, down, status, up
 from kafkadur.stack.errors import PortTakenError, StackError
 from kafkadur.stack.jars import KAFKA_VERSION, Progress, cache_folder
-from kafkadur.stack.kafka import Broker
+from kafkadur.stack.kafka import Broker, create_topics
 from kafkadur.stack.proxy import TcpProxy
 from kafkadur.stack.server import Server
 from kafkadur.stack.stack import Stack, embedded
@@ -30,6 +30,7 @@ __all__ = [
     "Valkey",
     "as_administrator",
     "cache_folder",
+    "create_topics",
     "down",
     "embedded",
     "status",

@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from confluent_kafka import Consumer, KafkaException, Producer
+from confluent_kafka import Consumer, KafkaError, KafkaException, Producer
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
@@ -225,6 +225,23 @@ def quiet_admin(bootstrap: str) -> AdminClient:
         "error_cb": _no_complaint,
     }
     return AdminClient(settings)
+
+
+def create_topics(bootstrap: str, topics: Mapping[str, int]) -> None:
+    """Create the topics that are not there, each with so many partitions.
+
+    Raises `StackError` if Kafka does not create one.
+    """
+    if not topics:
+        return
+    admin: Any = quiet_admin(bootstrap)
+    for name, future in admin.create_topics([NewTopic(*each) for each in topics.items()]).items():
+        try:
+            future.result(START_LIMIT_S)
+        except KafkaException as error:
+            told: KafkaError = error.args[0]
+            if told.code() != KafkaError.TOPIC_ALREADY_EXISTS:
+                raise StackError(f"The topic {name} was not created: {told.str()}.") from error
 
 
 def _no_complaint(_error: object) -> None:

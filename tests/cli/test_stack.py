@@ -2,11 +2,13 @@
 
 import subprocess
 import sys
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 
 from kafkadur.stack import FOLDER, down
+from kafkadur_coordinators.topics import Topics
 from tests.cli.conftest import Run
 
 
@@ -16,7 +18,7 @@ def test_up_status_use_and_down(run: Run, monkeypatch: pytest.MonkeyPatch, here:
     missing = run("status", "--json")
     assert (missing.code, missing.data["stack"]) == (1, None)
     try:
-        started = run("up")
+        started = run("up", "--topic", "orders", "--topic", "flights:3")
         assert started.code == 0
         kafka, redis = started.out.splitlines()
         assert kafka.startswith("export KAFKADUR_KAFKA=127.0.0.1:")
@@ -28,6 +30,9 @@ def test_up_status_use_and_down(run: Run, monkeypatch: pytest.MonkeyPatch, here:
         listed = run("sub", "ls", "--json")
         assert listed.data == []
         assert "Using the stack of .kafkadur" in listed.err
+        assert run("up", "--topic", "orders:2").code == 0  # it is there already
+        with closing(Topics({"bootstrap.servers": status.data["stack"]["kafka"]})) as topics:
+            assert [topics.describe(name).partitions for name in ("orders", "flights")] == [1, 3]
         other = run("up", "--brokers", 2)
         assert other.code == 1
         assert "kafkadur down" in other.err
@@ -36,6 +41,14 @@ def test_up_status_use_and_down(run: Run, monkeypatch: pytest.MonkeyPatch, here:
         down(FOLDER)
     assert list(here.iterdir()) == []
     assert run("down").code == 0
+
+
+@pytest.mark.parametrize("wrong", ["", "a b", "orders:", "orders:0", "orders:x", "orders:9999"])
+def test_a_topic_that_cannot_be_is_refused_before_anything_starts(run: Run, here: Path, wrong: str) -> None:
+    refused = run("up", "--topic", wrong)
+    assert refused.code in (1, 2)
+    assert refused.err
+    assert list(here.iterdir()) == []
 
 
 def test_up_without_java_is_one_message(run: Run, monkeypatch: pytest.MonkeyPatch, here: Path) -> None:

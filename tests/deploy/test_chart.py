@@ -59,6 +59,11 @@ def test_a_manifest_that_is_wrong_is_found() -> None:
         (["--set", "kafka.config.sasl\\.password=x"], "is a secret"),
         (["--set", "redis.existingSecret=,redis.url=redis://r?password=p"], "has a user or a password"),
         (["--set", "kafka.config.ssl\\.key\\.pem=x"], "is a secret"),
+        (["--set", "kafka.config.sasl\\.oauthbearer\\.config=x"], "is a secret"),
+        (
+            ["--set", "kafka.config.sasl\\.oauthbearer\\.assertion\\.private\\.key\\.passphrase=x"],
+            "is a secret",
+        ),
         (["--set", "prometheusRule.enabled=true,metrics.enabled=false"], "set metrics.enabled"),
         (["--set", "strategy.type=Other"], "strategy"),
         (["--set", "kafka.config.a=b,kafka.existingSecret=s"], "put all of them into the secret"),

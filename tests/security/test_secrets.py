@@ -47,6 +47,7 @@ def shop(guarded_stack: Secured) -> str:
 def test_settings_show_no_secret(guarded_stack: Secured) -> None:
     kafka = guarded_stack.kafka("app", ssl_key_password=SECRET, ssl_key_pem=SECRET)
     kafka["sasl.oauthbearer.client.secret"] = kafka["sasl.oauthbearer.config"] = SECRET
+    kafka["sasl.oauthbearer.assertion.private.key.passphrase"] = SECRET
     chosen = settings({"kafka": kafka, "redis": f"{guarded_stack.redis()}&password={quote(SECRET, safe='')}"})
     clean(repr(chosen), str(chosen), f"{chosen!r:>20}", repr({"x": [chosen]}))
     assert "sasl.username" in repr(chosen)

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from kafkadur.service.ending import BEGAN, STOPPED, latest
 from tests.service.helpers import Process, Shop, eventually
 from tests.subscriptions.helpers import LIMIT_S
 
@@ -55,6 +56,17 @@ def declared(handler: str) -> str:
 
         @app.subscription(TOPIC, durable="d", start="earliest")"""
     return head + handler
+
+
+def test_nothing_that_comes_later_prolongs_the_end() -> None:
+    """Else Kubernetes would kill it: what has stopped late has no more time than what has not."""
+    limit, never = 31.0, float("inf")
+    assert latest(never, BEGAN, 100.0, limit) == 131.0
+    assert latest(131.0, signal.SIGTERM, 120.0, limit) == 131.0
+    assert latest(131.0, STOPPED, 101.0, limit) < 131.0
+    assert latest(131.0, STOPPED, 130.0, limit) == 131.0
+    assert latest(never, STOPPED, 100.0, limit) < never  # it failed by itself
+    assert latest(never, signal.SIGCHLD, 100.0, limit) == never  # a handler's own
 
 
 @pytest.mark.parametrize("kind", STAYING)

@@ -119,6 +119,26 @@ def test_handlers_of_both_kinds_work_and_settle(shop: Shop) -> None:
     assert {each["subscription"] for each in attached} == {"awaited", "plain"}
     assert {each["level"] for each in records} >= {"INFO"}
     assert all({"time", "level", "logger", "message"} <= each.keys() for each in records)
+    assert records[0]["message"].startswith("Worker of")
+    assert len(records) == len(worker.said.splitlines()), "every line is an object"
+
+
+def test_a_line_of_text_says_which_subscription(shop: Shop) -> None:
+    shop.write(SHARED)
+    worker = shop.start()
+    worker.ready()
+    assert worker.stop() == 0
+    [attached] = [line for line in worker.said.splitlines() if "attached" in line]
+    assert f"topic {shop.topic}, member " in attached
+
+
+def test_members_of_a_distributed_topic_are_told_apart() -> None:
+    """As `kafkadur metrics` names them."""
+    app = kafkadur.App()
+    for member in ("east", "west"):
+        app.subscription("orders", durable="d", topic_member=member)(print)
+    app.subscription("orders", durable="d")(print)
+    assert [each.name for each in app.declared] == ["d@east", "d@west", "d"]
 
 
 def test_all_it_measures_is_documented(shop: Shop) -> None:
@@ -301,7 +321,7 @@ def test_what_cannot_be_served_ends_the_worker(shop: Shop) -> None:
     """)
     worker = shop.start()
     assert worker.ended() == 1
-    assert "subscription bad of topic" in worker.said
+    assert f"(subscription bad, topic {shop.topic})" in worker.said
     assert "Column 9 of the selector" in worker.said
     assert "Traceback" not in worker.said
 
