@@ -85,6 +85,8 @@ _LATELY = 100_000
 _JUDGE_EVERY = 0.05
 #: Up to so many members that take turns read on while others have theirs: each uses an eighth of it.
 _READ_ALONG = 8
+#: Why nothing more is confirmed.
+_LEFT = "its subscription was closed"
 _OPEN = bytes((HANDED, ACKED, ROLLED_BACK, RELEASED, REJECTED, DEAD, OVERDUE))
 _FORGET = bytes.maketrans(_OPEN, bytes((LOST,)) * len(_OPEN))
 _RELEASE = bytes.maketrans(bytes((HANDED, REJECTED)), bytes((RELEASED, RELEASED)))
@@ -257,6 +259,8 @@ class Member:
         self._nudge = nudge
         #: called (any thread, lock not held) when a block can be taken or the state changed
         self.on_ready: Callable[[], None] = lambda: None
+        #: told once by the pump that nothing more is handed out
+        self.on_closing: Callable[[], None] = lambda: None
         #: what the application is told beside its messages
         self.teller = Teller()
         #: records that are handed out, and that the application has not received yet
@@ -274,9 +278,8 @@ class Member:
         self.paused = False
         #: this member has no room for anything: its circuit breaker is open
         self.resting = False
-        self.closing = False
-        #: who waits was told that nothing more comes
-        self._closing_told = False
+        #: nothing more is handed out; who waits was told so; nothing is confirmed any more
+        self.closing = self._closing_told = self._left = False
         self.failed: KafkadurError | None = None
         #: acknowledgements without waiting that were refused, not told to anybody yet
         self.fenced_acks = 0
@@ -372,6 +375,8 @@ class Member:
         self._touch: set[int] = set(range(self.partitions))
         self._wake_at: float | None = None
         self._force = True
+        #: the same, said by any thread without the lock
+        self._poked = False
         self._ask_presence = False
         self._last_ok = float("-inf")
         #: when the unanswered exchange was made (monotonic seconds)
@@ -1034,13 +1039,15 @@ class Member:
         """Tell `confirmation` when the dead letter of a rejected record is written."""
         with self.lock:
             waits = chunk.verdicts[index] == REJECTED
-            lost = chunk.lease.lost
-            if waits and not lost:
+            lost, left = chunk.lease.lost, self._left
+            if waits and not (lost or left):
                 self._burials[id(chunk), index] = confirmation
         if lost:
             confirmation.resolve(self._fenced(f"fencing token {chunk.lease.token}"))
         elif not waits:
             confirmation.resolve(None)
+        elif left:
+            confirmation.resolve(self._fenced(_LEFT))
 
     def _written(self, chunk: Chunk, index: int) -> None:
         with self.lock:
@@ -1198,7 +1205,8 @@ class Member:
                 return None
             room = self._room_of_run(chunk, limit)
             if room > 0:
-                if chunk.handed == 0:
+                # it was made ready before where nothing of it was handed out since
+                if chunk.handed == 0 and all(each is not chunk for each in self._active):
                     self._active.append(chunk)
                 self._touch.add(chunk.lease.partition)
                 chunk.lease.group.turn.run(chunk)
@@ -1312,6 +1320,7 @@ class Member:
         if self.closing and not self._closing_told:
             self._closing_told = True
             self.on_ready()
+            self.on_closing()
         if now >= self._judge_at:
             with self.lock:
                 self._judge_at = now + _JUDGE_EVERY
@@ -1374,8 +1383,12 @@ class Member:
         if self._blocked and self.may_dispatch():
             self._blocked = False
             return True
-        ripe = self._lanes.keys.next_at
-        return ripe is not None and ripe <= self._monotonic()
+        with self.lock:
+            ripe = self._lanes.keys.next_at
+            if ripe is None or ripe > self._monotonic():
+                return False
+            self._lanes.keys.look()  # else it would be due until the application asks for it
+            return True
 
     def _room(self, weight: float) -> int:
         """Records of this mean size (bytes) for which the window has room."""
@@ -1495,11 +1508,13 @@ class Member:
         `nudge` comes next.
         """
         with self.lock:
-            lost = chunk.lease.lost
-            if not lost:
+            lost, left = chunk.lease.lost, self._left
+            if not (lost or left):
                 self._confirm.append(_Waiting(chunk, confirmation, acks))
         if lost:
             confirmation.resolve(self._verdict_of(chunk))
+        elif left:
+            confirmation.resolve(self._unknown(_LEFT))
 
     def level(self, level: str | None) -> AckLevel:
         """The level of an acknowledgement: the one asked for, or the subscription's.
@@ -1536,8 +1551,8 @@ class Member:
         return self._fenced(f"fencing token {chunk.lease.token}")
 
     def poke(self) -> None:
-        """Ask the pump for an exchange soon."""
-        self._force = True
+        """Ask the pump for an exchange soon. Takes no lock."""
+        self._poked = True
         self._poke()
 
     def nudge(self) -> bool:
@@ -1562,7 +1577,11 @@ class Member:
 
     def due(self, now: float) -> float:
         """When the next exchange is to be made (monotonic seconds; in the past: now)."""
-        if self._force or self._confirm or self._pending is not None:
+        with self.lock:
+            return self._next_due(now)
+
+    def _next_due(self, now: float) -> float:
+        if self._force or self._poked or self._confirm or self._pending is not None:
             return now
         at = self._renew_at
         if self._wake_at is not None:
@@ -1586,7 +1605,7 @@ class Member:
                 return self._pending
             self._look_at = None
             self._roll_back_overdue()
-            quiet = not (self._force or self._confirm) and now < self._renew_at
+            quiet = not (self._force or self._poked or self._confirm) and now < self._renew_at
             if (
                 quiet
                 and (self._wake_at is None or now < self._wake_at)
@@ -1594,7 +1613,7 @@ class Member:
                 and not any(has_verdicts(chunk) for chunk in self._active)
             ):
                 return None
-            self._force = False
+            self._force = self._poked = False
             exchange = self._compose(now)
             self._pending = exchange
             return exchange
@@ -2397,10 +2416,12 @@ class Member:
     def abandon(self) -> None:
         """Nothing is confirmed any more: tell who still waits."""
         with self.lock:
-            waiting = [*self._carried.confirm, *self._confirm]
-            self._confirm = []
-        for item in waiting:
-            item.confirmation.resolve(self._fenced("it was closed before it was confirmed"))
+            self._left = True
+            waiting = [item.confirmation for item in (*self._carried.confirm, *self._confirm)]
+            waiting += self._burials.values()
+            self._confirm, self._burials = [], {}
+        for confirmation in waiting:
+            confirmation.resolve(self._fenced(_LEFT))
 
     def unconfirmed_acks(self) -> int:
         """Acknowledgements without waiting that were refused, or never answered."""

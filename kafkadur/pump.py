@@ -99,6 +99,8 @@ class Pump:
         #: held by the thread that talks to the coordinator
         self._turn = threading.Lock()
         self._jobs: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
+        #: held to hand in a job, and to say that none comes any more
+        self._gate = threading.Lock()
         self._closing = False
         #: somebody else has the client id now: why nothing goes on
         self.displaced: KafkadurError | None = None
@@ -127,7 +129,9 @@ class Pump:
             return False
         try:
             for served in self._served:
-                if served.member is member and served.retry_at <= self._monotonic():
+                if served.member is not member or member.failed is not None:
+                    continue
+                if served.retry_at <= self._monotonic():
                     self._guarded(served, self._exchange)
                     return True
         finally:
@@ -140,8 +144,6 @@ class Pump:
 
         When the connection lost its client id by then, the future raises that, unless it is `always` run.
         """
-        if self._closing:
-            raise ConnectionClosed
         future: Future[T] = Future()
 
         def run() -> None:
@@ -154,12 +156,16 @@ class Pump:
             except BaseException as error:  # noqa: BLE001 - it is raised where the job came from
                 future.set_exception(error)
 
-        self._jobs.put(run)
+        with self._gate:
+            if self._closing:
+                raise ConnectionClosed
+            self._jobs.put(run)
         return future
 
     def close(self) -> None:
         """End the thread after the jobs submitted so far."""
-        self._closing = True
+        with self._gate:
+            self._closing = True
         self._jobs.put(None)
         if self._thread.is_alive():
             self._thread.join()

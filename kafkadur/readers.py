@@ -274,6 +274,8 @@ class _Reader:
         `end` is its end: without a leader epoch nothing else is known.
         """
         offset = min(mark.offset, end) if mark.epoch < 0 else self._find_cut(partition, mark)
+        if offset is None and self._closing:
+            return
         if offset is None:
             self._put(
                 lambda _: self._cut(partition, mark, end, member)
@@ -316,7 +318,7 @@ class _Reader:
 
     def _obey(self, consumer: Consumer) -> None:
         self._work.clear()
-        while self._commands:
+        for _ in range(len(self._commands)):  # one that has to be given once more waits for the others
             self._commands.popleft()(consumer)
 
     def _find_leaders(self, consumer: Consumer) -> None:
@@ -456,6 +458,7 @@ class TailReader(_Reader):
             self._mirror(consumer)
             if not self._followed:
                 self._work.wait(_WAIT)
+                self._work.clear()
                 continue
             if member.buffered >= member.read_ahead:
                 self._work.wait(
@@ -586,7 +589,7 @@ class PointReader(_Reader):
     def read_range(self, partition: int, start: int, end: int, token: int) -> None:
         """Read [start, end) of `partition` for the lease `token`."""
         self._waiting.append((partition, start, end, token))
-        if not self._thread.is_alive() and not self._closing:
+        if self._thread.ident is None and not self._closing:  # once: it may have ended for good
             self._thread.start()
         self._work.set()
 

@@ -95,7 +95,6 @@ class RetentionWatch:
         topics = self._topics()
         try:
             while not self._closed.is_set():
-                self._wake.clear()
                 for entry in list(self._entries):
                     try:
                         self._look(topics, entry)
@@ -103,6 +102,7 @@ class RetentionWatch:
                         _log.exception("looking at the retention of topic %s", entry.topic)
                 self.looks += 1
                 self._wake.wait(self._every)
+                self._wake.clear()
         finally:
             topics.close()
 

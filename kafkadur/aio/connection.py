@@ -327,6 +327,8 @@ class Connection:
         finally:
             if self._pump is not None:
                 self._pump.close()
+                for readers in self._readers.values():  # of who was attached while it closed
+                    readers.close()
                 self._checkpointer.close()
             if self._keeper is not None:
                 self._keeper.close()
@@ -611,7 +613,7 @@ class Connection:
             pump.serve(served)
             return served
 
-        served = await outcome(pump.submit(attach))
+        served = await self._attached(pump.submit(attach))
         subscription: Subscription[V, K] = Subscription(self, served, signal)
         if session is not None:
             session.join(subscription)
@@ -688,6 +690,12 @@ class Connection:
 
         Detach, stop reading; gives the number of unconfirmed acknowledgements.
         """
+        self._subscriptions = [
+            item for item in self._subscriptions if item.member_id != served.session.member
+        ]
+        return self._leave(served)
+
+    def _leave(self, served: Served) -> Future[int]:
         pump = self._pump
         if pump is None:
             raise NotConnected
@@ -702,10 +710,22 @@ class Connection:
                 self._watch.remove(watched)
             return unconfirmed
 
-        self._subscriptions = [
-            item for item in self._subscriptions if item.member_id != served.session.member
-        ]
         return pump.submit(leave, always=True)
+
+    async def _attached(self, attaching: Future[Served]) -> Served:
+        """What attaching comes to."""
+        try:
+            return await outcome(attaching)
+        except BaseException:
+            attaching.add_done_callback(self._turn_away)  # nobody else would close what is attached yet
+            raise
+
+    def _turn_away(self, attaching: Future[Served]) -> None:
+        """Whoever wanted to subscribe has given up: leave what was attached after that. Any thread."""
+        if attaching.cancelled() or attaching.exception() is not None:
+            return
+        with contextlib.suppress(ConnectionClosed):  # then it ends with the connection
+            self._leave(attaching.result())
 
     def session(self, *, transacted: bool = False, config: Mapping[str, Any] | None = None) -> Session:
         """A session: passed to `subscribe`, it acknowledges or recovers several subscriptions together.

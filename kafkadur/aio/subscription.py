@@ -18,7 +18,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Generic, Self
 
 from kafkadur.aio.running import OnUndecodable, Run
-from kafkadur.aio.waiting import Breath, Confirmed, Signal, outcome
+from kafkadur.aio.waiting import Breath, Confirmed, Signal, kept
 from kafkadur.delivery import (
     ACKED,
     FRESH,
@@ -237,6 +237,7 @@ class Subscription(Generic[V_co, K_co]):
         self._signal = signal
         #: rings when it is stopped, and for who runs handlers
         self._bell = Signal()
+        self._member.on_closing = self._bell.set
         raw = served.member.decoding.is_raw
         make: Any = Delivery if raw else DecodedDelivery
         if served.member.tracing is not None:
@@ -613,7 +614,6 @@ class Subscription(Generic[V_co, K_co]):
         """
         self._stopping = True
         self._member.begin_close()
-        self._bell.set()
 
     async def close(self) -> None:
         """Give back what is not settled (uncounted), confirm what is, and leave. Closing twice is fine.
@@ -627,7 +627,7 @@ class Subscription(Generic[V_co, K_co]):
         self.give_back_block()
         if self._member.transacted and not self._member.in_doubt:  # else it is lost then
             self._left += sum(len(indices) for _, indices in self.take_handed())
-        unconfirmed = await outcome(self._connection.leave(self._served))
+        unconfirmed = await kept(self._connection.leave(self._served))  # it leaves, waited for or not
         if unconfirmed:
             raise LeaseLost(
                 f"{unconfirmed} acknowledgements made without waiting were not confirmed.",

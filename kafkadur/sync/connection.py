@@ -314,6 +314,8 @@ class Connection:
         finally:
             if self._pump is not None:
                 self._pump.close()
+                for readers in self._readers.values():
+                    readers.close()
                 self._checkpointer.close()
             if self._keeper is not None:
                 self._keeper.close()
@@ -591,7 +593,7 @@ class Connection:
             pump.serve(served)
             return served
 
-        served = outcome(pump.submit(attach))
+        served = self._attached(pump.submit(attach))
         subscription: Subscription[V, K] = Subscription(self, served, signal)
         if session is not None:
             session.join(subscription)
@@ -668,6 +670,12 @@ class Connection:
 
         Detach, stop reading; gives the number of unconfirmed acknowledgements.
         """
+        self._subscriptions = [
+            item for item in self._subscriptions if item.member_id != served.session.member
+        ]
+        return self._leave(served)
+
+    def _leave(self, served: Served) -> Future[int]:
         pump = self._pump
         if pump is None:
             raise NotConnected
@@ -682,10 +690,22 @@ class Connection:
                 self._watch.remove(watched)
             return unconfirmed
 
-        self._subscriptions = [
-            item for item in self._subscriptions if item.member_id != served.session.member
-        ]
         return pump.submit(leave, always=True)
+
+    def _attached(self, attaching: Future[Served]) -> Served:
+        """What attaching comes to."""
+        try:
+            return outcome(attaching)
+        except BaseException:
+            attaching.add_done_callback(self._turn_away)
+            raise
+
+    def _turn_away(self, attaching: Future[Served]) -> None:
+        """Whoever wanted to subscribe has given up: leave what was attached after that. Any thread."""
+        if attaching.cancelled() or attaching.exception() is not None:
+            return
+        with contextlib.suppress(ConnectionClosed):
+            self._leave(attaching.result())
 
     def session(self, *, transacted: bool = False, config: Mapping[str, Any] | None = None) -> Session:
         """A session: passed to `subscribe`, it acknowledges or recovers several subscriptions together.

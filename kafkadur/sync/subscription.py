@@ -41,7 +41,7 @@ from kafkadur.events import Event
 from kafkadur.limits import BreakerState, CircuitBreaker, RateLimit
 from kafkadur.pump import Served
 from kafkadur.sync.running import OnUndecodable, Run
-from kafkadur.sync.waiting import Breath, Confirmed, Signal, outcome
+from kafkadur.sync.waiting import Breath, Confirmed, Signal, kept
 from kafkadur.transactions import Part
 from kafkadur_coordinators.lifecycle import Subscription as Attachment
 from kafkadur_sharing.definition import AckLevel
@@ -229,6 +229,7 @@ class Subscription(Generic[V_co, K_co]):
         self._member = served.member
         self._signal = signal
         self._bell = Signal()
+        self._member.on_closing = self._bell.set
         raw = served.member.decoding.is_raw
         make: Any = Delivery if raw else DecodedDelivery
         if served.member.tracing is not None:
@@ -584,7 +585,6 @@ class Subscription(Generic[V_co, K_co]):
         """
         self._stopping = True
         self._member.begin_close()
-        self._bell.set()
 
     def close(self) -> None:
         """Give back what is not settled (uncounted), confirm what is, and leave. Closing twice is fine.
@@ -598,7 +598,7 @@ class Subscription(Generic[V_co, K_co]):
         self.give_back_block()
         if self._member.transacted and (not self._member.in_doubt):
             self._left += sum((len(indices) for _, indices in self.take_handed()))
-        unconfirmed = outcome(self._connection.leave(self._served))
+        unconfirmed = kept(self._connection.leave(self._served))
         if unconfirmed:
             raise LeaseLost(
                 f"{unconfirmed} acknowledgements made without waiting were not confirmed.",

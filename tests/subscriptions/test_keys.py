@@ -402,3 +402,18 @@ async def test_two_subscriptions_of_other_types_beside_it(place: Place) -> None:
                 for _ in range(5 * len(KEYS)):
                     (await next_of(subscription)).ack_nowait()
                 await nothing(subscription)
+
+
+async def test_what_has_become_due_keeps_nobody_busy_until_it_is_asked_for(place: Place) -> None:
+    """A handler is at work, and asks for nothing: what was rolled back is made ready, and then there is rest."""
+    topic = place.topic()
+    publish(place, topic, [("a", 0), ("b", 1)])
+    async with place.connect() as connection:
+        subscription = await connection.subscribe(topic, durable="d", type="key-ordered", start="earliest")
+        first, second = await take(subscription, 2)
+        await first.rollback(delay=0.1)
+        member = subscription._member  # noqa: SLF001 - what keeps a thread busy is not seen outside
+        keys = member._lanes.keys  # noqa: SLF001 - as above
+        await asyncio.to_thread(wait_until, lambda: keys.next_at is None and keys.free == 1, "what is ready")
+        assert of(await next_of(subscription)) == of(first)
+        await second.ack()
