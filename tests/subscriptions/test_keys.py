@@ -405,7 +405,7 @@ async def test_two_subscriptions_of_other_types_beside_it(place: Place) -> None:
 
 
 async def test_what_has_become_due_keeps_nobody_busy_until_it_is_asked_for(place: Place) -> None:
-    """A handler is at work, and asks for nothing: what was rolled back is made ready, and then there is rest."""
+    """A handler is at work and asks for nothing: what was rolled back is made ready, then there is rest."""
     topic = place.topic()
     publish(place, topic, [("a", 0), ("b", 1)])
     async with place.connect() as connection:
