@@ -1,8 +1,9 @@
 # kafkadur, for `kafkadur run` (the default), `kafkadur metrics`, `kafkadur doctor` and the other commands.
 #   docker build -t kafkadur .
-#   docker build -t kafkadur --build-arg PYTHON=python:3.12-slim-bookworm@sha256:... .    # pinned by digest
+#   docker build -t kafkadur --build-arg PYTHON=python:3.12-slim-bookworm .    # on the newest base
 # An app is mounted at /app, or comes with an image made from this one: FROM kafkadur, COPY handlers.py /app/.
-ARG PYTHON=python:3.12-slim-bookworm
+# The index of all platforms; a newer one: docker buildx imagetools inspect python:3.12-slim-bookworm
+ARG PYTHON=python:3.12.14-slim-bookworm@sha256:782412e85d0f0984994c290652577d4018aff08145c85b262bb63dc0c7522254
 
 FROM ${PYTHON} AS build
 WORKDIR /src
