@@ -89,7 +89,6 @@ _READ_ALONG = 8
 _LEFT = "its subscription was closed"
 _OPEN = bytes((HANDED, ACKED, ROLLED_BACK, RELEASED, REJECTED, DEAD, OVERDUE))
 _FORGET = bytes.maketrans(_OPEN, bytes((LOST,)) * len(_OPEN))
-_RELEASE = bytes.maketrans(bytes((HANDED, REJECTED)), bytes((RELEASED, RELEASED)))
 
 #: Types of which one member at a time holds all.
 _ORDERED = (SubscriptionType.EXCLUSIVE, SubscriptionType.PRIORITY, SubscriptionType.SERIAL)
@@ -2372,7 +2371,11 @@ class Member:
         """
         with self.lock:
             for chunk in self._active:
-                chunk.verdicts[: chunk.handed] = chunk.verdicts[: chunk.handed].translate(_RELEASE)
+                verdicts = chunk.verdicts
+                for index in range(chunk.handed):
+                    # another thread may give a verdict just now: nothing is called between look and change
+                    if verdicts[index] == HANDED or verdicts[index] == REJECTED:
+                        verdicts[index] = RELEASED
             self._force = True
 
     def farewell(self) -> Exchange | None:
