@@ -14,6 +14,7 @@ from kafkadur import stack
 from kafkadur.cli.call import FAILED, Call, local_command
 from kafkadur.cli.output import duration
 from kafkadur.stack.bar import progress_bar
+from kafkadur_sharing.errors import InvalidDestination
 from kafkadur_sharing.names import validate_topic
 
 #: Partitions of one topic; a single broker on one machine does not like many more.
@@ -62,7 +63,10 @@ def _topic(text: str) -> tuple[str, int]:
     name, colon, number = text.partition(":")
     if colon and not (number.isascii() and number.isdigit() and 0 < int(number) <= _MOST_PARTITIONS):
         raise typer.BadParameter(f"{text!r}: write NAME or NAME:PARTITIONS, 1 to {_MOST_PARTITIONS}")
-    return validate_topic(name), int(number or 1)
+    try:
+        return validate_topic(name), int(number or 1)
+    except InvalidDestination as error:
+        raise typer.BadParameter(f"{name!r} is no name of a topic") from error
 
 
 @local_command
