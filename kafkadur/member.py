@@ -1037,16 +1037,16 @@ class Member:
     def when_written(self, chunk: Chunk, index: int, confirmation: Confirmation) -> None:
         """Tell `confirmation` when the dead letter of a rejected record is written."""
         with self.lock:
-            waits = chunk.verdicts[index] == REJECTED
-            lost, left = chunk.lease.lost, self._left
-            if waits and not (lost or left):
+            verdict, lost = chunk.verdicts[index], chunk.lease.lost
+            given_back = verdict == RELEASED or (verdict == REJECTED and self._left)
+            if verdict == REJECTED and not (lost or given_back):
                 self._burials[id(chunk), index] = confirmation
         if lost:
             confirmation.resolve(self._fenced(f"fencing token {chunk.lease.token}"))
-        elif not waits:
-            confirmation.resolve(None)
-        elif left:
+        elif given_back:
             confirmation.resolve(self._fenced(_LEFT))
+        elif verdict != REJECTED:
+            confirmation.resolve(None)
 
     def _written(self, chunk: Chunk, index: int) -> None:
         with self.lock:
@@ -1316,15 +1316,19 @@ class Member:
 
         The pump's, lock not held; `now` is monotonic seconds.
         """
-        if self.closing and not self._closing_told:
-            self._closing_told = True
-            self.on_ready()
-            self.on_closing()
+        self.tell_closing()
         if now >= self._judge_at:
             with self.lock:
                 self._judge_at = now + _JUDGE_EVERY
                 self._judge()
         self.teller.tell()
+
+    def tell_closing(self) -> None:
+        """Tell those who wait, once, that nothing more is handed out. The pump's, lock not held."""
+        if self.closing and not self._closing_told:
+            self._closing_told = True
+            self.on_ready()
+            self.on_closing()
 
     def _judge(self) -> None:
         if self.closing or self.failed is not None:

@@ -251,6 +251,7 @@ class Pump:
             self._presence.forget(served.membership.subscription.address.channel(served.session.member))
         unconfirmed = member.unconfirmed_acks()
         member.abandon()
+        member.tell_closing()
         return unconfirmed
 
     def _say_farewell(self, served: Served) -> None:
@@ -293,7 +294,14 @@ class Pump:
                     job()
                 job = self._next_job(0.0)
             if self._closing and self._jobs.empty():
+                self._leave_the_rest()
                 return
+
+    def _leave_the_rest(self) -> None:
+        """Leave what was attached while the connection was closed: nobody else does."""
+        for served in list(self._served):
+            self.leave(served)
+            served.member.fail(ConnectionClosed(owner=f"subscription {served.member.display}"))
 
     def _next_job(self, timeout: float) -> Callable[[], None] | None:
         try:
@@ -334,6 +342,7 @@ class Pump:
         """Do a step of a member's; a defect fails this member alone, and the thread goes on."""
         if isinstance(served.member.failed, InternalError):
             served.due = math.inf  # what it knows is not to be trusted
+            served.member.tell_closing()
             return
         try:
             step(served)

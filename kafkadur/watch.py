@@ -95,6 +95,9 @@ class RetentionWatch:
         topics = self._topics()
         try:
             while not self._closed.is_set():
+                self._wake.clear()
+                if self._closed.is_set():  # just before
+                    break
                 for entry in list(self._entries):
                     try:
                         self._look(topics, entry)
@@ -102,7 +105,6 @@ class RetentionWatch:
                         _log.exception("looking at the retention of topic %s", entry.topic)
                 self.looks += 1
                 self._wake.wait(self._every)
-                self._wake.clear()
         finally:
             topics.close()
 

@@ -181,7 +181,10 @@ class Presence:
         if kind == b"smessage":
             wake = self._listeners.get(answer[1])
             if wake is not None:
-                wake()
+                try:
+                    wake()
+                except Exception:  # noqa: BLE001 - one listener's defect is not the others'
+                    _log.exception("waking met a defect")
         elif kind == b"pong":
             if self._pings:
                 self._answered = self._pings.popleft()

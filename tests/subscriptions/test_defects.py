@@ -1,5 +1,6 @@
 """An error that nobody expected ends what it was met with, and is told: nobody waits for ever."""
 
+import asyncio
 import logging
 from datetime import timedelta
 
@@ -14,7 +15,7 @@ from kafkadur.stages import Stage
 from kafkadur.waiters import Waiters
 from kafkadur.watch import RetentionWatch
 from kafkadur_coordinators.presence import Presence
-from tests.subscriptions.helpers import Place, next_of, numbers, speaks, take, wait_until
+from tests.subscriptions.helpers import LIMIT_S, Place, next_of, numbers, speaks, take, wait_until
 
 COUNT = 5
 
@@ -97,6 +98,27 @@ async def test_a_member_that_cannot_even_fail_is_given_up(
         defect.armed = False
 
 
+async def test_run_stops_where_a_breaker_is_open(place: Place) -> None:
+    """It waits for the end of a long pause, not for a message; after a defect nobody else wakes it."""
+    topic, defect = place.topic(range(COUNT)), Defect(Stage.SEND)
+    defect.armed = False
+    breaker = kafkadur.CircuitBreaker(failures=1, pause=timedelta(hours=1))
+
+    async def handle(_: kafkadur.Delivery) -> None:
+        raise ValueError
+
+    async with place.connect(probe=defect) as connection:
+        subscription = await connection.subscribe(topic, durable="d", start="earliest")
+        running = asyncio.create_task(subscription.run(handle, breaker=breaker))
+        member = subscription._member  # noqa: SLF001 - what the application does not see while it waits
+        await asyncio.to_thread(wait_until, lambda: member.resting, "an open breaker")
+        defect.armed = True
+        await asyncio.to_thread(wait_until, lambda: member.failed is not None, "the defect")
+        subscription.stop()
+        await asyncio.wait_for(running, LIMIT_S)
+        defect.armed = False
+
+
 async def test_a_reader_that_cannot_be_made_is_told_of(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     def make(_: TailReader) -> None:
         raise Defective
@@ -144,13 +166,14 @@ async def test_checkpoints_are_written_after_a_round_that_failed(
 async def test_levels_are_told_of_after_a_round_that_failed(
     place: Place, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
+    """No replica is there: who waits for one is told when the time is over."""
     once = Once(Waiters, "_replicate", 3)
     monkeypatch.setattr(Waiters, "_replicate", once)
-    async with place.connect() as connection:
-        subscription = await connection.subscribe(
-            place.topic(range(1)), durable="d", start="earliest", ack_level="journal"
-        )
-        await (await next_of(subscription)).ack()
+    async with place.connect(level_timeout=timedelta(seconds=1)) as connection:
+        subscription = await connection.subscribe(place.topic(range(1)), durable="d", start="earliest")
+        with pytest.raises(kafkadur.LevelNotReached):
+            await (await next_of(subscription)).ack(level="replicated")
+    assert once.calls > 3
     assert "Traceback" in caplog.text
 
 

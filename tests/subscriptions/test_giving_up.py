@@ -3,6 +3,7 @@
 import asyncio
 import threading
 from collections.abc import Callable
+from datetime import timedelta
 from functools import partial
 from typing import Any
 
@@ -12,6 +13,9 @@ import kafkadur
 from kafkadur.pump import Pump
 from kafkadur.readers import TailReader
 from tests.subscriptions.helpers import LIMIT_S, Place, next_of, numbers, take, wait_until
+
+#: A session that does not end while a test waits.
+LONG = timedelta(seconds=10 * LIMIT_S)
 
 
 async def attached_again(place: Place, topic: str, count: int) -> None:
@@ -32,6 +36,15 @@ class Gate:
     def __init__(self, function: Callable[..., Any]) -> None:
         self.function = function
         self.reached, self.opened, self.passed = threading.Event(), threading.Event(), threading.Event()
+
+    def open_when(self, condition: Callable[[], bool]) -> None:
+        """Open, in a thread of its own, when that is so."""
+
+        def wait() -> None:
+            wait_until(condition, "when to open")
+            self.opened.set()
+
+        threading.Thread(target=wait).start()
 
     def __get__(self, instance: object, _: type) -> Callable[..., Any]:
         return partial(self, instance)
@@ -67,24 +80,46 @@ async def test_a_subscribe_that_was_cancelled_leaves(place: Place, monkeypatch: 
 async def test_a_subscribe_that_was_cancelled_leaves_with_its_connection(
     place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """Another connection of the process goes on: it is not seen that this one has gone."""
     topic = place.topic(range(2))
     before = threading.active_count()
-    async with place.connect() as connection:
-        gate = Gate(Pump.attach)
-        with monkeypatch.context() as patched:
-            patched.setattr(Pump, "attach", gate)
-            subscribing = asyncio.create_task(connection.subscribe(topic, durable="d", start="earliest"))
-            await asyncio.to_thread(gate.reached.wait, LIMIT_S)
-            subscribing.cancel()
-            with pytest.raises(asyncio.CancelledError):
-                await subscribing
-        opener = threading.Timer(0.2, gate.opened.set)  # while the connection waits for it
-        opener.start()
-    opener.join()
+    async with place.connect():
+        async with place.connect(session_timeout=LONG) as connection:
+            gate = Gate(Pump.attach)
+            with monkeypatch.context() as patched:
+                patched.setattr(Pump, "attach", gate)
+                subscribing = asyncio.create_task(
+                    connection.subscribe(topic, durable="d", type="exclusive", start="earliest")
+                )
+                await asyncio.to_thread(gate.reached.wait, LIMIT_S)
+                subscribing.cancel()
+                with pytest.raises(asyncio.CancelledError):
+                    await subscribing
+            gate.open_when(lambda: connection._pump._closing)  # type: ignore[union-attr]  # noqa: SLF001 - it waits
+        await attached_again(place, topic, 2)
     # one of them is asyncio's own
     await asyncio.to_thread(
         wait_until, lambda: threading.active_count() <= before + 1, "threads that have ended"
     )
+
+
+async def test_a_subscribe_that_comes_too_late_says_so(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It ends while its connection is closed: what it returns is closed, too, and free for others."""
+    topic = place.topic(range(2))
+    async with place.connect():
+        async with place.connect(session_timeout=LONG) as connection:
+            gate = Gate(Pump.attach)
+            with monkeypatch.context() as patched:
+                patched.setattr(Pump, "attach", gate)
+                subscribing = asyncio.create_task(
+                    connection.subscribe(topic, durable="d", type="exclusive", start="earliest")
+                )
+                await asyncio.to_thread(gate.reached.wait, LIMIT_S)
+            gate.open_when(lambda: connection._pump._closing)  # type: ignore[union-attr]  # noqa: SLF001 - it waits
+        late = await subscribing
+        with pytest.raises(kafkadur.ConnectionClosed):
+            await next_of(late)
+        await attached_again(place, topic, 2)
 
 
 async def test_a_close_that_was_cancelled_leaves(place: Place) -> None:

@@ -64,7 +64,7 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
 {{- fail "kafka.config and kafka.existingSecret both have settings of Kafka: put all of them into the secret" -}}
 {{- end -}}
 {{- range $name, $value := .Values.kafka.config -}}
-{{- if regexMatch "(?i)password|passphrase|secret|token|jaas|oauthbearer\\.config|\\.pem$" $name -}}
+{{- if and (regexMatch "(?i)password|passphrase|secret|token|jaas|oauthbearer\\.config|\\.pem$" $name) (not (regexMatch "token\\.endpoint" $name)) -}}
 {{- fail (printf "kafka.config.%s is a secret: put it into kafka.existingSecret" $name) -}}
 {{- end -}}
 {{- end -}}
