@@ -4,9 +4,14 @@ PYTHON ?= python3
 RUN := .venv/bin/python
 # Options for the command behind a target, for example: make test ARGS="-k lanes -x"
 ARGS ?=
+# Processes that share the tests and one stack. Most tests wait more than they compute, hence more than cores.
+WORKERS ?= 4
+PYTEST := $(RUN) -m pytest -n $(WORKERS)
+# Where it is set, each of the hundreds of processes that tests start would compile the whole package again.
+unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-all coverage check helm format bench histories tla lock clean
+.PHONY: help setup demo test test-unit test-all coverage check helm format bench histories tla lock clean
 # Targets share the virtual environment and the cores; side by side they would disturb each other.
 .NOTPARALLEL:
 
@@ -22,20 +27,23 @@ setup: ## make .venv with everything; the other targets do this themselves
 demo: setup ## durable subscriptions at work on a real Kafka (SHORT=1: a short run; CHAOS=1: and everything breaks)
 	@$(RUN) -m kafkadur.demo $(if $(SHORT),--short) $(if $(CHAOS),--chaos) $(ARGS)
 
-test: setup ## all tests but the long ones
-	@$(RUN) -m pytest -m "not long" $(ARGS)
+test: setup ## all tests but the long ones (WORKERS=1: one after the other)
+	@$(PYTEST) -m "not long" $(ARGS)
+
+test-unit: setup ## the tests that start no server and no other process
+	@$(RUN) -m pytest tests/unit $(ARGS)
 
 test-all: setup ## all tests
-	@$(RUN) -m pytest $(ARGS)
+	@$(PYTEST) $(ARGS)
 
 coverage: setup ## the tests of `make test`, with the lines and branches they cover; fails below the bound
 	@$(RUN) -m coverage erase
-	@$(RUN) -m coverage run -m pytest -m "not long" $(ARGS)
+	@$(RUN) -m coverage run -m pytest -n $(WORKERS) -m "not long" $(ARGS)
 	@$(RUN) -m coverage combine --quiet
 	@$(RUN) -m coverage html --quiet --fail-under=0
 	@$(RUN) -m coverage report
 
-tla: setup ## the larger models of docs/tla with TLC: a quarter of an hour (ARGS=name: only that one)
+tla: setup ## the larger models of docs/internals/tla with TLC: a quarter of an hour (ARGS=name: only that one)
 	@$(RUN) -m tools.tla $(ARGS)
 
 check: setup ## format, lint, types, Lua, chart, import direction, generated files
@@ -55,10 +63,13 @@ bench: setup ## all benchmarks
 	@$(RUN) -m benchmarks spark
 
 histories: setup ## real processes through all kinds of faults, checked (ARGS="--minutes 10 --seed 7")
-	@$(RUN) -m tests.histories run $(ARGS)
+	@$(RUN) -m tests.end_to_end.histories run $(ARGS)
 
-lock: setup ## write the lock files from pyproject.toml (UPGRADE=1: with the newest versions)
-	@$(RUN) -m tools.lock $(if $(UPGRADE),--upgrade)
+# No host of a package index and no path of a machine may get into the lock: mirrors are the user's choice.
+lock: setup ## write requirements.lock from pyproject.toml (UPGRADE=1: with the newest versions)
+	@$(RUN) -m uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url \
+		--no-header --all-extras --group build --group dev --group spark $(if $(UPGRADE),--upgrade) \
+		--output-file requirements.lock pyproject.toml
 
 clean: ## remove .venv and all that tools and tests left in the checkout
 	rm -rf .venv build dist htmlcov .coverage .coverage.* .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -1,8 +1,7 @@
 """What applications may need to do in Kafka, and no more: access control entries, as a list.
 
-The end-to-end tests of `tests/security` run with exactly these under a broker that forbids everything else,
-and show of each one what does not work without it. What a user of Redis needs is the coordinators'
-`redis_access.py`.
+`tests/integration/security` runs with exactly these under a broker that forbids everything else, and shows of
+each one what does not work without it. What a user of Redis needs is the coordinators' `redis_access.py`.
 """
 
 from __future__ import annotations

@@ -1,18 +1,116 @@
-"""The stack of a test run: the pytest plugin's, but for who connects to Valkey.
+"""The stack of a test run, which tests stay together on one pytest worker, and which types are tried when.
 
-That is a user with the documented minimum (`kafkadur acl redis`): were it too small, tests would fail. Tests
-that play the administrator use `stack.admin_redis`.
+Applications connect to Valkey as a user with the documented minimum (`kafkadur acl redis`): were it too
+small, tests would fail. Tests that play the administrator use `stack.admin_redis`.
 """
 
+import os
+import re
+import zlib
+from collections import defaultdict
 from collections.abc import Iterator
 
 import pytest
+from xdist.remote import Producer
+from xdist.scheduler import LoadScopeScheduling
 
-from kafkadur.stack import Stack, embedded
+from kafkadur.stack import Stack
+from tests.one_stack import shared_stack
+
+#: A type of subscriptions in the parameters of a test.
+ANY_TYPE = re.compile("shared|exclusive|priority|serial|key-ordered")
+
+# Brokers of tests live for seconds: what an optimizing compiler costs them it never brings in.
+os.environ.setdefault("KAFKADUR_BROKER_OPTS", "-XX:TieredStopAtLevel=1")
+
+#: Files and folders whose tests share a Spark or a stack of their own: the tests of one run on one worker.
+TOGETHER = (
+    "tests/integration/coordinators/test_broker_restarts.py",
+    "tests/integration/coordinators/test_definitions.py",
+    "tests/integration/coordinators/test_two_servers.py",
+    "tests/end_to_end/deploy/test_composed.py",
+    "tests/end_to_end/examples/test_examples.py",
+    "tests/integration/faults/test_auto_creation.py",
+    "tests/integration/faults/test_brokers.py",
+    "tests/integration/faults/test_replica.py",
+    "tests/integration/faults/test_sentinel.py",
+    "tests/end_to_end/histories/test_histories.py",
+    "tests/integration/rules/test_distributed.py",
+    "tests/integration/security/",
+    "tests/end_to_end/spark/",
+    "tests/integration/subscriptions/test_broker_restarts.py",
+    "tests/integration/subscriptions/test_faults.py",
+    "tests/integration/subscriptions/test_levels.py",
+    "tests/integration/subscriptions/test_reclaiming.py",
+    "tests/integration/transactions/test_crashes.py",
+    "tests/end_to_end/upgrade/test_upgrade.py",
+)
+
+#: Fixtures that every worker may have for itself, because they cost milliseconds.
+CHEAP = {"kafkadur_admin", "kafkadur_stack", "raw_producer", "valkey", "certificates", "exporter"}
 
 
 @pytest.fixture(scope="session")
-def kafkadur_stack() -> Iterator[Stack]:
+def kafkadur_stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
     """Provide a running stack, one broker and one Valkey, for the whole test run."""
-    with embedded(users=True) as stack:
+    folder = tmp_path_factory.getbasetemp()
+    with shared_stack(folder.parent if "PYTEST_XDIST_WORKER" in os.environ else folder) as stack:
         yield stack
+
+
+class Scheduler(LoadScopeScheduling):  # type: ignore[misc]  # xdist has no annotations for its users
+    """Gives tests to workers one by one; those that share an expensive fixture all to one worker."""
+
+    def _split_scope(self, nodeid: str) -> str:
+        return together(nodeid) or nodeid
+
+
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> Scheduler:
+    """Distribute the tests of a run with several workers."""
+    return Scheduler(config, log)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark as long what only `make test-all` tries, and check that expensive fixtures are made once."""
+    tests = [item for item in items if isinstance(item, pytest.Function)]
+    for test in spared(tests):
+        test.add_marker(pytest.mark.long)
+    scattered = {test.nodeid.partition("::")[0] for test in tests if shares(test)}
+    if missing := sorted(file for file in scattered if together(file) is None):
+        raise pytest.UsageError(f"add to TOGETHER in tests/conftest.py: {', '.join(missing)}")
+
+
+def together(place: str) -> str | None:
+    """Return the entry of `TOGETHER` that a file or test belongs to."""
+    return next((entry for entry in TOGETHER if place.startswith(entry)), None)
+
+
+def shares(test: pytest.Function) -> bool:
+    """Say whether a test shares an expensive fixture with others of its file or folder."""
+    known = test._fixtureinfo.name2fixturedefs  # noqa: SLF001 - pytest has no public way to ask for scopes
+    return any(
+        found[-1].baseid and found[-1].scope != "function"
+        for name, found in known.items()
+        if name not in CHEAP
+    )
+
+
+def spared(tests: list[pytest.Function]) -> list[pytest.Function]:
+    """Return the tests that repeat another one on real servers with another type of subscription.
+
+    One type of each test is left; which one differs from test to test, so that together they try all types.
+    """
+    alike: defaultdict[str, list[pytest.Function]] = defaultdict(list)
+    for test in tests:
+        name, _, parameters = test.nodeid.partition("[")
+        others = ANY_TYPE.sub("*", parameters)
+        on_servers = {"kafkadur_stack", "own_stack"} & set(test.fixturenames)
+        if others != parameters and on_servers and test.get_closest_marker("long") is None:
+            alike[f"{name}[{others}"].append(test)
+    return [
+        test
+        for name, repeated in alike.items()
+        for number, test in enumerate(repeated)
+        if number != zlib.crc32(name.encode()) % len(repeated)
+    ]

@@ -31,6 +31,10 @@ logger = logging.getLogger(__name__)
 
 HEAP = ("-Xms256m", "-Xmx512m", "-XX:+UseSerialGC")
 
+#: Environment variable with more options of the brokers' JVM, separated by spaces, as `KAFKA_OPTS` of Kafka's
+#: own scripts. Where brokers live for seconds, `-XX:TieredStopAtLevel=1` halves what their start costs.
+OPTIONS = "KAFKADUR_BROKER_OPTS"
+
 #: One broker logs to one file; without the pattern's class names it stays readable.
 LOG4J = """\
 appender.file.type=File
@@ -176,6 +180,7 @@ class Broker(Server):
         return [
             *self._distribution.command(
                 *self._options,
+                *os.environ.get(OPTIONS, "").split(),
                 # Compression libraries unpack themselves there and would stay in /tmp after a kill.
                 f"-Djava.io.tmpdir={temporary}",
                 f"-Dkafkadur.log={self.log}",

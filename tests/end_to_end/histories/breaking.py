@@ -1,0 +1,266 @@
+"""Making faults happen: to members here and now, to servers in a thread of their own. A seed draws which.
+
+Each is recorded from just before it begins until everything it broke is whole again.
+"""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+import random
+import shutil
+import time
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+
+import redis
+
+from kafkadur.admin import Admin
+from kafkadur.settings import Settings
+from kafkadur.stack import Stack
+from kafkadur_sharing.errors import KafkadurError
+from kafkadur_sharing.keys import SubscriptionKey
+from tests.end_to_end.histories.crew import Crew, Slot
+from tests.end_to_end.histories.faults import ADMIN, FAULTS, MEMBER
+from tests.end_to_end.histories.plan import Plan
+from tests.end_to_end.histories.recording import OK, UNKNOWN, Recorder
+
+_ADMIN_S = 20.0
+
+
+class Breaker:
+    """Breaks things, and makes them whole again. Used by one thread."""
+
+    def __init__(
+        self, plan: Plan, stack: Stack, crew: Crew, recorder: Recorder, *, settings: Settings
+    ) -> None:
+        """Nothing is broken yet."""
+        self._plan = plan
+        self._stack = stack
+        self._crew = crew
+        self._recorder = recorder
+        self._settings = settings
+        self._chance = random.Random(f"{plan.seed}-faults")
+        self._later: list[tuple[float, int, Callable[[], None]]] = []
+        self._numbers = itertools.count()
+        self._servers = ThreadPoolExecutor(1, thread_name_prefix="servers")
+        self._busy: Future[None] | None = None
+        self._member_kinds = [kind for kind in plan.faults if FAULTS[kind].hits == MEMBER]
+        self._server_kinds = [kind for kind in plan.faults if FAULTS[kind].hits != MEMBER]
+        #: kinds that are still to come before any comes once more
+        self._next_kinds: dict[bool, list[str]] = {True: [], False: []}
+        now = time.monotonic()
+        self._member_at = now + self._wait(plan.member_fault_every)
+        self._server_at = now + self._wait(plan.server_fault_every) / 2
+        #: faults that have begun
+        self.injected = 0
+
+    def _wait(self, mean: float) -> float:
+        return mean * (0.4 + 1.2 * self._chance.random())
+
+    def step(self) -> None:
+        """Do what is due."""
+        now = time.monotonic()
+        self._do_due(now)
+        if self._member_kinds and now >= self._member_at:
+            self._member_at = now + self._wait(self._plan.member_fault_every)
+            self._break_member(self._chance.random())
+        if self._server_kinds and now >= self._server_at:
+            self._server_at = now + self._wait(self._plan.server_fault_every)
+            much = self._chance.random()
+            if self._busy is None or self._busy.done():
+                self._raise_failure()
+                kind = self._kind(members=False)
+                self.injected += 1
+                self._busy = self._servers.submit(self._break_server, kind, much, self._chance.random())
+
+    def _kind(self, *, members: bool) -> str:
+        """The next kind: all of them in turn, in an order that is drawn anew each time."""
+        kinds = self._next_kinds[members]
+        if not kinds:
+            kinds += self._member_kinds if members else self._server_kinds
+            self._chance.shuffle(kinds)
+        return kinds.pop()
+
+    def _do_due(self, now: float) -> None:
+        while self._later and self._later[0][0] <= now:
+            heapq.heappop(self._later)[2]()
+
+    def _raise_failure(self) -> None:
+        if self._busy is not None:
+            self._busy.result()
+
+    def heal(self) -> None:
+        """Make everything whole again; returns when it is."""
+        self._do_due(float("inf"))
+        self._servers.shutdown()
+        self._raise_failure()
+        with Admin(self._settings) as admin:
+            for name in self._plan.subscriptions:
+                self._resume(admin, admin.key(self._full(name)))
+        for slot in self._crew.slots:
+            if slot.alive is None:
+                self._crew.fill(slot)
+
+    # -- members
+
+    def _break_member(self, much: float) -> None:
+        slots = [slot for slot in self._crew.slots if slot.alive is not None and not slot.disturbed]
+        pick = self._chance.random()
+        if not slots:
+            return
+        kind = self._kind(members=True)
+        slot = slots[int(pick * len(slots))]
+        process = slot.alive
+        assert process is not None
+        slot.disturbed = True
+        self.injected += 1
+        number = self._recorder.call(kind, process=process.name)
+        if kind == "kill":
+            process.kill()
+            self._recorder.done(number, OK)
+            self._at(0.1 + much, lambda: self._fill(slot))
+        elif kind == "stop":
+            process.stop()
+            self._at(much * 2.5 * self._plan.session, lambda: self._whole(slot, number, process.go_on))
+        elif kind == "cut":
+            slot.proxy.cut(refuse=True)
+            self._at(max(much * 3 - 1, 0), lambda: self._whole(slot, number, slot.proxy.resume))
+        elif kind == "hole":
+            slot.proxy.pause()
+            self._at(much * 2.5 * self._plan.session, lambda: self._whole(slot, number, slot.proxy.resume))
+        elif kind == "delay":
+            slot.proxy.delay(0.02 + much / 2)
+            self._at(1 + 3 * much, lambda: self._whole(slot, number, lambda: slot.proxy.delay(0)))
+
+    def _fill(self, slot: Slot) -> None:
+        slot.disturbed = False
+        self._crew.fill(slot)
+
+    def _whole(self, slot: Slot, number: int, mend: Callable[[], None]) -> None:
+        mend()
+        self._recorder.done(number, OK)
+        slot.disturbed = False
+
+    def _at(self, seconds: float, action: Callable[[], None]) -> None:
+        heapq.heappush(self._later, (time.monotonic() + seconds, next(self._numbers), action))
+
+    # -- servers: in a thread of their own
+
+    def _break_server(self, kind: str, much: float, pick: float) -> None:
+        if FAULTS[kind].hits == ADMIN:
+            self._pause(list(self._plan.subscriptions)[int(pick * len(self._plan.subscriptions))], much)
+            return
+        number = self._recorder.call(kind)
+        _SERVERS[kind](self._stack, self._crew, much)
+        self._recorder.done(number, OK)
+
+    def _full(self, name: str) -> str:
+        """Its name as the administrator says it."""
+        return self._plan.subscriptions[name].full_name
+
+    def _pause(self, name: str, much: float) -> None:
+        number = self._recorder.call("pause", subscription=name)
+        with Admin(self._settings) as admin:
+            key = admin.key(self._full(name))
+            try:
+                admin.pause(key)
+            except KafkadurError as error:
+                self._recorder.done(number, UNKNOWN, error=type(error).__name__)
+                return
+            time.sleep(0.3 + 2 * much)  # how long it is paused
+            self._resume(admin, key)
+        self._recorder.done(number, OK)
+
+    def _resume(self, admin: Admin, key: SubscriptionKey) -> None:
+        deadline = time.monotonic() + _ADMIN_S
+        while True:
+            try:
+                admin.pause(key, paused=False)
+            except KafkadurError:
+                if time.monotonic() > deadline:
+                    raise
+            else:
+                return
+
+
+def _flush(stack: Stack, _crew: Crew, _much: float) -> None:
+    _command(stack, "FLUSHALL")
+
+
+def _command(stack: Stack, *command: str) -> None:
+    assert stack.valkey is not None
+    with redis.Redis.from_url(stack.valkey.admin_url) as client:
+        client.execute_command(*command)
+
+
+def _redis_restart(stack: Stack, _crew: Crew, _much: float) -> None:
+    assert stack.valkey is not None
+    stack.valkey.kill()
+    shutil.rmtree(stack.data / "valkey" / "appendonlydir")
+    stack.valkey.start()
+
+
+def _redis_crash(stack: Stack, _crew: Crew, _much: float) -> None:
+    assert stack.valkey is not None
+    stack.valkey.kill()
+    stack.valkey.start()
+
+
+def _redis_cut(_stack: Stack, crew: Crew, _much: float) -> None:
+    for slot in crew.slots:
+        slot.proxy.cut()
+
+
+def _redis_hole(_stack: Stack, crew: Crew, much: float) -> None:
+    for slot in crew.slots:
+        slot.proxy.pause()
+    time.sleep(6 * much)  # how long the hole lasts
+    for slot in crew.slots:
+        slot.proxy.resume()
+
+
+def _kafka_cut(stack: Stack, _crew: Crew, much: float) -> None:
+    for proxy in stack.kafka_proxies:
+        proxy.cut(refuse=True)
+    time.sleep(2 * much)  # how long nobody is let in
+    for proxy in stack.kafka_proxies:
+        proxy.resume()
+
+
+def _kafka_hole(stack: Stack, _crew: Crew, much: float) -> None:
+    for proxy in stack.kafka_proxies:
+        proxy.pause()
+    time.sleep(4 * much)  # how long the hole lasts
+    for proxy in stack.kafka_proxies:
+        proxy.resume()
+
+
+def _kafka_delay(stack: Stack, _crew: Crew, much: float) -> None:
+    for proxy in stack.kafka_proxies:
+        proxy.delay(0.02 + much / 2)
+    time.sleep(1 + 3 * much)  # how long it lasts
+    for proxy in stack.kafka_proxies:
+        proxy.delay(0)
+
+
+def _broker_restart(stack: Stack, _crew: Crew, much: float) -> None:
+    for broker in stack.brokers:
+        if much < 0.5:
+            broker.kill()
+        else:
+            broker.stop()
+        broker.start()
+
+
+_SERVERS: dict[str, Callable[[Stack, Crew, float], None]] = {
+    "flush": _flush,
+    "redis-restart": _redis_restart,
+    "redis-crash": _redis_crash,
+    "redis-cut": _redis_cut,
+    "redis-hole": _redis_hole,
+    "kafka-cut": _kafka_cut,
+    "kafka-hole": _kafka_hole,
+    "kafka-delay": _kafka_delay,
+    "broker-restart": _broker_restart,
+}

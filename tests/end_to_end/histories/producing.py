@@ -1,0 +1,163 @@
+"""The process that writes messages: each with an id of its own, some in transactions, some of those aborted.
+
+It is started and told to end as members are (`working.py`).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import random
+import sys
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from confluent_kafka import KafkaError, KafkaException, Message, Producer
+
+from tests.end_to_end.histories.plan import KEYS
+from tests.end_to_end.histories.recording import FAIL, OK, UNKNOWN, Recorder
+from tests.end_to_end.histories.working import POISON, Orders, digest, follow_parent
+
+#: Of so many messages one is rolled back whatever happens.
+_POISON_EVERY = 80
+#: Of the batches: in a transaction, and of those: aborted.
+_TRANSACTIONS, _ABORTED = 0.15, 0.3
+_FLUSH_S = 20.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Job:
+    """What it is to do; travels as JSON in its arguments."""
+
+    seed: str
+    kafka: str
+    record: str
+    #: subscriptions, which are also topics: partitions, and share of the messages
+    topics: dict[str, tuple[int, float]]
+    #: messages a second and topic
+    rate: float
+
+    def argument(self) -> str:
+        """The job as an argument."""
+        return json.dumps(asdict(self))
+
+
+class Publisher:
+    """Writes, and records what became of it."""
+
+    def __init__(self, job: Job, recorder: Recorder) -> None:
+        """Nothing is written yet."""
+        self._job = job
+        self._recorder = recorder
+        self._chance = random.Random(job.seed)
+        self._count = 0
+        self._plain = Producer(
+            {"bootstrap.servers": job.kafka, "enable.idempotence": True, "linger.ms": 5}, logger=None
+        )
+        self._transactional: Producer | None = None
+
+    def _message(self, topic: str) -> tuple[bytes, bytes, int]:
+        """Value, key and partition of the next message of a topic."""
+        self._count += 1
+        key = self._chance.randrange(KEYS)
+        kind = POISON if self._chance.randrange(_POISON_EVERY) == 0 else b"order"
+        value = b"%b:%d:%016x" % (kind, self._count, self._chance.getrandbits(64))
+        return value, b"k%d" % key, key % self._job.topics[topic][0]
+
+    def _send(self, producer: Producer, topic: str, told: Callable[[int, object], None]) -> int:
+        value, key, partition = self._message(topic)
+        number = self._recorder.call("publish", subscription=topic, partition=partition, digest=digest(value))
+
+        def report(error: KafkaError | None, message: Message) -> None:
+            told(number, message.offset() if error is None else None)
+
+        producer.produce(topic, value, key, partition=partition, on_delivery=report)
+        producer.poll(0)
+        return number
+
+    def plain(self, topics: Sequence[str]) -> None:
+        """One message for each topic."""
+
+        def told(number: int, offset: object) -> None:
+            if offset is None:
+                self._recorder.done(number, UNKNOWN)
+            else:
+                self._recorder.done(number, OK, offset=offset)
+
+        for topic in topics:
+            self._send(self._plain, topic, told)
+
+    def transaction(self, topics: Sequence[str]) -> None:
+        """One message for each topic, all or none of them."""
+        offsets: dict[int, object] = {}
+        numbers: list[int] = []
+        outcome = UNKNOWN
+        try:
+            producer = self._transactional or self._new()
+            producer.begin_transaction()
+            numbers += [self._send(producer, topic, offsets.__setitem__) for topic in topics]
+            producer.flush(_FLUSH_S)
+            if self._chance.random() < _ABORTED:
+                outcome = FAIL  # whatever becomes of the abort: it can never be committed
+                producer.abort_transaction(_FLUSH_S)
+            else:
+                producer.commit_transaction(_FLUSH_S)
+                outcome = OK
+        except KafkaException:
+            self._transactional = None  # the next one of the same id ends what this one left open
+        for number in numbers:
+            offset = offsets.get(number)
+            if outcome == OK and offset is None:
+                self._recorder.done(number, UNKNOWN)
+            else:
+                self._recorder.done(number, outcome, offset=offset)
+
+    def _new(self) -> Producer:
+        producer = Producer(
+            {
+                "bootstrap.servers": self._job.kafka,
+                "transactional.id": f"histories-{self._job.seed}",
+                "transaction.timeout.ms": 10_000,
+                "linger.ms": 1,
+            },
+            logger=None,
+        )
+        producer.init_transactions(_FLUSH_S)
+        self._transactional = producer
+        return producer
+
+    def end(self) -> None:
+        """Have everything written that is on its way."""
+        if self._transactional is None:  # a transaction may have been left open
+            with contextlib.suppress(KafkaException):
+                self._new()
+        self._plain.flush(_FLUSH_S)
+
+
+def main(argument: str) -> None:
+    """Write until the order to end."""
+    follow_parent()
+    job = Job(**json.loads(argument))
+    orders = Orders()
+    chance = random.Random(f"{job.seed}-batches")
+    with Recorder(Path(job.record)) as recorder:
+        publisher = Publisher(job, recorder)
+        began, rounds = time.monotonic(), 0
+        while not orders.ending and not orders.draining:
+            rounds += 1
+            topics = [name for name, (_, share) in job.topics.items() if chance.random() < share]
+            if chance.random() < _TRANSACTIONS:
+                publisher.transaction(topics)
+            else:
+                publisher.plain(topics)
+            late = began + rounds / job.rate - time.monotonic()
+            if late < -1:  # what could not be written during a fault is not made up for
+                began, rounds = time.monotonic(), 0
+            orders.pause(max(late, 0))
+        publisher.end()
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])

@@ -1,0 +1,105 @@
+"""A real run over all types and faults; and defects planted in what it recorded."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from tests.end_to_end.histories.checking import check
+from tests.end_to_end.histories.faults import FAULTS
+from tests.end_to_end.histories.findings import Finding
+from tests.end_to_end.histories.history import History, load
+from tests.end_to_end.histories.plan import SUBSCRIPTIONS, Plan
+from tests.end_to_end.histories.running import run
+
+TYPES = tuple(SUBSCRIPTIONS)
+
+#: Defects that are known and described in docs/internals/reliability.md: kinds of findings that do not fail the test.
+OPEN: set[tuple[str, str]] = set()
+
+
+@pytest.fixture(
+    scope="module",
+    params=[
+        pytest.param((0.9, 4.5), id="short"),
+        pytest.param((2.0, 7.0), id="long", marks=pytest.mark.long),
+    ],
+)
+def history(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> History:
+    """Provide the history of one run; parameters: its minutes, and seconds between faults of servers."""
+    minutes, every = request.param
+    plan = Plan(
+        seed=20,
+        types=TYPES,
+        faults=tuple(FAULTS),
+        minutes=minutes,
+        members=2,
+        rate=12.0,
+        server_fault_every=every,
+    )
+    folder: Path = tmp_path_factory.mktemp("history")
+    run(plan, folder, lambda _done, _all, _text: None)
+    return load(folder)
+
+
+def told(findings: list[Finding]) -> str:
+    return "\n\n".join("\n".join([f"{f.invariant} {f.kind}: {f.text}", *f.lines]) for f in findings[:10])
+
+
+def test_nothing_is_violated(history: History) -> None:
+    findings = [each for each in check(history) if (each.invariant, each.kind) not in OPEN]
+    assert not findings, f"{len(findings)} violations, the first of them:\n{told(findings)}"
+
+
+def test_faults_really_happened(history: History) -> None:
+    assert {fault.kind for fault in history.faults} >= set(FAULTS)
+
+
+@pytest.mark.parametrize("kind", TYPES)
+def test_work_was_done(history: History, kind: str) -> None:
+    messages = sum(place.subscription == kind for place in history.truth)
+    assert messages > 100
+    assert sum(delivery.place.subscription == kind for delivery in history.deliveries) > messages
+
+
+def without_an_acknowledgement(history: History) -> History:
+    """Of the message that was settled by exactly one verdict, at its only delivery."""
+    place = next(
+        place
+        for place, deliveries in history.deliveries_of.items()
+        if len(deliveries) == 1
+        and [verdict.kind for verdict in history.verdicts_of.get(place, ())] == ["ack"]
+    )
+    return replace(history, verdicts=[each for each in history.verdicts if each.place != place])
+
+
+def with_another_offset(history: History) -> History:
+    first, *rest = history.deliveries
+    place = first.place._replace(offset=10_000_000)
+    return replace(history, deliveries=[replace(first, place=place), *rest])
+
+
+def without_dead_letters(history: History) -> History:
+    assert history.dead
+    return replace(history, dead=())
+
+
+def without_the_faults(history: History) -> History:
+    """What is explained by faults is not explained any more."""
+    return replace(history, faults=[])
+
+
+@pytest.mark.parametrize(
+    ("change", "invariant"),
+    [
+        (without_an_acknowledgement, "I1"),
+        (with_another_offset, "I2"),
+        (without_dead_letters, "I1"),
+        (without_the_faults, "I4"),
+    ],
+)
+def test_defect_planted_in_a_real_history(
+    history: History, change: Callable[[History], History], invariant: str
+) -> None:
+    assert invariant in {finding.invariant for finding in check(change(history))}

@@ -1,0 +1,93 @@
+"""`kafkadur sub dead`: list, show, redrive, purge, on a real topic of dead letters."""
+
+from pathlib import Path
+
+import pytest
+
+import kafkadur.sync
+from kafkadur import Redelivery
+from kafkadur.pytest_plugin import TopicFactory
+from kafkadur.settings import settings
+from tests.integration.cli.conftest import Run
+
+LIMIT_S = 60.0
+
+
+@pytest.fixture
+def topic(here: Path, kafkadur_topic: TopicFactory) -> str:
+    """Provide a topic with a subscription `d` and three dead letters: one rejected, two out of attempts."""
+    del here
+    name = kafkadur_topic(2)
+    connection = kafkadur.sync.Connection(settings({}))
+    with connection:
+        with connection.producer() as producer:
+            for n in range(5):
+                producer.publish(name, f"secret {n}", key=f"k{n}", properties={"n": n})
+        with connection.subscribe(
+            name, durable="d", start="earliest", redelivery=Redelivery(max_attempts=1)
+        ) as subscription:
+            for _ in range(5):
+                delivery = subscription.receive(timeout=LIMIT_S)
+                assert delivery is not None
+                if delivery.properties["n"] == 0:
+                    delivery.reject("bad address")
+                elif delivery.properties["n"] in (1, 2):
+                    delivery.rollback()
+                else:
+                    delivery.ack()
+    return name
+
+
+def test_list_show_redrive_and_purge(run: Run, topic: str) -> None:
+    listed = run("sub", "dead", "ls", "d", "--json").data
+    assert sorted(letter["cause"] for letter in listed) == ["attempts", "attempts", "rejected"]
+    assert {letter["origin"].partition("[")[0] for letter in listed} == {topic}
+    rejected = next(letter for letter in listed if letter["cause"] == "rejected")
+    assert rejected["reason"] == "bad address"
+
+    shown = run("sub", "dead", "show", "d", rejected["letter"])
+    assert "bad address" in shown.out
+    assert "secret" not in shown.out
+    shown = run("sub", "dead", "show", "d", rejected["letter"], "--payload", "--json")
+    assert (shown.data["value"], shown.data["key"], shown.data["properties"]) == ("secret 0", "k0", {"n": 0})
+
+    assert run("sub", "dead", "redrive", "d", "--where", "n = 1", "--json").data["done"] == 0, "a dry run"
+    assert "Would redrive 3" in run("sub", "dead", "redrive", "d").err
+    done = run("sub", "dead", "redrive", "d", "--where", "n = 1 AND _cause = 'attempts'", "--yes", "--json")
+    assert (done.data["letters"], done.data["done"]) == (1, 1)
+    connection = kafkadur.sync.Connection(settings({}))
+    with connection, connection.subscribe(topic, durable="d") as subscription:
+        again = subscription.receive(timeout=LIMIT_S)
+        assert again is not None
+        assert (again.value, again.key, again.properties) == (b"secret 1", b"k1", {"n": 1})
+        assert (again.attempt, again.redelivered) == (1, False), "a new message"
+        assert [name for name, _ in again.headers if name.startswith("kafkadur-dead")] == []
+        again.ack()
+
+    assert len(run("sub", "dead", "ls", "d", "--json").data) == 2
+    assert (
+        run("sub", "dead", "purge", "d", "--where", "_cause = 'rejected'", "--yes", "--json").data["done"]
+        == 1
+    )
+    assert [letter["cause"] for letter in run("sub", "dead", "ls", "d", "--json").data] == ["attempts"]
+    assert run("sub", "dead", "purge", "d", "--yes", "--json").data["done"] == 1
+    assert run("sub", "dead", "ls", "d", "--json").data == []
+    assert "no dead letters" in run("sub", "dead", "ls", "d").err
+
+
+def test_no_such_letter_or_subscription_or_filter(run: Run, topic: str) -> None:
+    del topic
+    assert run("sub", "dead", "show", "d", "9:9").code == 1
+    missing = run("sub", "dead", "ls", "nobody")
+    assert missing.code == 1
+    assert "nobody" in missing.err
+    wrong = run("sub", "dead", "ls", "d", "--where", "a = ")
+    assert wrong.code == 1
+    assert "Column" in wrong.err
+
+
+def test_a_table_for_people(run: Run, topic: str) -> None:
+    shown = run("sub", "dead", "ls", "d", "--limit", "2")
+    assert "cause" in shown.out
+    assert topic in shown.out.replace("\n", "")
+    assert "more than 2" in shown.err

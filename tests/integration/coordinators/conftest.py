@@ -1,0 +1,86 @@
+"""Fixtures for the tests of the coordinator: one real Valkey a run, subscriptions that no other test sees."""
+
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from kafkadur.stack import Stack, Valkey, embedded
+from tests.integration.coordinators.deaf import Deaf
+from tests.integration.coordinators.party import Party
+from tests.integration.coordinators.world import Clock, World
+
+
+@pytest.fixture(scope="session")
+def valkey() -> Iterator[Valkey]:
+    """Provide a running Valkey without Kafka, for the whole run."""
+    with embedded(kafka=False, users=True) as stack:
+        assert stack.valkey is not None
+        yield stack.valkey
+
+
+@pytest.fixture
+def make(valkey: Valkey) -> Iterator[Callable[..., World]]:
+    """Provide a maker of subscriptions: `make("shared", partitions=1)`; they are created already.
+
+    `policy` is the redelivery policy as the scripts take it: most attempts, first and longest back-off (ms),
+    strict order, lanes a partition.
+    """
+    made: list[World] = []
+
+    def create(
+        type_: str = "shared",
+        partitions: int = 1,
+        *,
+        starts: tuple[int, ...] = (),
+        policy: tuple[int, int, int, int, int] = (0, 0, 0, 0, 1),
+    ) -> World:
+        world = World(valkey.url, type_=type_, partitions=partitions)
+        world.policy = policy
+        made.append(world)
+        return world.create(starts=starts)
+
+    yield create
+    for world in made:
+        world.close()
+
+
+@pytest.fixture
+def clock() -> Clock:
+    """Provide a clock that tests move."""
+    return Clock()
+
+
+@pytest.fixture
+def party(
+    valkey: Valkey, kafkadur_stack: Stack, kafkadur_namespace: str, clock: Clock
+) -> Iterator[Callable[..., Party]]:
+    """Provide a maker of processes on one clock; `real=True`: on the server's."""
+    made: list[Party] = []
+
+    def make(*, real: bool = False) -> Party:
+        made.append(Party(valkey.url, kafkadur_stack.kafka, kafkadur_namespace, None if real else clock))
+        return made[-1]
+
+    yield make
+    for one in made:
+        one.close()
+
+
+@pytest.fixture
+def alone(party: Callable[..., Party]) -> Party:
+    """Provide one process."""
+    return party()
+
+
+@pytest.fixture
+def deaf() -> Iterator[Callable[..., Deaf]]:
+    """Provide a maker of those who claim and whose answers can be lost: `deaf(world, kind="whole")`."""
+    made: list[Deaf] = []
+
+    def make(world: World, kind: str = "whole") -> Deaf:
+        made.append(Deaf(world, kind))
+        return made[-1]
+
+    yield make
+    for one in made:
+        one.coordinator.close()

@@ -1,0 +1,149 @@
+"""Places as values: read from the shared state, joined, unsettled and written; against sets of offsets."""
+
+from collections.abc import Callable
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kafkadur_coordinators.interface import PartitionView, Run
+from kafkadur_coordinators.places import (
+    Place,
+    Waiting,
+    earliest,
+    join,
+    moved_from,
+    packed,
+    place_of,
+    unsettle,
+)
+from kafkadur_coordinators.redis_coordinator import parse_runs
+from tests.integration.coordinators.world import World, report, rolled_back, settled
+
+END = 24
+
+
+@st.composite
+def places(draw: st.DrawFn) -> Place:
+    """A place below `END`, from the state of each offset."""
+    end = draw(st.integers(0, END))
+    waiting: list[Waiting] = []
+    at = 0
+    while at < end:
+        length = draw(st.integers(1, 6))
+        if draw(st.booleans()):
+            waiting.append(
+                Waiting(
+                    at,
+                    min(at + length, end),
+                    draw(st.integers(0, 3)),
+                    draw(st.booleans()),
+                    draw(st.sampled_from([0, 7])),
+                    draw(st.booleans()),
+                )
+            )
+        at += length
+    return Place(next=end, seen=draw(st.integers(0, END)), waiting=tuple(waiting))
+
+
+def unsettled(place: Place) -> dict[int, Waiting]:
+    """What waits, offset by offset."""
+    return {
+        offset: item._replace(start=offset, end=offset + 1)
+        for item in place.waiting
+        for offset in range(item.start, item.end)
+    }
+
+
+def in_order(place: Place) -> bool:
+    """Whether what waits is sorted, does not overlap and lies before the place."""
+    edges = [edge for item in place.waiting for edge in (item.start, item.end)]
+    return edges == sorted(edges) and all(item.start < item.end <= place.next for item in place.waiting)
+
+
+@given(st.lists(places(), min_size=1, max_size=4))
+def test_settled_in_all_lanes_is_settled(lanes: list[Place]) -> None:
+    joined = join(lanes)
+    assert in_order(joined)
+    assert joined.next == max(lane.next for lane in lanes)
+    found = unsettled(joined)
+    for offset in range(joined.next):
+        tried = [unsettled(lane).get(offset) for lane in lanes]
+        behind = any(offset >= lane.next for lane in lanes)
+        assert (offset in found) == (behind or any(tried))
+        if offset in found:
+            assert found[offset].attempts == max(item.attempts if item else 0 for item in tried)
+    assert joined.floor == min([lane.floor for lane in lanes])
+
+
+@given(places(), st.sets(st.integers(0, END)))
+def test_what_is_unsettled_again_waits_as_new(place: Place, offsets: set[int]) -> None:
+    offsets = {offset for offset in offsets if offset < place.next}
+    after = unsettle(place, sorted(offsets))
+    assert in_order(after)
+    expected = {offset: Waiting(offset, offset + 1) for offset in offsets} | unsettled(place)
+    assert unsettled(after) == expected
+    assert after.unsettled == len(expected)
+
+
+@given(places())
+def test_what_is_written_is_what_is_read(place: Place) -> None:
+    runs = parse_runs(packed(place))
+    view = PartitionView(
+        partition=0,
+        base=place.next,
+        next=place.next,
+        avail=place.next,
+        origin=place.next - place.next % 8,
+        decided=0,
+        runs=runs,
+        seen=place.seen,
+        bits=b"",
+    )
+    assert unsettled(place_of(view)) == unsettled(place)
+    assert earliest(place) == min((run.due for run in runs), default=-1)
+
+
+def test_what_is_held_waits_and_was_perhaps_delivered() -> None:
+    view = PartitionView(
+        partition=0,
+        base=3,
+        next=30,
+        avail=10,
+        origin=0,
+        decided=2,
+        runs=(Run(start=1, end=2, attempts=2, redelivered=False, due=5, token=9),),
+        seen=4,
+        bits=bytes([0b00000110, 0]),  # 5 and 6 are settled
+    )
+    place = place_of(view)
+    assert place.waiting == (
+        Waiting(1, 2, 2, redelivered=True, due=5),
+        Waiting(3, 5, redelivered=True),
+        Waiting(7, 10, redelivered=True),
+    )
+    assert (place.next, place.seen, place.floor, place.unsettled) == (10, 4, 1, 6)
+
+
+def test_after_a_move_what_was_handed_out_is_known() -> None:
+    before = Place(next=9, seen=3)
+    assert moved_from(Place(next=2), before).seen == 9
+    assert moved_from(Place(next=2, seen=12), before).seen == 12
+    assert moved_from(Place(next=2), None).seen == 0
+
+
+def test_read_from_what_the_scripts_wrote(make: Callable[..., World]) -> None:
+    """Settle some, roll one back, hold some: the place says what is left."""
+    world = make("shared")
+    member = world.attach()
+    reply = member.say(report(avail=12), credit=8)
+    token = reply.grants[0].token
+    member.say(
+        report(settled=[settled(token, 0, 2, 4, 6)], returned=[rolled_back(token, 2, 3, 50)]), credit=0
+    )
+    place = place_of(world.partition())
+    assert place.next == 8
+    found = unsettled(place)
+    assert set(found) == {2, 3, 6, 7}
+    assert found[2].attempts == 1
+    assert found[2].due == world.clock.now + 50
+    assert all(found[offset].redelivered for offset in (3, 6, 7))

@@ -1,0 +1,106 @@
+"""Topics that change under attached members: removed records, a topic made anew, more partitions."""
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from confluent_kafka import Producer, TopicPartition
+from confluent_kafka.admin import AdminClient, NewPartitions
+from confluent_kafka.cimpl import NewTopic
+
+from kafkadur import Event, TopicChanged
+from kafkadur.stack import Stack
+from tests.integration.faults.crew import SESSION
+from tests.integration.subscriptions.helpers import LIMIT_S, Place, number, numbers, take, wait_until
+
+BOTH = pytest.mark.parametrize("kind", ["shared", "exclusive"])
+
+
+@pytest.fixture
+def place(kafkadur_stack: Stack, place_on: Callable[[Stack], Place]) -> Place:
+    """Provide a place on the run's stack whose topics nobody else removes."""
+    return place_on(kafkadur_stack)
+
+
+@BOTH
+async def test_records_are_removed_past_what_members_hold(
+    place: Place, kafkadur_admin: AdminClient, kind: str
+) -> None:
+    """What is in hands can still be acknowledged; what was neither read nor settled is told of."""
+    topic = place.topic(range(200))
+    events: list[Event] = []
+    async with (
+        place.connect() as connection,
+        await connection.subscribe(
+            topic, durable="d", type=kind, start="earliest", window=10, on_event=events.append
+        ) as subscription,
+    ):
+        held = await take(subscription, 10)
+        for future in kafkadur_admin.delete_records([TopicPartition(topic, 0, 200)]).values():
+            future.result(LIMIT_S)
+        place.publish(topic, [200])
+        for delivery in held:
+            await delivery.ack()
+        found = numbers(held)
+        while found[-1] != 200:
+            delivery = (await take(subscription, 1))[0]
+            found.append(number(delivery))
+            await delivery.ack()
+        # what was read ahead is still delivered, in order; the rest is counted
+        assert found[:-1] == list(range(len(found) - 1))
+        if len(found) < 201:
+            await asyncio.to_thread(wait_until, lambda: Event.EXPIRED in events, "a word about what expires")
+
+
+@BOTH
+async def test_the_topic_is_made_anew_under_a_member(
+    place: Place, kafkadur_admin: AdminClient, kind: str
+) -> None:
+    """The member is stopped with a clear error: settled offsets mean nothing in the new topic."""
+    topic = place.topic(range(5))
+    admin: Any = kafkadur_admin
+    async with (
+        place.connect(session_timeout=SESSION) as connection,
+        await connection.subscribe(topic, durable="d", type=kind, start="earliest") as subscription,
+    ):
+        for delivery in await take(subscription, 5):
+            await delivery.ack()
+        admin.delete_topics([topic])[topic].result(LIMIT_S)
+        await asyncio.to_thread(wait_until, lambda: _make(admin, topic), "the topic made anew")
+        place.publish(topic, range(3))
+        with pytest.raises(TopicChanged, match="topic id"):
+            await asyncio.wait_for(anext(aiter(subscription)), LIMIT_S)
+
+
+def _make(admin: Any, topic: str) -> bool:
+    future = admin.create_topics([NewTopic(topic, 1, 1)])[topic]
+    return future.exception(LIMIT_S) is None
+
+
+@BOTH
+async def test_partitions_are_added_under_members(
+    place: Place, kafkadur_admin: AdminClient, kind: str
+) -> None:
+    """They are found when the next member attaches, or the same one again; nothing is missed."""
+    topic = place.topic(range(3))
+    admin: Any = kafkadur_admin
+    async with place.connect() as connection:
+        async with await connection.subscribe(topic, durable="d", type=kind, start="earliest") as first:
+            for delivery in await take(first, 3):
+                await delivery.ack()
+            admin.create_partitions([NewPartitions(topic, 2)])[topic].result(LIMIT_S)
+            await asyncio.to_thread(
+                wait_until,
+                lambda: len(admin.list_topics(topic, timeout=LIMIT_S).topics[topic].partitions) == 2,
+                "two partitions",
+            )
+            # the producer from before would find the new partition only minutes later
+            late = replace(place, raw=Producer({"bootstrap.servers": place.stack.kafka, "linger.ms": 0}))
+            late.publish(topic, [3, 4], partition=1)
+            place.publish(topic, [5])
+            # the known one goes on
+            assert numbers(await take(first, 1)) == [5]
+        async with await connection.subscribe(topic, durable="d", type=kind) as second:
+            assert sorted(numbers(await take(second, 3))) == [3, 4, 5]

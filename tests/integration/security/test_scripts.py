@@ -1,0 +1,175 @@
+"""What a member says travels in ARGV alone: whatever it says, no script touches what is not in its KEYS.
+
+Who may run scripts on a namespace may spoil that namespace's state: that is the boundary of trust. It must
+not reach beyond, nor hold the server up for long.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import hypothesis.strategies as st
+import pytest
+import redis
+from hypothesis import HealthCheck, Phase, given
+from hypothesis import settings as profile
+
+from kafkadur.stack import Valkey, as_administrator, embedded
+from kafkadur_sharing.errors import CoordinatorRefused, CoordinatorUnavailable
+from tests.integration.coordinators.world import World, blob, report, rolled_back, settled
+
+FEW, MANY = 150, 3_000
+#: Seconds one call may hold the server up, on a busy machine.
+SOON_S = 1.0
+SCRIPTS = (
+    "attach",
+    "change",
+    "detach",
+    "exchange",
+    "inspect",
+    "install",
+    "partitions",
+    "pause",
+    "peek",
+    "rebuild",
+)
+CHANGING = ("change", "install", "partitions")
+FIXED = ("detach", "exchange", "inspect", "partitions")
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[Valkey]:
+    """Provide a server with the state of this file alone."""
+    with embedded(kafka=False, users=True) as stack:
+        assert stack.valkey is not None
+        yield stack.valkey
+
+
+@pytest.fixture
+def neighbour(server: Valkey) -> Iterator[World]:
+    """Provide a subscription that nobody must touch."""
+    world = World(server.url, partitions=2).create()
+    member = world.attach()
+    member.say(report(avail=10), credit=5)
+    member.say(report(settled=[settled(1, 0, 2)]), credit=0)
+    yield world
+    world.close()
+
+
+INTEGERS = st.integers(-5, 40) | st.sampled_from(
+    [-1, 0, 1, 2**31, 2**32, 2**47, 2**48, 2**53, 2**63 - 1, -(2**63), 2**64 - 1]
+)
+ITEMS: st.SearchStrategy[Any] = st.recursive(
+    st.none()
+    | st.booleans()
+    | INTEGERS
+    | st.floats()
+    | st.binary(max_size=12)
+    | st.text("a}{:*m-", max_size=8),
+    lambda inner: st.lists(inner, max_size=5),
+    max_leaves=12,
+)
+
+
+def changed(request: list[Any], at: int, item: Any) -> list[Any]:
+    """A request with one thing in it, anywhere inside, put in another's place."""
+    if not request:
+        return [item]
+    place = at % len(request)
+    inner = request[place]
+    if isinstance(inner, (list, tuple)) and inner and at % 3:
+        return [*request[:place], changed(list(inner), at // 3, item), *request[place + 1 :]]
+    return [*request[:place], item, *request[place + 1 :]]
+
+
+def keys_of(client: Any, root: str) -> set[bytes]:
+    """All keys outside of a subscription."""
+    return {key for key in client.scan_iter(count=1_000) if not key.startswith(root.encode())}
+
+
+@pytest.mark.parametrize("examples", [FEW, pytest.param(MANY, marks=pytest.mark.long)])
+def test_a_hostile_member_stays_within_its_keys(server: Valkey, neighbour: World, examples: int) -> None:
+    before = neighbour.dump()
+    client: Any = redis.Redis.from_url(as_administrator(server.url))
+
+    @profile(
+        max_examples=examples,
+        deadline=None,
+        suppress_health_check=[HealthCheck.too_slow],
+        phases=[Phase.explicit, Phase.generate],
+    )
+    @given(
+        name=st.sampled_from(SCRIPTS),
+        request=st.lists(ITEMS, max_size=12),
+        usual=st.booleans(),
+        at=st.integers(0, 10_000),
+        item=ITEMS,
+    )
+    def attack(name: str, request: list[Any], usual: bool, at: int, item: Any) -> None:
+        world = World(server.url, partitions=2).create()
+        try:
+            member = prepared(world, name)
+            kept = keys_of(client, world.address.root)
+            keys = [*world.address.fixed(), *(world.keys(0) + world.keys(1) if name in FIXED else [])]
+            if usual:
+                request = changed(usual_request(world, member, name), at, item)
+            started = time.monotonic()
+            with contextlib.suppress(CoordinatorRefused, CoordinatorUnavailable):  # a script's complaint
+                world.coordinator.run(name, keys, request)
+            assert time.monotonic() - started < SOON_S, (name, request)
+            assert keys_of(client, world.address.root) == kept, (name, request)
+        finally:
+            client.delete(*client.scan_iter(match=f"{world.address.root}*", count=1_000))
+            world.close()
+
+    with client:
+        attack()
+        assert client.ping()
+    assert neighbour.dump() == before
+
+
+def prepared(world: World, name: str) -> str:
+    """Bring a subscription where a script has something to do; returns the member's id."""
+    member = world.attach()
+    member.say(report(avail=50), credit=20)
+    if name in CHANGING:
+        member.detach(0, 1)
+    if name in {"install", "partitions"}:
+        world.run("change", 1, "token", 20_000)
+    return member.id
+
+
+@pytest.mark.parametrize("name", SCRIPTS)
+def test_what_is_spoilt_was_good(server: Valkey, name: str) -> None:
+    world = World(server.url, partitions=2).create()
+    try:
+        member = prepared(world, name)
+        keys = [*world.address.fixed(), *(world.keys(0) + world.keys(1) if name in FIXED else [])]
+        code = world.coordinator.run(name, keys, usual_request(world, member, name))[0]
+        assert code == ("INTACT" if name == "rebuild" else "OK")
+    finally:
+        world.close()
+
+
+def usual_request(world: World, member: str, name: str) -> list[Any]:
+    """A request as members make it."""
+    common = world.coordinator.common(subscription_id=world.id, incarnation=1, member=member)
+    parts = [
+        report(avail=60, settled=[settled(1, 0, 3), blob(1, [9, 11])], returned=[rolled_back(1, 5, 8, 100)]),
+        report(1, avail=50),
+    ]
+    return {
+        "attach": [*common, "name", 10_000, 1, 0, "", 0, 0],
+        "change": [*common, 1, "token", 20_000],
+        "detach": [*common, [0, 1]],
+        "exchange": [*common, 2, 10, 1, 1, 10, parts, 0, 1],
+        "inspect": [*common, [0, 1]],
+        "install": [*common, world.id, 2, "{}", "shared", 2, 1, "token", 0, [0, 0, 0, 0, 1], 0],
+        "partitions": [*common, [[0, 1, 0, b"", -1], [1, 1, 0, b"", -1]], "token", 2],
+        "pause": [*common, 1],
+        "peek": common,
+        "rebuild": [*common, "token", 1_000],
+    }[name]

@@ -1,0 +1,63 @@
+"""What is closed leaves nothing behind that only the garbage collector would find: no client of Kafka."""
+
+import gc
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from kafkadur.admin import Admin
+from kafkadur.settings import settings
+from tests.integration.subscriptions.helpers import Place, take, wait_until
+
+#: One of its threads is in every client of librdkafka that is there.
+_MAIN = "rdk:main"
+
+
+def clients() -> int:
+    """Clients of librdkafka in this process that are not destroyed."""
+    found = 0
+    for task in Path("/proc/self/task").iterdir():
+        try:
+            found += (task / "comm").read_text().strip() == _MAIN
+        except FileNotFoundError:  # it ended meanwhile
+            continue
+        except ProcessLookupError:
+            continue
+    return found
+
+
+@pytest.fixture(autouse=True)
+def uncollected() -> Iterator[None]:
+    """Nothing is collected but what nobody refers to any more."""
+    gc.collect()
+    gc.disable()
+    yield
+    gc.enable()
+
+
+@pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="threads are counted as Linux lists them")
+@pytest.mark.parametrize("kind", ["shared", "exclusive", "priority", "serial", "key-ordered"])
+async def test_a_closed_connection_leaves_no_client_behind(place: Place, kind: str) -> None:
+    topic = place.topic(range(1))
+    async with place.connect():  # the first one creates the journal
+        pass
+    before = clients()
+    async with (
+        place.connect() as connection,
+        connection.producer() as producer,
+        await connection.subscribe(topic, durable="d", type=kind, start="earliest") as subscription,
+    ):
+        for delivery in await take(subscription, 1):
+            await delivery.ack()
+        await producer.send(topic, b"2")
+        assert clients() > before
+    wait_until(lambda: clients() == before, "clients that are gone")
+
+
+def test_closed_administration_leaves_no_client_behind(place: Place) -> None:
+    before = clients()
+    with Admin(settings(place.settings())) as admin:
+        admin.list()
+        assert clients() > before
+    wait_until(lambda: clients() == before, "clients that are gone")
