@@ -7,19 +7,19 @@ ARG PYTHON=python:3.12.14-slim-bookworm@sha256:782412e85d0f0984994c290652577d401
 
 FROM ${PYTHON} AS build
 WORKDIR /src
-COPY requirements-build.lock requirements-image.lock ./
+COPY requirements.lock pyproject.toml README.md LICENSE ./
 RUN python -m venv /opt/build \
-    && /opt/build/bin/pip install --no-cache-dir --require-hashes -r requirements-build.lock \
-    && python -m venv --without-pip /opt/kafkadur \
-    && /opt/build/bin/python -m pip --python /opt/kafkadur/bin/python install --no-cache-dir --require-hashes \
-        -r requirements-image.lock
-COPY pyproject.toml README.md LICENSE ./
+    && sed -n '/^uv==/,/^    # via/p' requirements.lock > uv.lock \
+    && /opt/build/bin/pip install --no-cache-dir --no-deps --require-hashes -r uv.lock \
+    && python -m venv --without-pip /opt/kafkadur
 COPY kafkadur kafkadur
 COPY coordinators coordinators
 COPY sharing sharing
 COPY spark spark
-RUN /opt/build/bin/pip wheel --no-cache-dir --no-deps --no-build-isolation --wheel-dir /wheels . \
-    && /opt/build/bin/python -m pip --python /opt/kafkadur/bin/python install --no-cache-dir --no-deps /wheels/*.whl
+# Each package has the version and hash of the lock; --reload of the extra `worker` is not for containers.
+RUN /opt/build/bin/uv pip install --no-cache --compile-bytecode --python /opt/kafkadur/bin/python \
+        --constraints requirements.lock --build-constraints requirements.lock \
+        '.[cli,metrics,tracing]' python-json-logger
 
 FROM ${PYTHON}
 LABEL org.opencontainers.image.title="kafkadur" \

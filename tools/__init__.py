@@ -1,1 +1,1 @@
-"""The project's own tooling: set-up, lock files, checks. Standard library only, not part of the wheel."""
+"""The project's own tooling: set-up and checks. Standard library only, not part of the wheel."""

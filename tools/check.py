@@ -47,6 +47,8 @@ def checks() -> Iterator[Check]:
     )
     yield Check(name="lua", arguments=("-m", "tools.check_lua"))
     yield Check(name="helm", arguments=("-m", "tools.check_helm"))
+    lint_imports = "import sys, importlinter.cli as lint; sys.exit(lint.lint_imports())"
+    yield Check(name="imports", arguments=("-c", lint_imports))
     yield Check(name="repository", arguments=("-m", "pytest", "--quiet", "tests/repository"))
     if GENERATOR.exists():
         yield Check(name="sync from async", arguments=("-m", "tools.generate_sync", "--check"))

@@ -1,31 +1,45 @@
-"""Makes `.venv`: the virtual environment with the locked packages, the project itself and the Kafka jars.
+"""Makes `.venv` with uv: the locked packages, the project itself; and has the Kafka jars fetched meanwhile.
 
-Everything is inside the checkout or in the user's cache folder. The last thing written is a stamp: a run that
-finds one of the same inputs has nothing to do, a run that finds none finishes what was begun. Which packages
-are locked is `lock.py`, how the jars are fetched is `kafkadur.stack`.
+Everything is inside the checkout or in the user's caches. The last thing written is a stamp: a run that finds
+one of the same inputs has nothing to do, a run that finds none finishes what was begun.
 """
 
 import contextlib
-import errno
 import fcntl
 import hashlib
 import importlib.util
 import json
 import os
+import re
+import shutil
 import subprocess
 import sys
 from collections.abc import Generator
 from pathlib import Path
 
-from tools.failures import SetupError, disk_full, failure
 from tools.java import check_java, find_java
-from tools.packages import clean_environ, drop_half_installed, install_locked, install_project
-from tools.places import BUILD_LOCK, JARS_LOCK, LOCK, PYPROJECT, PYTHON, ROOT, SPARK_LOCK, VENV
+from tools.places import JARS_LOCK, LOCK, PYPROJECT, PYTHON, ROOT, VENV
+from tools.said import SetupError, say
 
 STAMP = VENV / "kafkadur-setup.json"
 
 #: What decides about the content of `.venv`.
-INPUTS = (PYPROJECT, BUILD_LOCK, LOCK, SPARK_LOCK, JARS_LOCK)
+INPUTS = (PYPROJECT, LOCK, JARS_LOCK)
+
+#: Settings of the user that would make pip install elsewhere than into `.venv`, or Python import from there.
+ELSEWHERE = {
+    "PIP_USER", "PIP_TARGET", "PIP_PREFIX", "PIP_ROOT", "PIP_REQUIRE_VIRTUALENV", "PYTHONPATH", "PYTHONHOME",
+    "UV_PROJECT_ENVIRONMENT", "UV_TARGET", "UV_PREFIX", "UV_SYSTEM_PYTHON", "VIRTUAL_ENV",
+}  # fmt: skip
+
+#: What uv calls the settings of pip that lead to mirrors and certificates.
+COUNTERPARTS = {
+    "PIP_INDEX_URL": "UV_DEFAULT_INDEX",
+    "PIP_EXTRA_INDEX_URL": "UV_INDEX",
+    "PIP_FIND_LINKS": "UV_FIND_LINKS",
+    "PIP_CERT": "SSL_CERT_FILE",
+    "PIP_DEFAULT_TIMEOUT": "UV_HTTP_TIMEOUT",
+}
 
 
 def main() -> int:
@@ -39,8 +53,7 @@ def main() -> int:
         say("interrupted; run it again and it goes on from here.")
         return 130
     except OSError as error:
-        full = error.errno in {errno.ENOSPC, errno.EDQUOT}
-        say(f"{disk_full() if full else f'cannot use {error.filename or VENV}: {error.strerror}'}.")
+        say(f"cannot use {error.filename or VENV}: {error.strerror}.")
     else:
         return 0
     return 1
@@ -58,19 +71,20 @@ def prepare() -> None:
         make_venv()
         # From here on an interrupted run must not look finished.
         STAMP.unlink(missing_ok=True)
-        drop_half_installed()
-        install_locked("the build tools", BUILD_LOCK)
-        install_locked("the locked packages", LOCK)
-        install_locked("pyspark and its companions, a download of 500 MB that pip keeps", SPARK_LOCK)
-        install_project()
-        jars = fetch_jars()
+        install_uv()
+        say("installing the locked packages.")
+        uv("--group", "build")
+        uv("--no-build-isolation", "--group", "dev", "--editable", ".")
+        # Maven fetches the Kafka jars while uv builds pyspark; without Maven the Ivy in pyspark does, later.
+        with fetching_jars(early=bool(shutil.which("mvn"))):
+            say("installing pyspark, a download of 430 MB that uv keeps.")
+            # Stored, not compressed: its jars are compressed already, and uv unpacks the wheel at once.
+            uv("--group", "spark", "--config-settings-package", "pyspark:--build-option=--compression=stored")
+        jars, verified = cached_jars()
+        if not verified:
+            raise SetupError("the Kafka jars are missing, see the line above; settle that and run this again")
         STAMP.write_text(json.dumps({"identity": identity(), "inputs": inputs(), "java": java, "jars": jars}))
         say("ready.")
-
-
-def say(text: str) -> None:
-    """Tell the user what happens."""
-    sys.stderr.write(f"setup: {text}\n")
 
 
 # ---- what is there already
@@ -141,12 +155,10 @@ def make_venv() -> None:
                 f"install it (Debian and Ubuntu: apt install {package})"
             )
     say(f"making {VENV.name} with Python {sys.version.split()[0]}.")
-    # The interpreter itself, not a virtual environment it runs in: that may be the very one to be made anew.
+    # The interpreter itself, not a virtual environment it runs in: that may be the one to be made anew.
     base = Path(sys.base_prefix) / "bin" / f"python{sys.version_info.major}.{sys.version_info.minor}"
-    command = [str(base) if base.exists() else sys.executable, "-m", "venv", "--clear", str(VENV)]
-    made = subprocess.run(command, check=False, capture_output=True, text=True, env=clean_environ())
-    if made.returncode:
-        raise failure("the virtual environment cannot be made", made.stdout + made.stderr)
+    python = str(base) if base.exists() else sys.executable
+    run("the virtual environment cannot be made", python, "-m", "venv", "--clear", str(VENV))
 
 
 def works() -> bool:
@@ -159,22 +171,70 @@ def works() -> bool:
     return asked.stdout.strip() == sys.version.split()[0]
 
 
+# ---- packages
+
+
+def install_uv() -> None:
+    """Have pip install uv, with the version and hashes of the lock. Raises SetupError."""
+    locked = re.search(r"^uv==.*\n(?: +--hash=.*\n)+", LOCK.read_text(), re.MULTILINE)
+    assert locked is not None  # noqa: S101 - it is one of the development dependencies
+    only = VENV / "uv.lock"
+    only.write_text(locked[0])
+    command = (str(PYTHON), "-m", "pip", "install", "--quiet", "--no-deps", "--require-hashes")
+    run("uv cannot be installed", *command, "--requirement", str(only))
+
+
+def uv(*arguments: str) -> None:
+    """Have uv install packages into `.venv`, with the versions and hashes of the lock. Raises SetupError."""
+    locked = ("--constraints", str(LOCK), "--build-constraints", str(LOCK))
+    run("the packages cannot be installed", str(PYTHON), "-m", "uv", "pip", "install", *locked, *arguments)
+
+
+def run(failed: str, *command: str) -> None:
+    """Run one command, its output on the screen. Raises SetupError that begins with `failed`."""
+    done = subprocess.run(command, check=False, stdin=subprocess.DEVNULL, env=clean_environ(), cwd=ROOT)
+    if done.returncode:
+        raise SetupError(f"{failed}, for the reason above; settle that and run this again")
+
+
+def clean_environ() -> dict[str, str]:
+    """Return the environment without what leads pip, uv or Python out of `.venv`.
+
+    Mirrors and certificates that are set for pip hold for uv, too.
+    """
+    kept = {name: value for name, value in os.environ.items() if name not in ELSEWHERE}
+    mirrors = {ours: kept[theirs] for theirs, ours in COUNTERPARTS.items() if theirs in kept}
+    own = {
+        "PIP_DISABLE_PIP_VERSION_CHECK": "1",
+        "PIP_NO_INPUT": "1",
+        "PIP_ROOT_USER_ACTION": "ignore",
+        "VIRTUAL_ENV": str(VENV),
+    }
+    return {"UV_SYSTEM_CERTS": "true", **mirrors, **kept, **own}
+
+
 # ---- the Kafka jars
 
 
-def fetch_jars() -> str:
-    """Have the Kafka jars fetched if the cache lacks them; return their folder. Raises SetupError."""
-    folder, verified = cached_jars()
-    if verified:
-        return folder
-    fetched = subprocess.run(
-        [PYTHON, "-m", "kafkadur.stack.fetch"], check=False, cwd=ROOT, env=clean_environ()
-    )
-    folder, verified = cached_jars()
-    if fetched.returncode or not verified:
-        # What is wrong was said by the fetching itself.
-        raise SetupError("the Kafka jars are missing, see the line above; settle that and run this again")
-    return folder
+@contextlib.contextmanager
+def fetching_jars(*, early: bool) -> Generator[None]:
+    """Have the Kafka jars fetched if the cache lacks them: beside the block if `early`, else after it.
+
+    What is wrong is said by the fetching itself.
+    """
+    command = [str(PYTHON), "-m", "kafkadur.stack.fetch"]
+    if cached_jars()[1]:
+        yield
+    elif early:
+        with subprocess.Popen(command, cwd=ROOT, env=clean_environ()) as process:
+            try:
+                yield
+            except BaseException:
+                process.terminate()
+                raise
+    else:
+        yield
+        subprocess.run(command, check=False, cwd=ROOT, env=clean_environ())
 
 
 def cached_jars() -> tuple[str, bool]:
@@ -188,5 +248,5 @@ def cached_jars() -> tuple[str, bool]:
         env=clean_environ(),
     )
     if not asked.stdout:
-        raise failure("the installed project does not work", asked.stderr)
+        raise SetupError(f"the installed project does not work: {asked.stderr.strip()[-300:]}")
     return asked.stdout.strip(), asked.returncode == 0

