@@ -11,12 +11,25 @@ Here is the entry point alone. Options and errors common to all commands are in 
 how in `output.py`, the commands in the files named for them.
 """
 
-from kafkadur.cli.application import app
+import sys
+
+#: The packages of the extra `cli`.
+EXTRA = {"click", "rich", "typer"}
 
 
 def main() -> None:
     """Run the command line of this process; does not return."""
+    try:
+        from kafkadur.cli.application import app  # noqa: PLC0415 - it needs the extra, and says so below
+    except ModuleNotFoundError as error:
+        if error.name not in EXTRA:
+            raise
+        sys.stderr.write(
+            f"The command line needs the package {error.name}, which is not installed: "
+            "pip install 'kafkadur[cli]'.\n"
+        )
+        sys.exit(2)
     app(prog_name="kafkadur")
 
 
-__all__ = ["app", "main"]
+__all__ = ["main"]

@@ -31,7 +31,7 @@ def metrics(
             "Metrics need the Prometheus client.",
             state=str(error),
             owner="this Python",
-            remedy="pip install 'kafkadur[metrics]'",
+            remedy="pip install 'kafkadur[cli,metrics]'",
         ) from error
     with Admin(call.settings(), on_warning=call.out.say) as admin:
         registry = CollectorRegistry()

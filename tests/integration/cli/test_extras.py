@@ -1,0 +1,51 @@
+"""What a program imports that has no use for the command line, and the command line without its extra."""
+
+import subprocess
+import sys
+
+import pytest
+
+CLI = ["click", "prometheus_client", "rich", "typer"]
+
+
+def run(program: str) -> "subprocess.CompletedProcess[str]":
+    return subprocess.run([sys.executable, "-c", program], check=False, capture_output=True, text=True)
+
+
+def test_a_program_imports_nothing_of_the_command_line() -> None:
+    done = run(
+        "import sys, kafkadur, kafkadur.sync, kafkadur.jms\n"
+        "[getattr(kafkadur, name) for name in kafkadur.__all__]\n"
+        f"print([name for name in {CLI} if name in sys.modules])"
+    )
+    assert done.stdout == "[]\n", done.stderr
+
+
+def test_importing_the_package_imports_no_client_of_a_server() -> None:
+    done = run(
+        "import sys, kafkadur\n"
+        "print([name for name in ('asyncio', 'confluent_kafka', 'redis') if name in sys.modules])"
+    )
+    assert done.stdout == "[]\n", done.stderr
+
+
+def test_public_names_and_modules_are_there_and_no_others() -> None:
+    done = run(
+        "import kafkadur\n"
+        "print(callable(kafkadur.connect), kafkadur.stack.__name__, hasattr(kafkadur, 'nothing'))\n"
+        "print(set(kafkadur.__all__) <= set(dir(kafkadur)))"
+    )
+    assert done.stdout == "True kafkadur.stack False\nTrue\n", done.stderr
+
+
+@pytest.mark.parametrize("missing", ["rich", "typer"])
+def test_without_its_extra_the_command_says_what_to_install(missing: str) -> None:
+    done = run(
+        f"import sys; sys.modules['{missing}'] = None\n"
+        "from kafkadur.cli import main\nsys.argv = ['kafkadur', 'sub', 'ls']\nmain()"
+    )
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr == (
+        f"The command line needs the package {missing}, which is not installed: "
+        "pip install 'kafkadur[cli]'.\n"
+    )
