@@ -1,6 +1,6 @@
 """Benchmarks: kafkadur beside its peers, on the same servers in the same minutes.
 
-Run ``python -m benchmarks <workload>``; what there is, docs/benchmarks.md says. The rooms:
+Run ``python -m benchmarks <workload>``; what there is, docs/internals/benchmarks.md says. The rooms:
 
 * ``systems/``    one subject a file, behind the protocol of ``systems/base.py``
 * ``workloads.py`` which cases a workload consists of

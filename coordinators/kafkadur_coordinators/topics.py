@@ -280,7 +280,7 @@ class Topics:
         """A Consumer that speaks for a group and does not become a member of it.
 
         The admin requests for offsets of groups are not used: if one times out before the group's coordinator
-        is found, librdkafka ends the process as soon as that is (docs/reliability.md).
+        is found, librdkafka ends the process as soon as that is (docs/internals/reliability.md).
         """
         config = {**self._config, "group.id": group, "enable.auto.commit": False}
         config["isolation.level"] = "read_uncommitted"  # what transactions may still change counts, too

@@ -48,7 +48,7 @@ def look_at_kafka(
         yield problem(
             "kafka connection",
             state,
-            "check that Kafka runs, and what it asks for: TLS, SASL (docs/security.md)",
+            "check that Kafka runs, and what it asks for: TLS, SASL (docs/operations/security.md)",
         )
         return
     yield good("kafka connection", f"{where}, {counted(len(brokers), 'broker')}")

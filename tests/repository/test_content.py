@@ -81,6 +81,38 @@ def test_links_in_documents_lead_somewhere() -> None:
     assert broken == []
 
 
+def headings(page: Path) -> set[str]:
+    """Return the anchors of a page, as they are made from its headings."""
+    titles = re.findall(r"^#+ (.+)$", page.read_text(), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in titles}
+
+
+def test_anchors_in_documents_are_headings() -> None:
+    broken = [
+        f"{name}: {link}#{anchor}"
+        for name, text in texts()
+        if name.endswith(".md")
+        for link, anchor in re.findall(r"\]\(([^)#:\s]*)#([^)\s]+)\)", text)
+        if anchor not in headings((ROOT / name).parent / link if link else ROOT / name)
+    ]
+    assert broken == []
+
+
+def test_every_document_is_linked() -> None:
+    """From the README, or from a document that is linked itself; decisions by their folder."""
+    pages = {name: text for name, text in texts() if name.endswith(".md")}
+    linked, found = {"README.md"}, ["README.md", "CONTRIBUTING.md"]
+    while found:
+        page = found.pop()
+        for link in re.findall(r"\]\(([^)#:\s]+)(?:#[^)]*)?\)", pages.get(page, "")):
+            target = ((ROOT / page).parent / link).resolve()
+            if target.is_relative_to(ROOT) and (name := str(target.relative_to(ROOT))) not in linked:
+                linked.add(name)
+                found.append(name)
+    orphans = [name for name in pages if not {name, str(Path(name).parent)} & linked]
+    assert orphans == []
+
+
 def leads_inside(path: Path) -> bool:
     """Say whether a path exists and lies in the checkout."""
     return path.exists() and path.resolve().is_relative_to(ROOT)
