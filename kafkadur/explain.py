@@ -1,7 +1,7 @@
 """What the state of one partition says about its offsets: explain one of them, count many. Pure functions.
 
-The words are those of `docs/internals/state-machine.md`. Where the state comes from is `admin.py`; how an explanation
-is shown to people is the command line's.
+The words are those of `docs/internals/state-machine.md`. Where the state comes from is `admin.py`; how an
+explanation is shown to people is the command line's.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 A broker that shuts down in order answers, for a moment, that there are no brokers at all. A librdkafka client
 that hears it forgets the ones it knows, and may never look for them again: it stays silent until it is made
-anew (docs/internals/reliability.md says more). From outside that looks as if Kafka were away, so another client is
+anew (see docs/internals/reliability.md). From outside that looks as if Kafka were away, so another client is
 asked, too.
 """
 

@@ -15,7 +15,7 @@ from tests.end_to_end.histories.running import run
 
 TYPES = tuple(SUBSCRIPTIONS)
 
-#: Defects that are known and described in docs/internals/reliability.md: kinds of findings that do not fail the test.
+#: Kinds of findings that do not fail the test: known defects, described in docs/internals/reliability.md.
 OPEN: set[tuple[str, str]] = set()
 
 

@@ -1,4 +1,4 @@
-"""The specifications in docs/internals/tla hold in their small models, and each rule fails where it is broken.
+"""The specifications of docs/internals/tla hold in small models, and each rule fails where it is broken.
 
 TLC itself runs. The small models are among the short tests, the defects among the long ones; the larger
 models are `make tla`.

@@ -1,4 +1,4 @@
-"""The rules of identity, attaching, sharing and unsubscribing: what `docs/reference/rules.md` shows, one row a rule.
+"""The rules of identity, attaching, sharing and unsubscribing: the rows of `docs/reference/rules.md`.
 
 Sources: UM Universal Messaging; QPID Apache Qpid (Broker-J, the JMS client); AMQ ActiveMQ and Artemis; WLS
 WebLogic; RDS the mechanics of a robust durable subscriber; JM Jakarta Messaging 3.1 with the section, JD its
