@@ -8,7 +8,7 @@ import contextlib
 import fcntl
 import json
 import os
-from collections.abc import Generator, Iterator
+from collections.abc import Generator
 from pathlib import Path
 from typing import Any
 
@@ -62,7 +62,7 @@ def end(addresses: Path) -> None:
 
 
 @contextlib.contextmanager
-def locked(path: Path, how: int = fcntl.LOCK_EX) -> Iterator[None]:
+def locked(path: Path, how: int = fcntl.LOCK_EX) -> Generator[None]:
     """Hold a lock on a file; the kernel releases it when the process ends, however it ends."""
     with path.open("a") as file:
         fcntl.flock(file, how)

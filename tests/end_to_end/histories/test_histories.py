@@ -22,7 +22,7 @@ OPEN: set[tuple[str, str]] = set()
 @pytest.fixture(
     scope="module",
     params=[
-        pytest.param((0.9, 4.5), id="short"),
+        pytest.param((1.6, 5.0), id="short"),
         pytest.param((2.0, 7.0), id="long", marks=pytest.mark.long),
     ],
 )
