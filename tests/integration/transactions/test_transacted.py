@@ -33,6 +33,7 @@ from tests.integration.subscriptions.helpers import (
     numbers,
     speaks,
     take,
+    wait_until,
 )
 from tests.integration.transactions.helpers import committed
 
@@ -655,6 +656,10 @@ async def test_a_subscription_closed_while_a_commit_is_unknown(
             topic, durable="d", start="earliest", session=session
         ) as subscription:
             session.producer().publish(out, (await next_of(subscription)).value)
+            # Otherwise the next member may be given them first, and again when the lookup is done.
+            await asyncio.to_thread(
+                wait_until, lambda: subscription.statistics()["buffered"] == 2, "the other two are leased"
+            )
             with monkeypatch.context() as patched:
                 patched.setattr(TransactedProducer, "commit", unheard)
                 patched.setattr(TransactedProducer, "renew", cannot)
