@@ -3,8 +3,8 @@
 When Redis restarted, failed over or was wiped, leases end; but whoever is attached again in time may claim
 what its application has not decided yet, or has decided and nobody confirmed (`lua/reclaim-6+3.lua`): then
 the decision is sent again, under the new lease, and a roll back is counted as if nothing had happened. Rules
-over chunks, no I/O and no lock; `member.py` and `runtime/coordinator_thread.py` decide when it is done. Not for
-key-ordered subscriptions, which would have to know what waits behind a key.
+over chunks, no I/O and no lock; `member.py` and `runtime/coordinator_thread.py` decide when it is done. Not
+for key-ordered subscriptions, which would have to know what waits behind a key.
 """
 
 from __future__ import annotations

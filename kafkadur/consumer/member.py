@@ -2358,8 +2358,8 @@ class Member:
     def begin_close(self) -> None:
         """Hand out nothing more; what is in hands may still get its verdict.
 
-        Takes no lock, and has the coordinator thread wake who waits: a signal handler may have interrupted the
-        thread that holds the lock, or that is about to wait.
+        Takes no lock, and has the coordinator thread wake who waits: a signal handler may have interrupted
+        the thread that holds the lock, or that is about to wait.
         """
         self.closing = True
         self._poke()
