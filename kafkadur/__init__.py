@@ -12,14 +12,14 @@ if TYPE_CHECKING:
     from kafkadur.aio.distributed import Distributed
     from kafkadur.aio.session import Session
     from kafkadur.aio.subscription import Delivery, Subscription
-    from kafkadur.delivery import Batch
+    from kafkadur.consumer.delivery import Batch
     from kafkadur.events import Event
-    from kafkadur.handlers import Reject
-    from kafkadur.limits import CircuitBreaker, RateLimit
-    from kafkadur.producer import Producer, Receipt
-    from kafkadur.service.app import App
+    from kafkadur.handlers.limits import CircuitBreaker, RateLimit
+    from kafkadur.handlers.results import Reject
+    from kafkadur.producer.producer import Producer, Receipt
     from kafkadur.settings import Settings
     from kafkadur.stack import embedded
+    from kafkadur.worker.app import App
     from kafkadur_sharing.definition import SubscriptionType
     from kafkadur_sharing.distributed import DistributedTopic, TopicMember
     from kafkadur_sharing.errors import (
@@ -118,12 +118,12 @@ _MODULES = {
     "kafkadur.aio.distributed": ("Distributed",),
     "kafkadur.aio.session": ("Session",),
     "kafkadur.aio.subscription": ("Delivery", "Subscription"),
-    "kafkadur.delivery": ("Batch",),
+    "kafkadur.consumer.delivery": ("Batch",),
     "kafkadur.events": ("Event",),
-    "kafkadur.handlers": ("Reject",),
-    "kafkadur.limits": ("CircuitBreaker", "RateLimit"),
-    "kafkadur.producer": ("Producer", "Receipt"),
-    "kafkadur.service.app": ("App",),
+    "kafkadur.handlers.results": ("Reject",),
+    "kafkadur.handlers.limits": ("CircuitBreaker", "RateLimit"),
+    "kafkadur.producer.producer": ("Producer", "Receipt"),
+    "kafkadur.worker.app": ("App",),
     "kafkadur.settings": ("Settings",),
     "kafkadur.stack": ("embedded",),
     "kafkadur_sharing.definition": ("SubscriptionType",),

@@ -16,7 +16,7 @@ from typing import Final, NamedTuple
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from kafkadur.looking import Looking, SubscriptionInfo
+from kafkadur.admin.inspector import Inspector, SubscriptionInfo
 from kafkadur_sharing.errors import KafkadurError
 
 _log = logging.getLogger("kafkadur.metrics")
@@ -97,7 +97,7 @@ class SubscriptionMetrics(Collector):
     Kafka do not answer, and then there is nothing else.
     """
 
-    def __init__(self, looking: Looking, *, limit: float | None = None) -> None:
+    def __init__(self, looking: Inspector, *, limit: float | None = None) -> None:
         """`looking` asks; scrapes at the same time share its answer.
 
         `limit`: seconds after which `kafkadur_up` is 0 though they may yet answer; None: wait for them.

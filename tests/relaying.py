@@ -14,7 +14,7 @@ def relay(port: int, old: bytes, new: bytes) -> Generator[int]:
     open_sockets: list[socket.socket] = []
     threads: list[threading.Thread] = []
 
-    def pump(source: socket.socket, target: socket.socket) -> None:
+    def coordinator_thread(source: socket.socket, target: socket.socket) -> None:
         with contextlib.suppress(OSError):
             while data := source.recv(1 << 20):
                 target.sendall(data.replace(old, new))
@@ -29,7 +29,7 @@ def relay(port: int, old: bytes, new: bytes) -> Generator[int]:
                 server = socket.create_connection(("127.0.0.1", port))
                 open_sockets.extend((client, server))
                 for pair in ((client, server), (server, client)):
-                    threads.append(threading.Thread(target=pump, args=pair))
+                    threads.append(threading.Thread(target=coordinator_thread, args=pair))
                     threads[-1].start()
 
     acceptor = threading.Thread(target=accept)

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
-from kafkadur.distributed_producer import AVOIDED_S, DistributedProducer
+from kafkadur.producer.distributed import AVOIDED_S, DistributedProducer
 from kafkadur_coordinators.interface import Known
 from kafkadur_sharing.decisions import Refuse
 from kafkadur_sharing.distributed import DistributedTopic, TopicMember

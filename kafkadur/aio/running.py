@@ -1,6 +1,6 @@
 """One `run` of a subscription: handlers in parallel, by key in order, not too fast, and not while all fails.
 
-What may begin when is decided in `kafkadur/limits.py` and `kafkadur/key_lines.py`; here is who waits for it.
+`kafkadur/handlers/limits.py` and `kafkadur/handlers/key_queue.py` decide what may begin; here is the waiting.
 `kafkadur/sync/running.py` is generated from this file.
 """
 
@@ -11,13 +11,13 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Generic, Literal
 
 from kafkadur.aio.waiting import Pool, Signal, call, interrupted
-from kafkadur.dead_letters import Cause
-from kafkadur.delivery import K_co, V_co
-from kafkadur.handlers import Reject, check_handler
-from kafkadur.key_lines import KeyLines
-from kafkadur.limits import Breaker, BreakerState, CircuitBreaker, RateLimit, TokenBucket
-from kafkadur.member import Member
-from kafkadur.tracing import processing
+from kafkadur.consumer.delivery import K_co, V_co
+from kafkadur.consumer.member import Member
+from kafkadur.handlers.key_queue import HandlerKeyQueue
+from kafkadur.handlers.limits import Breaker, BreakerState, CircuitBreaker, RateLimit, TokenBucket
+from kafkadur.handlers.results import Reject, check_handler
+from kafkadur.message.tracing import processing
+from kafkadur.runtime.dead_letters import Cause
 from kafkadur_sharing.errors import IllegalState, LeaseLost, Undecodable
 
 if TYPE_CHECKING:
@@ -81,11 +81,11 @@ class Run(Generic[V_co, K_co]):
         # of a key-ordered subscription one message of a key at a time is received at all
         self._lines = self._key_lines() if ordered_by_key and not member.keyed else None
 
-    def _key_lines(self) -> KeyLines[Delivery[V_co, K_co]]:
+    def _key_lines(self) -> HandlerKeyQueue[Delivery[V_co, K_co]]:
         member = self._member
         policy = member.definition.redelivery
         first, longest = policy.backoff.total_seconds(), policy.max_backoff.total_seconds()
-        return KeyLines(
+        return HandlerKeyQueue(
             ordered=member.lane,
             monotonic=member.now,
             back_off=lambda attempt: min(first * 2.0 ** min(attempt - 1, 40), longest),

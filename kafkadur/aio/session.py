@@ -1,7 +1,7 @@
 """A session: deliveries of several subscriptions that are acknowledged or recovered together (rules K1, K3).
 
 A transacted one commits them together with what it sends, in one transaction of Kafka; that side of it is
-`kafkadur/transactions.py`. `kafkadur/sync/session.py` is generated from this file.
+`kafkadur/runtime/transactions.py`. `kafkadur/sync/session.py` is generated from this file.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, Self
 
 from kafkadur.aio.waiting import drained, kept, outcome
-from kafkadur.delivery import Chunk
-from kafkadur.transacted_producer import TransactedProducer
-from kafkadur.transactions import Transaction, rolled_back
+from kafkadur.consumer.delivery import Chunk
+from kafkadur.producer.transacted import TransactedProducer
+from kafkadur.runtime.transactions import Transaction, rolled_back
 from kafkadur_sharing.decisions import Request
 from kafkadur_sharing.errors import IllegalState, KafkadurError, LeaseLost, TransactionRolledBack
 

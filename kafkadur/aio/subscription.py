@@ -1,8 +1,8 @@
 """A subscription as an application holds it: receive, iterate, run a handler, settle.
 
-The application's thread does no I/O here: records come in chunks from the member (`kafkadur/member.py`),
-verdicts go back as bytes, and waiting is for the coordinator's thread. `kafkadur/sync/subscription.py` is
-generated from this file.
+The application's thread does no I/O here: records come in chunks from `kafkadur/consumer/member.py`, verdicts
+go back as bytes, and the coordinator thread makes the exchanges. `kafkadur/sync/subscription.py` is generated
+from this file.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Generic, Self
 
 from kafkadur.aio.running import OnUndecodable, Run
 from kafkadur.aio.waiting import Breath, Confirmed, Signal, kept
-from kafkadur.delivery import (
+from kafkadur.consumer.delivery import (
     ACKED,
     FRESH,
     HANDED,
@@ -36,12 +36,12 @@ from kafkadur.delivery import (
     V_co,
     in_transaction,
 )
-from kafkadur.delivery import Delivery as PlainDelivery
+from kafkadur.consumer.delivery import Delivery as PlainDelivery
 from kafkadur.durations import seconds
 from kafkadur.events import Event
-from kafkadur.limits import BreakerState, CircuitBreaker, RateLimit
-from kafkadur.pump import Served
-from kafkadur.transactions import Part
+from kafkadur.handlers.limits import BreakerState, CircuitBreaker, RateLimit
+from kafkadur.runtime.coordinator_thread import Served
+from kafkadur.runtime.transactions import Part
 from kafkadur_coordinators.lifecycle import Subscription as Attachment
 from kafkadur_sharing.definition import AckLevel
 from kafkadur_sharing.errors import (

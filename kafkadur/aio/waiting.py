@@ -14,10 +14,10 @@ from collections.abc import Awaitable, Callable
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
-from kafkadur.handlers import check_result
-from kafkadur.member import Member
-from kafkadur.producer import Producer
-from kafkadur.pump import Pump
+from kafkadur.consumer.member import Member
+from kafkadur.handlers.results import check_result
+from kafkadur.producer.producer import Producer
+from kafkadur.runtime.coordinator_thread import CoordinatorThread
 from kafkadur_sharing.errors import KafkadurError
 
 T = TypeVar("T")
@@ -98,9 +98,9 @@ class Confirmed:
         await self._future
 
 
-def nudge(pump: Pump, _member: Member) -> bool:
-    """Have the pump make a member's exchange: the loop itself does no I/O."""
-    pump.poke()
+def nudge(coordinator_thread: CoordinatorThread, _member: Member) -> bool:
+    """Have the coordinator thread make a member's exchange: the loop itself does no I/O."""
+    coordinator_thread.poke()
     return False
 
 

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from kafkadur.admin import Admin, SubscriptionInfo
+from kafkadur.admin.changes import Admin, SubscriptionInfo
 from kafkadur.cli.call import FAILED, Call, command
 from kafkadur.cli.output import Column, count, duration, iso
 from kafkadur_sharing.errors import KafkadurError

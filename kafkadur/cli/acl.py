@@ -11,8 +11,8 @@ from typing import Annotated
 
 import typer
 
+from kafkadur.admin.kafka_access import Role, apply_rules, kafka_commands, kafka_rules
 from kafkadur.cli.call import Call, command
-from kafkadur.kafka_access import Role, apply_rules, kafka_commands, kafka_rules
 from kafkadur_coordinators.redis_access import redis_rules, redis_user
 
 #: From where the password of the new user is read: it must not stand on a command line.

@@ -8,11 +8,11 @@ from typing import Annotated, Any
 import typer
 from rich.progress import Progress
 
-from kafkadur.admin import Admin
+from kafkadur.admin.changes import Admin
+from kafkadur.admin.dead_letters import DeadLetter, DeadLetterAdmin
 from kafkadur.cli.call import Call, command
 from kafkadur.cli.output import Column, clock, count, iso, readable
 from kafkadur.cli.subscriptions import NameArgument
-from kafkadur.dead_admin import DeadLetter, DeadLetterAdmin
 from kafkadur_sharing.errors import InvalidDestination
 from kafkadur_sharing.selector import parse_selector
 

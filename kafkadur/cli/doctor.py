@@ -28,7 +28,7 @@ def doctor(
     Exit status 0: nothing to change; 1: a problem, kafkadur does not work or could lose state; 3: warnings.
     """
     found: list[Finding] = []
-    with call.out.talk.status("Looking..."):
+    with call.out.talk.status("Inspector..."):
         found.extend(examine(call.settings(), topics or ()))
     if call.options.json:
         call.out.json([asdict(each) for each in found])

@@ -18,9 +18,9 @@ from confluent_kafka import KafkaError, Message
 import kafkadur.sync
 from kafkadur.cli.call import Call, command
 from kafkadur.cli.properties import parse_properties
-from kafkadur.clients import topics_of
-from kafkadur.headers import Property
-from kafkadur.producer import Producer
+from kafkadur.message.headers import Property
+from kafkadur.producer.producer import Producer
+from kafkadur.runtime.clients import topics_of
 from kafkadur_sharing.definition import SubscriptionType
 
 #: Most records in hands; with --count no more than are asked for.

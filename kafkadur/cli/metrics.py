@@ -7,9 +7,9 @@ from typing import Annotated
 
 import typer
 
-from kafkadur.admin import Admin
+from kafkadur.admin.changes import Admin
 from kafkadur.cli.call import Call, command
-from kafkadur.service.ending import end_early
+from kafkadur.worker.ending import end_early
 from kafkadur_sharing.errors import IllegalState
 
 

@@ -11,11 +11,11 @@ from typing import Annotated, Any
 import typer
 from rich.progress import Progress
 
-from kafkadur.admin import Admin, Move
+from kafkadur.admin.changes import Admin, Move
+from kafkadur.admin.snapshots import Snapshot
 from kafkadur.cli.call import Call, command
 from kafkadur.cli.output import Column, count
 from kafkadur.cli.subscriptions import NameArgument
-from kafkadur.snapshots import Snapshot
 from kafkadur_sharing.definition import AckLevel, Scope, SubscriptionType
 from kafkadur_sharing.errors import IllegalState
 

@@ -11,7 +11,7 @@ from typing import Final
 
 import typer
 
-from kafkadur.headers import Property
+from kafkadur.message.headers import Property
 
 _INT: Final = re.compile(r"[+-]?[0-9]{1,18}")
 _FLOAT: Final = re.compile(r"[+-]?(?:[0-9]+\.[0-9]*|\.[0-9]+|[0-9]+(?=[eE]))(?:[eE][+-]?[0-9]+)?")

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from kafkadur.admin import Admin
+from kafkadur.admin.changes import Admin
 from kafkadur.cli.call import Call, command
 from kafkadur.cli.output import Column, clock, count, iso
 from kafkadur_coordinators.rebuilding import Outcome

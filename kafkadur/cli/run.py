@@ -17,9 +17,9 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from kafkadur.cli.call import FAILED, Call, command
-from kafkadur.service.ending import Ending, end_early, leave
-from kafkadur.service.loading import load
-from kafkadur.service.worker import Worker
+from kafkadur.worker.ending import Ending, end_early, leave
+from kafkadur.worker.loading import load
+from kafkadur.worker.worker import Worker
 from kafkadur_sharing.errors import IllegalState
 
 if TYPE_CHECKING:
@@ -116,8 +116,8 @@ def run(
     try:
         from prometheus_client import REGISTRY, disable_created_metrics  # noqa: PLC0415 - of the extra
 
-        from kafkadur.service.health import HealthPort, Pages  # noqa: PLC0415
-        from kafkadur.service.logs import log_to_stderr  # noqa: PLC0415
+        from kafkadur.worker.health import HealthPort, Pages  # noqa: PLC0415
+        from kafkadur.worker.logs import log_to_stderr  # noqa: PLC0415
 
         log_to_stderr(log_format.value, log_level.value)
         # a second series for each counter, which nobody asked for
@@ -146,7 +146,7 @@ def run(
 def _worker(
     target: str, folder: Path, settings: Settings, deadline: timedelta, registry: CollectorRegistry
 ) -> Worker:
-    from kafkadur.service.measuring import HandlerMeasures, MemberMetrics  # noqa: PLC0415 - of the extra
+    from kafkadur.worker.measuring import HandlerMeasures, MemberMetrics  # noqa: PLC0415 - of the extra
 
     app = load(target, folder)
     measures = HandlerMeasures(registry, settings.namespace, app.declared)

@@ -8,11 +8,11 @@ from typing import Annotated, Any
 import typer
 from rich.progress import Progress
 
-from kafkadur.admin import Admin, Explained, SubscriptionInfo
+from kafkadur.admin.changes import Admin, Explained, SubscriptionInfo
+from kafkadur.admin.explain import OffsetState
+from kafkadur.admin.sizes import Sizes
 from kafkadur.cli.call import Call, command
 from kafkadur.cli.output import Column, clock, count, duration, iso, readable
-from kafkadur.explain import OffsetState
-from kafkadur.sizes import Sizes
 from kafkadur_coordinators.holder_progress import HolderProgress
 from kafkadur_coordinators.interface import MemberInfo
 from kafkadur_sharing.definition import Definition

@@ -16,7 +16,7 @@ from hashlib import blake2b
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from kafkadur.headers import Property
+from kafkadur.message.headers import Property
 from kafkadur_sharing.errors import KafkadurError
 
 #: Number of flights in the file.

@@ -14,7 +14,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Final, NamedTuple, Self
 
-from kafkadur.delivery import Delivery
+from kafkadur.consumer.delivery import Delivery
 from kafkadur.demo.flights import digest, row_of
 
 #: What a worker can write down that it is about to do.

@@ -13,8 +13,8 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, Final
 
-from kafkadur.admin import Admin
-from kafkadur.dead_admin import DeadLetterAdmin
+from kafkadur.admin.changes import Admin
+from kafkadur.admin.dead_letters import DeadLetterAdmin
 from kafkadur.demo.bad_records import BAD, places, wrong_letters
 from kafkadur.demo.crew import Crew, DemoError, News, Worker
 from kafkadur.demo.display import Bar

@@ -11,8 +11,8 @@ from typing import Any, Final
 from redis import Redis
 from redis.exceptions import NoPermissionError, RedisError, ResponseError
 
-from kafkadur.clients import coordinator_of
 from kafkadur.doctor.finding import Finding, counted, failed, good, problem, unknown, warning
+from kafkadur.runtime.clients import coordinator_of
 from kafkadur.settings import Settings
 from kafkadur_coordinators.redis_access import COMMANDS
 from kafkadur_coordinators.redis_coordinator import OLDEST

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from kafkadur.headers import Property
+from kafkadur.message.headers import Property
 from kafkadur.sync import Delivery
 
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Self
 
 import kafkadur
-from kafkadur.headers import DEFAULT_DELIVERY_MODE, DEFAULT_PRIORITY, DeliveryMode, Property
+from kafkadur.message.headers import DEFAULT_DELIVERY_MODE, DEFAULT_PRIORITY, DeliveryMode, Property
 from kafkadur_sharing.errors import IllegalState, InvalidDestination
 
 

@@ -168,14 +168,14 @@ class TcpProxy:
         target_reader, target_writer = await asyncio.open_connection(*self._target, limit=CHUNK_BYTES)
         try:
             async with asyncio.TaskGroup() as both:
-                both.create_task(self._pump(reader, target_writer))
-                both.create_task(self._pump(target_reader, writer))
+                both.create_task(self._coordinator_thread(reader, target_writer))
+                both.create_task(self._coordinator_thread(target_reader, writer))
         except* OSError:  # one end broke the connection: both end
             pass
         finally:
             target_writer.transport.abort()
 
-    async def _pump(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def _coordinator_thread(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """Move one direction: one task reads and stamps, this one waits until the stamp is due and writes."""
         held: asyncio.Queue[tuple[float, bytes]] = asyncio.Queue(HELD_CHUNKS)
 

@@ -21,30 +21,30 @@ from typing import Any, Self
 
 from typing_extensions import TypeVar
 
-from kafkadur.checkpointer import Checkpointer
-from kafkadur.client_id_keeper import ClientIdKeeper
-from kafkadur.clients import coordinator_of, journal_of, lifecycle_of, topics_of
-from kafkadur.dead_letters import DeadLetters
-from kafkadur.delivery import Delivery as PlainDelivery
+from kafkadur.consumer.delivery import Delivery as PlainDelivery
+from kafkadur.consumer.member import Member
 from kafkadur.events import Event
-from kafkadur.filtering import taking
-from kafkadur.key_router import KeyRouter
-from kafkadur.limits import BreakerState
-from kafkadur.member import Member
-from kafkadur.producer import Producer
-from kafkadur.pump import Pump, Served
-from kafkadur.readers import PointReader, Readers, TailReader
-from kafkadur.serialization import Decoding, Deserializer, Serializer
+from kafkadur.fetch.filtering import taking
+from kafkadur.fetch.key_router import KeyRouter
+from kafkadur.fetch.readers import PointReader, Readers, TailReader
+from kafkadur.handlers.limits import BreakerState
+from kafkadur.message.serialization import Decoding, Deserializer, Serializer
+from kafkadur.message.tracing import Tracing
+from kafkadur.producer.producer import Producer
+from kafkadur.runtime.checkpoint_thread import CheckpointThread
+from kafkadur.runtime.client_id_keeper import ClientIdKeeper
+from kafkadur.runtime.clients import coordinator_of, journal_of, lifecycle_of, topics_of
+from kafkadur.runtime.coordinator_thread import CoordinatorThread, Served
+from kafkadur.runtime.dead_letters import DeadLetters
+from kafkadur.runtime.retention_watch import RetentionWatch, Watched
+from kafkadur.runtime.stages import Probe, no_probe
+from kafkadur.runtime.transactions import Transaction
+from kafkadur.runtime.waiters import Waiters
 from kafkadur.settings import Settings, settings
-from kafkadur.stages import Probe, no_probe
 from kafkadur.sync.distributed import Distributed
 from kafkadur.sync.session import Session
 from kafkadur.sync.subscription import Subscription
 from kafkadur.sync.waiting import Signal, nudge, outcome
-from kafkadur.tracing import Tracing
-from kafkadur.transactions import Transaction
-from kafkadur.waiters import Waiters
-from kafkadur.watch import RetentionWatch, Watched
 from kafkadur_coordinators import presence as presences
 from kafkadur_coordinators.client_ids import ClientIdLease
 from kafkadur_coordinators.interface import Known, Rank
@@ -173,7 +173,7 @@ class Connection:
         self.id = uuid.uuid4().hex
         self._recorder = recorder
         self._probe = probe
-        self._pump: Pump | None = None
+        self._coordinator_thread: CoordinatorThread | None = None
         self._presence: Presence | None = None
         self._coordinator: RedisCoordinator | None = None
         self._journal: Journal | None = None
@@ -184,7 +184,7 @@ class Connection:
         self._watch = RetentionWatch(
             lambda: topics_of(settings), every=settings.retention_check.total_seconds()
         )
-        self._checkpointer = Checkpointer(
+        self._checkpointer = CheckpointThread(
             coordinator=self._new_coordinator,
             journal=lambda: journal_of(self.settings, checked=self._journal),
             waiters=Waiters(
@@ -217,12 +217,12 @@ class Connection:
         )
         self._coordinator = coordinator
         self._presence = presences.acquire(chosen.redis, chosen.redis_timeout.total_seconds())
-        self._pump = Pump(
+        self._coordinator_thread = CoordinatorThread(
             coordinator=coordinator, lifecycle=self._lifecycle, presence=self._presence, probe=self._probe
         )
-        self._pump.start()
+        self._coordinator_thread.start()
         try:
-            outcome(self._pump.submit(coordinator.connect))
+            outcome(self._coordinator_thread.submit(coordinator.connect))
             self._hold(chosen.client_id, chosen.client_id_policy)
         except BaseException:
             self.close()
@@ -257,8 +257,8 @@ class Connection:
     def _displaced(self, error: KafkadurError) -> None:
         """Another connection has the client id now. Any thread."""
         for connection in (self, *self._guests):
-            if connection._pump is not None:
-                connection._pump.displace(error)
+            if connection._coordinator_thread is not None:
+                connection._coordinator_thread.displace(error)
 
     def set_client_id(self, client_id: str, policy: ClientIdPolicy | str | None = None) -> None:
         """Give an open connection its client id, before anything else is done with it (rule C4).
@@ -294,10 +294,10 @@ class Connection:
 
     def _rebuild(self, subscription: Attachment, incarnation: int) -> None:
         """The journal knows a later incarnation than the server: a newer one is to be begun. Any thread."""
-        pump, lifecycle = (self._pump, self._lifecycle)
-        if pump is not None and lifecycle is not None:
+        coordinator_thread, lifecycle = (self._coordinator_thread, self._lifecycle)
+        if coordinator_thread is not None and lifecycle is not None:
             with contextlib.suppress(ConnectionClosed):
-                pump.submit(lambda: lifecycle.rebuild({subscription.key: incarnation}))
+                coordinator_thread.submit(lambda: lifecycle.rebuild({subscription.key: incarnation}))
 
     def _be_at(self, run_id: str) -> None:
         """The coordinator's connection is to the server with this run id now."""
@@ -312,14 +312,14 @@ class Connection:
         try:
             failed = self._close_opened()
         finally:
-            if self._pump is not None:
-                self._pump.close()
+            if self._coordinator_thread is not None:
+                self._coordinator_thread.close()
                 for readers in self._readers.values():
                     readers.close()
                 self._checkpointer.close()
             if self._keeper is not None:
                 self._keeper.close()
-            if self._pump is not None:
+            if self._coordinator_thread is not None:
                 presences.release(self.settings.redis, self.settings.redis_timeout.total_seconds())
             if self._coordinator is not None:
                 self._coordinator.close()
@@ -364,19 +364,19 @@ class Connection:
             if error is None:
                 raise
 
-    def _use(self) -> Pump:
+    def _use(self) -> CoordinatorThread:
         if self._pid != os.getpid():
             raise ForkedConnection(remedy="connect anew in the child process")
         if self._closed:
             raise ConnectionClosed(remedy="connect anew")
-        if self._pump is None:
+        if self._coordinator_thread is None:
             raise NotConnected(remedy="enter the connection's context, or call open(), first")
         if self._parent is not None:
             self._parent._use()
-        if self._pump.displaced is not None:
-            raise self._pump.displaced
+        if self._coordinator_thread.displaced is not None:
+            raise self._coordinator_thread.displaced
         self._used = True
-        return self._pump
+        return self._coordinator_thread
 
     def producer(
         self,
@@ -508,7 +508,7 @@ class Connection:
         Raises `InvalidSelector` and what the rules say: `SubscriptionActive` (the holder is named),
         `InvalidSubscriptionSharing`, `SubscriptionTypeMismatch`, `IllegalState`, `InvalidDestination`.
         """
-        pump = self._use()
+        coordinator_thread = self._use()
         kind = _type(type)
         parse_selector(selector)
         if window < 1 or window_bytes < 1 or (unconfirmed is not None and unconfirmed < 0):
@@ -557,12 +557,12 @@ class Connection:
 
         def attach() -> Served:
             belongs = "" if transaction is None else transaction.session
-            membership = pump.attach(
+            membership = coordinator_thread.attach(
                 request, member_id=member_id, name=shown, rank=rank, session=belongs, wake=woken
             )
             try:
                 member = self._member(
-                    pump,
+                    coordinator_thread,
                     membership,
                     window=window,
                     window_bytes=window_bytes,
@@ -587,13 +587,13 @@ class Connection:
                     served.taken_over = transaction.taken_over
                 self._start_readers(served)
             except BaseException:
-                pump.turn_away(membership)
+                coordinator_thread.turn_away(membership)
                 raise
             self._checkpointer.add(member, membership.subscription)
-            pump.serve(served)
+            coordinator_thread.serve(served)
             return served
 
-        served = self._attached(pump.submit(attach))
+        served = self._attached(coordinator_thread.submit(attach))
         subscription: Subscription[V, K] = Subscription(self, served, signal)
         if session is not None:
             session.join(subscription)
@@ -602,7 +602,7 @@ class Connection:
 
     def _member(
         self,
-        pump: Pump,
+        coordinator_thread: CoordinatorThread,
         membership: Membership,
         *,
         window: int,
@@ -625,8 +625,8 @@ class Connection:
             session=self.settings.session_timeout.total_seconds(),
             monotonic=time.monotonic,
             alive=presence.alive,
-            poke=pump.poke,
-            nudge=lambda member: nudge(pump, member),
+            poke=coordinator_thread.poke,
+            nudge=lambda member: nudge(coordinator_thread, member),
             bury=self._dead_letters.write,
             takes=taking(
                 attachment.definition,
@@ -676,13 +676,13 @@ class Connection:
         return self._leave(served)
 
     def _leave(self, served: Served) -> Future[int]:
-        pump = self._pump
-        if pump is None:
+        coordinator_thread = self._coordinator_thread
+        if coordinator_thread is None:
             raise NotConnected
 
         def leave() -> int:
             self._dead_letters.flush(_LAST_LETTERS)
-            unconfirmed = pump.leave(served)
+            unconfirmed = coordinator_thread.leave(served)
             self._checkpointer.remove(served.member)
             self._readers.pop(served.session.member).close()
             watched = self._watched.pop(served.session.member, None)
@@ -690,7 +690,7 @@ class Connection:
                 self._watch.remove(watched)
             return unconfirmed
 
-        return pump.submit(leave, always=True)
+        return coordinator_thread.submit(leave, always=True)
 
     def _attached(self, attaching: Future[Served]) -> Served:
         """What attaching comes to."""
@@ -753,12 +753,13 @@ class Connection:
 
     def _session_ended(self, session: Session, *, in_order: bool) -> None:
         """A transacted session has ended; in order: nobody has to look up what it committed."""
-        pump, lifecycle, transaction = (self._pump, self._lifecycle, session.transaction)
+        coordinator_thread, lifecycle = (self._coordinator_thread, self._lifecycle)
+        transaction = session.transaction
         self._sessions = [each for each in self._sessions if each is not session]
-        if pump is None or lifecycle is None or transaction is None or (not in_order):
+        if coordinator_thread is None or lifecycle is None or transaction is None or (not in_order):
             return
         with contextlib.suppress(ConnectionClosed):
-            pump.submit(lambda: lifecycle.end_session(transaction.session), always=True)
+            coordinator_thread.submit(lambda: lifecycle.end_session(transaction.session), always=True)
 
     def unsubscribe(self, durable: str, *, topic: str | None = None, topic_member: str | None = None) -> None:
         """Delete a durable subscription with all that waits in it (rules X1-X7).
@@ -767,20 +768,20 @@ class Connection:
         unrestricted. Raises `InvalidDestination` if there is none, `SubscriptionActive` while somebody is
         attached, `IllegalState` while deliveries are unsettled.
         """
-        pump, lifecycle = (self._use(), self._lifecycle)
+        coordinator_thread, lifecycle = (self._use(), self._lifecycle)
         if lifecycle is None:
             raise NotConnected
         request = UnsubscribeRequest(
             key=self.key(durable, topic_member), mode=self.settings.mode, topic=topic
         )
-        outcome(pump.submit(lambda: lifecycle.unsubscribe(request)))
+        outcome(coordinator_thread.submit(lambda: lifecycle.unsubscribe(request)))
 
     def known(self, durable: str, topic_member: str | None = None) -> Known | None:
         """What is known of a durable subscription of this connection; None if there is none."""
-        pump, lifecycle = (self._use(), self._lifecycle)
+        coordinator_thread, lifecycle = (self._use(), self._lifecycle)
         if lifecycle is None:
             raise NotConnected
-        return outcome(pump.submit(lambda: lifecycle.known(self.key(durable, topic_member))))
+        return outcome(coordinator_thread.submit(lambda: lifecycle.known(self.key(durable, topic_member))))
 
     def distributed(self, topic: DistributedTopic) -> Distributed:
         """A distributed topic, as seen by this connection: a context manager to subscribe and send by."""

@@ -12,10 +12,10 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
-from kafkadur.handlers import check_result
-from kafkadur.member import Member
-from kafkadur.producer import Producer
-from kafkadur.pump import Pump
+from kafkadur.consumer.member import Member
+from kafkadur.handlers.results import check_result
+from kafkadur.producer.producer import Producer
+from kafkadur.runtime.coordinator_thread import CoordinatorThread
 from kafkadur_sharing.errors import KafkadurError
 
 T = TypeVar("T")
@@ -72,9 +72,9 @@ class Confirmed:
                 raise self._error
 
 
-def nudge(pump: Pump, member: Member) -> bool:
+def nudge(coordinator_thread: CoordinatorThread, member: Member) -> bool:
     """Make a member's exchange in this thread, which waits for it anyway; whether it was made."""
-    return pump.assist(member)
+    return coordinator_thread.assist(member)
 
 
 def outcome(future: concurrent.futures.Future[T]) -> T:

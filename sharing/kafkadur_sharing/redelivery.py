@@ -1,7 +1,7 @@
 """When a message that was given back comes again, and when it is a dead letter. Values only.
 
 How attempts are counted and how long each back-off is stands in the coordinator's
-`lua/include/redelivery.lua`; what is written to the dead-letter topic in `kafkadur/dead_letters.py`.
+`lua/include/redelivery.lua`; what is written to the dead-letter topic in `kafkadur/runtime/dead_letters.py`.
 """
 
 from __future__ import annotations

@@ -23,10 +23,10 @@ from typing import NamedTuple, Self, TypeVar
 
 from confluent_kafka import KafkaException
 
-from kafkadur.checkpointer import Checkpointer
-from kafkadur.clients import coordinator_of, journal_of, lifecycle_of, topics_of
+from kafkadur.runtime.checkpoint_thread import CheckpointThread
+from kafkadur.runtime.clients import coordinator_of, journal_of, lifecycle_of, topics_of
+from kafkadur.runtime.waiters import Waiters
 from kafkadur.settings import Settings
-from kafkadur.waiters import Waiters
 from kafkadur_coordinators import holder_progress
 from kafkadur_coordinators import presence as presences
 from kafkadur_coordinators.claims import Claims
@@ -108,7 +108,7 @@ class Attachment:
         self._lifecycle = lifecycle_of(
             settings, coordinator=self._coordinator, journal=self._journal, topics=self._topics
         )
-        self._checkpointer = Checkpointer(
+        self._checkpointer = CheckpointThread(
             coordinator=self._new_coordinator,
             journal=lambda: journal_of(settings),
             waiters=Waiters(

@@ -1,4 +1,4 @@
-"""The properties of a message as Spark SQL reads them from headers, by the rules of `kafkadur/headers.py`.
+"""The properties of a message as Spark SQL reads them from headers, as `kafkadur/message/headers.py` does.
 
 A property becomes a struct of which at most one of `t` (text), `l` (bigint), `d` (double) and `b` (boolean)
 is not null; `n` says that it is unknown. Bytes are none of them. No expression raises, with ANSI mode or
@@ -12,7 +12,7 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import Final
 
-from kafkadur.headers import (
+from kafkadur.message.headers import (
     CONNECTION_ID_HEADER,
     CORRELATION_ID_HEADER,
     DEFAULT_DELIVERY_MODE,

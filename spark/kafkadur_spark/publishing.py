@@ -1,6 +1,6 @@
 """Publishing a frame: its columns as messages with properties and JMS fields, for Spark's own Kafka sink.
 
-How properties travel is `kafkadur/headers.py`; here they are written by expressions of Spark, row by row.
+How properties travel is `kafkadur/message/headers.py`; here expressions of Spark write them, row by row.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from pyspark.sql.types import (
 )
 
 import kafkadur.sync
-from kafkadur.headers import (
+from kafkadur.message.headers import (
     CORRELATION_ID_HEADER,
     MESSAGE_ID_HEADER,
     TYPE_HEADER,

@@ -16,8 +16,8 @@ from typing import Any, Final
 from confluent_kafka import TIMESTAMP_CREATE_TIME, TIMESTAMP_LOG_APPEND_TIME, Message
 from pyspark.sql import DataFrame
 
-from kafkadur.browse import records_of
-from kafkadur.filtering import taking
+from kafkadur.admin.browse import records_of
+from kafkadur.fetch.filtering import taking
 from kafkadur_coordinators.places import Place
 from kafkadur_sharing.errors import IllegalState
 from kafkadur_spark.batches import Batches

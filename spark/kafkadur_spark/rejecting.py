@@ -1,6 +1,6 @@
 """Dead letters of a Spark job: what is rejected is read again by the driver, and written before it settles.
 
-How a dead letter looks is `kafkadur/dead_letters.py`.
+How a dead letter looks is `kafkadur/runtime/dead_letters.py`.
 """
 
 from __future__ import annotations
@@ -10,8 +10,8 @@ from collections.abc import Iterable, Iterator, Mapping
 
 from confluent_kafka import Message
 
-from kafkadur.browse import records_of
-from kafkadur.dead_letters import Cause, DeadLetters, Letter
+from kafkadur.admin.browse import records_of
+from kafkadur.runtime.dead_letters import Cause, DeadLetters, Letter
 from kafkadur.settings import Settings
 from kafkadur_coordinators.lifecycle import Subscription
 from kafkadur_coordinators.places import Place

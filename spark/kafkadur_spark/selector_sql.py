@@ -19,8 +19,8 @@ from lark import Token, Transformer
 from pyspark.sql import Column, functions
 from pyspark.sql.types import BooleanType
 
-from kafkadur.filtering import fields_and_properties
-from kafkadur.headers import CLIENT_ID_HEADER, CONNECTION_ID_HEADER
+from kafkadur.fetch.filtering import fields_and_properties
+from kafkadur.message.headers import CLIENT_ID_HEADER, CONNECTION_ID_HEADER
 from kafkadur_sharing.definition import Definition, HeaderType, Sharing
 from kafkadur_sharing.selector import Selector, parse_selector, translated
 from kafkadur_sharing.selector_compile import decimal_number, unquoted, whole_number

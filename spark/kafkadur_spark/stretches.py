@@ -12,7 +12,7 @@ from kafkadur_sharing.errors import IllegalState
 from kafkadur_spark.dispositions import Disposition, Said
 from kafkadur_spark.ranges import joined
 
-#: Longest reason that is kept, characters: a dead letter has no longer one (`kafkadur/dead_letters.py`).
+#: Longest reason that is kept, characters: that of a dead letter (`kafkadur/runtime/dead_letters.py`).
 _LONGEST_REASON = 1_000
 #: Stretches of one disposition that are kept before they are joined.
 _MANY = 10_000

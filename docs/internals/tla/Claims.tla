@@ -2,7 +2,7 @@
 (* A shared subscription around a restart: leases end, nothing is granted for a while (grace), and who is attached again
    claims what its application still has in hands. (Of a lane: Lane.tla.)
 
-   Modelled: lua/reclaim-6+3.lua, reincarnate-6.lua, exchange-6+3.lua (note_back), kafkadur/reclaiming.py.
+   Modelled: lua/reclaim-6+3.lua, reincarnate-6.lua, exchange-6+3.lua (note_back), kafkadur/consumer/loss_recovery.py.
    An exchange is one step, answer included, and grants one lease; what it grants is in the application's hands (Shared.tla has
    them apart). The answer to a claim may be lost; then it is made again. A fault is another server with an older copy, or an
    empty one, rebuilt from the beginning. A member's session may end without its knowing: it goes on with what it has in hands,

@@ -2,7 +2,7 @@
 (* A lane of a key-ordered subscription: who is to keep it follows from the members attached; the old keeper gives it up
    when nothing of it is in its application's hands; of each key one message at a time is in hands.
 
-   Modelled: lua/keyed.lua with exchange-6+3.lua, and the member's half of it (kafkadur/keyed.py). A lane is a partition of
+   Modelled: lua/keyed.lua with exchange-6+3.lua, and the member's half of it (kafkadur/consumer/key_queue.py). A lane is a partition of
    its own (Partition.tla); here it is the second lane of two of one partition, so that the second member to attach is to
    keep it. An exchange is two steps: it is written, and it is applied and answered. A session may end at any time.
    Not modelled: time (an exception waits or does not), records of other lanes (they are gaps here), what is parked behind a

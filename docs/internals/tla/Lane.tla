@@ -3,7 +3,7 @@
    pass by an offer, takeover, restart and loss of Redis.
 
    Modelled: lua/exchange-6+3.lua with lane.lua, attach-6.lua, detach-6+3.lua, reincarnate-6.lua, and the member's half of
-   it (kafkadur/member.py); reclaim-6+3.lua and kafkadur/reclaiming.py.
+   it (kafkadur/consumer/member.py); reclaim-6+3.lua and kafkadur/consumer/loss_recovery.py.
    A request, its application and its reply are steps of their own. A reply may be lost, then
    the request is repeated unchanged under its number; an old copy of a request may arrive late, even after its member
    attached anew. The end of a session and silence are one action; with Pause = FALSE a session ends only after its member

@@ -238,7 +238,7 @@ def test_handlers_in_the_values_are_an_app(tmp_path: Path) -> None:
     for name, text in files.items():
         (tmp_path / name).write_text(text)
     code = (
-        "from pathlib import Path; from kafkadur.service.loading import load;"
+        "from pathlib import Path; from kafkadur.worker.loading import load;"
         f"print(load('handlers:app', Path({str(tmp_path)!r})).declared[0].name)"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

@@ -15,7 +15,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 
 import redis
 
-from kafkadur.admin import Admin
+from kafkadur.admin.changes import Admin
 from kafkadur.settings import Settings
 from kafkadur.stack import Stack
 from kafkadur_sharing.errors import KafkadurError

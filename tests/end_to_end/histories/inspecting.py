@@ -9,7 +9,7 @@ from __future__ import annotations
 import threading
 from pathlib import Path
 
-from kafkadur.admin import Admin
+from kafkadur.admin.changes import Admin
 from kafkadur.settings import Settings
 from kafkadur_coordinators.changes import state_in_force
 from kafkadur_coordinators.redis_coordinator import RedisCoordinator, Refusal, SubscriptionAddress

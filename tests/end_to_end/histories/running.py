@@ -16,7 +16,7 @@ from pathlib import Path
 
 from confluent_kafka.admin import NewTopic
 
-from kafkadur.admin import Admin, SubscriptionInfo
+from kafkadur.admin.changes import Admin, SubscriptionInfo
 from kafkadur.settings import Settings, settings
 from kafkadur.stack import Stack, embedded
 from kafkadur.stack.kafka import quiet_admin

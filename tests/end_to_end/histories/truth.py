@@ -10,7 +10,7 @@ from typing import Any
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
 
-from kafkadur.dead_letters import ATTEMPTS, CAUSE, ORIGIN
+from kafkadur.runtime.dead_letters import ATTEMPTS, CAUSE, ORIGIN
 from tests.end_to_end.histories.recording import Recorder
 from tests.end_to_end.histories.working import digest
 

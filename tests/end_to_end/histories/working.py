@@ -24,7 +24,7 @@ from typing import Any
 
 import kafkadur
 import kafkadur.sync
-from kafkadur.delivery import Delivery as PlainDelivery
+from kafkadur.consumer.delivery import Delivery as PlainDelivery
 from kafkadur_coordinators.places import SUSPECT
 from kafkadur_sharing.errors import AlreadySettled, Fenced, KafkadurError, LeaseLost, SubscriptionActive
 from tests.end_to_end.histories.plan import SubscriptionPlan

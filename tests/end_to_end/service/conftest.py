@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from kafkadur.pytest_plugin import TopicFactory
 from kafkadur.stack import Stack
+from kafkadur.testing.pytest_plugin import TopicFactory
 from tests.end_to_end.service.helpers import Shop
 from tests.integration.subscriptions.helpers import Place, ordered_producer
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from kafkadur.service.ending import BEGAN, STOPPED, latest
+from kafkadur.worker.ending import BEGAN, STOPPED, latest
 from tests.end_to_end.service.helpers import Process, Shop, eventually
 from tests.integration.subscriptions.helpers import LIMIT_S
 
@@ -147,7 +147,7 @@ def test_a_lifespan_that_does_not_end_when_the_worker_fails(shop: Shop) -> None:
 
 
 def test_a_reader_of_its_output_that_has_gone() -> None:
-    code = "from kafkadur.service.ending import leave; print('x' * 100); leave(7)"
+    code = "from kafkadur.worker.ending import leave; print('x' * 100); leave(7)"
     reading, writing = os.pipe()
     os.close(reading)
     try:

@@ -10,7 +10,7 @@ import pytest
 
 import kafkadur
 import kafkadur.sync
-from kafkadur.handlers import check_handler, check_result
+from kafkadur.handlers.results import check_handler, check_result
 from kafkadur_sharing.errors import IllegalState
 from tests.end_to_end.service.helpers import Shop, eventually
 

@@ -10,10 +10,10 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 import kafkadur
-from kafkadur.service.loading import load
-from kafkadur.service.worker import Worker
 from kafkadur.settings import settings
 from kafkadur.stack.proxy import TcpProxy
+from kafkadur.worker.loading import load
+from kafkadur.worker.worker import Worker
 from kafkadur_sharing.errors import IllegalState
 from tests.end_to_end.service.helpers import Shop, eventually
 from tests.integration.embedded.helpers import alive

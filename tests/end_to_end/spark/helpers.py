@@ -12,7 +12,7 @@ from confluent_kafka.admin import AdminClient, NewPartitions
 from pyspark.sql import DataFrame, SparkSession
 
 import kafkadur_spark
-from kafkadur.browse import records as browse
+from kafkadur.admin.browse import records as browse
 from kafkadur.stack import as_administrator
 from kafkadur_coordinators.topics import Topics
 from kafkadur_spark.attachment import Attachment

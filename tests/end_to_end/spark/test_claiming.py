@@ -10,7 +10,7 @@ from confluent_kafka.cimpl import TopicPartition
 from pyspark.sql import SparkSession
 
 import kafkadur_spark
-from kafkadur.admin import Admin
+from kafkadur.admin.changes import Admin
 from kafkadur.settings import settings
 from kafkadur_sharing.errors import IllegalState, LeaseLost, SubscriptionActive
 from tests.end_to_end.spark.helpers import (

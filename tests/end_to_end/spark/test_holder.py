@@ -10,7 +10,7 @@ from confluent_kafka.admin import AdminClient, NewPartitions
 from confluent_kafka.cimpl import TopicPartition
 
 import kafkadur_spark
-from kafkadur.admin import Admin
+from kafkadur.admin.changes import Admin
 from kafkadur.settings import settings
 from kafkadur.stack import as_administrator
 from kafkadur_coordinators.whole import Verdicts

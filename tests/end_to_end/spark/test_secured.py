@@ -10,7 +10,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 import kafkadur.sync
 import kafkadur_spark
-from kafkadur.kafka_access import Role, kafka_rules
+from kafkadur.admin.kafka_access import Role, kafka_rules
 from tests.end_to_end.spark.helpers import in_partition, letters_of, records
 from tests.integration.security.conftest import certificates, guarded_stack
 from tests.integration.security.secured import LIMIT_S, Secured

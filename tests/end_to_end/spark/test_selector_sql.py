@@ -11,8 +11,8 @@ import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from pyspark.sql import Column, DataFrame, SparkSession, functions
 
-from kafkadur.filtering import fields_and_properties
-from kafkadur.headers import CLIENT_ID_HEADER, CONNECTION_ID_HEADER, JmsFields, Property, encode
+from kafkadur.fetch.filtering import fields_and_properties
+from kafkadur.message.headers import CLIENT_ID_HEADER, CONNECTION_ID_HEADER, JmsFields, Property, encode
 from kafkadur_sharing.definition import Definition, HeaderType, SubscriptionType
 from kafkadur_sharing.selector import JMS_HEADERS, MAX_NESTING, Selector, Value
 from kafkadur_spark.header_sql import properties

@@ -11,7 +11,7 @@ from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 
 import kafkadur_spark
-from kafkadur.dead_letters import ATTEMPTS, CAUSE, ORIGIN, REASON
+from kafkadur.runtime.dead_letters import ATTEMPTS, CAUSE, ORIGIN, REASON
 from kafkadur_sharing.errors import IllegalState, LeaseLost
 from kafkadur_spark.desk import Desk, hand_in
 from kafkadur_spark.dispositions import Disposition, Said

@@ -13,7 +13,7 @@ from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 
 import kafkadur_spark
-from kafkadur.admin import Admin
+from kafkadur.admin.changes import Admin
 from kafkadur.settings import settings
 from kafkadur_coordinators.whole import Verdicts
 from kafkadur_sharing.errors import IllegalState, LeaseLost, SubscriptionActive

@@ -20,9 +20,9 @@ from confluent_kafka.admin import (
 from kafkadur.doctor.finding import Level
 from kafkadur.doctor.of_kafka import judge_broker
 from kafkadur.doctor.of_redis import judge
-from kafkadur.pytest_plugin import TopicFactory
 from kafkadur.stack import Stack, embedded
 from kafkadur.stack.ports import free_ports
+from kafkadur.testing.pytest_plugin import TopicFactory
 from kafkadur_coordinators.journal import journal_topic
 from kafkadur_coordinators.redis_access import COMMANDS, redis_rules
 from tests.integration.cli.conftest import Ended, Run

@@ -3,7 +3,7 @@
 import json
 import signal
 
-from kafkadur.pytest_plugin import TopicFactory
+from kafkadur.testing.pytest_plugin import TopicFactory
 from tests.integration.cli.conftest import Run, Spawn
 
 

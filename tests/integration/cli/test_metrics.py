@@ -9,7 +9,7 @@ from pathlib import Path
 
 from prometheus_client.parser import text_string_to_metric_families
 
-from kafkadur.pytest_plugin import TopicFactory
+from kafkadur.testing.pytest_plugin import TopicFactory
 from tests.integration.cli.conftest import Run, Spawn
 
 LIMIT_S = 60.0

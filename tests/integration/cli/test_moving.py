@@ -9,10 +9,10 @@ import redis
 
 import kafkadur.sync
 from kafkadur import InvalidSelector, Redelivery, SubscriptionActive
-from kafkadur.admin import Admin
-from kafkadur.pytest_plugin import TopicFactory
+from kafkadur.admin.changes import Admin
 from kafkadur.settings import settings
 from kafkadur.stack import as_administrator
+from kafkadur.testing.pytest_plugin import TopicFactory
 from kafkadur_sharing.definition import Scope
 from tests.integration.cli.conftest import Run
 

@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 import kafkadur.sync
-from kafkadur.pytest_plugin import TopicFactory
 from kafkadur.settings import settings
+from kafkadur.testing.pytest_plugin import TopicFactory
 from tests.integration.cli.conftest import Run
 
 LIMIT_S = 60.0

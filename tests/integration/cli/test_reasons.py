@@ -8,9 +8,9 @@ import confluent_kafka
 import pytest
 
 import kafkadur.sync
-from kafkadur.pytest_plugin import TopicFactory
 from kafkadur.settings import settings
 from kafkadur.sync import Subscription
+from kafkadur.testing.pytest_plugin import TopicFactory
 from tests.integration.cli.conftest import Run
 
 LIMIT_S = 60.0

@@ -8,9 +8,9 @@ import redis
 from confluent_kafka.admin import AdminClient
 
 import kafkadur.sync
-from kafkadur.pytest_plugin import TopicFactory
 from kafkadur.settings import settings
 from kafkadur.stack import Stack
+from kafkadur.testing.pytest_plugin import TopicFactory
 from tests.integration.cli.conftest import Run
 
 COUNT = 20

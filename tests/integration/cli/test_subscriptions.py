@@ -10,8 +10,8 @@ import pytest
 from confluent_kafka.admin import AdminClient
 
 import kafkadur.sync
-from kafkadur.pytest_plugin import TopicFactory
 from kafkadur.settings import settings
+from kafkadur.testing.pytest_plugin import TopicFactory
 from tests.integration.cli.conftest import Run
 
 

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING
 import confluent_kafka
 import pytest
 
-from kafkadur.headers import decode
-from kafkadur.producer import Producer, Receipt
+from kafkadur.message.headers import decode
+from kafkadur.producer.producer import Producer, Receipt
 from kafkadur_sharing.errors import (
     ConnectionClosed,
     DeliveryFailed,
@@ -26,8 +26,8 @@ from kafkadur_sharing.errors import (
 )
 
 if TYPE_CHECKING:
-    from kafkadur.pytest_plugin import TopicFactory
     from kafkadur.stack import Stack
+    from kafkadur.testing.pytest_plugin import TopicFactory
 
 #: Seconds after which a test gives up waiting for Kafka.
 LIMIT = 60.0

@@ -15,8 +15,8 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 from opentelemetry.trace import SpanKind, StatusCode
 
 import kafkadur
-from kafkadur.pytest_plugin import TopicFactory
 from kafkadur.stack import Stack
+from kafkadur.testing.pytest_plugin import TopicFactory
 from kafkadur_sharing.errors import DeliveryFailed, IllegalState
 from tests.integration.subscriptions.helpers import LIMIT_S, Place, ordered_producer
 

@@ -5,12 +5,12 @@ from typing import cast
 import pytest
 from confluent_kafka import Message
 
-from kafkadur.checkpointer import Checkpointer
-from kafkadur.delivery import Chunk, Lease
-from kafkadur.member import Member
-from kafkadur.pytest_plugin import TopicFactory
-from kafkadur.turn import LaneGroup
-from kafkadur.waiters import Waiters
+from kafkadur.consumer.delivery import Chunk, Lease
+from kafkadur.consumer.member import Member
+from kafkadur.consumer.turn import LaneGroup
+from kafkadur.runtime.checkpoint_thread import CheckpointThread
+from kafkadur.runtime.waiters import Waiters
+from kafkadur.testing.pytest_plugin import TopicFactory
 from kafkadur_coordinators import checkpoints
 from kafkadur_coordinators.checkpoints import united
 from kafkadur_coordinators.interface import PartitionReport, Settled
@@ -46,13 +46,13 @@ class Told:
         self.answers.append(error)
 
 
-def checkpoints_of(party: Party) -> Checkpointer:
+def checkpoints_of(party: Party) -> CheckpointThread:
     """The checkpoint thread of a party's process."""
 
     def coordinator() -> RedisCoordinator:
         return RedisCoordinator(party.url, clock=party.clock)
 
-    return Checkpointer(
+    return CheckpointThread(
         coordinator=coordinator,
         journal=lambda: Journal({"bootstrap.servers": party.kafka}, party.namespace, shards=2),
         waiters=Waiters(coordinator=coordinator, replicas=0, patience=10.0, beacon="beacon"),

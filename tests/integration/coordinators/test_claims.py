@@ -13,8 +13,8 @@ import pytest
 import redis
 from hypothesis import given, settings
 
-from kafkadur.pytest_plugin import TopicFactory
 from kafkadur.stack import Stack, Valkey, as_administrator
+from kafkadur.testing.pytest_plugin import TopicFactory
 from kafkadur_coordinators.claims import Claims, Hull, together
 from kafkadur_coordinators.lifecycle import Membership
 from kafkadur_coordinators.redis_coordinator import RedisCoordinator, attempts_of

@@ -13,7 +13,7 @@ from confluent_kafka import Consumer, TopicPartition
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewPartitions
 
-from kafkadur.pytest_plugin import TopicFactory
+from kafkadur.testing.pytest_plugin import TopicFactory
 from kafkadur_coordinators.changes import CHANGE_MS
 from kafkadur_coordinators.interface import PartitionReport, Settled
 from kafkadur_coordinators.lifecycle import Membership

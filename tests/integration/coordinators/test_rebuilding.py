@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 import redis
 
-from kafkadur.pytest_plugin import TopicFactory
 from kafkadur.stack import as_administrator
+from kafkadur.testing.pytest_plugin import TopicFactory
 from kafkadur_coordinators import checkpoints, recoveries
 from kafkadur_coordinators.interface import PartitionReport, Settled
 from kafkadur_coordinators.lifecycle import Membership

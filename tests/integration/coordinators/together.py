@@ -1,6 +1,6 @@
 """Members as an application has them, on the real scripts: each with readers and hands, all on one clock.
 
-The machines (`kafkadur/member.py`) and the scripts are the real ones. The log is a number a partition,
+The members (`kafkadur/consumer/member.py`) and scripts are the real ones. The log is a number a partition,
 readers read when they are told to, and there is no thread: nothing happens between two calls of a test. What
 must hold is said in `test_members_together.py` and in `lives.py`, not here.
 """
@@ -13,8 +13,8 @@ from typing import Any
 from confluent_kafka import Message
 
 from kafkadur.aio.subscription import Delivery, _one_by_one
-from kafkadur.feed import NOWHERE, Mark
-from kafkadur.member import Member
+from kafkadur.consumer.member import Member
+from kafkadur.fetch.buffer import NOWHERE, Mark
 from kafkadur_sharing.definition import Definition, SubscriptionType
 from tests.integration.coordinators.world import SESSION_MS, World
 

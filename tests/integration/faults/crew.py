@@ -15,8 +15,8 @@ import pytest
 
 import kafkadur
 from kafkadur import KafkadurError
-from kafkadur.admin import Admin
-from kafkadur.looking import SubscriptionInfo
+from kafkadur.admin.changes import Admin
+from kafkadur.admin.inspector import SubscriptionInfo
 from kafkadur.settings import settings
 from tests.integration.subscriptions.helpers import Place, number
 

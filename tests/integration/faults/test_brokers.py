@@ -14,7 +14,7 @@ from confluent_kafka.cimpl import NewTopic
 
 import kafkadur
 from kafkadur import Event, KafkadurError
-from kafkadur.admin import Admin
+from kafkadur.admin.changes import Admin
 from kafkadur.settings import settings
 from kafkadur.stack import Broker, Stack, embedded
 from kafkadur.stack.kafka import quiet_admin

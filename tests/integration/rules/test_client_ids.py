@@ -22,7 +22,7 @@ from kafkadur import (
     SubscriptionActive,
     TopicMember,
 )
-from kafkadur.admin import Admin
+from kafkadur.admin.changes import Admin
 from kafkadur_coordinators.client_ids import LEAST_MS
 from tests.integration.subscriptions.helpers import LIMIT_S, Place, nothing, number, speaks, wait_until
 from tests.integration.subscriptions.workers import Worker
@@ -241,9 +241,9 @@ def test_c1_a_busy_connection_keeps_it(place: Place) -> None:
     """Its coordinator's thread waits for something: that it lives is shown by another one."""
     released = threading.Event()
     with place.connect_sync(**ALONE) as connection:
-        pump = connection._pump  # noqa: SLF001 - to keep it busy
-        assert pump is not None
-        busy = pump.submit(lambda: released.wait(LIMIT_S))
+        coordinator_thread = connection._coordinator_thread  # noqa: SLF001 - to keep it busy
+        assert coordinator_thread is not None
+        busy = coordinator_thread.submit(lambda: released.wait(LIMIT_S))
         try:
             began = time.monotonic()
             with pytest.raises(InvalidClientId):

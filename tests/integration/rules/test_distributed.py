@@ -23,8 +23,8 @@ from kafkadur import (
     TopicMember,
     Unreached,
 )
-from kafkadur.admin import Admin
-from kafkadur.distributed_producer import DistributedProducer
+from kafkadur.admin.changes import Admin
+from kafkadur.producer.distributed import DistributedProducer
 from kafkadur.stack import embedded
 from kafkadur.stack.kafka import quiet_admin
 from kafkadur_sharing.decisions import Refuse

@@ -5,7 +5,7 @@ from collections.abc import Callable
 import pytest
 
 from kafkadur import IllegalState, ResourceLimit
-from kafkadur.admin import Admin
+from kafkadur.admin.changes import Admin
 from kafkadur_sharing.definition import Definition, SubscriptionType
 from tests.integration.subscriptions.helpers import LIMIT_S, Place
 from tests.integration.subscriptions.workers import Worker

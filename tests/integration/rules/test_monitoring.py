@@ -10,7 +10,7 @@ import pytest
 from redis import Redis
 from typer.testing import CliRunner
 
-from kafkadur.admin import Admin
+from kafkadur.admin.changes import Admin
 from kafkadur.cli.application import app
 from kafkadur_sharing.keys import SubscriptionKey
 from tests.integration.subscriptions.helpers import LIMIT_S, Place, wait_until

@@ -18,8 +18,8 @@ import pytest
 
 import kafkadur.sync
 from kafkadur import InvalidDestination, KafkadurError
-from kafkadur.admin import Admin
-from kafkadur.looking import SubscriptionInfo
+from kafkadur.admin.changes import Admin
+from kafkadur.admin.inspector import SubscriptionInfo
 from kafkadur_sharing.decisions import (
     Attach,
     Convert,

@@ -36,7 +36,7 @@ from cryptography.hazmat.primitives.serialization import (
     load_pem_private_key,
 )
 
-from kafkadur.kafka_access import Rule, apply_rules
+from kafkadur.admin.kafka_access import Rule, apply_rules
 from kafkadur.stack import Stack, TcpProxy, embedded
 from kafkadur.stack.kafka import quiet_admin
 

@@ -25,12 +25,12 @@ from hypothesis import HealthCheck, example, given, reject
 from hypothesis import settings as profile
 from typer.testing import CliRunner
 
+from kafkadur.admin.dead_letters import _letter as read_letter
 from kafkadur.cli.application import app
 from kafkadur.cli.output import clock
 from kafkadur.cli.recovery import _record as recovery_record
-from kafkadur.dead_admin import _letter as read_letter
-from kafkadur.dead_letters import HEADERS, Cause, Letter, headers_of
-from kafkadur.headers import decode
+from kafkadur.message.headers import decode
+from kafkadur.runtime.dead_letters import HEADERS, Cause, Letter, headers_of
 from kafkadur.settings import Settings, settings
 from kafkadur_coordinators import checkpoints, records, recoveries
 from kafkadur_coordinators.changes import content_of, origins_of

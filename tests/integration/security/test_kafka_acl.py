@@ -20,10 +20,10 @@ from typer.testing import CliRunner
 
 import kafkadur
 import kafkadur.sync
-from kafkadur.admin import Admin
+from kafkadur.admin.changes import Admin
+from kafkadur.admin.dead_letters import DeadLetterAdmin
+from kafkadur.admin.kafka_access import Role, Rule, kafka_commands, kafka_rules
 from kafkadur.cli.application import app
-from kafkadur.dead_admin import DeadLetterAdmin
-from kafkadur.kafka_access import Role, Rule, kafka_commands, kafka_rules
 from kafkadur.settings import settings
 from kafkadur_coordinators.topics import Topics
 from kafkadur_sharing.errors import IllegalState, KafkaRefused

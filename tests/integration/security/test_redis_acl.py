@@ -18,7 +18,7 @@ from typer.testing import CliRunner
 
 import kafkadur.sync
 from kafkadur import LevelNotReached
-from kafkadur.admin import Admin
+from kafkadur.admin.changes import Admin
 from kafkadur.cli.application import app
 from kafkadur.settings import settings
 from kafkadur.stack import Stack, Valkey, embedded

@@ -18,7 +18,7 @@ import pytest
 
 import kafkadur
 import kafkadur.sync
-from kafkadur.kafka_access import Role, kafka_rules
+from kafkadur.admin.kafka_access import Role, kafka_rules
 from kafkadur.settings import settings, visible
 from kafkadur_coordinators.redis_server import shown
 from kafkadur_sharing.errors import IllegalState

@@ -14,8 +14,8 @@ from confluent_kafka.cimpl import NewTopic
 
 import kafkadur
 import kafkadur.sync
-from kafkadur.admin import Admin
-from kafkadur.kafka_access import Role, kafka_rules
+from kafkadur.admin.changes import Admin
+from kafkadur.admin.kafka_access import Role, kafka_rules
 from kafkadur.settings import settings
 from kafkadur.stack import Broker, embedded
 from kafkadur.stack.kafka import quiet_admin

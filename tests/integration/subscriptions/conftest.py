@@ -5,8 +5,8 @@ from collections.abc import Callable, Iterator
 import confluent_kafka
 import pytest
 
-from kafkadur.pytest_plugin import TopicFactory
 from kafkadur.stack import Stack
+from kafkadur.testing.pytest_plugin import TopicFactory
 from tests.integration.subscriptions.helpers import Place, ordered_producer
 from tests.integration.subscriptions.workers import Worker
 

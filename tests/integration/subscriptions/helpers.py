@@ -18,9 +18,9 @@ from confluent_kafka.cimpl import NewTopic
 
 import kafkadur
 import kafkadur.sync
-from kafkadur.pytest_plugin import TopicFactory
 from kafkadur.stack import Stack
 from kafkadur.stack.kafka import quiet_admin
+from kafkadur.testing.pytest_plugin import TopicFactory
 
 #: Seconds within which anything that is to happen must have happened.
 LIMIT_S = 60.0

@@ -20,8 +20,8 @@ from confluent_kafka.admin import AdminClient
 import kafkadur
 import kafkadur.sync
 from kafkadur import CoordinatorUnavailable, Event
+from kafkadur.runtime.stages import Probe, Stage
 from kafkadur.stack import TcpProxy
-from kafkadur.stages import Probe, Stage
 from tests.integration.subscriptions.helpers import (
     LIMIT_S,
     PRIORITY_TOO,

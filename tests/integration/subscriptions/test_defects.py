@@ -8,12 +8,12 @@ import pytest
 from confluent_kafka import KafkaError
 
 import kafkadur
-from kafkadur.checkpointer import Checkpointer
-from kafkadur.member import Member
-from kafkadur.readers import TailReader
-from kafkadur.stages import Stage
-from kafkadur.waiters import Waiters
-from kafkadur.watch import RetentionWatch
+from kafkadur.consumer.member import Member
+from kafkadur.fetch.readers import TailReader
+from kafkadur.runtime.checkpoint_thread import CheckpointThread
+from kafkadur.runtime.retention_watch import RetentionWatch
+from kafkadur.runtime.stages import Stage
+from kafkadur.runtime.waiters import Waiters
 from kafkadur_coordinators.presence import Presence
 from tests.integration.subscriptions.helpers import LIMIT_S, Place, next_of, numbers, speaks, take, wait_until
 
@@ -152,8 +152,8 @@ class Once:
 async def test_checkpoints_are_written_after_a_round_that_failed(
     place: Place, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    once = Once(Checkpointer, "_work", 3)
-    monkeypatch.setattr(Checkpointer, "_work", once)
+    once = Once(CheckpointThread, "_work", 3)
+    monkeypatch.setattr(CheckpointThread, "_work", once)
     async with place.connect() as connection:
         subscription = await connection.subscribe(
             place.topic(range(1)), durable="d", start="earliest", ack_level="journal"

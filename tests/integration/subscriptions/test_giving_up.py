@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 import kafkadur
-from kafkadur.pump import Pump
-from kafkadur.readers import TailReader
+from kafkadur.fetch.readers import TailReader
+from kafkadur.runtime.coordinator_thread import CoordinatorThread
 from tests.integration.subscriptions.helpers import LIMIT_S, Place, next_of, numbers, take, wait_until
 
 #: A session that does not end while a test waits.
@@ -62,9 +62,9 @@ async def test_a_subscribe_that_was_cancelled_leaves(place: Place, monkeypatch: 
     """It was cancelled while it was attached, which cannot be taken back any more."""
     topic = place.topic(range(2))
     async with place.connect() as connection:
-        gate = Gate(Pump.attach)
+        gate = Gate(CoordinatorThread.attach)
         with monkeypatch.context() as patched:
-            patched.setattr(Pump, "attach", gate)
+            patched.setattr(CoordinatorThread, "attach", gate)
             subscribing = asyncio.create_task(
                 connection.subscribe(topic, durable="d", type="exclusive", start="earliest")
             )
@@ -85,9 +85,9 @@ async def test_a_subscribe_that_was_cancelled_leaves_with_its_connection(
     before = threading.active_count()
     async with place.connect():
         async with place.connect(session_timeout=LONG) as connection:
-            gate = Gate(Pump.attach)
+            gate = Gate(CoordinatorThread.attach)
             with monkeypatch.context() as patched:
-                patched.setattr(Pump, "attach", gate)
+                patched.setattr(CoordinatorThread, "attach", gate)
                 subscribing = asyncio.create_task(
                     connection.subscribe(topic, durable="d", type="exclusive", start="earliest")
                 )
@@ -95,7 +95,7 @@ async def test_a_subscribe_that_was_cancelled_leaves_with_its_connection(
                 subscribing.cancel()
                 with pytest.raises(asyncio.CancelledError):
                     await subscribing
-            gate.open_when(lambda: connection._pump._closing)  # type: ignore[union-attr]  # noqa: SLF001 - it waits
+            gate.open_when(lambda: connection._coordinator_thread._closing)  # type: ignore[union-attr]  # noqa: SLF001 - it waits
         await attached_again(place, topic, 2)
     # one of them is asyncio's own
     await asyncio.to_thread(
@@ -108,14 +108,14 @@ async def test_a_subscribe_that_comes_too_late_says_so(place: Place, monkeypatch
     topic = place.topic(range(2))
     async with place.connect():
         async with place.connect(session_timeout=LONG) as connection:
-            gate = Gate(Pump.attach)
+            gate = Gate(CoordinatorThread.attach)
             with monkeypatch.context() as patched:
-                patched.setattr(Pump, "attach", gate)
+                patched.setattr(CoordinatorThread, "attach", gate)
                 subscribing = asyncio.create_task(
                     connection.subscribe(topic, durable="d", type="exclusive", start="earliest")
                 )
                 await asyncio.to_thread(gate.reached.wait, LIMIT_S)
-            gate.open_when(lambda: connection._pump._closing)  # type: ignore[union-attr]  # noqa: SLF001 - it waits
+            gate.open_when(lambda: connection._coordinator_thread._closing)  # type: ignore[union-attr]  # noqa: SLF001 - it waits
         late = await subscribing
         with pytest.raises(kafkadur.ConnectionClosed):
             await next_of(late)
@@ -128,9 +128,9 @@ async def test_a_close_that_was_cancelled_leaves(place: Place) -> None:
     async with place.connect() as connection:
         subscription = await connection.subscribe(topic, durable="d", type="exclusive", start="earliest")
         held = await next_of(subscription)
-        gate, pump = Gate(int), connection._pump  # noqa: SLF001 - whose thread is to be busy
-        assert pump is not None
-        pump.submit(gate)
+        gate, coordinator_thread = Gate(int), connection._coordinator_thread  # noqa: SLF001 - whose thread is to be busy
+        assert coordinator_thread is not None
+        coordinator_thread.submit(gate)
         await asyncio.to_thread(gate.reached.wait, LIMIT_S)
         closing = asyncio.create_task(subscription.close())
         await asyncio.sleep(0)  # it has handed in that it leaves

@@ -11,7 +11,7 @@ import pytest
 
 import kafkadur
 from kafkadur import Redelivery
-from kafkadur.keyed import LOADED
+from kafkadur.consumer.key_queue import LOADED
 from tests.integration.subscriptions.helpers import LIMIT_S, Place, next_of, nothing, take, wait_until
 from tests.integration.subscriptions.workers import Worker
 

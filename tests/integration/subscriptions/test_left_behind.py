@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from kafkadur.admin import Admin
+from kafkadur.admin.changes import Admin
 from kafkadur.settings import settings
 from tests.integration.subscriptions.helpers import Place, take, wait_until
 

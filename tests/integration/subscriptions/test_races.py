@@ -10,7 +10,7 @@ import pytest
 
 import kafkadur
 from kafkadur import AlreadySettled, LeaseLost, Redelivery
-from kafkadur.delivery import Chunk
+from kafkadur.consumer.delivery import Chunk
 from tests.integration.subscriptions.helpers import LIMIT_S, Place, next_of, nothing, number, take, wait_until
 from tests.integration.subscriptions.workers import Worker
 

@@ -9,7 +9,7 @@ import pytest
 import kafkadur
 import kafkadur.sync
 from kafkadur import ConnectionClosed
-from kafkadur.headers import Property
+from kafkadur.message.headers import Property
 from tests.integration.subscriptions.helpers import (
     LIMIT_S,
     SILENCE_S,

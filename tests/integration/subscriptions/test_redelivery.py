@@ -12,7 +12,7 @@ import pytest
 
 import kafkadur
 from kafkadur import LeaseLost, Redelivery, Reject
-from kafkadur.dead_letters import ATTEMPTS, CAUSE, ORIGIN, REASON, SUBSCRIPTION
+from kafkadur.runtime.dead_letters import ATTEMPTS, CAUSE, ORIGIN, REASON, SUBSCRIPTION
 from tests.integration.subscriptions.helpers import (
     LIMIT_S,
     PRIORITY_TOO,

@@ -10,9 +10,9 @@ from confluent_kafka import TopicPartition
 from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, ResourceType
 
 from kafkadur import Connection, Event, Redelivery
-from kafkadur.admin import Admin
-from kafkadur.dead_letters import CAUSE
-from kafkadur.looking import SubscriptionInfo
+from kafkadur.admin.changes import Admin
+from kafkadur.admin.inspector import SubscriptionInfo
+from kafkadur.runtime.dead_letters import CAUSE
 from kafkadur.settings import settings
 from tests.integration.subscriptions.helpers import (
     LIMIT_S,

@@ -8,7 +8,7 @@ import pytest
 
 import kafkadur
 from kafkadur import InvalidSelector
-from kafkadur.headers import Property
+from kafkadur.message.headers import Property
 from tests.integration.subscriptions.helpers import (
     LIMIT_S,
     PRIORITY_TOO,

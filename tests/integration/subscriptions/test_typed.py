@@ -24,7 +24,7 @@ from confluent_kafka.serialization import (
 import kafkadur
 import kafkadur.sync
 from kafkadur import IllegalState, Redelivery, Undecodable, Unencodable
-from kafkadur.dead_letters import ATTEMPTS, CAUSE, REASON
+from kafkadur.runtime.dead_letters import ATTEMPTS, CAUSE, REASON
 from tests.integration.subscriptions.helpers import LIMIT_S, Place, dead_letters, next_of, nothing, speaks
 from tests.integration.subscriptions.test_redelivery import headers
 

@@ -21,8 +21,8 @@ from kafkadur import (
     TransactionRolledBack,
     transactions,
 )
-from kafkadur.transacted_producer import TransactedProducer
-from kafkadur.transactions import Transaction
+from kafkadur.producer.transacted import TransactedProducer
+from kafkadur.runtime.transactions import Transaction
 from kafkadur_coordinators.journal import Journal
 from tests.integration.subscriptions.helpers import (
     LIMIT_S,

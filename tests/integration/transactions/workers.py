@@ -15,7 +15,7 @@ from datetime import timedelta
 from typing import Any
 
 import kafkadur.sync
-from kafkadur.transacted_producer import TransactedProducer
+from kafkadur.producer.transacted import TransactedProducer
 from tests.integration.subscriptions.workers import ANSWER_LIMIT_S, Child
 
 

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from kafkadur.explain import Log, OffsetState, backlog, explain, in_flight, lag, undecided
+from kafkadur.admin.explain import Log, OffsetState, backlog, explain, in_flight, lag, undecided
 from kafkadur_coordinators.interface import LeaseView, MemberInfo, PartitionView, Run
 
 NOW = 1_000_000

@@ -4,7 +4,7 @@ import pytest
 import typer
 
 from kafkadur.cli.properties import parse_properties
-from kafkadur.headers import Property
+from kafkadur.message.headers import Property
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,7 @@
 
 import pytest
 
-from kafkadur.following import LEAST_USED, WORTH_A_READ, Following
+from kafkadur.fetch.following import LEAST_USED, WORTH_A_READ, Following
 
 #: What is granted between two judgements, with a small window.
 STEP = 5_000

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kafkadur.headers import (
+from kafkadur.message.headers import (
     NO_FIELDS,
     DeliveryMode,
     JmsFields,

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from kafkadur.key_lines import KeyLines
+from kafkadur.handlers.key_queue import HandlerKeyQueue
 
 
 @dataclass
@@ -45,10 +45,10 @@ class World:
     ordered: bool = True
     now: float = 100.0
     handovers: int = 0
-    lines: KeyLines[Given] = field(init=False)
+    lines: HandlerKeyQueue[Given] = field(init=False)
 
     def __post_init__(self) -> None:
-        self.lines = KeyLines(
+        self.lines = HandlerKeyQueue(
             ordered=self.ordered,
             monotonic=lambda: self.now,
             back_off=float,

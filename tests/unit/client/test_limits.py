@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from kafkadur import CircuitBreaker, IllegalState, RateLimit
-from kafkadur.limits import Breaker, TokenBucket
+from kafkadur.handlers.limits import Breaker, TokenBucket
 
 
 class Clock:

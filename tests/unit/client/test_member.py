@@ -7,9 +7,9 @@ from collections.abc import Sequence
 import pytest
 from confluent_kafka import Message
 
-from kafkadur.delivery import Chunk
-from kafkadur.feed import NOWHERE, Feed, Mark
-from kafkadur.member import Member
+from kafkadur.consumer.delivery import Chunk
+from kafkadur.consumer.member import Member
+from kafkadur.fetch.buffer import NOWHERE, FetchBuffer, Mark
 from kafkadur_coordinators.interface import (
     Attached,
     Exchange,
@@ -250,15 +250,15 @@ def test_the_end_of_the_log_moves_while_an_exchange_is_made(monkeypatch: pytest.
     driver.exchange(0, 1, [state(0, next_=0, avail=0)])
     number = driver.reading.followed[0][1]
     driver.member.end_at(0, 0, number)
-    unread = vars(Feed)["unread"].fget
+    unread = vars(FetchBuffer)["unread"].fget
     looks: list[int | None] = []
 
-    def look(feed: Feed) -> int | None:
+    def look(feed: FetchBuffer) -> int | None:
         looks.append(unread(feed))
         driver.member.end_at(0, 10, number)
         return looks[-1]
 
-    monkeypatch.setattr(Feed, "unread", property(look))
+    monkeypatch.setattr(FetchBuffer, "unread", property(look))
     driver.member.poke()
     exchange = driver.member.build(1.0)
     assert looks[0] == 0, "it was at the end"
@@ -282,6 +282,6 @@ def test_stopping_in_a_signal_handler_does_not_wait_for_the_thread_it_interrupts
     driver.member.on_ready = lambda: woken.append(True)
     with driver.member.lock:
         driver.member.begin_close()
-    driver.member.look_around(1.0)  # the pump's thread
+    driver.member.look_around(1.0)  # the coordinator thread's thread
     assert woken == [True]
     assert driver.member.next_block(1) is None

@@ -2,9 +2,9 @@
 
 import pytest
 
-from kafkadur.delivery import Lease
-from kafkadur.promises import give_back, promised, surplus
-from kafkadur.turn import LaneGroup
+from kafkadur.consumer.delivery import Lease
+from kafkadur.consumer.reservations import give_back, promised, surplus
+from kafkadur.consumer.turn import LaneGroup
 
 
 def lease(token: int, *pairs: int, fill: int | None = None, ahead: bool = True) -> Lease:

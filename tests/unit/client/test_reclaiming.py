@@ -5,10 +5,20 @@ from typing import cast
 import pytest
 from confluent_kafka import Message
 
-from kafkadur.delivery import ACKED, HANDED, LOST, RELEASED, RETURNED, ROLLED_BACK, SENT, Chunk, Lease
-from kafkadur.member import Member
-from kafkadur.reclaiming import claim, keep, take_over
-from kafkadur.turn import LaneGroup
+from kafkadur.consumer.delivery import (
+    ACKED,
+    HANDED,
+    LOST,
+    RELEASED,
+    RETURNED,
+    ROLLED_BACK,
+    SENT,
+    Chunk,
+    Lease,
+)
+from kafkadur.consumer.loss_recovery import claim, keep, take_over
+from kafkadur.consumer.member import Member
+from kafkadur.consumer.turn import LaneGroup
 from kafkadur_coordinators.interface import Claimed, Exchange, How, PartitionReport, Returned, Settled
 
 

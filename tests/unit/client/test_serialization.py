@@ -18,7 +18,7 @@ from confluent_kafka.serialization import (
 
 import kafkadur
 from kafkadur import IllegalState, Undecodable, Unencodable
-from kafkadur.serialization import RAW, Decoding, Encoding, may_heal
+from kafkadur.message.serialization import RAW, Decoding, Encoding, may_heal
 
 
 def record(value: bytes | None = b"v", key: bytes | None = b"k", **more: Any) -> Message:

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kafkadur.dead_letters import LONGEST_REASON
+from kafkadur.runtime.dead_letters import LONGEST_REASON
 from kafkadur_sharing.errors import IllegalState
 from kafkadur_spark.columns import check_columns
 from kafkadur_spark.dispositions import Disposition, Said, decide

@@ -1,0 +1,637 @@
+"""What an application holds: a delivery, and the chunk of records it belongs to.
+
+A chunk is a stretch of records of one lease together with one byte a record: its verdict. Settling locally
+is writing that byte; the exchange carries whole stretches (`member.py`). Delivery objects are made when
+they are handed out, and have no cycles, so the garbage collector has nothing to find in them. Those of a
+subscription with deserializers are of a class of their own, so that the others pay nothing for it.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections import deque
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from typing import TYPE_CHECKING, Any, Generic
+
+from confluent_kafka import Message
+from typing_extensions import TypeVar
+
+from kafkadur.message.headers import Decoded, JmsFields, Property, decode
+from kafkadur.runtime.dead_letters import Cause
+from kafkadur_sharing.errors import AlreadySettled, IllegalState, LeaseLost
+
+if TYPE_CHECKING:
+    from kafkadur.consumer.member import Member
+    from kafkadur.consumer.turn import LaneGroup
+
+#: Type of a delivery's value, and of its key: without a deserializer they are bytes.
+V_co = TypeVar("V_co", covariant=True, default=bytes | None)
+K_co = TypeVar("K_co", covariant=True, default=bytes | None)
+
+#: Verdict bytes. SENT (an acknowledgement) and RETURNED travel in an exchange or have been confirmed.
+#: REJECTED waits until its dead letter is written, then it is DEAD; OVERDUE was held too long.
+FRESH, HANDED, ACKED, ROLLED_BACK, RELEASED, SENT, LOST, RETURNED, REJECTED, DEAD, OVERDUE = range(11)
+
+
+#: It was given back, and is delivered again.
+_GIVEN_BACK = (ROLLED_BACK, RELEASED, RETURNED, OVERDUE)
+
+
+class Lease:
+    """A lease as its holder keeps it.
+
+    Which offsets, how far they are filled with records, what is still open.
+    """
+
+    __slots__ = (
+        "ahead",
+        "alone",
+        "attempts",
+        "chunks",
+        "end",
+        "fill",
+        "gaps",
+        "group",
+        "incarnation",
+        "lane",
+        "lost",
+        "not_before",
+        "open",
+        "partition",
+        "point",
+        "redelivered",
+        "retired",
+        "seen",
+        "sorted",
+        "spans",
+        "start",
+        "stretch",
+        "token",
+        "withdrawn",
+    )
+
+    def __init__(
+        self,
+        *,
+        token: int,
+        incarnation: int,
+        partition: int,
+        start: int,
+        end: int,
+        attempts: int,
+        redelivered: bool,
+        lane: bool,
+        group: LaneGroup,
+        seen: int,
+        stretch: Sequence[int] = (),
+        alone: bool = False,
+        ahead: bool = False,
+    ) -> None:
+        """A lease that holds nothing yet.
+
+        Offsets [start, end), or of those the pairs start, end, ... of `stretch`.
+        """
+        self.token = token
+        self.incarnation = incarnation
+        self.partition = partition
+        self.start = start
+        self.end = end
+        self.attempts = attempts
+        self.redelivered = redelivered
+        self.lane = lane
+        #: what it passes on with, if it is of a lane
+        self.group = group
+        self.seen = seen
+        #: handed out only while nothing else is in the application's hands
+        self.alone = alone
+        #: of offsets that are not written yet, promised; whether what is left of them goes back
+        self.ahead = ahead
+        self.withdrawn = False
+        #: given up in order: nothing of it was in the application's hands
+        self.retired = False
+        #: what it holds as pairs; whether its records were given to their keys (key-ordered)
+        pairs = zip(stretch[::2], stretch[1::2], strict=True)
+        self.spans: tuple[tuple[int, int], ...] = tuple(pairs) if stretch else ((start, end),)
+        self.sorted = False
+        #: its records may be handed out from then on (monotonic seconds)
+        self.not_before = float("-inf")
+        #: next offset to be filled with a record
+        self.fill = start
+        #: offsets without a decision; a lane's are counted as it is filled
+        self.open = 0 if lane else end - start
+        #: pairs still to be filled, for a lease that does not hold all of [start, end)
+        self.stretch = deque(zip(stretch[::2], stretch[1::2], strict=True))
+        if stretch:
+            self.open = sum(stretch[1::2]) - sum(stretch[::2])
+        #: offsets without a record, still to be settled: start, end, start, end, ...
+        self.gaps: list[int] = []
+        self.chunks: list[Chunk] = []
+        #: read by the point reader
+        self.point = False
+        self.lost = False
+
+
+class Chunk:
+    """Records of one lease in offset order, with one verdict byte each."""
+
+    __slots__ = (
+        "delays",
+        "first",
+        "handed",
+        "lease",
+        "low",
+        "member",
+        "messages",
+        "offsets",
+        "overdue",
+        "taken",
+        "unsure",
+        "verdicts",
+        "weight",
+    )
+
+    def __init__(
+        self,
+        member: Member,
+        lease: Lease,
+        messages: list[Message],
+        first: int,
+        offsets: list[int] | None,
+        *,
+        size: int,
+    ) -> None:
+        """`offsets` is None when they follow one another without a gap; `size` in bytes."""
+        self.member = member
+        self.lease = lease
+        self.messages = messages
+        self.first = first
+        self.offsets = offsets
+        #: mean size of a record, bytes
+        self.weight = size / len(messages)
+        self.verdicts = bytearray(len(messages))
+        #: records before this index were handed out
+        self.handed = 0
+        #: records before this index are not counted as waiting any more
+        self.taken = 0
+        #: records before this index have a verdict that was sent
+        self.low = 0
+        self.delays: dict[int, int] = {}
+        #: records that were held too long and have been rolled back
+        self.overdue: set[int] = set()
+        #: records whose acknowledgement was sent before a loss, and never answered
+        self.unsure: set[int] = set()
+
+    def offset(self, index: int) -> int:
+        """Offset of a record."""
+        return self.first + index if self.offsets is None else self.offsets[index]
+
+    def index(self, offset: int) -> int:
+        """Index of the first record at or after `offset`."""
+        if self.offsets is None:
+            return min(max(offset - self.first, 0), len(self.messages))
+        return bisect_left(self.offsets, offset)
+
+    def cut(self, index: int) -> tuple[list[Message], int]:
+        """Take away the records from `index` on, which were not handed out: they, and the first offset."""
+        first = self.offset(index) if index < len(self.messages) else 0
+        taken = self.messages[index:]
+        del self.messages[index:], self.verdicts[index:]
+        if self.offsets is not None:
+            del self.offsets[index:]
+        return taken, first
+
+
+class Delivery(Generic[V_co, K_co]):
+    """One message in the application's hands: its value is a `V_co`, its key a `K_co`.
+
+    It ends with one verdict: `ack`, `rollback`, `reject` or `release`. A second verdict raises
+    `AlreadySettled`; a verdict after the lease went raises `LeaseLost`. Every method may be called from any
+    thread, the awaitable ones in the loop of the subscription.
+    """
+
+    __slots__ = ("_chunk", "_index", "_message")
+
+    def __init__(self, chunk: Chunk, index: int, message: Message) -> None:
+        """Made by the subscription."""
+        self._chunk = chunk
+        self._index = index
+        self._message = message
+
+    # -- the message
+
+    @property
+    def value(self) -> V_co:
+        """Payload, None for a tombstone; or what the deserializer makes of it.
+
+        It is deserialized when this is asked for first, in the thread that asks. Raises `Undecodable`.
+        """
+        return self._message.value()  # type: ignore[return-value]  # without a deserializer this is what it is
+
+    @property
+    def key(self) -> K_co:
+        """Key, None if the message has none; or what the deserializer makes of it, as of `value`."""
+        return self._message.key()  # type: ignore[return-value]  # as above
+
+    @property
+    def raw_value(self) -> bytes | None:
+        """Payload as it lies in Kafka; None for a tombstone."""
+        return self._message.value()
+
+    @property
+    def raw_key(self) -> bytes | None:
+        """Key as it lies in Kafka, if the message has one."""
+        return self._message.key()
+
+    @property
+    def topic(self) -> str:
+        """Topic it lies in."""
+        return self._message.topic()  # type: ignore[return-value]  # None only on errors, which are no deliveries
+
+    @property
+    def partition(self) -> int:
+        """Partition it lies in."""
+        return self._message.partition()  # type: ignore[return-value]  # None only on errors
+
+    @property
+    def offset(self) -> int:
+        """Its offset."""
+        return self._chunk.offset(self._index)
+
+    @property
+    def timestamp(self) -> int:
+        """Time of the record in Kafka, ms since the epoch (JMSTimestamp)."""
+        return self._message.timestamp()[1]
+
+    @property
+    def headers(self) -> Sequence[tuple[str, bytes | None]]:
+        """All Kafka headers as they are."""
+        return self._message.headers() or ()  # type: ignore[return-value]  # the stub allows str, the wire does not
+
+    @property
+    def chunk_id(self) -> int:
+        """Part of acknowledging many: equal for what came together, and is confirmed together."""
+        return id(self._chunk)
+
+    @property
+    def message(self) -> Message:
+        """The record as confluent-kafka gave it."""
+        return self._message
+
+    def _decoded(self) -> Decoded:
+        return decode(self.headers, self._chunk.member.header_types)
+
+    @property
+    def properties(self) -> dict[str, Property]:
+        """Typed properties."""
+        return self._decoded().properties
+
+    @property
+    def fields(self) -> JmsFields:
+        """JMS fields: message id, correlation id, type, priority, delivery mode, client id, connection id."""
+        return self._decoded().fields
+
+    # -- the delivery
+
+    @property
+    def attempt(self) -> int:
+        """1 for the first attempt; rises with every attempt that counts (rule K4)."""
+        return self._chunk.lease.attempts + 1
+
+    @property
+    def redelivered(self) -> bool:
+        """Whether it may have been delivered before."""
+        lease = self._chunk.lease
+        return lease.redelivered or self.offset < lease.seen
+
+    @property
+    def fencing_token(self) -> tuple[int, int]:
+        """(incarnation, counter).
+
+        Rises with every lease; hand it to what must refuse a holder that was replaced.
+        """
+        return (self._chunk.lease.incarnation, self._chunk.lease.token)
+
+    @property
+    def settled(self) -> bool:
+        """Whether it has its verdict."""
+        return self._chunk.verdicts[self._index] not in (HANDED, LOST, OVERDUE)
+
+    @property
+    def lost(self) -> bool:
+        """Whether its lease went before it had a verdict: it is delivered again."""
+        return self._chunk.verdicts[self._index] == LOST
+
+    def __repr__(self) -> str:
+        """Where it lies and which attempt it is; never the payload."""
+        return f"<Delivery {self.topic}[{self.partition}]@{self.offset} attempt {self.attempt}>"
+
+    # -- verdicts
+
+    def ack_nowait(self) -> None:
+        """Acknowledge locally; the next exchange confirms it (within the unconfirmed budget).
+
+        Raises `AlreadySettled` or `LeaseLost`.
+        """
+        verdicts = self._chunk.verdicts
+        index = self._index
+        if verdicts[index] != HANDED:
+            self._refuse()
+        verdicts[index] = ACKED
+
+    def rollback_nowait(self, delay: float | None = None) -> None:
+        """Give the message back locally, counted as an attempt.
+
+        It comes again after `delay` seconds, None: after the back-off of the redelivery policy. If this was
+        the last attempt the policy allows, it becomes a dead letter. Raises `AlreadySettled` or `LeaseLost`.
+        """
+        self._roll_back(delay)
+        self._chunk.member.poke()
+
+    def _roll_back(self, delay: float | None) -> None:
+        chunk, index = self._chunk, self._index
+        if chunk.verdicts[index] != HANDED:
+            self._refuse()
+        if not chunk.member.roll_back(chunk, index, -1 if delay is None else round(delay * 1000)):
+            self._refuse()
+
+    def reject_nowait(self, reason: str = "") -> None:
+        """Give the message up locally: it is settled as soon as its dead letter is written.
+
+        Raises `AlreadySettled` or `LeaseLost`.
+        """
+        self._reject(reason)
+
+    def _reject(self, reason: str, cause: Cause = Cause.REJECTED) -> None:
+        chunk, index = self._chunk, self._index
+        if chunk.verdicts[index] != HANDED:
+            self._refuse()
+        if not chunk.member.reject(chunk, index, reason, cause):
+            self._refuse()
+
+    def reject_as(self, cause: Cause, reason: str) -> None:
+        """Part of running handlers: as `reject_nowait`, with another cause in the dead letter."""
+        self._reject(reason, cause)
+
+    def release_nowait(self) -> None:
+        """Give the message back locally without counting an attempt.
+
+        Raises `AlreadySettled` or `LeaseLost`.
+        """
+        self._release()
+        self._chunk.member.poke()
+
+    def _release(self) -> None:
+        chunk, index = self._chunk, self._index
+        if chunk.verdicts[index] != HANDED:
+            self._refuse()
+        chunk.verdicts[index] = RELEASED
+
+    def put_back(self) -> None:
+        """Part of receiving: release what the application has not got; raises as `release_nowait`."""
+        self._release()
+        self._chunk.member.poke()
+
+    def release_later(self, delay: float) -> None:
+        """Part of keeping keys in order: as `release_nowait`, and it comes again after `delay` seconds.
+
+        Does nothing when it has its verdict already.
+        """
+        chunk, index = self._chunk, self._index
+        if chunk.verdicts[index] == HANDED:
+            chunk.delays[index] = round(delay * 1000)  # before the verdict: that is what is looked for
+            chunk.verdicts[index] = RELEASED
+            chunk.member.poke()
+
+    @property
+    def comes_again(self) -> bool:
+        """Whether it was given back: rolled back, released, or held too long."""
+        return self._chunk.verdicts[self._index] in _GIVEN_BACK
+
+    def _refuse(self) -> None:
+        verdict = self._chunk.verdicts[self._index]
+        where = f"{self.topic}[{self.partition}]@{self.offset}"
+        if verdict == OVERDUE or self._index in self._chunk.overdue:
+            raise LeaseLost(
+                "The message was held longer than the redelivery policy allows.",
+                state=f"{where}, max_hold is over",
+                owner=f"subscription {self._chunk.member.display}",
+                remedy="do nothing: it is delivered again; call extend() before, or allow more time",
+            )
+        if verdict == LOST or self._chunk.lease.lost:
+            raise LeaseLost(
+                state=f"{where}, fencing token {self.fencing_token}",
+                owner=f"subscription {self._chunk.member.display}",
+                remedy="do nothing: it is delivered again",
+            )
+        raise AlreadySettled(state=where, remedy="settle each delivery once")
+
+
+class _Unread:
+    """Stands for what was not deserialized yet."""
+
+
+_UNREAD = _Unread()
+
+
+class Decodes(Generic[V_co, K_co]):
+    """The part of a delivery that deserializes: when it is touched, once."""
+
+    # No slots: two bases of one class cannot both have some.
+    _chunk: Chunk
+    _message: Message
+    _value: V_co | _Unread = _UNREAD
+    _key: K_co | _Unread = _UNREAD
+
+    @property
+    def value(self) -> V_co:
+        """What the deserializer makes of the payload; raises `Undecodable`, and asks it again next time."""
+        if isinstance(self._value, _Unread):
+            self._value = self._chunk.member.decoding.value(self._message)
+        return self._value  # type: ignore[return-value]  # just set
+
+    @property
+    def key(self) -> K_co:
+        """What the deserializer makes of the key; raises as `value` does."""
+        if isinstance(self._key, _Unread):
+            self._key = self._chunk.member.decoding.key(self._message)
+        return self._key  # type: ignore[return-value]  # just set
+
+
+class DecodedDelivery(Decodes[V_co, K_co], Delivery[V_co, K_co]):
+    """A delivery of a subscription with deserializers."""
+
+    __slots__ = ()
+
+
+class Transacted:
+    """Of a delivery in a transacted session: its verdict is the session's."""
+
+    __slots__ = ()
+
+    def ack_nowait(self) -> None:
+        """Raise `IllegalState`."""
+        raise in_transaction()
+
+    def rollback_nowait(self, delay: float | None = None) -> None:
+        """Raise `IllegalState`."""
+        del delay
+        raise in_transaction()
+
+    def reject_nowait(self, reason: str = "") -> None:
+        """Raise `IllegalState`."""
+        del reason
+        raise in_transaction()
+
+    def release_nowait(self) -> None:
+        """Raise `IllegalState`."""
+        raise in_transaction()
+
+
+def in_transaction() -> IllegalState:
+    """The error for a verdict on a message of a transacted session."""
+    return IllegalState(
+        "A message of a transacted session gets no verdict of its own.",
+        state="it is part of a transaction",
+        owner="the session",
+        remedy="commit or roll back the session",
+    )
+
+
+class TransactedDelivery(Transacted, Delivery[V_co, K_co]):
+    """A delivery of a batch in a transacted session."""
+
+    __slots__ = ()
+
+
+class TransactedDecodedDelivery(Transacted, DecodedDelivery[V_co, K_co]):
+    """A delivery of a batch in a transacted session, of a subscription with deserializers."""
+
+    __slots__ = ()
+
+
+class Traced:
+    """A delivery of whose verdicts spans are made."""
+
+    __slots__ = ()
+
+    _chunk: Chunk
+    _message: Message
+
+    def settling(self, verdict: str) -> AbstractContextManager[None]:
+        """Around a verdict: its span."""
+        member = self._chunk.member
+        if member.tracing is None:
+            return nullcontext()
+        return member.tracing.settling(verdict, (self._message,), member.display)
+
+    def ack_nowait(self) -> None:
+        """As it is, with a span."""
+        with self.settling("ack"):
+            super().ack_nowait()  # type: ignore[misc]  # of the delivery that it is mixed into
+
+    def rollback_nowait(self, delay: float | None = None) -> None:
+        """As it is, with a span."""
+        with self.settling("rollback"):
+            super().rollback_nowait(delay)  # type: ignore[misc]  # as above
+
+    def reject_nowait(self, reason: str = "") -> None:
+        """As it is, with a span."""
+        with self.settling("reject"):
+            super().reject_nowait(reason)  # type: ignore[misc]  # as above
+
+    def reject_as(self, cause: Cause, reason: str) -> None:
+        """As it is, with a span."""
+        with self.settling("reject"):
+            super().reject_as(cause, reason)  # type: ignore[misc]  # as above
+
+    def release_nowait(self) -> None:
+        """As it is, with a span."""
+        with self.settling("release"):
+            super().release_nowait()  # type: ignore[misc]  # as above
+
+
+class TracedDelivery(Traced, Delivery[V_co, K_co]):
+    """A delivery of a batch of whose verdicts spans are made."""
+
+    __slots__ = ()
+
+
+class TracedDecodedDelivery(Traced, DecodedDelivery[V_co, K_co]):
+    """A delivery of a batch of whose verdicts spans are made, of a subscription with deserializers."""
+
+    __slots__ = ()
+
+
+class Batch(Sequence[Delivery[V_co, K_co]]):
+    """Deliveries that were received together; objects are made when they are touched."""
+
+    __slots__ = ("_chunk", "_end", "_start")
+
+    def __init__(self, chunk: Chunk, start: int, end: int) -> None:
+        """Made by the subscription."""
+        self._chunk = chunk
+        self._start = start
+        self._end = end
+
+    def __len__(self) -> int:
+        """Number of deliveries."""
+        return self._end - self._start
+
+    def __getitem__(self, index: Any) -> Any:  # noqa: ANN401 - an int gives a Delivery, a slice a list of them
+        """One delivery, or a list of them."""
+        if isinstance(index, slice):
+            return [self[i] for i in range(*index.indices(len(self)))]
+        at, chunk = range(self._start, self._end)[index], self._chunk
+        member, raw = chunk.member, chunk.member.decoding.is_raw
+        untraced = member.transacted or member.tracing is None
+        made = _MADE[member.transacted, raw] if untraced else _TRACED[raw]
+        return made(chunk, at, chunk.messages[at])
+
+    def messages(self) -> list[Message]:
+        """The records as confluent-kafka gave them."""
+        return self._chunk.messages[self._start : self._end]
+
+    def values(self) -> list[V_co]:
+        """The payloads, or what the deserializer makes of them; raises `Undecodable` where it cannot."""
+        decoding = self._chunk.member.decoding
+        if decoding.keeps_values:
+            return self.raw_values()  # type: ignore[return-value]  # without a deserializer they are what they are
+        return [decoding.value(message) for message in self.messages()]
+
+    def raw_values(self) -> list[bytes | None]:
+        """The payloads as they lie in Kafka."""
+        return list(map(Message.value, self.messages()))
+
+    def ack_nowait(self) -> None:
+        """Acknowledge all of them locally; raises `AlreadySettled` or `LeaseLost` if one has its verdict.
+
+        Raises `IllegalState` in a transacted session: that commits.
+        """
+        member = self._chunk.member
+        if member.transacted:
+            raise in_transaction()
+        if member.tracing is None:
+            self._acknowledge()
+            return
+        with member.tracing.settling("ack", self.messages(), member.display):
+            self._acknowledge()
+
+    def _acknowledge(self) -> None:
+        verdicts = self._chunk.verdicts
+        if verdicts.count(HANDED, self._start, self._end) != len(self):
+            for delivery in self:
+                if verdicts[delivery._index] != HANDED:  # noqa: SLF001 - of this module
+                    delivery._refuse()  # noqa: SLF001 - of this module
+        verdicts[self._start : self._end] = bytes((ACKED,)) * len(self)
+
+
+#: What a batch makes of a record where spans are made: whether it is without a deserializer.
+_TRACED: Mapping[bool, type[Delivery[Any, Any]]] = {True: TracedDelivery, False: TracedDecodedDelivery}
+#: What a batch makes of a record: whether its session is transacted, whether it is without a deserializer.
+_MADE: Mapping[tuple[bool, bool], type[Delivery[Any, Any]]] = {
+    (False, True): Delivery,
+    (False, False): DecodedDelivery,
+    (True, True): TransactedDelivery,
+    (True, False): TransactedDecodedDelivery,
+}

@@ -1,0 +1,182 @@
+"""What the application has decided, as an exchange says it: verdict bytes become ranges, bitmaps and returns.
+
+Rules over chunks, no I/O and no lock; when an exchange is made and what else it says is `member.py`.
+"""
+
+from __future__ import annotations
+
+import re
+
+from kafkadur.consumer.delivery import (
+    ACKED,
+    DEAD,
+    HANDED,
+    LOST,
+    OVERDUE,
+    REJECTED,
+    RELEASED,
+    RETURNED,
+    ROLLED_BACK,
+    SENT,
+    Chunk,
+    Lease,
+)
+from kafkadur_coordinators.interface import How, Returned, Settled
+
+#: Above so many ranges of one lease a bitmap is sent.
+MOST_RANGES = 20
+_ACKS = re.compile(b"[" + bytes((ACKED, DEAD)) + b"]+")
+_OTHERS = re.compile(b"[" + bytes((ROLLED_BACK, RELEASED, OVERDUE)) + b"]")
+_GONE = (SENT, RETURNED, LOST)
+#: What is rolled back is looked for where it comes again.
+_PAST = (ACKED, SENT, DEAD, LOST, RETURNED)
+
+
+def held(chunk: Chunk) -> int:
+    """Records of a chunk that take up the window."""
+    verdicts, low, handed = chunk.verdicts, chunk.low, chunk.handed
+    return verdicts.count(HANDED, low, handed) + verdicts.count(REJECTED, low, handed)
+
+
+def has_verdicts(chunk: Chunk) -> bool:
+    """Whether records of a chunk have a verdict that was not sent."""
+    verdicts, low, handed = chunk.verdicts, chunk.low, chunk.handed
+    quiet = verdicts.count(HANDED, low, handed) + verdicts.count(SENT, low, handed)
+    quiet += verdicts.count(REJECTED, low, handed) + verdicts.count(LOST, low, handed)
+    return quiet + verdicts.count(RETURNED, low, handed) != handed - low
+
+
+def unsettled_before(chunk: Chunk, offset: int) -> bool:
+    """Whether a chunk holds a record before `offset` that the application has not settled."""
+    index = chunk.index(offset)
+    verdicts = chunk.verdicts
+    return sum(verdicts.count(verdict, 0, index) for verdict in _PAST) < index
+
+
+class Harvest:
+    """What one exchange says of leases: what is settled, what is given back, which of them end."""
+
+    def __init__(self) -> None:
+        """Nothing yet."""
+        self._ranges: dict[int, dict[int, list[int]]] = {}
+        self._returned: dict[int, list[Returned]] = {}
+        self._done: dict[int, list[int]] = {}
+        #: offsets that leave their lease, by its token
+        self.opened: dict[int, int] = {}
+        #: acknowledgements of the application
+        self.acked = 0
+
+    def take_gaps(self, lease: Lease) -> None:
+        """Offsets of a lease that hold no record, or none that is taken, are settled."""
+        if lease.gaps:
+            self._count(lease, sum(lease.gaps[1::2]) - sum(lease.gaps[::2]))
+            self._settles(lease).extend(lease.gaps)
+            lease.gaps = []
+
+    def take(self, chunk: Chunk) -> None:
+        """Take the verdicts given since the last exchange, and mark them as sent."""
+        verdicts, low, handed = chunk.verdicts, chunk.low, chunk.handed
+        if handed == low:
+            return
+        if verdicts.count(ACKED, low, handed) == handed - low:  # all acknowledged: the common case
+            add_ranges(self._settles(chunk.lease), chunk, low, handed)
+            verdicts[low:handed] = bytes((SENT,)) * (handed - low)
+            chunk.low = handed
+            self.acked += handed - low
+            self._count(chunk.lease, handed - low)
+            return
+        self.acked += verdicts.count(ACKED, low, handed)
+        count = 0
+        for a, b in [match.span() for match in _ACKS.finditer(bytes(verdicts), low, handed)]:
+            add_ranges(self._settles(chunk.lease), chunk, a, b)
+            verdicts[a:b] = bytes((SENT,)) * (b - a)
+            count += b - a
+        for index in [match.start() for match in _OTHERS.finditer(bytes(verdicts), low, handed)]:
+            how = How.RELEASED if verdicts[index] == RELEASED else How.ROLLED_BACK
+            offset, delay = chunk.offset(index), chunk.delays.pop(index, 0)
+            self._return(chunk.lease, offset, offset + 1, how, delay)
+            verdicts[index] = RETURNED
+            count += 1
+        while low < handed and verdicts[low] in _GONE:
+            low += 1
+        chunk.low = low
+        self._count(chunk.lease, count)
+
+    def give_back(self, lease: Lease, start: int, end: int) -> None:
+        """Offsets [start, end) of a lease were never handed out; it stays open without them."""
+        self._return(lease, start, end, How.UNREAD)
+        self._count(lease, end - start)
+
+    def end(self, lease: Lease, unread_from: int | None = None) -> None:
+        """A lease ends; what it holds from `unread_from` on was never handed out."""
+        if unread_from is not None and unread_from < lease.end:
+            self._return(lease, unread_from, lease.end, How.UNREAD)
+        self._done.setdefault(lease.partition, []).append(lease.token)
+
+    def _settles(self, lease: Lease) -> list[int]:
+        """What is settled of a lease so far: start, end, start, end, ..."""
+        return self._ranges.setdefault(lease.partition, {}).setdefault(lease.token, [])
+
+    def _count(self, lease: Lease, offsets: int) -> None:
+        if offsets:
+            self.opened[lease.token] = self.opened.get(lease.token, 0) + offsets
+
+    def _return(self, lease: Lease, start: int, end: int, how: How, delay: int = 0) -> None:
+        """Give back, joined to what is before it when they differ in nothing but place."""
+        items = self._returned.setdefault(lease.partition, [])
+        item = Returned(lease.token, start, end, int(how), delay)
+        if items and items[-1]._replace(start=start, end=end) == item and items[-1].end == start:
+            items[-1] = items[-1]._replace(end=end)
+        else:
+            items.append(item)
+
+    @property
+    def settling(self) -> int:
+        """Offsets with a verdict."""
+        return sum(self.opened.values())
+
+    def settled(self, partition: int) -> list[Settled]:
+        """What is settled of the leases of a partition."""
+        return [_settled(token, pairs) for token, pairs in self._ranges.get(partition, {}).items()]
+
+    def returned(self, partition: int) -> list[Returned]:
+        """What is given back on a partition."""
+        return self._returned.get(partition, [])
+
+    def done(self, partition: int) -> list[int]:
+        """Tokens of leases on a partition that end."""
+        return self._done.get(partition, [])
+
+    def ends(self, lease: Lease) -> bool:
+        """Whether a lease ends with this exchange."""
+        return lease.token in self._done.get(lease.partition, ())
+
+
+def add_ranges(pairs: list[int], chunk: Chunk, a: int, b: int) -> None:
+    """Add the offsets of records [a, b) of a chunk to a list start, end, start, end, ..."""
+    if chunk.offsets is None:
+        start, end = chunk.first + a, chunk.first + b
+        if pairs and pairs[-1] == start:
+            pairs[-1] = end
+        else:
+            pairs += (start, end)
+        return
+    for offset in chunk.offsets[a:b]:
+        if pairs and pairs[-1] == offset:
+            pairs[-1] = offset + 1
+        else:
+            pairs += (offset, offset + 1)
+
+
+def _settled(token: int, pairs: list[int]) -> Settled:
+    """Few ranges as they are, many as one bitmap."""
+    if len(pairs) <= 2 * MOST_RANGES:
+        return Settled(token, pairs)
+    start = min(pairs[::2])
+    start -= start % 8
+    size = (max(pairs[1::2]) - start + 7) // 8
+    bits = 0
+    top = size * 8
+    for a, b in zip(pairs[::2], pairs[1::2], strict=True):
+        bits |= ((1 << (b - a)) - 1) << (top - (b - start))
+    return Settled(token, (), start, bits.to_bytes(size, "big"))

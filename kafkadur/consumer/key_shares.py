@@ -1,0 +1,157 @@
+"""The lanes of keys that one member keeps: what was read for them, sorted in by key; lanes that are given up.
+
+Which record of a key may go is `keyed.py`; leases, windows and exchanges are `member.py`, whose lock is held.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from itertools import repeat
+
+from confluent_kafka import Message
+
+from kafkadur.consumer.delivery import Lease
+from kafkadur.consumer.key_queue import Keys, Parked, Record
+from kafkadur.fetch.buffer import Piece
+from kafkadur_sharing.keys import SLOTS, key_slot
+
+#: Records that wait for another one of their key at most, before a member reads no further.
+MOST_BEHIND = 100_000
+
+#: A range to be read again: lane, first offset, end, token.
+Again = tuple[int, int, int, int]
+
+
+class KeyShares:
+    """Records of lanes of keys, from reading to being handed out."""
+
+    def __init__(
+        self,
+        *,
+        lanes: int,
+        monotonic: Callable[[], float],
+        gap: Callable[[Lease, int, int], None],
+        tokens: Iterator[int],
+    ) -> None:
+        """`lanes` a partition; `gap` is told of offsets of a lease that hold no record (any more).
+
+        `tokens`: negative numbers that were not used before by this member, for what is read again.
+        """
+        self._lanes = lanes
+        self._gap = gap
+        #: the records that wait for their turn
+        self.keys = Keys(monotonic)
+        #: records that were read for a lane and not yet sorted in
+        self._arrived: dict[int, list[Record]] = {}
+        #: what was parked and is being read again: key, offsets, what was read, by a (negative) token
+        self._parked: dict[int, tuple[object, Sequence[Parked], dict[int, Message]]] = {}
+        self._tokens = tokens
+        #: lanes that go to another member: nothing more of them is handed out
+        self.draining: set[int] = set()
+
+    # -- records come in
+
+    def of_lane(self, pieces: Iterable[Piece], lane: int) -> Iterable[Piece]:
+        """Those of the records whose keys belong to a lane."""
+        share = lane % self._lanes
+        for messages, first, offsets in pieces:
+            where = list(range(first, first + len(messages))) if offsets is None else offsets
+            kept = [
+                index
+                for index, message in enumerate(messages)
+                if key_slot(message.key(), where[index]) * self._lanes // SLOTS == share
+            ]
+            if kept:
+                at = [where[index] for index in kept]
+                yield [messages[index] for index in kept], at[0], at
+
+    def arrive(self, lease: Lease, messages: Iterable[Message], where: Iterable[int]) -> None:
+        """Records of a lease were read; `where`: their offsets."""
+        self._arrived.setdefault(lease.partition, []).extend(map(Record, repeat(lease), where, messages))
+
+    def sort_in(self, lane: int, leases: Iterable[Lease]) -> None:
+        """Give what was read to the keys, in the order of offsets, when nothing before it is missing."""
+        arrived = self._arrived.get(lane, [])
+        exceptions = [lease for lease in leases if lease.partition == lane and not lease.lane]
+        fresh = [lease for lease in exceptions if not lease.sorted]
+        if not (arrived or fresh) or any(lease.fill < lease.end for lease in exceptions):
+            return
+        self.keys.look()
+        for record in sorted(arrived, key=lambda record: record.offset):
+            self.keys.add(record)
+        self._arrived.pop(lane, None)
+        there = {record.offset for record in arrived}
+        for lease in fresh:
+            lease.sorted = True
+            self.keys.give_up_expected(
+                lambda key, offset, lease=lease: (
+                    self._is_of(key, lane)  # type: ignore[misc]  # a bound argument
+                    and offset not in there
+                    and any(start <= offset < end for start, end in lease.spans)
+                )
+            )
+
+    # -- what is parked
+
+    def to_read_again(self) -> Iterable[Again]:
+        """What was parked, and comes next of its key."""
+        for key, parked in self.keys.take_wanted():
+            token = next(self._tokens)
+            self._parked[token] = (key, parked, {})
+            yield parked[0].lease.partition, parked[0].offset, parked[-1].offset + 1, token
+
+    def take_again(self, token: int, messages: Iterable[Message], reached: int) -> bool:
+        """What was read for a (negative) token, up to offset `reached`; returns whether it is to go on."""
+        found = self._parked.get(token)
+        if found is None:
+            return False
+        key, parked, read = found
+        wanted = {item.offset for item in parked}
+        read |= {m.offset() or 0: m for m in messages if m.offset() in wanted}
+        if reached <= parked[-1].offset:
+            return True
+        del self._parked[token]
+        for item in parked:
+            if item.offset not in read and not item.lease.lost:
+                self._gap(item.lease, item.offset, item.offset + 1)
+        self.keys.supply(key, parked, read)
+        return False
+
+    # -- lanes that go
+
+    def drain(self, asked: Collection[int], leases: Mapping[int, Lease]) -> None:
+        """Lanes that another member is to keep: what was not handed out of them is not any more."""
+        for lane in set(asked) - self.draining:
+            self.draining.add(lane)
+            for lease in [lease for lease in leases.values() if lease.partition == lane]:
+                self.drop(lease)
+
+    def drop(self, lease: Lease) -> None:
+        """Nothing that waits of a lease is handed out."""
+        self._arrived.pop(lease.partition, None)
+        self.keys.drop_waiting(lease)
+
+    def close(self, lane: int) -> None:
+        """A lane was given up, or lost: forget its keys."""
+        self.draining.discard(lane)
+        self._arrived.pop(lane, None)
+        self.keys.close_lane(lambda key: self._is_of(key, lane))
+
+    def _is_of(self, key: object, lane: int) -> bool:
+        """Whether a key (`Record.key`) belongs to a lane."""
+        if not isinstance(key, tuple):
+            return False
+        partition, what = key
+        offset, name = (what, None) if isinstance(what, int) else (0, what)
+        return bool((partition, key_slot(name, offset) * self._lanes // SLOTS) == divmod(lane, self._lanes))
+
+    # -- how much there is
+
+    @property
+    def waiting(self) -> int:
+        """Records that were read and not handed out."""
+        return self.keys.free + self.keys.behind + sum(map(len, self._arrived.values()))
+
+    def is_full(self, window: int) -> bool:
+        """Whether more of the lanes need not be read now."""
+        return self.keys.free >= window or self.keys.behind >= MOST_BEHIND

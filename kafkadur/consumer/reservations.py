@@ -1,0 +1,57 @@
+"""What a member of a shared subscription was promised: offsets that are not written yet, of its alone.
+
+When they come it hands them out without asking anybody. They take up no credit; a member that has no room
+for them any more gives them back. Rules over leases, no I/O; who asks is `member.py`, who promises is the
+coordinator's `ahead.lua`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from kafkadur.consumer.delivery import Lease
+
+#: Offsets that a member asks to be promised on one partition, at most.
+MOST = 4
+#: When so few are left on a partition, it asks for more before it has anything else to say.
+FEW = 1
+
+
+def promised(lease: Lease) -> int:
+    """Offsets of a lease that are promised, and not read yet."""
+    if not lease.ahead:
+        return 0
+    return sum(end - max(start, lease.fill) for start, end in lease.stretch)
+
+
+def give_back(lease: Lease, count: int) -> list[tuple[int, int]]:
+    """Cut the last `count` promised offsets off a lease; returns them as ranges, in order.
+
+    Nothing of them is handed out from now on, whatever is read.
+    """
+    ranges: list[tuple[int, int]] = []
+    while count > 0 and lease.stretch:
+        start, end = lease.stretch.pop()
+        begin = max(start, lease.fill)
+        cut = max(begin, end - count)
+        if cut < end:
+            ranges.append((cut, end))
+        count -= end - cut
+        if cut > begin:
+            lease.stretch.append((start, cut))
+    lease.end = lease.stretch[-1][1] if lease.stretch else lease.fill
+    return ranges[::-1]
+
+
+def surplus(leases: Iterable[Lease], room: int) -> list[tuple[Lease, int]]:
+    """How much of what is promised has to go back when there is room for `room` records: what comes last."""
+    ahead = [lease for lease in leases if lease.ahead]
+    found = [(lease, promised(lease)) for lease in ahead if lease.withdrawn]
+    kept = [lease for lease in ahead if not lease.withdrawn]
+    over = sum(map(promised, kept)) - room
+    for lease in sorted(kept, key=lambda lease: -lease.start):
+        count = min(over, promised(lease))
+        if count > 0:
+            found.append((lease, count))
+            over -= count
+    return [(lease, count) for lease, count in found if count > 0]

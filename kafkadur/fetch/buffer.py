@@ -1,0 +1,173 @@
+"""What was read from one partition and waits for a lease: batches of records, and how far reading has come.
+
+Pure bookkeeping over offsets; who reads is `readers.py`, who gets what is `member.py`.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections import deque
+from typing import NamedTuple
+
+from confluent_kafka import Message
+
+#: Records, the offset of the first, and all offsets if they do not follow one another.
+Piece = tuple[list[Message], int, list[int] | None]
+
+
+class Mark(NamedTuple):
+    """How far a log was read, and under which leader: a log that disagrees lost its end meanwhile."""
+
+    #: everything before this offset may have been read
+    offset: int = 0
+    #: leader epoch of the last record before it; -1: not known
+    epoch: int = -1
+
+
+#: Nothing is known of what was read.
+NOWHERE = Mark()
+
+
+class ReadBatch:
+    """Records of one partition in offset order."""
+
+    __slots__ = ("first", "last", "messages", "offsets")
+
+    def __init__(self, messages: list[Message]) -> None:
+        """`messages` is not empty, of one partition, sorted by offset, without error events."""
+        self.messages = messages
+        self.first: int = messages[0].offset()  # type: ignore[assignment]  # a record has an offset
+        self.last: int = messages[-1].offset()  # type: ignore[assignment]  # a record has an offset
+        #: None when no offset is missing between first and last
+        self.offsets: list[int] | None = None
+        if self.last - self.first + 1 != len(messages):
+            self.offsets = [message.offset() for message in messages]  # type: ignore[misc]  # as above
+
+    def index(self, offset: int) -> int:
+        """Index of the first record at or after `offset`."""
+        if self.offsets is None:
+            return min(max(offset - self.first, 0), len(self.messages))
+        return bisect_left(self.offsets, offset)
+
+    def offset(self, index: int) -> int:
+        """Offset of a record."""
+        return self.first + index if self.offsets is None else self.offsets[index]
+
+    def cut(self, index: int) -> None:
+        """Drop the records before `index`; at least one must stay."""
+        del self.messages[:index]
+        if self.offsets is None:
+            self.first += index
+        else:
+            del self.offsets[:index]
+            self.first = self.offsets[0]
+            if self.last - self.first + 1 == len(self.messages):
+                self.offsets = None
+
+
+class FetchBuffer:
+    """The records of one partition that were read and not yet given to a lease."""
+
+    __slots__ = (
+        "batches",
+        "buffered",
+        "end",
+        "epoch",
+        "kept_from",
+        "number",
+        "position",
+        "reported",
+        "start",
+        "stop",
+    )
+
+    def __init__(self, start: int, number: int = 0) -> None:
+        """Reading begins at offset `start`; `number` tells this feed from earlier ones of the partition."""
+        self.number = number
+        self.start = start
+        self.batches: deque[ReadBatch] = deque()
+        #: records in `batches`
+        self.buffered = 0
+        #: every record at or after this offset that was read is still here
+        self.kept_from = start
+        #: everything before this offset was read (records) or is known to hold no record
+        self.position = start
+        #: the position that the coordinator knows
+        self.reported = -1
+        #: leader epoch of what was read last; -1: not known
+        self.epoch = -1
+        #: end of the log when Kafka last told; -1: not known yet
+        self.end = -1
+        #: offset at which there was nothing more to read, the last time that was so; -1: never
+        self.stop = -1
+
+    @property
+    def unread(self) -> int | None:
+        """Offsets up to the end of the log that were not read; None: not known yet.
+
+        What an open transaction keeps back cannot be read: it does not count once its begin was reached.
+        """
+        if self.stop >= self.position:
+            return 0
+        return None if self.end < 0 else max(self.end - self.position, 0)
+
+    def add(self, batch: ReadBatch) -> None:
+        """Take in records; those before the position are dropped (a reader that was moved repeats some)."""
+        if batch.last < self.position:
+            return
+        if batch.first < self.position:
+            batch.cut(batch.index(self.position))
+        self.batches.append(batch)
+        self.buffered += len(batch.messages)
+        self.position = batch.last + 1
+
+    def put_back(self, messages: list[Message], first: int) -> None:
+        """Take back records that were taken last, the first of them at offset `first`."""
+        self.batches.appendleft(ReadBatch(messages))
+        self.buffered += len(messages)
+        self.kept_from = first
+
+    def reach(self, offset: int) -> None:
+        """The partition was read up to `offset`: what is not here below it does not exist."""
+        self.position = max(self.position, offset)
+
+    def drop_before(self, offset: int) -> None:
+        """Forget records before `offset`: they belong to somebody else, or are settled."""
+        while self.batches and self.batches[0].last < offset:
+            self.buffered -= len(self.batches.popleft().messages)
+        if self.batches and self.batches[0].first < offset:
+            batch = self.batches[0]
+            index = batch.index(offset)
+            batch.cut(index)
+            self.buffered -= index
+        self.kept_from = max(self.kept_from, min(offset, self.position))
+
+    def take(self, start: int, end: int) -> tuple[list[Piece], int]:
+        """Take the records in [start, end): pieces (records, first offset, offsets or None), and how far.
+
+        Everything before the offset reached is in the pieces or does not exist. What lies before `start` is
+        dropped.
+        """
+        self.drop_before(start)
+        pieces: list[Piece] = []
+        while self.batches:
+            batch = self.batches[0]
+            if batch.first >= end:
+                self.kept_from = max(self.kept_from, end)
+                return pieces, end
+            stop = batch.index(end)
+            if stop >= len(batch.messages):
+                self.batches.popleft()
+                self.buffered -= len(batch.messages)
+                pieces.append((batch.messages, batch.first, batch.offsets))
+                self.kept_from = batch.last + 1
+                continue
+            offsets = None if batch.offsets is None else batch.offsets[:stop]
+            pieces.append((batch.messages[:stop], batch.first, offsets))
+            batch.cut(stop)
+            self.buffered -= stop
+            self.kept_from = end
+            return pieces, end
+        reached = min(end, self.position)
+        self.kept_from = max(self.kept_from, reached)
+        return pieces, max(reached, start)

@@ -1,0 +1,180 @@
+"""Between the readers and a member of a key-ordered subscription: partitions here, lanes there.
+
+A lane is a share of the keys of one partition, and a partition of its own to the member and the coordinator:
+lane `partition * lanes + share`. The readers read partitions, once for all lanes that a member keeps of one.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping
+
+from confluent_kafka import Message
+
+from kafkadur.consumer.member import Member, Reading
+from kafkadur.fetch.buffer import NOWHERE, Mark
+from kafkadur_sharing.errors import KafkadurError
+from kafkadur_sharing.keys import SLOTS, key_slot
+
+
+class KeyRouter:
+    """What the readers take for the member, and the member for its readers."""
+
+    def __init__(self, member: Member, *, lanes: int) -> None:
+        """`lanes` of each partition; `reading` is set before anything is read."""
+        self._member = member
+        self._lanes = lanes
+        self.reading: Reading | None = None
+        self._lock = threading.Lock()
+        #: partition -> lane -> number of its following
+        self._followed: dict[int, dict[int, int]] = {}
+        #: partition -> (number of its following, offset up to which it was read)
+        self._read: dict[int, tuple[int, int]] = {}
+        self._number = 0
+
+    # -- what the member asks for
+
+    def follow(self, partition: int, offset: int, number: int, mark: Mark = NOWHERE) -> None:
+        """Read a lane from `offset` on."""
+        own, lane = self._place(partition), partition
+        with self._lock:
+            self._followed.setdefault(own, {})[lane] = number
+            reads = own in self._read and self._read[own][1] <= offset
+            if not reads:
+                self._number += 1
+                self._read[own] = (self._number, offset)
+        if self.reading is not None and reads:
+            self.reading.compare(own, mark)
+        elif self.reading is not None:
+            self.reading.follow(own, offset, self._number, mark)
+
+    def compare(self, partition: int, mark: Mark) -> None:
+        """What is read of a lane must agree with this."""
+        if self.reading is not None:
+            self.reading.compare(self._place(partition), mark)
+
+    def unfollow(self, partition: int) -> None:
+        """Stop reading a lane."""
+        own = self._place(partition)
+        with self._lock:
+            lanes = self._followed.get(own, {})
+            lanes.pop(partition, None)
+            if lanes or own not in self._read:
+                return
+            del self._read[own], self._followed[own]
+        if self.reading is not None:
+            self.reading.unfollow(own)
+
+    def read_range(self, partition: int, start: int, end: int, token: int) -> None:
+        """Read [start, end) of a lane for one lease."""
+        if self.reading is not None:
+            self.reading.read_range(self._place(partition), start, end, token)
+
+    def find_end(self, partition: int, incarnation: int) -> None:
+        """Ask where the partition of a lane ends."""
+        if self.reading is not None:
+            self.reading.find_end(self._place(partition), incarnation)
+
+    def _place(self, lane: int) -> int:
+        return lane // self._lanes
+
+    # -- what the readers bring
+
+    @property
+    def display(self) -> str:
+        """Name of the subscription for people."""
+        return self._member.display
+
+    @property
+    def buffered(self) -> int:
+        """Records read and not handed out: what holds the reader back."""
+        return self._member.buffered
+
+    @property
+    def read_ahead(self) -> int:
+        """Records that may be held back before the reader pauses."""
+        return self._member.read_ahead
+
+    def fail(self, error: KafkadurError) -> None:
+        """Reading cannot go on."""
+        self._member.fail(error)
+
+    def add_records(self, partition: int, messages: list[Message], number: int) -> None:
+        """Records of a partition (not empty, in order): each lane gets its own."""
+        end = (messages[-1].offset() or 0) + 1
+        lanes = self._reached(partition, end, number)
+        by_lane: dict[int, list[Message]] = {lane: [] for lane in lanes}
+        first = partition * self._lanes
+        for message in messages:
+            lane = first + key_slot(message.key(), message.offset() or 0) * self._lanes // SLOTS
+            if lane in by_lane:
+                by_lane[lane].append(message)
+        for lane, records in by_lane.items():
+            if records:
+                self._member.add_records(lane, records, lanes[lane])
+            self._member.reach(lane, end, lanes[lane])
+
+    def reach(self, partition: int, offset: int, number: int) -> None:
+        """The reader came to the end of a partition, which is `offset`."""
+        for lane, its_number in self._reached(partition, offset, number).items():
+            self._member.reach(lane, offset, its_number)
+
+    def lead(self, partition: int, epoch: int, number: int) -> None:
+        """What is read of a partition from now on was written under this leader epoch."""
+        for lane, its_number in self._reached(partition, 0, number).items():
+            self._member.lead(lane, epoch, its_number)
+
+    def cut(self, partition: int, offset: int) -> None:
+        """Kafka lost what lay at or beyond `offset` of a partition."""
+        for lane in self._of(partition):
+            self._member.cut(lane, offset)
+
+    def found_end(self, partition: int, offset: int, incarnation: int) -> None:
+        """The log of a partition ended at `offset` when Kafka was asked under this incarnation."""
+        for lane in self._of(partition):
+            self._member.found_end(lane, offset, incarnation)
+
+    def end_at(self, partition: int, offset: int, number: int) -> None:
+        """The log of a partition ends at `offset` now."""
+        for lane, its_number in self._reached(partition, 0, number).items():
+            self._member.end_at(lane, offset, its_number)
+
+    def expire(self, partition: int, offset: int) -> None:
+        """Kafka does not keep what lies before `offset` in a partition any more."""
+        for lane in self._of(partition):
+            self._member.expire(lane, offset)
+
+    def expiring(self, until: Mapping[int, int]) -> None:
+        """Messages before these offsets of partitions expire soon."""
+        self._member.expiring(
+            {lane: offset for partition, offset in until.items() for lane in self._of(partition)}
+        )
+
+    def _reached(self, partition: int, offset: int, number: int) -> Mapping[int, int]:
+        """Note how far a partition was read; returns the lanes that want to know."""
+        with self._lock:
+            current = self._read.get(partition)
+            if current is None or current[0] != number:
+                return {}
+            self._read[partition] = (number, max(current[1], offset))
+            return dict(self._followed[partition])
+
+    def add_range_records(self, token: int, messages: list[Message], reached: int) -> bool:
+        """Records that were read for one lease; those of other keys are sorted out by the member."""
+        return self._member.add_range_records(token, messages, reached)
+
+    def floors(self) -> dict[int, int]:
+        """Lowest unsettled offset of each partition of which all lanes are known.
+
+        What is known of lanes that others keep is old, and therefore never too high.
+        """
+        by_lane = self._member.floors()
+        return {
+            partition: min(floors)
+            for partition in {self._place(lane) for lane in by_lane}
+            if len(floors := [by_lane[lane] for lane in self._of(partition) if lane in by_lane])
+            == self._lanes
+        }
+
+    def _of(self, partition: int) -> range:
+        return range(partition * self._lanes, (partition + 1) * self._lanes)

@@ -1,0 +1,1 @@
+"""Sending: the producer, its transacted form, and the one of a distributed topic."""

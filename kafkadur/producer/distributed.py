@@ -1,0 +1,277 @@
+"""Sending to a distributed topic: to one of its members, or to all, and around members that are down.
+
+Where a message goes is decided in `kafkadur_sharing.distributed`; here it is sent, by one producer a topic
+member.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import itertools
+import threading
+import time
+import uuid
+from collections import Counter
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any, Self
+
+from kafkadur.message.headers import Property
+from kafkadur.producer.producer import Producer, Receipt
+from kafkadur_sharing.distributed import DistributedTopic, TopicMember
+from kafkadur_sharing.errors import DeliveryFailed
+
+#: How long a topic member that did not take a message is left out, seconds.
+AVOIDED_S = 30.0
+#: Longest one wait for reports while something may have to be sent again, seconds.
+_SLICE_S = 0.2
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Message:
+    """A message, until it is where it is to be."""
+
+    value: str | bytes | None
+    key: str | bytes | None
+    fields: Mapping[str, Any]
+    #: Names of topic members that did not take it.
+    refused: tuple[str, ...] = field(default=())
+
+
+class DistributedProducer:
+    """Sends to a distributed topic, from any thread; a synchronous and an asynchronous context manager.
+
+    Partitioned: a message without a key goes to the topic members in turn; where one does not take it, it is
+    sent to the next, and that one is left out for half a minute. A message with a key goes to the member of
+    its key, or fails: its order would be lost elsewhere. Replicated: each goes to every member; where one
+    does not take it the failure names that member, and the others have it.
+    """
+
+    def __init__(
+        self,
+        topic: DistributedTopic,
+        producers: Mapping[str, Producer],
+        *,
+        avoided: float = AVOIDED_S,
+        monotonic: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """`producers` are those of the topic members, by name; they are closed with this one.
+
+        `avoided`: seconds a member is left out that did not take a message.
+        """
+        self._topic = topic
+        self._producers = dict(producers)
+        self._avoided = avoided
+        self._monotonic = monotonic
+        self._numbers = itertools.count()
+        self._lock = threading.Lock()
+        #: topic member -> until when it is left out
+        self._out: dict[str, float] = {}
+        #: what has to be sent again
+        self._again: list[_Message] = []
+        self._failures: Counter[str] = Counter()
+        self._closed = False
+
+    @property
+    def avoided(self) -> frozenset[str]:
+        """The topic members that are left out now."""
+        now = self._monotonic()
+        with self._lock:
+            return frozenset(name for name, until in self._out.items() if until > now)
+
+    def publish(
+        self,
+        value: str | bytes | None,
+        *,
+        key: str | bytes | None = None,
+        properties: Mapping[str, Property] | None = None,
+        **fields: Any,  # noqa: ANN401 - those of `Producer.publish`, checked there
+    ) -> None:
+        """Put a message into the buffers; what could not be delivered is raised by `flush` or `close`.
+
+        `fields` are those of `Producer.publish`: correlation_id, type, priority, delivery_mode, message_id,
+        timestamp. All copies have one message id. Raises as `Producer.publish`.
+        """
+        fields.setdefault("message_id", f"ID:{uuid.uuid4().hex}")
+        message = _Message(value=value, key=key, fields={"properties": properties, **fields})
+        self._send_again()
+        for member in self._targets(message):
+            self._publish(member, message)
+
+    def _targets(self, message: _Message) -> tuple[TopicMember, ...]:
+        key = message.key.encode() if isinstance(message.key, str) else message.key
+        return self._topic.targets(key, next(self._numbers), self.avoided, message.refused)
+
+    def _publish(self, member: TopicMember, message: _Message) -> None:
+        """Hand a message to the producer of a member; what that refuses at once is as what Kafka refuses."""
+        told = partial(self._reported, member.name, message)
+        try:
+            self._producers[member.name].publish(
+                member.topic, message.value, key=message.key, on_report=told, **message.fields
+            )
+        except DeliveryFailed as error:
+            told(error)
+
+    def _reported(self, member: str, message: _Message, report: Receipt | DeliveryFailed) -> None:
+        """A message has arrived, or not. Any thread."""
+        with self._lock:
+            if isinstance(report, Receipt):
+                self._out.pop(member, None)
+                return
+            self._out[member] = self._monotonic() + self._avoided
+            refused = (*message.refused, member)
+            movable = self._topic.forwarding == "partitioned" and message.key is None
+            if movable and len(set(refused)) < len(self._topic.members):
+                self._again.append(
+                    _Message(value=message.value, key=None, fields=message.fields, refused=refused)
+                )
+            else:
+                self._failures.update({f"{member}: {reason}": n for reason, n in report.reasons.items()})
+
+    def _send_again(self) -> int:
+        """Send elsewhere what topic members did not take; how many messages that were."""
+        count = 0
+        while True:
+            with self._lock:
+                message = self._again.pop() if self._again else None
+            if message is None:
+                return count
+            count += 1
+            for member in self._targets(message):
+                self._publish(member, message)
+
+    async def send(
+        self,
+        value: str | bytes | None,
+        *,
+        key: str | bytes | None = None,
+        properties: Mapping[str, Property] | None = None,
+        **fields: Any,  # noqa: ANN401 - those of `Producer.send`, checked there
+    ) -> dict[str, Receipt]:
+        """Send a message and wait until Kafka has it; returns the receipts by topic member.
+
+        `fields` as in `publish`. Raises `DeliveryFailed`, whose `reasons` name the topic members that did not
+        take it.
+        """
+        fields.setdefault("message_id", f"ID:{uuid.uuid4().hex}")
+        message = _Message(value=value, key=key, fields={"properties": properties, **fields})
+        while True:
+            targets = self._targets(message)
+            under_way = {
+                member.name: self._producers[member.name].send(member.topic, value, key=key, **message.fields)
+                for member in targets
+            }
+            receipts: dict[str, Receipt] = {}
+            failed: dict[str, DeliveryFailed] = {}
+            for name, future in under_way.items():
+                try:
+                    receipts[name] = await future
+                except DeliveryFailed as error:
+                    failed[name] = error
+            self._note(receipts, failed)
+            refused = {*message.refused, *failed}
+            movable = self._topic.forwarding == "partitioned" and key is None
+            if not failed:
+                return receipts
+            if not movable or len(refused) == len(self._topic.members):
+                reasons = {
+                    f"{name}: {r}": n for name, error in failed.items() for r, n in error.reasons.items()
+                }
+                raise self._failed(reasons, pending=0)
+            message = _Message(value=value, key=key, fields=message.fields, refused=tuple(refused))
+
+    def _note(self, receipts: Mapping[str, Receipt], failed: Mapping[str, DeliveryFailed]) -> None:
+        with self._lock:
+            for name in receipts:
+                self._out.pop(name, None)
+            for name in failed:
+                self._out[name] = self._monotonic() + self._avoided
+
+    def flush(self, timeout: float | None = None) -> None:
+        """Wait until every published message is where it is to be.
+
+        At most `timeout` seconds (None: for ever). Blocks. Raises `DeliveryFailed` with the numbers of copies
+        that failed, `reasons` by topic member, and of those still under way when the time was up.
+        """
+        deadline = None if timeout is None else self._monotonic() + timeout
+        self._raise_failures(self._wait(deadline))
+
+    def _raise_failures(self, pending: int) -> None:
+        with self._lock:
+            reasons, self._failures = dict(self._failures), Counter()
+        if reasons or pending:
+            raise self._failed(reasons, pending=pending)
+
+    def _wait(self, deadline: float | None) -> int:
+        """Wait until everything is where it is to be, or has failed; how much is missing at the deadline."""
+        while True:
+            left = _SLICE_S if deadline is None else min(_SLICE_S, max(deadline - self._monotonic(), 0.0))
+            pending = 0
+            for producer in self._producers.values():
+                try:
+                    producer.flush(left)
+                except DeliveryFailed as error:  # of reports that are missing: failures are told to us
+                    pending += error.pending
+            if deadline is not None and self._monotonic() >= deadline:
+                with self._lock:
+                    return pending + len(self._again)
+            pending += self._send_again()
+            if not pending:
+                return 0
+
+    def _failed(self, reasons: Mapping[str, int], *, pending: int) -> DeliveryFailed:
+        failed = sum(reasons.values())
+        listed = ", ".join(f"{name} {count}" for name, count in sorted(reasons.items()))
+        waiting = f"; {pending} had no answer when the time was up" if pending else ""
+        return DeliveryFailed(
+            f"{failed} messages did not reach their member of distributed topic {self._topic.name}{waiting}.",
+            failed=failed,
+            pending=pending,
+            reasons=dict(reasons),
+            state=listed or None,
+            owner=f"distributed topic {self._topic.name}",
+            remedy="check the clusters of these topic members, then publish what is missing again",
+        )
+
+    def close(self, timeout: float | None = None) -> None:
+        """Flush, at most `timeout` seconds (None: for ever), and close; twice is allowed.
+
+        What is still under way when the time is up is given up. Raises as `flush`, when all is closed.
+        """
+        if self._closed:
+            return
+        self._closed = True
+        pending = 0
+        try:
+            pending = self._wait(None if timeout is None else self._monotonic() + timeout)
+        finally:
+            for producer in self._producers.values():
+                with contextlib.suppress(DeliveryFailed):  # it is told to us
+                    producer.close(0)
+        with self._lock:
+            pending += len(self._again)
+            self._again.clear()
+        self._raise_failures(pending)
+
+    def __enter__(self) -> Self:
+        """Return the producer."""
+        return self
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        """Close; a failed delivery does not hide the error that ended the block."""
+        try:
+            self.close()
+        except DeliveryFailed as failure:
+            if error is None:
+                raise
+            error.add_note(str(failure))
+
+    async def __aenter__(self) -> Self:
+        """Return the producer."""
+        return self
+
+    async def __aexit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        """Close without blocking the loop; errors as in `__exit__`."""
+        await asyncio.to_thread(self.__exit__, kind, error, trace)

@@ -1,0 +1,1 @@
+"""The threads and clients of a connection: exchanges, checkpoints, transactions, client ids."""

@@ -1,0 +1,383 @@
+"""The Kafka side of a transacted session: one transaction covers what was received and what was sent.
+
+At a commit the offsets that the session settles are written into the topic of transactions beside the
+journal, in the transaction that its messages are in; when Kafka has committed, Redis is told. Between the two
+nothing is lost: who takes over looks the records up (`kafkadur_coordinators/transactions.py`). What a failed
+commit came to is looked up in the same way, so it is always known in the end.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+import uuid
+import zlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any, NamedTuple, TypeVar
+
+from confluent_kafka import KafkaException
+
+from kafkadur.producer.transacted import TransactedProducer
+from kafkadur.runtime.clients import topics_of
+from kafkadur.settings import Settings
+from kafkadur_coordinators import checkpoints
+from kafkadur_coordinators.journal import Journal
+from kafkadur_coordinators.kafka_refusal import refused
+from kafkadur_coordinators.lifecycle import Subscription
+from kafkadur_coordinators.origins import Origin, state_of
+from kafkadur_coordinators.records import last_incarnation
+from kafkadur_coordinators.transactions import (
+    Ranges,
+    Transactions,
+    place_of_ranges,
+    settings_of,
+    with_offsets,
+)
+from kafkadur_sharing.errors import IllegalState, KafkadurError, StateLost, TransactionRolledBack
+
+T = TypeVar("T")
+
+#: Ranges of settled offsets at which they are moved into the journal.
+MOST_RANGES = 500
+#: Ranges in one record: at most 18 bytes each, so that a record always says all it is to say.
+_RANGES_A_RECORD = 10_000
+#: How long a commit may take before what it came to is looked up, seconds.
+_COMMIT_S = 30.0
+
+
+class Part(NamedTuple):
+    """What a session settles in one partition, or lane of keys, of a subscription."""
+
+    subscription: Subscription
+    lane: int
+    #: under which the leases of these offsets were granted
+    incarnation: int
+    offsets: tuple[int, ...]
+
+
+class _Lane(NamedTuple):
+    """A lane of a subscription, under one incarnation."""
+
+    tag: str
+    origin: Origin
+    number: int
+    incarnation: int
+
+
+class Transaction:
+    """The transactions of one session, one after the other.
+
+    What talks to Kafka runs in a thread of its own, and is answered by futures.
+    """
+
+    def __init__(
+        self,
+        settings: Settings,
+        journal: Journal,
+        *,
+        connection_id: str,
+        config: Mapping[str, Any],
+        outdated: Callable[[Subscription, int], None] = lambda _subscription, _incarnation: None,
+    ) -> None:
+        """`journal` is one of its own, `config` confluent-kafka configuration of the producer.
+
+        `outdated` is told of a subscription of which the journal knows a later incarnation than its members:
+        it is to be rebuilt, or nothing of it can be committed.
+        """
+        self._outdated = outdated
+        self.session = uuid.uuid4().hex
+        self._settings = settings
+        self._journal = journal
+        self._beside = journal.transactions()
+        self._topics = topics_of(settings)
+        self._transactions = Transactions(self._beside, self._topics)
+        self._connection_id = connection_id
+        self._config = config
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="kafkadur-transactions")
+        self._producer: TransactedProducer | None = None
+        #: what was settled and is not in the journal yet
+        self._settled: dict[_Lane, Ranges] = {}
+        #: keys in the topic, by tag, of what is in the journal: to be removed
+        self._moved: dict[str, list[bytes]] = {}
+        self._closed_in_order = False
+        #: what a commit was to settle of which it is not known what it came to
+        self._unsure: dict[_Lane, Ranges] = {}
+        self.unknown = False
+        #: number of the last commit, and how often what is settled was moved into the journal: parts of keys
+        self._number = 0
+        self._generation = 0
+        #: subscriptions (tags) of which was looked whether others have them, since so many renewals
+        self._looked_at: set[str] = set()
+        self._looked_since = -1
+
+    def start(self) -> Future[None]:
+        """Connect. Raises `StateLost` and `KafkaRefused` if Kafka cannot be used for transactions."""
+        return self._run(self._start)
+
+    def _start(self) -> None:
+        settings = self._settings
+        config = settings_of({**settings.kafka, **self._config}, settings.namespace, self.session)
+        self._beside.open()
+        self._producer = TransactedProducer(
+            config,
+            settings.client_id,
+            self._connection_id,
+            timeout=settings.kafka_timeout.total_seconds(),
+        )
+
+    @property
+    def is_started(self) -> bool:
+        """Whether it has connected."""
+        return self._producer is not None
+
+    def require_open(self) -> None:
+        """Raise `IllegalState` before the start."""
+        if self._producer is None:
+            raise _not_open()
+
+    @property
+    def producer(self) -> TransactedProducer:
+        """The producer of the session; raises `IllegalState` before the start."""
+        if self._producer is None:
+            raise _not_open()
+        return self._producer
+
+    # -- committing
+
+    def commit(self, parts: Sequence[Part]) -> Future[None]:
+        """Commit what was sent, and that these offsets are settled.
+
+        Raises `TransactionRolledBack` if nothing of both holds; `StateLost` and `KafkaRefused` if Kafka
+        cannot be asked: if it is `unknown` then, `look_up` comes next, else nothing was done.
+        """
+        return self._run(lambda: self._commit(parts))
+
+    def _commit(self, parts: Sequence[Part]) -> None:
+        producer = self.producer
+        if not parts and not producer.is_open:
+            return
+        producer.begin()
+        self._look_at(producer, parts)
+        lanes = {_lane(part): part.offsets for part in parts}
+        self._unsure = {
+            lane: with_offsets(self._settled.get(lane, ()), offsets) for lane, offsets in lanes.items()
+        }
+        self._number += 1
+        self.unknown = True
+        deadline = time.monotonic() + _COMMIT_S
+        shard, key = self._mark
+        records = [*self._records(self._unsure), (shard, key, str(self._number).encode())]
+        try:
+            for record in records:
+                producer.produce_settled(self._beside.topic, *record, deadline=deadline)
+            self._end(producer, deadline)
+        except KafkaException as error:
+            self._after(error.args[0])
+        else:
+            self._committed()
+
+    def _end(self, producer: TransactedProducer, deadline: float) -> None:
+        while True:
+            try:
+                producer.commit(max(deadline - time.monotonic(), 1.0))
+            except KafkaException as error:
+                if not error.args[0].retriable() or time.monotonic() > deadline:
+                    raise
+            else:
+                return
+
+    def _committed(self) -> None:
+        self._settled.update(self._unsure)
+        self._unsure = {}
+        self.unknown = False
+        if sum(map(len, self._settled.values())) > MOST_RANGES:
+            with contextlib.suppress(KafkadurError):  # the next time, then
+                self._move()
+
+    def _after(self, reason: Any) -> None:  # noqa: ANN401 - KafkaError, whose stubs lack its predicates
+        """A commit failed: roll back where that is certain, else look up what it came to."""
+        if reason.txn_requires_abort():
+            try:
+                self.producer.abort(_COMMIT_S)
+            except KafkaException:
+                pass
+            else:
+                raise self._rolled_back(reason.str())
+        self._look_up(reason.str())
+
+    def look_up(self) -> Future[None]:
+        """Find out what an unknown commit came to; raises as `commit`."""
+        return self._run(lambda: self._look_up("Kafka had not answered"))
+
+    def _look_up(self, reason: str) -> None:
+        """Raises `TransactionRolledBack` unless it was committed."""
+        self.producer.renew()  # from now on it is committed, or never
+        shard, key = self._mark
+        if int(self._transactions.read(shard).last(key) or 0) < self._number:
+            raise self._rolled_back(reason)
+        self._committed()
+
+    def _look_at(self, producer: TransactedProducer, parts: Sequence[Part]) -> None:
+        """Commit only what is leased still, as far as the journal knows.
+
+        Whoever begins a later incarnation writes that down before it ends the transactions of this session:
+        either that is found here, or the transaction ends. A new client has not been ended for what was
+        before it, so each asks once.
+        """
+        if self._looked_since != producer.renewals:
+            self._looked_since = producer.renewals
+            self._looked_at.clear()
+        for part in parts:
+            subscription, tag = part.subscription, part.subscription.key.tag
+            if tag in self._looked_at:
+                continue
+            latest = last_incarnation(self._journal.read(self._journal.shard(tag)), tag)
+            if any(latest > each.incarnation for each in parts if each.subscription.key.tag == tag):
+                self._outdated(subscription, latest)
+                self._roll_back(anew=False)
+                raise self._rolled_back("others have the messages by now")
+            self._looked_at.add(tag)
+
+    def _rolled_back(self, reason: str) -> TransactionRolledBack:
+        self._unsure = {}
+        self.unknown = False
+        return rolled_back(reason)
+
+    def taken_over(self) -> None:
+        """A member of the session was lost: others may have ended what was open. Any thread."""
+        producer = self._producer
+        if producer is not None:
+            producer.taken_over()
+            with contextlib.suppress(RuntimeError):  # it was closed meanwhile
+                self._thread.submit(producer.renew_if_stale)
+
+    # -- records
+
+    @property
+    def _mark(self) -> tuple[int, bytes]:
+        """Where the number of the last commit lies: shard, and key."""
+        return zlib.crc32(self.session.encode()) % self._beside.open(), f"commit/{self.session}".encode()
+
+    def _records(self, settled: Mapping[_Lane, Ranges]) -> Iterator[tuple[int, bytes, bytes]]:
+        """What says in the topic that these are settled: shard, key, value."""
+        for lane, ranges in settled.items():
+            shard = self._beside.shard(lane.tag)
+            for at in range(0, len(ranges), _RANGES_A_RECORD):
+                writer = f"{self.session}-{self._generation}-{at}"
+                key = checkpoints.key_of(lane.origin, lane.number, writer, lane.incarnation)
+                place = place_of_ranges(ranges[at : at + _RANGES_A_RECORD])
+                yield shard, key, checkpoints.encode(place)
+
+    def _move(self) -> None:
+        """Move what was settled into the journal, whose old records are removed in time."""
+        records = {
+            lane: list(self._records({lane: ranges})) for lane, ranges in self._settled.items() if ranges
+        }
+        self._journal.append(
+            [
+                (self._journal.shard(lane.tag), key, value)
+                for lane, some in records.items()
+                for _, key, value in some
+            ]
+        )
+        self._settled.clear()
+        self._generation += 1
+        for lane, some in records.items():
+            self._moved.setdefault(lane.tag, []).extend(key for _, key, _ in some)
+        for tag in list(self._moved):
+            self._transactions.forget(tag, self._moved[tag])
+            del self._moved[tag]
+
+    # -- rolling back
+
+    def roll_back(self, *, anew: bool = False) -> Future[None]:
+        """Roll back what was sent; `anew`: others have taken over, so the old producer is of no use.
+
+        Raises `StateLost` when Kafka does not answer.
+        """
+        return self._run(lambda: self._roll_back(anew=anew))
+
+    def _roll_back(self, *, anew: bool) -> None:
+        try:
+            if not anew:
+                self.producer.abort(_COMMIT_S)
+                return
+        except KafkaException:
+            pass
+        self.producer.renew()  # which rolls it back, too
+
+    def close(self) -> Future[None]:
+        """Close the clients; what is open is rolled back, what was settled is in the journal then.
+
+        Raises `StateLost` if that could not be written: then it is looked up by whoever takes over.
+        """
+        done = self._run(self._close)
+        self._thread.shutdown(wait=False)
+        return done
+
+    def _close(self) -> None:
+        producer = self._producer
+        try:
+            if producer is not None:
+                with contextlib.suppress(KafkaException):
+                    producer.abort(_COMMIT_S)
+                if not self.unknown:
+                    self._move()
+                    shard, key = self._mark
+                    self._beside.append([(shard, key, None)])
+                    self._closed_in_order = True
+        finally:
+            if producer is not None:
+                producer.end()
+            self._journal.close()
+            self._topics.close()
+
+    @property
+    def closed_in_order(self) -> bool:
+        """Whether all that it committed is in the journal, so that nobody has to look it up."""
+        return self._closed_in_order
+
+    def _run(self, job: Callable[[], T]) -> Future[T]:
+        return self._thread.submit(_guarded, job)
+
+
+def rolled_back(reason: str) -> TransactionRolledBack:
+    """The error for a transaction of which nothing holds."""
+    return TransactionRolledBack(
+        state=reason,
+        owner="the transacted session",
+        remedy="do nothing: its messages come again; who reads what is committed sees nothing it sent",
+    )
+
+
+def _not_open() -> IllegalState:
+    return IllegalState(
+        "The transacted session is not open.",
+        state="it has no producer yet",
+        owner="the session",
+        remedy="enter its context, or call open(), first",
+    )
+
+
+def _guarded(job: Callable[[], T]) -> T:
+    """Turn what Kafka's client raises into errors of the project."""
+    try:
+        return job()
+    except KafkaException as error:
+        reason = error.args[0]
+        raise (
+            refused(reason, "the transacted session")
+            or StateLost(
+                "Kafka cannot be used for a transaction.",
+                state=reason.str(),
+                owner="the transacted session",
+                remedy="check that Kafka runs and can be reached, then commit or roll back again",
+            )
+        ) from error
+
+
+def _lane(part: Part) -> _Lane:
+    found = part.subscription
+    state = state_of(found.topic.id, found.definition.lanes)
+    return _Lane(found.key.tag, Origin(found.id, found.epoch, state), part.lane, part.incarnation)

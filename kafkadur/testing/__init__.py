@@ -1,0 +1,1 @@
+"""What tests of applications use: the pytest plugin."""

@@ -1,0 +1,147 @@
+"""An app: handlers, and the subscription that each of them works on. It declares; `worker.py` runs it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass, field
+from datetime import timedelta
+from typing import Any, Protocol, TypedDict, TypeVar
+
+from typing_extensions import Unpack
+
+from kafkadur.aio.connection import Connection
+from kafkadur.aio.running import OnUndecodable
+from kafkadur.events import Event
+from kafkadur.handlers.limits import CircuitBreaker, RateLimit
+from kafkadur.handlers.results import check_handler
+from kafkadur.message.serialization import Deserializer
+from kafkadur_sharing.definition import AckLevel, HeaderType, Scope, Start, SubscriptionType
+from kafkadur_sharing.errors import IllegalState
+from kafkadur_sharing.redelivery import Redelivery
+
+Handler = TypeVar("Handler", bound=Callable[[Any], Any])
+
+
+class SubscribeOptions(TypedDict, total=False):
+    """What `App.subscription` hands on to `Connection.subscribe`; it says there what each of them means."""
+
+    shared: str
+    type: SubscriptionType | str
+    window: int
+    window_bytes: int
+    unconfirmed: int
+    start: Start
+    selector: str
+    no_local: bool
+    header_types: Mapping[str, HeaderType]
+    redelivery: Redelivery
+    strict_order: bool
+    key_lanes: int
+    scope: Scope
+    ack_level: AckLevel
+    max_consumers: int
+    allow_conversion: bool
+    topic_member: str
+    name: str
+    priority: int
+    preempt: bool
+    on_event: Callable[[Event], None]
+    key_deserializer: Deserializer[Any]
+    value_deserializer: Deserializer[Any]
+
+
+class Lifespan(Protocol):
+    """Makes what an app needs while it runs: entered when there is a connection, left before that ends."""
+
+    def __call__(self, connection: Connection, /) -> AbstractAsyncContextManager[object]:
+        """`connection` is the worker's: for a producer, say."""
+        ...
+
+
+@dataclass(frozen=True, kw_only=True)
+class Declared:
+    """A handler and the subscription it works on."""
+
+    handler: Callable[[Any], Any]
+    topic: str
+    durable: str | None
+    options: SubscribeOptions
+    #: arguments of `Subscription.run`
+    running: Mapping[str, Any] = field(default_factory=dict[str, Any])
+
+    @property
+    def name(self) -> str:
+        """How it is called for people, in logs and as a label."""
+        name, member = (
+            self.durable or self.options.get("shared") or self.topic,
+            self.options.get("topic_member"),
+        )
+        return name if member is None else f"{name}@{member}"
+
+    @property
+    def concurrency(self) -> int:
+        """Handlers at once."""
+        return int(self.running["concurrency"])
+
+
+class App:
+    """Handlers of messages, each declared with its subscription. Nothing is connected by it."""
+
+    def __init__(self, *, lifespan: Lifespan | None = None) -> None:
+        """`lifespan(connection)` is an asynchronous context manager, entered before the first message."""
+        self.lifespan = lifespan
+        self._declared: list[Declared] = []
+
+    @property
+    def declared(self) -> tuple[Declared, ...]:
+        """All handlers, in the order in which they were declared."""
+        return tuple(self._declared)
+
+    def subscription(
+        self,
+        topic: str,
+        *,
+        durable: str | None = None,
+        concurrency: int = 1,
+        retry_delay: timedelta | float | None = None,
+        confirm: bool = True,
+        ordered_by_key: bool = False,
+        rate_limit: RateLimit | None = None,
+        breaker: CircuitBreaker | None = None,
+        on_undecodable: OnUndecodable = "rollback",
+        **options: Unpack[SubscribeOptions],
+    ) -> Callable[[Handler], Handler]:
+        """Decorate the handler of a subscription; it stays a function as it was.
+
+        It is called with each delivery. A coroutine function is awaited in the worker's loop, any other
+        function is called in a thread of its own, `concurrency` of them at once. `retry_delay` to
+        `on_undecodable` are those of `Subscription.run`, and so is what becomes of a message: returning
+        acknowledges, `Reject` writes a dead letter, any other exception rolls back. The other options are
+        those of `Connection.subscribe`. Raises `IllegalState` where two handlers would share a
+        name, and for a generator function: calling it runs nothing.
+        """
+        running = {
+            "concurrency": concurrency,
+            "retry_delay": retry_delay,
+            "confirm": confirm,
+            "ordered_by_key": ordered_by_key,
+            "rate_limit": rate_limit,
+            "breaker": breaker,
+            "on_undecodable": on_undecodable,
+        }
+
+        def declare(handler: Handler) -> Handler:
+            check_handler(handler)
+            made = Declared(handler=handler, topic=topic, durable=durable, options=options, running=running)
+            if any(each.name == made.name and each.topic == topic for each in self._declared):
+                raise IllegalState(
+                    "An app has one handler for a subscription.",
+                    state=f"a second handler for {made.name!r} of topic {topic!r}",
+                    owner="the app",
+                    remedy="raise concurrency= of the first, or give the second a subscription of its own",
+                )
+            self._declared.append(made)
+            return handler
+
+        return declare

@@ -1,0 +1,124 @@
+"""The worker's port: whether it lives, whether it is ready, its metrics. Served by threads of its own.
+
+So it answers, and says that the worker does not live, when a handler blocks the worker's loop.
+"""
+
+from __future__ import annotations
+
+import json
+import socket
+import threading
+from collections.abc import Callable, Iterable
+from datetime import timedelta
+from socketserver import TCPServer, ThreadingMixIn
+from typing import TYPE_CHECKING, Any, Self
+from wsgiref.simple_server import WSGIRequestHandler, WSGIServer, make_server
+
+from prometheus_client import CollectorRegistry, make_wsgi_app
+
+from kafkadur.worker.worker import Worker
+from kafkadur_sharing.errors import IllegalState
+
+if TYPE_CHECKING:
+    from _typeshed.wsgi import StartResponse, WSGIEnvironment
+
+_READY, _NOT_READY, _NOT_FOUND = "200 OK", "503 Service Unavailable", "404 Not Found"
+_PAGES = "/livez, /readyz, /metrics"
+#: A client that sends nothing for so long is not waited for, seconds.
+_PATIENCE_S = 10
+
+
+class _Server(ThreadingMixIn, WSGIServer):
+    daemon_threads = True
+
+    def server_bind(self) -> None:
+        """Bind; the base class would look for a name of the address, for which DNS may take long."""
+        TCPServer.server_bind(self)
+        self.server_name, self.server_port = str(self.server_address[0]), int(self.server_address[1])
+        self.setup_environ()
+
+
+class _Server6(_Server):
+    address_family = socket.AF_INET6
+
+
+class _Handler(WSGIRequestHandler):
+    timeout = _PATIENCE_S
+
+    def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - as the base class has it
+        """Probes come every few seconds: nothing is written of them."""
+
+
+class Pages:
+    """The three pages, as a WSGI application."""
+
+    def __init__(self, worker: Worker, registry: CollectorRegistry, *, silence: timedelta) -> None:
+        """`silence`: a worker whose loop has not run for longer does not live."""
+        self._worker = worker
+        self._silence = silence.total_seconds()
+        # as it is annotated, its environment is a plain dictionary
+        self._metrics: Callable[..., Iterable[bytes]] = make_wsgi_app(registry)
+
+    def __call__(self, environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
+        """Answer one request."""
+        path = environ.get("PATH_INFO", "")
+        if path == "/metrics":
+            return self._metrics(environ, start_response)
+        page = {"/livez": self._live, "/readyz": self._ready}.get(path)
+        good, told = page() if page is not None else (False, {"error": f"there is {_PAGES}"})
+        status = _NOT_FOUND if page is None else _READY if good else _NOT_READY
+        start_response(status, [("Content-Type", "application/json"), ("Cache-Control", "no-store")])
+        return [json.dumps(told).encode() + b"\n"]
+
+    def _live(self) -> tuple[bool, dict[str, Any]]:
+        silent = self._worker.silent
+        return silent <= self._silence, {"seconds_since_loop_ran": round(silent, 3)}
+
+    def _ready(self) -> tuple[bool, dict[str, Any]]:
+        subscriptions = [
+            {
+                "subscription": each.declared.name,
+                "topic": each.declared.topic,
+                "state": each.state.value,
+                "reason": each.reason,
+            }
+            for each in self._worker.serving
+        ]
+        return self._worker.ready, {"ready": self._worker.ready, "subscriptions": subscriptions}
+
+
+class HealthPort:
+    """Serves the pages while its context is entered."""
+
+    def __init__(self, pages: Pages, host: str, port: int) -> None:
+        """Listen; port 0: any that is free. Raises `IllegalState` for one that cannot be had."""
+        try:
+            family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
+            server = _Server6 if family == socket.AF_INET6 else _Server
+            self._server = make_server(host, port, pages, server_class=server, handler_class=_Handler)
+        except OSError as error:
+            raise IllegalState(
+                "The worker's port cannot be opened.",
+                state=str(error),
+                owner=f"{host}:{port}",
+                remedy="name a port that is free with --port, or another address with --host",
+            ) from error
+        self._thread = threading.Thread(
+            target=self._server.serve_forever, name="kafkadur-health", daemon=True
+        )
+
+    @property
+    def port(self) -> int:
+        """The port it listens on."""
+        return self._server.server_port
+
+    def __enter__(self) -> Self:
+        """Serve."""
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Serve no more."""
+        self._server.shutdown()
+        self._thread.join()
+        self._server.server_close()
