@@ -166,21 +166,23 @@ _MODULES = {
 _MODULE_OF = {name: module for module, names in _MODULES.items() for name in names}
 
 
-def __getattr__(name: str) -> object:
-    """Import a public name, or a module of the package. Raises AttributeError for any other name."""
-    if name in _MODULE_OF:
-        value: object = getattr(import_module(_MODULE_OF[name]), name)
-        globals()[name] = value
-        return value
-    missing = AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    if name.startswith("_"):
-        raise missing
-    try:
-        return import_module(f"{__name__}.{name}")
-    except ModuleNotFoundError as error:
-        if error.name == f"{__name__}.{name}":
-            raise missing from None
-        raise  # a package that this module needs
+if not TYPE_CHECKING:  # type checkers see the imports above, and report a name that is missing
+
+    def __getattr__(name: str) -> object:
+        """Import a public name, or a module of the package. Raises AttributeError for any other name."""
+        if name in _MODULE_OF:
+            value: object = getattr(import_module(_MODULE_OF[name]), name)
+            globals()[name] = value
+            return value
+        missing = AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        if name.startswith("_"):
+            raise missing
+        try:
+            return import_module(f"{__name__}.{name}")
+        except ModuleNotFoundError as error:
+            if error.name == f"{__name__}.{name}":
+                raise missing from None
+            raise  # a package that this module needs
 
 
 def __dir__() -> list[str]:

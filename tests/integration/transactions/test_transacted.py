@@ -19,9 +19,9 @@ from kafkadur import (
     StateLost,
     SubscriptionActive,
     TransactionRolledBack,
-    transactions,
 )
 from kafkadur.producer.transacted import TransactedProducer
+from kafkadur.runtime import transactions
 from kafkadur.runtime.transactions import Transaction
 from kafkadur_coordinators.journal import Journal
 from tests.integration.subscriptions.helpers import (
@@ -658,7 +658,7 @@ async def test_a_subscription_closed_while_a_commit_is_unknown(
             session.producer().publish(out, (await next_of(subscription)).value)
             # Otherwise the next member may be given them first, and again when the lookup is done.
             await asyncio.to_thread(
-                wait_until, lambda: subscription.statistics()["buffered"] == 2, "the other two are leased"
+                wait_until, lambda: subscription.statistics()["in_hands"] == 3, "the other two are leased"
             )
             with monkeypatch.context() as patched:
                 patched.setattr(TransactedProducer, "commit", unheard)
