@@ -189,6 +189,8 @@ class Member:
     #: whether a transacted session settles what it receives, and whether it is not known what that did
     transacted = False
     in_doubt = False
+    #: whether it makes no more exchanges: closed in doubt, its leases end with its session
+    silent = False
     #: chunks with what is in the application's hands, to be claimed after a loss
     _kept: Sequence[Chunk] = ()
     #: when this member was heard last before the loss (monotonic seconds)

@@ -327,7 +327,7 @@ class CoordinatorThread:
         member = served.member
         served.due = math.inf
         member.look_around(self._monotonic())
-        if member.failed is not None:
+        if member.failed is not None or member.silent:
             return
         if member.unblock():
             member.on_ready()

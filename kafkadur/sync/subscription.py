@@ -594,6 +594,7 @@ class Subscription(Generic[V_co, K_co]):
         if self._closed:
             return
         self._closed = True
+        self._member.silent = self._member.in_doubt
         self.stop()
         self.give_back_block()
         if self._member.transacted and (not self._member.in_doubt):
