@@ -125,8 +125,9 @@ class DeadLetterAdmin:
         """
         interval = 0.0 if rate is None else 1 / rate
         together = _TOGETHER if rate is None else 1
+        one = {"max.in.flight.requests.per.connection": 1}  # docs/decisions/0032
         producer = Producer(
-            {**self._settings.kafka, "acks": "all", "enable.idempotence": True}, logger=client_log
+            {**self._settings.kafka, "acks": "all", "enable.idempotence": True, **one}, logger=client_log
         )
         next_at = time.monotonic()
 

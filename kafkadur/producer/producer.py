@@ -57,6 +57,8 @@ _log = logging.getLogger(__name__)
 DEFAULTS: Final[Mapping[str, object]] = {
     "acks": "all",
     "enable.idempotence": True,
+    # With more, the first message to a new topic can be lost and reported as sent: docs/decisions/0032.
+    "max.in.flight.requests.per.connection": 1,
     "partitioner": "murmur2_random",
     "linger.ms": 5,
     "compression.type": "none",

@@ -97,6 +97,7 @@ class DeadLetters:
             **{name: value for name, value in kafka.items() if not callable(value)},
             "acks": "all",
             "enable.idempotence": True,
+            "max.in.flight.requests.per.connection": 1,  # docs/decisions/0032
             "linger.ms": 2,
             "message.max.bytes": _LARGEST,
         }
@@ -258,4 +259,10 @@ def _largest(admin: AdminClient, topic: str) -> int:
     return int(found["max.message.bytes"].value or 0)
 
 
-_PRODUCER_ONLY = ("acks", "enable.idempotence", "linger.ms", "message.max.bytes")
+_PRODUCER_ONLY = (
+    "acks",
+    "enable.idempotence",
+    "linger.ms",
+    "max.in.flight.requests.per.connection",
+    "message.max.bytes",
+)

@@ -54,7 +54,13 @@ class Publisher:
         self._chance = random.Random(job.seed)
         self._count = 0
         self._plain = Producer(
-            {"bootstrap.servers": job.kafka, "enable.idempotence": True, "linger.ms": 5}, logger=None
+            {
+                "bootstrap.servers": job.kafka,
+                "enable.idempotence": True,
+                "max.in.flight": 1,
+                "linger.ms": 5,
+            },
+            logger=None,
         )
         self._transactional: Producer | None = None
 

@@ -33,7 +33,7 @@ def test_a_secured_kafka_is_read_with_the_rights_of_a_consumer(
     principal = guarded_stack.add_user(name)
     guarded_stack.allow(principal, kafka_rules([Role.CONSUMER], namespace=name, topics=[name]))
     inside = guarded_stack.stack.brokers[0].internal_address
-    raw = confluent_kafka.Producer({"bootstrap.servers": inside, "enable.idempotence": True})
+    raw = confluent_kafka.Producer({"bootstrap.servers": inside, "max.in.flight": 1})
     for number in range(10):
         raw.produce(name, str(number).encode())
     assert raw.flush(LIMIT_S) == 0

@@ -474,6 +474,26 @@ def test_the_users_configuration_goes_over_the_defaults(
     read(kafkadur_stack, topic, 1)
 
 
+@pytest.mark.long
+def test_what_is_reported_as_sent_is_in_a_new_topic(
+    kafkadur_stack: Stack, kafkadur_topic: TopicFactory
+) -> None:
+    """A new topic may refuse the first request: it is sent again, and not taken for a duplicate."""
+    servers = {"bootstrap.servers": kafkadur_stack.kafka}
+    consumer = confluent_kafka.Consumer({**servers, "group.id": "ends"})
+    try:
+        with Producer({**servers, "linger.ms": 0}, None, "conn-1") as producer:
+            for _ in range(100):
+                topic = kafkadur_topic(partitions=4)
+                for number in range(100):
+                    producer.publish(topic, b"%d" % number)
+                producer.flush(LIMIT)
+                places = [confluent_kafka.TopicPartition(topic, partition) for partition in range(4)]
+                assert sum(consumer.get_watermark_offsets(place)[1] for place in places) == 100
+    finally:
+        consumer.close()
+
+
 def test_a_callback_of_the_user_is_served_and_its_failure_stops_nothing(
     kafkadur_stack: Stack, kafkadur_topic: TopicFactory, caplog: pytest.LogCaptureFixture
 ) -> None:

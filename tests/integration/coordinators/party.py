@@ -110,7 +110,7 @@ class Party:
 
 
 def produce(kafka: str, topic: str, counts: list[int]) -> None:
-    producer = Producer({"bootstrap.servers": kafka, "enable.idempotence": True})  # in order
+    producer = Producer({"bootstrap.servers": kafka, "max.in.flight": 1})  # in order
     for partition, count in enumerate(counts):
         for number in range(count):
             producer.produce(topic, value=b"%d" % number, partition=partition)

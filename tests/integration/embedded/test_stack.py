@@ -37,7 +37,7 @@ with embedded({arguments}) as stack:
 
 def publish(stack: Stack, topic: str, count: int) -> None:
     """Send ``count`` records and wait for the broker to have them."""
-    producer = Producer({"bootstrap.servers": stack.kafka, "enable.idempotence": True})  # in order
+    producer = Producer({"bootstrap.servers": stack.kafka, "max.in.flight": 1})  # in order
     errors: list[object] = []
     for number in range(count):
         text = str(number).encode()

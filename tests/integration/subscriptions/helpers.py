@@ -97,9 +97,13 @@ class Place:
 def ordered_producer(kafka: str) -> confluent_kafka.Producer:
     """A plain producer whose messages lie in Kafka as they were sent.
 
-    Without idempotence the first ones to a new topic may be refused, sent again, and lie behind later ones.
+    A new topic may refuse the first request, which is then sent again. With a second request under way its
+    messages would lie behind later ones; with idempotence they would be lost: the broker accepts the second
+    request of a producer it does not know, and takes the repeated first one for a duplicate.
     """
-    return confluent_kafka.Producer({"bootstrap.servers": kafka, "linger.ms": 0, "enable.idempotence": True})
+    return confluent_kafka.Producer(
+        {"bootstrap.servers": kafka, "linger.ms": 0, "max.in.flight.requests.per.connection": 1}
+    )
 
 
 @contextlib.contextmanager
