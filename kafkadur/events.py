@@ -1,6 +1,6 @@
 """What a subscription tells an application about itself, beside its messages, and how it is told in order.
 
-When something happens is decided by the machine of the member (`member.py`, `live.py`).
+When something happens is decided by the machine of the member (`consumer/lag.py`).
 """
 
 from __future__ import annotations

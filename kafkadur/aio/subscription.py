@@ -1,13 +1,12 @@
 """A subscription as an application holds it: receive, iterate, run a handler, settle.
 
-The application's thread does no I/O here: records come in chunks from `kafkadur/consumer/member.py`, verdicts
-go back as bytes, and the coordinator thread makes the exchanges. `kafkadur/sync/subscription.py` is generated
-from this file.
+The application's thread does no I/O here: records come in chunks from `kafkadur/consumer/dispatcher.py`,
+verdicts go back as bytes, and the coordinator thread makes the exchanges. `kafkadur/sync/subscription.py` is
+generated from this file.
 """
 
 from __future__ import annotations
 
-import contextlib
 import os
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
@@ -19,23 +18,8 @@ from typing import TYPE_CHECKING, Any, Generic, Self
 
 from kafkadur.aio.running import OnUndecodable, Run
 from kafkadur.aio.waiting import Breath, Confirmed, Signal, kept
-from kafkadur.consumer.delivery import (
-    ACKED,
-    FRESH,
-    HANDED,
-    LOST,
-    REJECTED,
-    RELEASED,
-    SENT,
-    Batch,
-    Chunk,
-    Decodes,
-    K_co,
-    Traced,
-    Transacted,
-    V_co,
-    in_transaction,
-)
+from kafkadur.consumer.chunk import HANDED, LOST, REJECTED, Chunk, one_by_one
+from kafkadur.consumer.delivery import Batch, Decodes, K_co, Traced, Transacted, V_co, in_transaction
 from kafkadur.consumer.delivery import Delivery as PlainDelivery
 from kafkadur.durations import seconds
 from kafkadur.events import Event
@@ -68,8 +52,8 @@ _BREAKER_EVENTS = {
 async def _confirm(chunk: Chunk, acks: int = 0, level: AckLevel = "redis") -> None:
     confirmed = Confirmed()
     member = chunk.member
-    waiting = confirmed if level == "redis" else member.above(level, chunk, confirmed)
-    member.confirm(chunk, waiting, acks)
+    waiting = confirmed if level == "redis" else member.verdicts.above(level, chunk, confirmed)
+    member.verdicts.confirm(chunk, waiting, acks)
     member.nudge()
     await confirmed.wait()
 
@@ -78,7 +62,7 @@ async def _given_up(chunk: Chunk, index: int) -> None:
     """Wait for a roll back or, if the message is a dead letter now, until that is written and settled."""
     if chunk.verdicts[index] == REJECTED:
         confirmed = Confirmed()
-        chunk.member.when_written(chunk, index, confirmed)
+        chunk.member.verdicts.when_written(chunk, index, confirmed)
         await confirmed.wait()
         await _confirm(chunk, level=chunk.member.definition.ack_level)
     else:
@@ -104,7 +88,7 @@ class Delivery(PlainDelivery[V_co, K_co]):
         `LevelNotReached` (it is settled, but could be delivered again after a loss) and, before anything is
         done, `IllegalState` for a level that does not exist, or `journal` on a non-durable subscription.
         """
-        chosen = self._chunk.member.level(level)
+        chosen = self._chunk.member.verdicts.level(level)
         super().ack_nowait()
         await _confirm(self._chunk, 1, chosen)
 
@@ -143,7 +127,7 @@ class Delivery(PlainDelivery[V_co, K_co]):
         """
         if self._chunk.verdicts[self._index] != HANDED or self._chunk.lease.lost:
             self._refuse()
-        self._chunk.member.extend(self._chunk, self._index)
+        self._chunk.member.verdicts.extend(self._chunk, self._index)
         await _confirm(self._chunk)
 
 
@@ -252,13 +236,13 @@ class Subscription(Generic[V_co, K_co]):
         self._waiting: list[tuple[Chunk, int, Iterator[int]]] = []
         self._block_size = max(min(served.member.window // 4, _LONGEST_BLOCK), 1)
         member = served.member
-        self._one_by_one = member.window == 1 or member.passes or member.strict or member.holding is not None
+        self._one_by_one = member.window == 1 or member.passes or member.strict or member.max_hold is not None
         #: whether the last block was waited for: then others had their turn
         self._rested = False
         self._stopping = False
         self._closed = False
         self._pid = os.getpid()
-        member.unreceived = self._unreceived
+        member.lag.unreceived = self._unreceived
 
     # -- about it
 
@@ -343,7 +327,7 @@ class Subscription(Generic[V_co, K_co]):
                 return None if block is None else Batch(*block)
             # one after the other, or what `receive` has handed out of the same chunk would not be counted
             chunk, start, _ = block
-            taken = sum(1 for _ in _one_by_one(self._make, *block))
+            taken = sum(1 for _ in one_by_one(self._make, *block))
             if taken:
                 return Batch(chunk, start, start + taken)
             left = None if deadline is None else max(deadline - self._member.now(), 0.0)
@@ -369,7 +353,7 @@ class Subscription(Generic[V_co, K_co]):
 
     def _put_back(self, delivery: Delivery[V_co, K_co]) -> bool:
         """Give back what was taken in advance if the subscription is paused; returns whether it is."""
-        if not self._member.paused:
+        if not self._member.gate.paused:
             return False
         for item in (delivery, *self._block):
             if not item.lost:
@@ -387,8 +371,7 @@ class Subscription(Generic[V_co, K_co]):
     def give_back_block(self) -> None:
         """Part of running handlers: give back, uncounted, what was taken ahead and not received."""
         for chunk, index in self._unreceived_records():
-            if chunk.verdicts[index] == HANDED:
-                chunk.verdicts[index] = RELEASED
+            chunk.release(index)
         self._waiting.clear()
         self._block = iter(())
         self._member.poke()
@@ -400,7 +383,7 @@ class Subscription(Generic[V_co, K_co]):
         if block is None:
             return None
         if self._one_by_one:
-            return _one_by_one(self._make, *block)
+            return one_by_one(self._make, *block)
         chunk, start, end = block
         indices = iter(range(start, end))
         made = map(self._make, repeat(chunk), indices, chunk.messages[start:end])
@@ -518,14 +501,14 @@ class Subscription(Generic[V_co, K_co]):
 
     def take_handed(self) -> list[tuple[Chunk, list[int]]]:
         """What the application has received and nobody settled: records of chunks, by index."""
-        return self._member.handed(self._unreceived_records())
+        return self._member.verdicts.handed(self._unreceived_records())
 
     def take_lost(self) -> int:
         """Records that went while they were in the application's hands, since this was asked last.
 
         Their lease was lost, or the subscription closed.
         """
-        lost, self._left = self._member.take_lost() + self._left, 0
+        lost, self._left = self._member.verdicts.take_lost() + self._left, 0
         return lost
 
     def parts_of(self, records: list[tuple[Chunk, list[int]]]) -> list[Part]:
@@ -541,7 +524,7 @@ class Subscription(Generic[V_co, K_co]):
 
     def acknowledge_taken(self, records: list[tuple[Chunk, list[int]]]) -> None:
         """Acknowledge what was committed; what went meanwhile is settled all the same."""
-        self._left -= self._member.acknowledge(records)
+        self._left -= self._member.verdicts.acknowledge(records)
 
     async def confirm_taken(self, records: list[tuple[Chunk, list[int]]]) -> None:
         """Wait until Redis knows what was committed. Raises `LeaseLost`."""
@@ -565,7 +548,7 @@ class Subscription(Generic[V_co, K_co]):
 
         `confirm_received` waits for it.
         """
-        return self._member.settle_handed(acknowledge=acknowledge, but=self._unreceived_records())
+        return self._member.verdicts.settle_handed(acknowledge=acknowledge, but=self._unreceived_records())
 
     async def confirm_received(self, chunks: list[Chunk], *, acknowledge: bool) -> None:
         """Wait for what was decided.
@@ -576,9 +559,11 @@ class Subscription(Generic[V_co, K_co]):
         but = self._unreceived_records()
         try:
             for chunk in chunks:
-                await _confirm(chunk, chunk.verdicts.count(ACKED), level if acknowledge else "redis")
+                await _confirm(chunk, chunk.acks(), level if acknowledge else "redis")
         finally:  # an error tells of the loss, too
-            lost = self._member.take_lost() - sum(chunk.verdicts[index] == LOST for chunk, index in but)
+            lost = self._member.verdicts.take_lost() - sum(
+                chunk.verdicts[index] == LOST for chunk, index in but
+            )
         if lost > 0 and acknowledge:
             raise LeaseLost(
                 f"The leases of {lost} deliveries ended before they were acknowledged.",
@@ -649,35 +634,3 @@ class Subscription(Generic[V_co, K_co]):
         except LeaseLost:
             if error is None:
                 raise
-
-
-def _one_by_one(
-    make: type[Delivery[V_co, K_co]], chunk: Chunk, start: int, end: int
-) -> Iterator[Delivery[V_co, K_co]]:
-    """Deliveries that count as handed out one by one, until the lane is asked for.
-
-    With a window of one each only after the one before was acknowledged; else it ends early.
-    """
-    member, verdicts, messages = chunk.member, chunk.verdicts, chunk.messages
-    group, lane = chunk.lease.group, chunk.lease.lane
-    single, holding = member.window == 1, member.holding
-    filling = range(start if single else end - 1, end if member.own_turns else 0)
-    for index in range(start, end):
-        try:
-            verdicts[index] = HANDED
-        except IndexError:  # the rest was taken back
-            return
-        # `frozen` is set by others before they look for what is marked; or they took the rest back just now
-        held = group.frozen or member.closing or member.paused or (group.withheld and lane)
-        if held or index >= len(messages):
-            with contextlib.suppress(IndexError):
-                verdicts[index] = FRESH
-            return
-        chunk.handed = index + 1
-        if holding is not None:
-            holding.hand_out(chunk, index, index + 1)
-        if index in filling:
-            member.filled()
-        yield make(chunk, index, messages[index])
-        if single and verdicts[index] not in (ACKED, SENT):
-            return

@@ -1,205 +1,27 @@
-"""What an application holds: a delivery, and the chunk of records it belongs to.
+"""What an application holds: a delivery, which is one record of a chunk (`chunk.py`).
 
-A chunk is a stretch of records of one lease together with one byte a record: its verdict. Settling locally
-is writing that byte; the exchange carries whole stretches (`member.py`). Delivery objects are made when
-they are handed out, and have no cycles, so the garbage collector has nothing to find in them. Those of a
-subscription with deserializers are of a class of their own, so that the others pay nothing for it.
+Delivery objects are made when they are handed out, and have no cycles, so the garbage collector has nothing
+to find in them. Those of a subscription with deserializers are of a class of their own, so that the others
+pay nothing for it.
 """
 
 from __future__ import annotations
 
-from bisect import bisect_left
-from collections import deque
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from typing import TYPE_CHECKING, Any, Generic
+from typing import Any, Generic
 
 from confluent_kafka import Message
 from typing_extensions import TypeVar
 
+from kafkadur.consumer.chunk import HANDED, LOST, OVERDUE, Chunk
 from kafkadur.message.headers import Decoded, JmsFields, Property, decode
 from kafkadur.runtime.dead_letters import Cause
 from kafkadur_sharing.errors import AlreadySettled, IllegalState, LeaseLost
 
-if TYPE_CHECKING:
-    from kafkadur.consumer.member import Member
-    from kafkadur.consumer.turn import LaneGroup
-
 #: Type of a delivery's value, and of its key: without a deserializer they are bytes.
 V_co = TypeVar("V_co", covariant=True, default=bytes | None)
 K_co = TypeVar("K_co", covariant=True, default=bytes | None)
-
-#: Verdict bytes. SENT (an acknowledgement) and RETURNED travel in an exchange or have been confirmed.
-#: REJECTED waits until its dead letter is written, then it is DEAD; OVERDUE was held too long.
-FRESH, HANDED, ACKED, ROLLED_BACK, RELEASED, SENT, LOST, RETURNED, REJECTED, DEAD, OVERDUE = range(11)
-
-
-#: It was given back, and is delivered again.
-_GIVEN_BACK = (ROLLED_BACK, RELEASED, RETURNED, OVERDUE)
-
-
-class Lease:
-    """A lease as its holder keeps it.
-
-    Which offsets, how far they are filled with records, what is still open.
-    """
-
-    __slots__ = (
-        "ahead",
-        "alone",
-        "attempts",
-        "chunks",
-        "end",
-        "fill",
-        "gaps",
-        "group",
-        "incarnation",
-        "lane",
-        "lost",
-        "not_before",
-        "open",
-        "partition",
-        "point",
-        "redelivered",
-        "retired",
-        "seen",
-        "sorted",
-        "spans",
-        "start",
-        "stretch",
-        "token",
-        "withdrawn",
-    )
-
-    def __init__(
-        self,
-        *,
-        token: int,
-        incarnation: int,
-        partition: int,
-        start: int,
-        end: int,
-        attempts: int,
-        redelivered: bool,
-        lane: bool,
-        group: LaneGroup,
-        seen: int,
-        stretch: Sequence[int] = (),
-        alone: bool = False,
-        ahead: bool = False,
-    ) -> None:
-        """A lease that holds nothing yet.
-
-        Offsets [start, end), or of those the pairs start, end, ... of `stretch`.
-        """
-        self.token = token
-        self.incarnation = incarnation
-        self.partition = partition
-        self.start = start
-        self.end = end
-        self.attempts = attempts
-        self.redelivered = redelivered
-        self.lane = lane
-        #: what it passes on with, if it is of a lane
-        self.group = group
-        self.seen = seen
-        #: handed out only while nothing else is in the application's hands
-        self.alone = alone
-        #: of offsets that are not written yet, promised; whether what is left of them goes back
-        self.ahead = ahead
-        self.withdrawn = False
-        #: given up in order: nothing of it was in the application's hands
-        self.retired = False
-        #: what it holds as pairs; whether its records were given to their keys (key-ordered)
-        pairs = zip(stretch[::2], stretch[1::2], strict=True)
-        self.spans: tuple[tuple[int, int], ...] = tuple(pairs) if stretch else ((start, end),)
-        self.sorted = False
-        #: its records may be handed out from then on (monotonic seconds)
-        self.not_before = float("-inf")
-        #: next offset to be filled with a record
-        self.fill = start
-        #: offsets without a decision; a lane's are counted as it is filled
-        self.open = 0 if lane else end - start
-        #: pairs still to be filled, for a lease that does not hold all of [start, end)
-        self.stretch = deque(zip(stretch[::2], stretch[1::2], strict=True))
-        if stretch:
-            self.open = sum(stretch[1::2]) - sum(stretch[::2])
-        #: offsets without a record, still to be settled: start, end, start, end, ...
-        self.gaps: list[int] = []
-        self.chunks: list[Chunk] = []
-        #: read by the point reader
-        self.point = False
-        self.lost = False
-
-
-class Chunk:
-    """Records of one lease in offset order, with one verdict byte each."""
-
-    __slots__ = (
-        "delays",
-        "first",
-        "handed",
-        "lease",
-        "low",
-        "member",
-        "messages",
-        "offsets",
-        "overdue",
-        "taken",
-        "unsure",
-        "verdicts",
-        "weight",
-    )
-
-    def __init__(
-        self,
-        member: Member,
-        lease: Lease,
-        messages: list[Message],
-        first: int,
-        offsets: list[int] | None,
-        *,
-        size: int,
-    ) -> None:
-        """`offsets` is None when they follow one another without a gap; `size` in bytes."""
-        self.member = member
-        self.lease = lease
-        self.messages = messages
-        self.first = first
-        self.offsets = offsets
-        #: mean size of a record, bytes
-        self.weight = size / len(messages)
-        self.verdicts = bytearray(len(messages))
-        #: records before this index were handed out
-        self.handed = 0
-        #: records before this index are not counted as waiting any more
-        self.taken = 0
-        #: records before this index have a verdict that was sent
-        self.low = 0
-        self.delays: dict[int, int] = {}
-        #: records that were held too long and have been rolled back
-        self.overdue: set[int] = set()
-        #: records whose acknowledgement was sent before a loss, and never answered
-        self.unsure: set[int] = set()
-
-    def offset(self, index: int) -> int:
-        """Offset of a record."""
-        return self.first + index if self.offsets is None else self.offsets[index]
-
-    def index(self, offset: int) -> int:
-        """Index of the first record at or after `offset`."""
-        if self.offsets is None:
-            return min(max(offset - self.first, 0), len(self.messages))
-        return bisect_left(self.offsets, offset)
-
-    def cut(self, index: int) -> tuple[list[Message], int]:
-        """Take away the records from `index` on, which were not handed out: they, and the first offset."""
-        first = self.offset(index) if index < len(self.messages) else 0
-        taken = self.messages[index:]
-        del self.messages[index:], self.verdicts[index:]
-        if self.offsets is not None:
-            del self.offsets[index:]
-        return taken, first
 
 
 class Delivery(Generic[V_co, K_co]):
@@ -333,11 +155,8 @@ class Delivery(Generic[V_co, K_co]):
 
         Raises `AlreadySettled` or `LeaseLost`.
         """
-        verdicts = self._chunk.verdicts
-        index = self._index
-        if verdicts[index] != HANDED:
+        if not self._chunk.acknowledge(self._index):
             self._refuse()
-        verdicts[index] = ACKED
 
     def rollback_nowait(self, delay: float | None = None) -> None:
         """Give the message back locally, counted as an attempt.
@@ -352,7 +171,7 @@ class Delivery(Generic[V_co, K_co]):
         chunk, index = self._chunk, self._index
         if chunk.verdicts[index] != HANDED:
             self._refuse()
-        if not chunk.member.roll_back(chunk, index, -1 if delay is None else round(delay * 1000)):
+        if not chunk.member.verdicts.roll_back(chunk, index, -1 if delay is None else round(delay * 1000)):
             self._refuse()
 
     def reject_nowait(self, reason: str = "") -> None:
@@ -366,7 +185,7 @@ class Delivery(Generic[V_co, K_co]):
         chunk, index = self._chunk, self._index
         if chunk.verdicts[index] != HANDED:
             self._refuse()
-        if not chunk.member.reject(chunk, index, reason, cause):
+        if not chunk.member.verdicts.reject(chunk, index, reason, cause):
             self._refuse()
 
     def reject_as(self, cause: Cause, reason: str) -> None:
@@ -382,10 +201,8 @@ class Delivery(Generic[V_co, K_co]):
         self._chunk.member.poke()
 
     def _release(self) -> None:
-        chunk, index = self._chunk, self._index
-        if chunk.verdicts[index] != HANDED:
+        if not self._chunk.release(self._index):
             self._refuse()
-        chunk.verdicts[index] = RELEASED
 
     def put_back(self) -> None:
         """Part of receiving: release what the application has not got; raises as `release_nowait`."""
@@ -397,16 +214,13 @@ class Delivery(Generic[V_co, K_co]):
 
         Does nothing when it has its verdict already.
         """
-        chunk, index = self._chunk, self._index
-        if chunk.verdicts[index] == HANDED:
-            chunk.delays[index] = round(delay * 1000)  # before the verdict: that is what is looked for
-            chunk.verdicts[index] = RELEASED
-            chunk.member.poke()
+        if self._chunk.release(self._index, round(delay * 1000)):
+            self._chunk.member.poke()
 
     @property
     def comes_again(self) -> bool:
         """Whether it was given back: rolled back, released, or held too long."""
-        return self._chunk.verdicts[self._index] in _GIVEN_BACK
+        return self._chunk.comes_again(self._index)
 
     def _refuse(self) -> None:
         verdict = self._chunk.verdicts[self._index]
@@ -618,12 +432,10 @@ class Batch(Sequence[Delivery[V_co, K_co]]):
             self._acknowledge()
 
     def _acknowledge(self) -> None:
-        verdicts = self._chunk.verdicts
-        if verdicts.count(HANDED, self._start, self._end) != len(self):
+        if not self._chunk.acknowledge_range(self._start, self._end):
             for delivery in self:
-                if verdicts[delivery._index] != HANDED:  # noqa: SLF001 - of this module
+                if self._chunk.verdicts[delivery._index] != HANDED:  # noqa: SLF001 - of this module
                     delivery._refuse()  # noqa: SLF001 - of this module
-        verdicts[self._start : self._end] = bytes((ACKED,)) * len(self)
 
 
 #: What a batch makes of a record where spans are made: whether it is without a deserializer.

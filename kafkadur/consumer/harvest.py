@@ -1,56 +1,15 @@
 """What the application has decided, as an exchange says it: verdict bytes become ranges, bitmaps and returns.
 
-Rules over chunks, no I/O and no lock; when an exchange is made and what else it says is `member.py`.
+Rules over chunks, no I/O and no lock; when an exchange is made and what else it says is `composer.py`.
 """
 
 from __future__ import annotations
 
-import re
-
-from kafkadur.consumer.delivery import (
-    ACKED,
-    DEAD,
-    HANDED,
-    LOST,
-    OVERDUE,
-    REJECTED,
-    RELEASED,
-    RETURNED,
-    ROLLED_BACK,
-    SENT,
-    Chunk,
-    Lease,
-)
+from kafkadur.consumer.chunk import Chunk, Lease
 from kafkadur_coordinators.interface import How, Returned, Settled
 
 #: Above so many ranges of one lease a bitmap is sent.
 MOST_RANGES = 20
-_ACKS = re.compile(b"[" + bytes((ACKED, DEAD)) + b"]+")
-_OTHERS = re.compile(b"[" + bytes((ROLLED_BACK, RELEASED, OVERDUE)) + b"]")
-_GONE = (SENT, RETURNED, LOST)
-#: What is rolled back is looked for where it comes again.
-_PAST = (ACKED, SENT, DEAD, LOST, RETURNED)
-
-
-def held(chunk: Chunk) -> int:
-    """Records of a chunk that take up the window."""
-    verdicts, low, handed = chunk.verdicts, chunk.low, chunk.handed
-    return verdicts.count(HANDED, low, handed) + verdicts.count(REJECTED, low, handed)
-
-
-def has_verdicts(chunk: Chunk) -> bool:
-    """Whether records of a chunk have a verdict that was not sent."""
-    verdicts, low, handed = chunk.verdicts, chunk.low, chunk.handed
-    quiet = verdicts.count(HANDED, low, handed) + verdicts.count(SENT, low, handed)
-    quiet += verdicts.count(REJECTED, low, handed) + verdicts.count(LOST, low, handed)
-    return quiet + verdicts.count(RETURNED, low, handed) != handed - low
-
-
-def unsettled_before(chunk: Chunk, offset: int) -> bool:
-    """Whether a chunk holds a record before `offset` that the application has not settled."""
-    index = chunk.index(offset)
-    verdicts = chunk.verdicts
-    return sum(verdicts.count(verdict, 0, index) for verdict in _PAST) < index
 
 
 class Harvest:
@@ -75,32 +34,17 @@ class Harvest:
 
     def take(self, chunk: Chunk) -> None:
         """Take the verdicts given since the last exchange, and mark them as sent."""
-        verdicts, low, handed = chunk.verdicts, chunk.low, chunk.handed
-        if handed == low:
+        if chunk.handed == chunk.low:
             return
-        if verdicts.count(ACKED, low, handed) == handed - low:  # all acknowledged: the common case
-            add_ranges(self._settles(chunk.lease), chunk, low, handed)
-            verdicts[low:handed] = bytes((SENT,)) * (handed - low)
-            chunk.low = handed
-            self.acked += handed - low
-            self._count(chunk.lease, handed - low)
-            return
-        self.acked += verdicts.count(ACKED, low, handed)
-        count = 0
-        for a, b in [match.span() for match in _ACKS.finditer(bytes(verdicts), low, handed)]:
+        settled, returned, acked = chunk.send()
+        for a, b in settled:
             add_ranges(self._settles(chunk.lease), chunk, a, b)
-            verdicts[a:b] = bytes((SENT,)) * (b - a)
-            count += b - a
-        for index in [match.start() for match in _OTHERS.finditer(bytes(verdicts), low, handed)]:
-            how = How.RELEASED if verdicts[index] == RELEASED else How.ROLLED_BACK
-            offset, delay = chunk.offset(index), chunk.delays.pop(index, 0)
+        for index, released, delay in returned:
+            offset = chunk.offset(index)
+            how = How.RELEASED if released else How.ROLLED_BACK
             self._return(chunk.lease, offset, offset + 1, how, delay)
-            verdicts[index] = RETURNED
-            count += 1
-        while low < handed and verdicts[low] in _GONE:
-            low += 1
-        chunk.low = low
-        self._count(chunk.lease, count)
+        self.acked += acked
+        self._count(chunk.lease, sum(b - a for a, b in settled) + len(returned))
 
     def give_back(self, lease: Lease, start: int, end: int) -> None:
         """Offsets [start, end) of a lease were never handed out; it stays open without them."""

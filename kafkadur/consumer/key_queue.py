@@ -1,7 +1,8 @@
 """What a member of a key-ordered subscription does with keys: which record may be handed out now.
 
 Of each key one record at a time is in the application's hands, or rolled back and not settled yet; the others
-wait here. Which lanes a member keeps and how far it may hand out is `member.py`, who reads `readers.py`.
+wait here. Which lanes a member keeps and how far it may hand out is `dispatcher.py`, who reads
+`fetch/readers.py`.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from typing import NamedTuple, cast
 
 from confluent_kafka import Message
 
-from kafkadur.consumer.delivery import (
+from kafkadur.consumer.chunk import (
     ACKED,
     DEAD,
     LOST,

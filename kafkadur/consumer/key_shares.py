@@ -1,6 +1,6 @@
 """The lanes of keys that one member keeps: what was read for them, sorted in by key; lanes that are given up.
 
-Which record of a key may go is `keyed.py`; leases, windows and exchanges are `member.py`, whose lock is held.
+Which record of a key may go is `key_queue.py`. Called with the member's lock held.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from itertools import repeat
 
 from confluent_kafka import Message
 
-from kafkadur.consumer.delivery import Lease
+from kafkadur.consumer.chunk import Lease
 from kafkadur.consumer.key_queue import Keys, Parked, Record
 from kafkadur.fetch.buffer import Piece
 from kafkadur_sharing.keys import SLOTS, key_slot

@@ -3,35 +3,17 @@
 When Redis restarted, failed over or was wiped, leases end; but whoever is attached again in time may claim
 what its application has not decided yet, or has decided and nobody confirmed (`lua/reclaim-6+3.lua`): then
 the decision is sent again, under the new lease, and a roll back is counted as if nothing had happened. Rules
-over chunks, no I/O and no lock; `member.py` and `runtime/coordinator_thread.py` decide when it is done. Not
+over chunks, no I/O and no lock; `losses.py` and `runtime/coordinator_thread.py` decide when it is done. Not
 for key-ordered subscriptions, which would have to know what waits behind a key.
 """
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Iterator, Sequence
 
-from kafkadur.consumer.delivery import (
-    ACKED,
-    DEAD,
-    HANDED,
-    LOST,
-    OVERDUE,
-    REJECTED,
-    RELEASED,
-    RETURNED,
-    ROLLED_BACK,
-    SENT,
-    Chunk,
-    Lease,
-)
+from kafkadur.consumer.chunk import Chunk, Lease
 from kafkadur.consumer.harvest import add_ranges
 from kafkadur_coordinators.interface import Claim, Claimed, Exchange, How, Returned
-
-#: Verdicts of records that are claimed.
-_KEPT = (HANDED, ACKED, REJECTED, DEAD, ROLLED_BACK, RELEASED, OVERDUE)
-_KEPT_RUNS = re.compile(b"[" + bytes(_KEPT) + b"]+")
 
 
 def keep(chunks: Iterable[Chunk], unanswered: Exchange | None) -> tuple[list[Chunk], int]:
@@ -47,15 +29,14 @@ def keep(chunks: Iterable[Chunk], unanswered: Exchange | None) -> tuple[list[Chu
         if chunk.lease.lost or chunk.lease.alone:
             continue
         chunk.cut(chunk.handed)
+        token = chunk.lease.token
         for index in range(len(chunk.verdicts)):
-            if chunk.verdicts[index] == SENT and chunk.offset(index) in sent.get(chunk.lease.token, ()):
-                chunk.verdicts[index] = ACKED
-                chunk.unsure.add(index)
-                unsent += 1
-            elif chunk.verdicts[index] == RETURNED:
-                _take_back(chunk, index, returned.get((chunk.lease.token, chunk.offset(index))))
-        chunk.low = next((i for i, verdict in enumerate(chunk.verdicts) if verdict in _KEPT), chunk.handed)
-        if chunk.low < chunk.handed:
+            if chunk.offset(index) in sent.get(token, ()):
+                unsent += chunk.unsend(index)
+            said = returned.get((token, chunk.offset(index)))
+            if said is not None and chunk.is_returned(index):
+                chunk.take_back(index, released=said.how == How.RELEASED, delay=said.delay)
+        if chunk.keep_open():
             kept.append(chunk)
     return kept, unsent
 
@@ -73,18 +54,6 @@ def _said_in(exchange: Exchange | None) -> tuple[dict[int, set[int]], dict[tuple
     return sent, returned
 
 
-def _take_back(chunk: Chunk, index: int, said: Returned | None) -> None:
-    """A record was given back, by what was `said` (None: that was answered)."""
-    if said is None:
-        return
-    if said.how == How.RELEASED:
-        chunk.verdicts[index] = RELEASED
-    else:
-        chunk.verdicts[index] = OVERDUE if index in chunk.overdue else ROLLED_BACK
-    if said.delay:
-        chunk.delays[index] = said.delay
-
-
 def _offsets(ranges: Sequence[int], first: int, blob: bytes) -> Iterator[int]:
     for start, end in zip(ranges[::2], ranges[1::2], strict=True):
         yield from range(start, end)
@@ -97,8 +66,8 @@ def _offsets(ranges: Sequence[int], first: int, blob: bytes) -> Iterator[int]:
 def claim(chunk: Chunk) -> Claim:
     """The claim for what a chunk still holds."""
     pairs: list[int] = []
-    for kept in _KEPT_RUNS.finditer(bytes(chunk.verdicts), chunk.low, chunk.handed):
-        add_ranges(pairs, chunk, *kept.span())
+    for first, end in chunk.kept_runs():
+        add_ranges(pairs, chunk, first, end)
     lease = chunk.lease
     redelivered = lease.redelivered or bool(pairs and pairs[-1] <= lease.seen)
     return Claim(lease.incarnation, lease.token, 2 * lease.attempts + int(redelivered), pairs)
@@ -111,16 +80,9 @@ def take_over(chunk: Chunk, lease: Lease, claimed: Claimed, *, in_time: bool) ->
     be over, and somebody else have settled it. What else the chunk holds beyond the lease is lost.
     """
     held, settled = set(_offsets(claimed.held, 0, b"")), set(_offsets(claimed.settled, 0, b""))
-    hands = acks = 0
-    for index in range(chunk.low, chunk.handed):
-        verdict, offset = chunk.verdicts[index], chunk.offset(index)
-        if in_time and verdict in {ACKED, DEAD} and index in chunk.unsure and offset in settled:
-            chunk.verdicts[index] = SENT
-        elif verdict in _KEPT and offset not in held:
-            hands += verdict == HANDED
-            acks += verdict == ACKED
-            chunk.verdicts[index] = LOST
-    lease.chunks.append(chunk)
+    hands, acks = chunk.take_over(
+        held=held.__contains__, arrived=lambda offset: in_time and offset in settled
+    )
     lease.stretch.clear()
     lease.fill = lease.end
     chunk.lease = lease

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterator
 
-from kafkadur.consumer.delivery import HANDED, Chunk
+from kafkadur.consumer.chunk import HANDED, Chunk
 
 
 class MaxHold:

@@ -1,7 +1,7 @@
 """What a member of a shared subscription was promised: offsets that are not written yet, of its alone.
 
 When they come it hands them out without asking anybody. They take up no credit; a member that has no room
-for them any more gives them back. Rules over leases, no I/O; who asks is `member.py`, who promises is the
+for them any more gives them back. Rules over leases, no I/O; who asks is `credit.py`, who promises is the
 coordinator's `ahead.lua`.
 """
 
@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from kafkadur.consumer.delivery import Lease
+from kafkadur.consumer.chunk import Lease
 
 #: Offsets that a member asks to be promised on one partition, at most.
 MOST = 4

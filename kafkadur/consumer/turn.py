@@ -1,6 +1,6 @@
 """Lanes that pass from member to member together, and the turn that a member has on them.
 
-When a turn is over and to whom it goes is `member.py` and the coordinator's `lane.lua`.
+When a turn is over is decided by `lanes.py`; which member is next, by the coordinator (`lane.lua`).
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from kafkadur_coordinators.interface import Standing
 
 if TYPE_CHECKING:
-    from kafkadur.consumer.delivery import Chunk
+    from kafkadur.consumer.chunk import Chunk
 
 
 class Turn:
@@ -47,7 +47,7 @@ class LaneGroup:
         """Somebody else has them."""
         self.standing = Standing.STANDBY
         #: nothing of it may be handed out: it is offered, or asked for. Read without the member's lock by
-        #: `subscription._one_by_one`, which marks a record before it looks; the member sets this before it
+        #: `chunk.one_by_one`, which marks a record before it looks; the member sets this before it
         #: looks at the marks.
         self.frozen = False
         #: new messages wait for one that was rolled back; read without the lock, as `frozen`

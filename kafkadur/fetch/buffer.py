@@ -1,6 +1,6 @@
 """What was read from one partition and waits for a lease: batches of records, and how far reading has come.
 
-Pure bookkeeping over offsets; who reads is `readers.py`, who gets what is `member.py`.
+Pure bookkeeping over offsets; who reads is `readers.py`, which lease gets what is `consumer/router.py`.
 """
 
 from __future__ import annotations

@@ -11,7 +11,8 @@ from collections.abc import Mapping
 
 from confluent_kafka import Message
 
-from kafkadur.consumer.member import Member, Reading
+from kafkadur.consumer.fetch_state import Reading
+from kafkadur.consumer.intake import Intake
 from kafkadur.fetch.buffer import NOWHERE, Mark
 from kafkadur_sharing.errors import KafkadurError
 from kafkadur_sharing.keys import SLOTS, key_slot
@@ -20,7 +21,7 @@ from kafkadur_sharing.keys import SLOTS, key_slot
 class KeyRouter:
     """What the readers take for the member, and the member for its readers."""
 
-    def __init__(self, member: Member, *, lanes: int) -> None:
+    def __init__(self, member: Intake, *, lanes: int) -> None:
         """`lanes` of each partition; `reading` is set before anything is read."""
         self._member = member
         self._lanes = lanes

@@ -1,7 +1,7 @@
 """Reading Kafka for a member: a tail reader that follows partitions, and a point reader for single ranges.
 
-Each owns one Consumer and one thread: while a thread polls, calls from another one do not return for
-seconds. Others only put commands into a queue. Records go to the member (`member.py`); which partitions are
+Each owns one Consumer and one thread: while a thread polls, calls from another one do not return for seconds.
+Others only put commands into a queue. Records go to the member (`consumer/intake.py`); which partitions are
 followed from where is decided there. The tail reader also mirrors floors to Kafka as group offsets.
 """
 

@@ -3,8 +3,8 @@
 It owns the Redis connection and the journal: whatever talks to the coordinator runs here, applications wait
 for it (`submit`). It never stops on a failure: it repeats an unanswered exchange unchanged, rebuilds state
 that Redis lost, and attaches again, so that every failure ends in redelivery. What an exchange carries is
-decided in `member.py`. A defect ends the member it was met with, which the application is told, and nothing
-else.
+decided in `consumer/composer.py` and `consumer/answers.py`. A defect ends the member it was met with, which
+the application is told, and nothing else.
 """
 
 from __future__ import annotations
@@ -351,7 +351,7 @@ class CoordinatorThread:
 
     def _exchange(self, served: Served) -> None:
         member = served.member
-        if member.cuts:
+        if member.intake.cuts:
             self._truncate(served)
             return
         sent_at = self._monotonic()
@@ -412,8 +412,8 @@ class CoordinatorThread:
         """
         member = served.member
         try:
-            lost = self._lifecycle.truncate(served.membership, dict(member.cuts))
-            member.note_truncated(lost)
+            lost = self._lifecycle.truncate(served.membership, dict(member.intake.cuts))
+            member.intake.note_truncated(lost)
             member.lose("Kafka lost the end of a partition")
             self._attach_again(served)
         except (CoordinatorUnavailable, KafkaRefused, StateLost) as error:

@@ -1,7 +1,7 @@
 """Looking every now and then whether retention is about to remove unsettled messages.
 
 One thread a connection. What is found goes to the members, who rescue such messages where the redelivery
-policy says so (`member.py`).
+policy says so (`consumer/router.py`).
 """
 
 from __future__ import annotations

@@ -17,8 +17,8 @@ from typing import NamedTuple
 
 from confluent_kafka import KafkaException
 
-from kafkadur.consumer.delivery import Chunk
-from kafkadur.consumer.member import Confirmation
+from kafkadur.consumer.chunk import Chunk
+from kafkadur.consumer.confirmations import Confirmation
 from kafkadur_coordinators.lifecycle import Subscription
 from kafkadur_coordinators.origins import Origin
 from kafkadur_coordinators.redis_coordinator import RedisCoordinator

@@ -23,6 +23,7 @@ from typing_extensions import TypeVar
 
 from kafkadur.consumer.delivery import Delivery as PlainDelivery
 from kafkadur.consumer.member import Member
+from kafkadur.consumer.terms import Terms
 from kafkadur.events import Event
 from kafkadur.fetch.filtering import taking
 from kafkadur.fetch.key_router import KeyRouter
@@ -568,10 +569,9 @@ class Connection:
                     window_bytes=window_bytes,
                     unconfirmed=unconfirmed,
                     signal=signal,
+                    transacted=transaction is not None,
                 )
-                if transaction is not None:
-                    member.transacted, member.holding = (True, None)
-                member.decoding, member.tracing = (decoding, self._tracing)
+                member.decoding = decoding
                 wake.append(member)
                 member.teller.on_event = on_event
                 member.attached(membership.attached, sent_at)
@@ -609,6 +609,7 @@ class Connection:
         window_bytes: int,
         unconfirmed: int | None,
         signal: Signal,
+        transacted: bool,
     ) -> Member:
         attachment = membership.subscription
         parallel = attachment.definition.type in (SubscriptionType.SHARED, SubscriptionType.KEY_ORDERED)
@@ -616,14 +617,18 @@ class Connection:
         presence = self._presence
         if presence is None:
             raise NotConnected
-        member = Member(
+        terms = Terms(
             display=str(attachment.key),
             definition=attachment.definition,
             window=window,
             window_bytes=window_bytes,
             budget=budget,
             session=self.settings.session_timeout.total_seconds(),
+            partitions=attachment.topic.partitions * attachment.definition.lanes,
             monotonic=time.monotonic,
+        )
+        member = Member(
+            terms,
             alive=presence.alive,
             poke=coordinator_thread.poke,
             nudge=lambda member: nudge(coordinator_thread, member),
@@ -633,10 +638,11 @@ class Connection:
                 client_id=self.settings.client_id if attachment.key.durable else None,
                 connection_id=self.id,
             ),
-            partitions=attachment.topic.partitions * attachment.definition.lanes,
+            transacted=transacted,
+            durable=attachment.key.durable,
+            levels=self._checkpointer,
+            tracing=self._tracing,
         )
-        member.durable = attachment.key.durable
-        member.checkpointer = self._checkpointer
         member.on_ready = signal.set
         return member
 
@@ -645,16 +651,16 @@ class Connection:
         kafka, group, topic = (self.settings.kafka, attachment.key.group, attachment.topic.name)
         lanes = attachment.definition.lanes
         keyed = served.member.keyed
-        router = KeyRouter(served.member, lanes=lanes) if keyed else None
+        router = KeyRouter(served.member.intake, lanes=lanes) if keyed else None
         tail = TailReader(
-            member=router or served.member,
+            member=router or served.member.intake,
             kafka=kafka,
             topic=topic,
             group=group,
             floor_metadata=attachment.floor_metadata,
             probe=self._probe,
         )
-        point = PointReader(member=router or served.member, kafka=kafka, topic=topic, group=group)
+        point = PointReader(member=router or served.member.intake, kafka=kafka, topic=topic, group=group)
         readers = Readers(tail, point)
         if router is not None:
             router.reading = readers
@@ -662,8 +668,9 @@ class Connection:
         self._readers[served.session.member] = readers
         readers.start()
         if attachment.key.durable:
-            self._watched[served.session.member] = router or served.member
-            self._watch.add(router or served.member, topic, attachment.topic.partitions)
+            watched = router or served.member.intake
+            self._watched[served.session.member] = watched
+            self._watch.add(watched, topic, attachment.topic.partitions)
 
     def leave(self, served: Served) -> Future[int]:
         """Part of closing a subscription.

@@ -97,7 +97,7 @@ class Run(Generic[V_co, K_co]):
         governed = self._bucket is not None or self._breaker is not None
         deliveries: Iterable[Delivery[V_co, K_co]] = self._governed() if governed else self._subscription
         if lines is not None and self._member.lane:
-            self._member.on_rolled_back = lines.rolled_back
+            self._member.verdicts.on_rolled_back = lines.rolled_back
         try:
             with Pool(self._concurrency) as pool:
                 try:
@@ -108,8 +108,8 @@ class Run(Generic[V_co, K_co]):
                     if lines is not None:
                         lines.close()
         finally:
-            self._member.on_rolled_back = None
-            if self._member.resting:
+            self._member.verdicts.on_rolled_back = None
+            if self._member.gate.resting:
                 self._member.wake_up()
 
     def _governed(self) -> Iterator[Delivery[V_co, K_co]]:
@@ -141,7 +141,7 @@ class Run(Generic[V_co, K_co]):
         wait = 0.0
         if self._breaker is not None:
             wait = self._breaker.wait()
-            if wait <= 0 and self._member.resting:
+            if wait <= 0 and self._member.gate.resting:
                 self._member.wake_up()
             if self._breaker.trying:
                 return None
@@ -149,7 +149,7 @@ class Run(Generic[V_co, K_co]):
 
     def _rest(self) -> None:
         """Give back what was not begun; others may have it."""
-        if self._member.resting:
+        if self._member.gate.resting:
             return
         if self._lines is not None:
             self._lines.give_back_waiting()

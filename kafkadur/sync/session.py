@@ -14,7 +14,7 @@ from concurrent.futures import Future
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, Self
 
-from kafkadur.consumer.delivery import Chunk
+from kafkadur.consumer.chunk import Chunk
 from kafkadur.producer.transacted import TransactedProducer
 from kafkadur.runtime.transactions import Transaction, rolled_back
 from kafkadur.sync.waiting import drained, kept, outcome

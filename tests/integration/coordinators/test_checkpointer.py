@@ -5,7 +5,7 @@ from typing import cast
 import pytest
 from confluent_kafka import Message
 
-from kafkadur.consumer.delivery import Chunk, Lease
+from kafkadur.consumer.chunk import Chunk, Lease
 from kafkadur.consumer.member import Member
 from kafkadur.consumer.turn import LaneGroup
 from kafkadur.runtime.checkpoint_thread import CheckpointThread

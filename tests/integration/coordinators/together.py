@@ -12,8 +12,10 @@ from typing import Any
 
 from confluent_kafka import Message
 
-from kafkadur.aio.subscription import Delivery, _one_by_one
+from kafkadur.aio.subscription import Delivery
+from kafkadur.consumer.chunk import one_by_one
 from kafkadur.consumer.member import Member
+from kafkadur.consumer.terms import Terms
 from kafkadur.fetch.buffer import NOWHERE, Mark
 from kafkadur_sharing.definition import Definition, SubscriptionType
 from tests.integration.coordinators.world import SESSION_MS, World
@@ -52,7 +54,7 @@ class Peer:
         self._asked: list[tuple[int, int]] = []
         #: what was taken in advance, as a subscription does
         self._taken: Iterator[Delivery[Any, Any]] = iter(())
-        self.member = Member(
+        terms = Terms(
             display=name,
             definition=together.definition,
             window=window,
@@ -60,12 +62,14 @@ class Peer:
             budget=100,
             session=SESSION_MS / 1000,
             monotonic=together.now,
+            partitions=together.world.partitions,
+        )
+        self.member = Member(
+            terms,
             alive=lambda: True,
             poke=lambda: None,
             nudge=lambda _: False,
             bury=lambda _: None,
-            takes=None,
-            partitions=together.world.partitions,
         )
         self.member.reading = self
         attached = together.world.attach(name)
@@ -96,16 +100,16 @@ class Peer:
         """Read all that is there, as far as the member has room for it."""
         while self._asked:
             partition, incarnation = self._asked.pop()
-            self.member.found_end(partition, self._together.ends[partition], incarnation)
+            self.member.intake.found_end(partition, self._together.ends[partition], incarnation)
         for partition, (at, number) in list(self.followed.items()):
-            if self.member.buffered >= self.member.read_ahead:
+            if self.member.intake.buffered >= self.member.intake.read_ahead:
                 return
             end = self._together.ends[partition]
             if at < end:
                 self.followed[partition] = (end, number)
-                self.member.end_at(partition, end, number)
-                self.member.add_records(partition, _messages(partition, at, end), number)
-            self.member.reach(partition, end, number)
+                self.member.intake.end_at(partition, end, number)
+                self.member.intake.add_records(partition, _messages(partition, at, end), number)
+            self.member.intake.reach(partition, end, number)
         self._read_ranges()
 
     def _read_ranges(self) -> None:
@@ -114,7 +118,7 @@ class Peer:
             end = min(last, self._together.ends[partition])
             if start < end:
                 self._ranges.remove(asked)
-                self.member.add_range_records(token, _messages(partition, start, end), end)
+                self.member.intake.add_range_records(token, _messages(partition, start, end), end)
 
     def exchange(self) -> bool:
         """Make an exchange if one is due; returns whether one was made."""
@@ -151,7 +155,7 @@ class Peer:
             run = self.member.next_run(100)
             if run is None:
                 return None
-            self._taken = _one_by_one(Delivery, *run)
+            self._taken = one_by_one(Delivery, *run)
         return delivery
 
     def take_all(self) -> list[int]:

@@ -111,7 +111,7 @@ async def test_run_stops_where_a_breaker_is_open(place: Place) -> None:
         subscription = await connection.subscribe(topic, durable="d", start="earliest")
         running = asyncio.create_task(subscription.run(handle, breaker=breaker))
         member = subscription._member  # noqa: SLF001 - what the application does not see while it waits
-        await asyncio.to_thread(wait_until, lambda: member.resting, "an open breaker")
+        await asyncio.to_thread(wait_until, lambda: member.gate.resting, "an open breaker")
         defect.armed = True
         await asyncio.to_thread(wait_until, lambda: member.failed is not None, "the defect")
         subscription.stop()

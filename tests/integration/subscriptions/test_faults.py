@@ -243,7 +243,7 @@ async def test_what_an_old_holder_hands_out_after_a_loss_is_marked(fragile: Plac
             await asyncio.to_thread(
                 wait_until, lambda: kind == "exclusive" or old.statistics()["promised"] > 0, "promised"
             )
-            old._member._alive = lambda: True  # noqa: SLF001 - as if its pings were answered all the time
+            old._member.gate._alive = lambda: True  # noqa: SLF001 - as if its pings were answered all the time
             link.pause()
             with redis.Redis.from_url(fragile.stack.admin_redis) as client:
                 client.flushall()

@@ -413,7 +413,7 @@ async def test_what_has_become_due_keeps_nobody_busy_until_it_is_asked_for(place
         first, second = await take(subscription, 2)
         await first.rollback(delay=0.1)
         member = subscription._member  # noqa: SLF001 - nothing shows outside what it does
-        keys = member._lanes.keys  # noqa: SLF001 - as above
+        keys = member._router.shares.keys  # noqa: SLF001 - as above
         await asyncio.to_thread(wait_until, lambda: keys.next_at is None and keys.free == 1, "what is ready")
         assert of(await next_of(subscription)) == of(first)
         await second.ack()

@@ -10,7 +10,7 @@ import pytest
 
 import kafkadur
 from kafkadur import AlreadySettled, LeaseLost, Redelivery
-from kafkadur.consumer.delivery import Chunk
+from kafkadur.consumer.chunk import Chunk
 from tests.integration.subscriptions.helpers import LIMIT_S, Place, next_of, nothing, number, take, wait_until
 from tests.integration.subscriptions.workers import Worker
 
@@ -117,8 +117,8 @@ async def test_rollback_that_waits_while_its_time_runs_out(
         ) as subscription,
     ):
         delivery = await next_of(subscription)
-        member = subscription._member  # noqa: SLF001 - stands before its lock
-        real = member.roll_back
+        verdicts = subscription._member.verdicts  # noqa: SLF001 - stands before its lock
+        real = verdicts.roll_back
 
         def late(chunk: Chunk, index: int, delay: int) -> bool:
             deadline = time.monotonic() + LIMIT_S
@@ -126,7 +126,7 @@ async def test_rollback_that_waits_while_its_time_runs_out(
                 time.sleep(0.01)
             return real(chunk, index, delay)
 
-        monkeypatch.setattr(member, "roll_back", late)
+        monkeypatch.setattr(verdicts, "roll_back", late)
         with pytest.raises((LeaseLost, AlreadySettled)):
             await asyncio.to_thread(delivery.rollback_nowait)
         monkeypatch.undo()
@@ -161,9 +161,10 @@ async def test_ack_in_the_moment_a_lane_is_given_up(place: Place, monkeypatch: p
         second = await connection.subscribe(topic, durable="d", type="key-ordered", window=100)
         await nothing(second)
         member = first._member  # noqa: SLF001 - the moment is within it
-        lane = next(iter(member._lanes.draining))  # noqa: SLF001 - as above
+        lane = next(iter(member._router.shares.draining))  # noqa: SLF001 - as above
         mine = [d for d in held if d._chunk.lease.partition == lane]  # noqa: SLF001 - as above
-        real = member._is_drained  # noqa: SLF001 - as above
+        lanes = member._lanes  # noqa: SLF001 - as above
+        real = lanes.is_drained
         told: list[tuple[kafkadur.Delivery, Told]] = []
 
         def is_drained(lane_: int) -> bool:
@@ -173,12 +174,12 @@ async def test_ack_in_the_moment_a_lane_is_given_up(place: Place, monkeypatch: p
                     told.append((delivery, Told()))
             return real(lane_)
 
-        monkeypatch.setattr(member, "_is_drained", is_drained)
-        member._touch.add(lane)  # noqa: SLF001 - as above
+        monkeypatch.setattr(lanes, "is_drained", is_drained)
+        member._schedule.touch({lane})  # noqa: SLF001 - as above
         member.poke()
         await asyncio.to_thread(wait_until, lambda: bool(told), "the moment")
         for delivery, waiting in told:
-            member.confirm(delivery._chunk, waiting)  # noqa: SLF001 - as above
+            member.verdicts.confirm(delivery._chunk, waiting)  # noqa: SLF001 - as above
         member.poke()
         others = [d for d in held if d not in mine]
         for delivery in others:
@@ -225,7 +226,7 @@ async def test_a_draining_lane_does_not_stop_the_others(place: Place) -> None:
         held = await take(first, 40)
         second = await connection.subscribe(topic, durable="d", type="key-ordered", window=100)
         await nothing(second)
-        draining = set(first._member._lanes.draining)  # noqa: SLF001 - which lanes they are
+        draining = set(first._member._router.shares.draining)  # noqa: SLF001 - which lanes they are
         stuck = next(d for d in held if d._chunk.lease.partition in draining)  # noqa: SLF001 - as above
         keep = next(d for d in held if d._chunk.lease.partition not in draining)  # noqa: SLF001 - as above
         for delivery in held:

@@ -40,7 +40,7 @@ async def settled_up_to(subscription: kafkadur.Subscription, offset: int) -> Non
     """Wait until the floor of partition 0 is there."""
 
     def there() -> bool:
-        return subscription._member.floors().get(0) == offset  # noqa: SLF001 - there is no public way yet
+        return subscription._member.intake.floors().get(0) == offset  # noqa: SLF001 - there is no public way yet
 
     await asyncio.to_thread(wait_until, there, f"a floor of {offset}")
 

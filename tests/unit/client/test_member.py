@@ -7,8 +7,9 @@ from collections.abc import Sequence
 import pytest
 from confluent_kafka import Message
 
-from kafkadur.consumer.delivery import Chunk
+from kafkadur.consumer.chunk import Chunk
 from kafkadur.consumer.member import Member
+from kafkadur.consumer.terms import Terms
 from kafkadur.fetch.buffer import NOWHERE, FetchBuffer, Mark
 from kafkadur_coordinators.interface import (
     Attached,
@@ -53,7 +54,7 @@ class Driver:
 
     def __init__(self, *, partitions: int, window: int = 100, lane: bool = False) -> None:
         self.reading = Reading()
-        self.member = Member(
+        terms = Terms(
             display="test",
             definition=Definition(
                 type=SubscriptionType.EXCLUSIVE if lane else SubscriptionType.SHARED, topic="t"
@@ -63,12 +64,14 @@ class Driver:
             budget=100,
             session=10.0,
             monotonic=lambda: 1.0,
+            partitions=partitions,
+        )
+        self.member = Member(
+            terms,
             alive=lambda: True,
             poke=lambda: None,
             nudge=lambda _: False,
             bury=lambda _: None,
-            takes=None,
-            partitions=partitions,
         )
         self.member.reading = self.reading
         self._token = 0
@@ -114,7 +117,7 @@ class Driver:
         if number is None:
             number = self.reading.followed[partition][1]
         messages = [Message(topic="t", partition=partition, offset=o, value=b"x") for o in offsets]
-        self.member.add_records(partition, messages, number)
+        self.member.intake.add_records(partition, messages, number)
 
     def block(self) -> tuple[Chunk, int, int]:
         block = self.member.next_block(1_000)
@@ -146,8 +149,8 @@ def test_the_reader_is_told_how_far_the_log_was_read_under_which_leader() -> Non
     driver.exchange(0, 1, [state(0, next_=3, avail=7)._replace(epoch=4)], [lease(1, 0, 0, 3)])
     assert driver.reading.marks == {0: Mark(7, 4)}
     number = driver.reading.followed[0][1]
-    driver.member.lead(0, 5, number)
-    driver.member.lead(0, 9, number - 1)  # an assignment from before
+    driver.member.intake.lead(0, 5, number)
+    driver.member.intake.lead(0, 9, number - 1)  # an assignment from before
     driver.records(0, range(9))
     said = driver.exchange(0, 1, [state(0, next_=9, avail=9)])
     assert (said.parts[0].avail, said.parts[0].epoch) == (9, 5)
@@ -167,7 +170,7 @@ def test_records_of_an_earlier_assignment_are_no_gap() -> None:
     assert 1 not in driver.reading.followed
     driver.exchange(0, 1, both)  # it left again
     driver.records(1, range(500, 1000), first)  # the reader has not obeyed yet
-    driver.member.reach(1, 1000, first)
+    driver.member.intake.reach(1, 1000, first)
     driver.records(1, range(1000))
     driver.exchange(0, 1, [state(1, next_=100, avail=1000)], [lease(1, 1, 0, 100)])
     chunk, start, end = driver.block()
@@ -181,7 +184,7 @@ def test_lease_on_a_partition_given_up_in_the_same_answer_is_read_as_a_range() -
     driver.exchange(0, 2, [state(0, next_=0, avail=10), state(1, next_=10, avail=10)], [lease(1, 1, 0, 10)])
     assert driver.reading.ranges == [(1, 0, 10, 1)]
     messages = [Message(topic="t", partition=1, offset=o, value=b"x") for o in range(10)]
-    assert driver.member.add_range_records(1, messages, 10) is False
+    assert driver.member.intake.add_range_records(1, messages, 10) is False
     chunk, start, end = driver.block()
     assert [chunk.offset(i) for i in range(start, end)] == list(range(10))
 
@@ -191,9 +194,9 @@ def test_a_lease_that_waits_for_records_keeps_the_reader_going() -> None:
     driver.attach(0, 1)
     driver.exchange(0, 1, [state(0, next_=0, avail=0), state(1, next_=0, avail=0)])
     driver.records(0, range(30_000))
-    assert driver.member.buffered >= driver.member.read_ahead
+    assert driver.member.intake.buffered >= driver.member.intake.read_ahead
     driver.exchange(0, 1, [state(1, next_=10, avail=10)], [lease(1, 1, 0, 10)])
-    assert driver.member.buffered == 0
+    assert driver.member.intake.buffered == 0
 
 
 def test_gaps_are_settled_once_a_later_record_was_read() -> None:
@@ -205,7 +208,7 @@ def test_gaps_are_settled_once_a_later_record_was_read() -> None:
     assert settled_offsets(driver.exchange(0, 1, [])) == set()
     driver.records(0, range(8, 9))
     assert settled_offsets(driver.exchange(0, 1, [])) == {3, 4, 5, 6, 7}
-    driver.member.reach(0, 12, driver.reading.followed[0][1])
+    driver.member.intake.reach(0, 12, driver.reading.followed[0][1])
     assert settled_offsets(driver.exchange(0, 1, [])) == {9}
 
 
@@ -221,7 +224,7 @@ def test_what_was_set_aside_comes_in_order_however_it_is_read() -> None:
     driver.records(0, range(199_990, 200_010))
     assert driver.member.next_block(10) is None, "what comes first was not read yet"
     messages = [Message(topic="t", partition=0, offset=o, value=b"x") for o in (5, 6)]
-    assert driver.member.add_range_records(2, messages, 7) is False
+    assert driver.member.intake.add_range_records(2, messages, 7) is False
     seen: list[int] = []
     while len(seen) < 4:
         chunk, start, end = driver.block()
@@ -249,13 +252,13 @@ def test_the_end_of_the_log_moves_while_an_exchange_is_made(monkeypatch: pytest.
     driver.attach(0, 1)
     driver.exchange(0, 1, [state(0, next_=0, avail=0)])
     number = driver.reading.followed[0][1]
-    driver.member.end_at(0, 0, number)
+    driver.member.intake.end_at(0, 0, number)
     unread = vars(FetchBuffer)["unread"].fget
     looks: list[int | None] = []
 
     def look(feed: FetchBuffer) -> int | None:
         looks.append(unread(feed))
-        driver.member.end_at(0, 10, number)
+        driver.member.intake.end_at(0, 10, number)
         return looks[-1]
 
     monkeypatch.setattr(FetchBuffer, "unread", property(look))

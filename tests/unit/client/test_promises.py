@@ -2,7 +2,7 @@
 
 import pytest
 
-from kafkadur.consumer.delivery import Lease
+from kafkadur.consumer.chunk import Lease
 from kafkadur.consumer.reservations import give_back, promised, surplus
 from kafkadur.consumer.turn import LaneGroup
 

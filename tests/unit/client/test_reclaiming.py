@@ -5,17 +5,7 @@ from typing import cast
 import pytest
 from confluent_kafka import Message
 
-from kafkadur.consumer.delivery import (
-    ACKED,
-    HANDED,
-    LOST,
-    RELEASED,
-    RETURNED,
-    ROLLED_BACK,
-    SENT,
-    Chunk,
-    Lease,
-)
+from kafkadur.consumer.chunk import ACKED, HANDED, LOST, RELEASED, RETURNED, ROLLED_BACK, SENT, Chunk, Lease
 from kafkadur.consumer.loss_recovery import claim, keep, take_over
 from kafkadur.consumer.member import Member
 from kafkadur.consumer.turn import LaneGroup

@@ -1,0 +1,319 @@
+"""What the answer to an exchange changes: standing, grants, horizons, leases that ended."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from kafkadur.consumer.chunk import Lease
+from kafkadur.consumer.composer import Composer
+from kafkadur.consumer.credit import Credit
+from kafkadur.consumer.following import Follower
+from kafkadur.consumer.lag import Lag
+from kafkadur.consumer.lanes import Lanes
+from kafkadur.consumer.router import Router
+from kafkadur.consumer.state import State
+from kafkadur_coordinators.interface import ExchangeReply, Grant, PartitionState, Role, Standing
+
+#: The coordinator tells times in whole ms: waiting a little longer meets them.
+_ROUNDING = 0.002
+#: Between the looks of two members at a session that may have ended, ms.
+_APART_MS = 10
+
+
+class Answers:
+    """Applies the answers of one member. Called with its lock held."""
+
+    def __init__(
+        self,
+        state: State,
+        *,
+        credit: Credit,
+        lanes: Lanes,
+        router: Router,
+        follower: Follower,
+        lag: Lag,
+        composer: Composer,
+    ) -> None:
+        """Nothing was answered."""
+        self._terms = state.terms
+        self._gate = state.gate
+        self._schedule = state.schedule
+        self._pending = state.pending
+        self._leases = state.leases
+        self._fetch = state.fetch
+        self._queue = state.queue
+        self._in_flight = state.in_flight
+        self._confirmations = state.confirmations
+        self._credit = credit
+        self._lanes = lanes
+        self._router = router
+        self._follower = follower
+        self._lag = lag
+        self._composer = composer
+        self._settled_on: set[int] = set()
+
+    def clear(self) -> None:
+        """Nothing was answered."""
+        self._settled_on = set()
+
+    def take_settled(self) -> set[int]:
+        """Partitions, or lanes of keys, on which verdicts were confirmed since this was asked last."""
+        settled, self._settled_on = self._settled_on, set()
+        return settled
+
+    # -- the whole answer
+
+    def apply(self, reply: ExchangeReply, sent_at: float) -> None:
+        """The exchange sent at `sent_at` (monotonic seconds) was answered."""
+        schedule, terms = self._schedule, self._terms
+        # a repeat does not renew the session: what counts is when it was sent first
+        self._gate.last_ok = min(sent_at, self._composer.composed_at)
+        self._close_pending()
+        for token in set(reply.refused):
+            self._refuse_lease(token)
+        self.take_role(reply.role)
+        self._take_paused(paused=reply.paused)
+        self._take_states(reply, sent_at)
+        if terms.lane and self._take_standing(reply):
+            self._lag.note_standing(active=reply.standing is not Standing.STANDBY)
+        if terms.keyed:
+            self._lanes.drain(reply.asked)
+        self._take_grants(reply)
+        if not terms.lane:
+            self._gate.asked_back = reply.standing is Standing.ASKED
+            self._follower.judge(reply)
+        schedule.request(when=bool(schedule.orphaned))
+        self._follower.follow()
+        for partition in self._to_route(reply):
+            self._router.route(partition)
+        self._in_flight.recount()
+        schedule.request(when=bool(self._credit.to_return()))
+
+    def _to_route(self, reply: ExchangeReply) -> set[int]:
+        """Followed partitions whose records this answer may have given to a member."""
+        changed = {state.partition for state in reply.partitions}
+        changed |= {grant.partition for grant in reply.grants}
+        return changed & self._fetch.buffers.keys()
+
+    def _close_pending(self) -> None:
+        """What the answered exchange carried is known to the coordinator now."""
+        pending = self._pending
+        if pending.exchange is not None:
+            self._settled_on.update(
+                part.partition for part in pending.exchange.parts if part.settled or part.returned
+            )
+        for lease, count in pending.open:
+            lease.open -= count
+        for lease in pending.done:
+            self._leases.remove(lease.token)
+        for lease in pending.back:
+            self._retire(lease)
+        for buffer, avail in pending.avail:
+            buffer.reported = max(buffer.reported, avail)
+            if avail > buffer.start:
+                self._fetch.warm |= {p for p, each in self._fetch.buffers.items() if each is buffer}
+        pending.clear()
+
+    def take_role(self, role: Role) -> None:
+        """The member has this place among the others now."""
+        fetch, schedule = self._fetch, self._schedule
+        before = fetch.role
+        if role == before and (fetch.home or self._terms.lane):
+            return
+        if self._terms.keyed:  # which lanes are whose has changed
+            schedule.touch_all()
+            schedule.request()
+        if role.members != before.members:  # what is reserved is spread anew
+            for lease in [x for x in self._leases if x.ahead and not x.withdrawn]:
+                self._router.withdraw(lease)
+        fetch.role = role
+        if self._terms.lane:
+            # what no other member wanted until now is offered
+            schedule.request(when=self._terms.turns and role.members > 1 >= before.members)
+            return
+        partitions = self._terms.partitions
+        if role.members <= partitions:
+            home = {p for p in range(partitions) if p % role.members == role.rank}
+        else:
+            home = {role.rank % partitions}
+        schedule.touch(home - fetch.home)
+        fetch.home = home
+
+    def _take_paused(self, *, paused: bool) -> None:
+        self._gate.paused = paused
+        if not paused:
+            return
+        # what is not in hands is given back, also what was taken in advance
+        self._leases.losses += 1
+        self._schedule.touch({lease.partition for lease in self._leases})
+        if not self._terms.lane:
+            self._schedule.request(when=any(map(self._is_unread, self._leases)))
+
+    def _is_unread(self, lease: Lease) -> bool:
+        """Whether nothing of a lease is in the application's hands, or waits to be reported."""
+        return not any(chunk.lease is lease and chunk.low < chunk.handed for chunk in self._in_flight)
+
+    # -- partitions
+
+    def _take_states(self, reply: ExchangeReply, sent_at: float) -> None:
+        schedule, fetch = self._schedule, self._fetch
+        for state in reply.partitions:
+            fetch.states[state.partition] = state
+            schedule.due.pop(state.partition, None)
+            schedule.unserved.discard(state.partition)
+            if state.due_ms > 0:
+                schedule.due[state.partition] = sent_at + state.due_ms / 1000 + _ROUNDING
+            elif state.due_ms == 0:
+                schedule.unserved.add(state.partition)
+            self._take_unsure(state)
+        new = set(reply.watches) - fetch.watches - {state.partition for state in reply.partitions}
+        schedule.touch(new)  # how far it was reported, and what no member has leased, is to be known
+        schedule.request(when=bool(new))
+        fetch.watches = set(reply.watches)
+        schedule.orphaned |= set(reply.orphaned)
+        if reply.silent_ms is not None:  # a silent member is looked at again before it is given up
+            schedule.ask_presence()
+        # one after the other: the first one who looks ends the session, and wakes who is next
+        ended = None if reply.expiry_ms is None else reply.expiry_ms + min(reply.role.rank, 20) * _APART_MS
+        waits = [wait for wait in (reply.silent_ms, reply.grace_ms or None, ended) if wait is not None]
+        schedule.wake_at = sent_at + min(waits) / 1000 + _ROUNDING if waits else None
+
+    def _take_unsure(self, state: PartitionState) -> None:
+        """Have Kafka asked where a partition ends if nothing of it is granted until that is known."""
+        fetch = self._fetch
+        if not state.unsure:
+            fetch.end_unknown.discard(state.partition)
+        elif state.partition not in fetch.end_unknown and fetch.reading is not None:
+            fetch.end_unknown.add(state.partition)
+            fetch.reading.find_end(state.partition, self._leases.incarnation)
+
+    # -- lanes
+
+    def _take_standing(self, reply: ExchangeReply) -> bool:
+        """Take in which lanes are held now; returns whether that changed for this member."""
+        if reply.held is not None:
+            self._lanes.begin_turns()
+            for lease in [lease for lease in self._leases if lease.token not in reply.held]:
+                self._retire(lease)
+            for token, horizon in reply.horizons.items():
+                held = self._leases.get(token)
+                if held is not None and horizon < held.end:
+                    self._shrink(held, horizon)
+        return self._lanes.take_standing(reply)
+
+    def _retire(self, lease: Lease) -> None:
+        """A lease ended in order: nothing of it was in the application's hands."""
+        lease.retired = True
+        self._shrink(lease, lease.start)
+        self._drop_lease(lease.token)
+        partition = lease.partition
+        if self._terms.keyed:
+            self._router.shares.close(partition)
+        self._fetch.warm.discard(partition)
+        self._in_flight.stop_holding_back(r for r in [*self._in_flight.holding_back] if r[0] == partition)
+
+    def _shrink(self, lease: Lease, horizon: int) -> None:
+        """Take back what was read for a lease at or beyond `horizon`, and was not handed out."""
+        buffer = self._fetch.buffers.get(lease.partition)
+        # only what joins the records that are there: between them must be nothing that was not read
+        joins = buffer is not None and lease.lane and lease.fill >= buffer.kept_from
+        queue = self._queue
+        for waiting in (queue.urgent, queue.ready):
+            for chunk in [chunk for chunk in reversed(waiting) if chunk.lease is lease]:
+                keep = max(chunk.handed, chunk.index(horizon))
+                messages, first = chunk.cut(keep)
+                queue.records -= len(messages)
+                if messages and buffer is not None and joins:
+                    buffer.put_back(messages, first)
+                if chunk.handed == len(chunk.messages):
+                    waiting.remove(chunk)
+                    queue.count_out(chunk, chunk.handed)
+        lease.end = max(min(lease.end, horizon), lease.start)
+        lease.fill = min(lease.fill, lease.end)
+
+    # -- leases
+
+    def _refuse_lease(self, token: int) -> None:
+        """The coordinator does not know a lease of this member: its lane begins anew."""
+        lease = self._leases.get(token)
+        self._drop_lease(token)
+        if lease is not None and self._terms.keyed:
+            self._lanes.drain({lease.partition})
+
+    def _drop_lease(self, token: int) -> None:
+        lease = self._leases.remove(token)
+        if lease is None:
+            return
+        lease.lost = True
+        self._leases.losses += 1
+        if self._terms.keyed:
+            self._router.shares.drop(lease)
+        self._fetch.ranges.pop(token, None)
+        self._leases.stop_wanting(lease)
+        self._queue.drop(lease)
+        for chunk in [chunk for chunk in self._in_flight if chunk.lease is lease]:
+            self._confirmations.fenced_acks += chunk.acks()
+            self._in_flight.lost += chunk.handed_out()
+            chunk.lose()
+            self._in_flight.chunks.remove(chunk)
+
+    def _take_grants(self, reply: ExchangeReply) -> None:
+        self._leases.have = max(self._leases.have, reply.token)
+        for token, horizon in reply.horizons.items():
+            lane = self._leases.get(token)
+            if lane is not None:
+                lane.end = max(lane.end, horizon)
+        lanes = {grant.partition: grant.start for grant in reply.grants if grant.kind == "lane"}
+        for grant in sorted(reply.grants, key=lambda grant: (grant.partition, grant.start)):
+            self._take_grant(grant, lanes)
+        self._credit.free -= sum(
+            grant.records for grant in reply.grants if grant.kind not in {"lane", "ahead"}
+        )
+
+    def _take_grant(self, grant: Grant, lanes: Mapping[int, int]) -> None:
+        if grant.token in self._leases.by_token:
+            return
+        lease = Lease(
+            token=grant.token,
+            incarnation=self._leases.incarnation,
+            partition=grant.partition,
+            start=grant.start,
+            end=grant.horizon,
+            attempts=grant.attempts,
+            redelivered=grant.redelivered,
+            lane=grant.kind == "lane",
+            group=self._leases.group(grant.partition),
+            seen=grant.seen,
+            stretch=grant.stretch,
+            alone=grant.alone,
+            ahead=grant.kind == "ahead",
+        )
+        if grant.due_ms:
+            lease.not_before = self._terms.monotonic() + grant.due_ms / 1000
+        self._leases.add(lease)
+        if grant.kind == "runs":
+            self._in_flight.stop_holding_back(
+                (p, o)
+                for p, o in [*self._in_flight.holding_back]
+                if p == lease.partition and lease.start <= o < lease.end
+            )
+        self._leases.want(lease)
+        if not self._is_near(lease, lanes):
+            self._router.read_range(lease)
+
+    def _is_near(self, lease: Lease, lanes: Mapping[int, int]) -> bool:
+        """Whether what is followed brings the records of a lease; `lanes`: first offsets of new lanes."""
+        fetch, partition = self._fetch, lease.partition
+        buffer = fetch.buffers.get(partition)
+        if buffer is not None and lease.lane and lease.start < buffer.kept_from:
+            fetch.unfollow(partition)  # it goes on for ever: read it anew
+            buffer = None
+        if buffer is not None:
+            return lease.start >= buffer.kept_from
+        if lease.ahead:
+            return False
+        # the reader is about to start at the first lease, unless that lies far back
+        state = fetch.states.get(partition)
+        begin = lanes.get(partition, lease.start if state is None else state.next)
+        near = begin - lease.start <= self._terms.read_ahead
+        return near and (self._terms.lane or partition in self._follower.targets())

@@ -1,0 +1,446 @@
+"""A lease, and the chunk of its records: one verdict byte a record. Only this module writes a verdict.
+
+A chunk is a stretch of records of one lease. Settling a record locally is writing its byte; the next exchange
+carries whole stretches (`composer.py`). The application's threads write verdicts without the member's lock:
+no other code runs between a look at a byte and its change, and every change says which byte it expects.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import re
+from bisect import bisect_left
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING, TypeVar
+
+from confluent_kafka import Message
+
+if TYPE_CHECKING:
+    from kafkadur.consumer.member import Member
+    from kafkadur.consumer.turn import LaneGroup
+
+D = TypeVar("D")
+
+#: Verdict bytes. SENT (an acknowledgement) and RETURNED travel in an exchange or have been confirmed.
+#: REJECTED waits until its dead letter is written, then it is DEAD; OVERDUE was held too long.
+FRESH, HANDED, ACKED, ROLLED_BACK, RELEASED, SENT, LOST, RETURNED, REJECTED, DEAD, OVERDUE = range(11)
+
+
+#: It was given back, and is delivered again.
+_GIVEN_BACK = (ROLLED_BACK, RELEASED, RETURNED, OVERDUE)
+#: The exchange that carried it is under way, or nothing is left to say.
+_SAID = (SENT, RETURNED, LOST)
+#: Settled, or looked for where it comes again.
+_PAST = (ACKED, SENT, DEAD, LOST, RETURNED)
+#: Verdicts of records that a member leases again after a loss of the shared state.
+_KEPT = (HANDED, ACKED, REJECTED, DEAD, ROLLED_BACK, RELEASED, OVERDUE)
+_KEPT_RUNS = re.compile(b"[" + bytes(_KEPT) + b"]+")
+_ACK_RUNS = re.compile(b"[" + bytes((ACKED, DEAD)) + b"]+")
+_RETURNS = re.compile(b"[" + bytes((ROLLED_BACK, RELEASED, OVERDUE)) + b"]")
+#: A lost lease: whatever was not said is lost.
+_LOSE = bytes.maketrans(bytes(_KEPT), bytes((LOST,)) * len(_KEPT))
+
+
+class Lease:
+    """A lease as its holder keeps it.
+
+    Which offsets, how far they are filled with records, what is still open.
+    """
+
+    __slots__ = (
+        "ahead",
+        "alone",
+        "attempts",
+        "end",
+        "fill",
+        "gaps",
+        "group",
+        "incarnation",
+        "lane",
+        "lost",
+        "not_before",
+        "open",
+        "partition",
+        "point",
+        "redelivered",
+        "retired",
+        "seen",
+        "sorted",
+        "spans",
+        "start",
+        "stretch",
+        "token",
+        "withdrawn",
+    )
+
+    def __init__(
+        self,
+        *,
+        token: int,
+        incarnation: int,
+        partition: int,
+        start: int,
+        end: int,
+        attempts: int,
+        redelivered: bool,
+        lane: bool,
+        group: LaneGroup,
+        seen: int,
+        stretch: Sequence[int] = (),
+        alone: bool = False,
+        ahead: bool = False,
+    ) -> None:
+        """A lease that holds nothing yet.
+
+        Offsets [start, end), or of those the pairs start, end, ... of `stretch`.
+        """
+        self.token = token
+        self.incarnation = incarnation
+        self.partition = partition
+        self.start = start
+        self.end = end
+        self.attempts = attempts
+        self.redelivered = redelivered
+        self.lane = lane
+        #: what it passes on with, if it is of a lane
+        self.group = group
+        self.seen = seen
+        #: handed out only while nothing else is in the application's hands
+        self.alone = alone
+        #: of offsets that are not written yet, promised; whether what is left of them goes back
+        self.ahead = ahead
+        self.withdrawn = False
+        #: given up in order: nothing of it was in the application's hands
+        self.retired = False
+        #: what it holds as pairs; whether its records were given to their keys (key-ordered)
+        pairs = zip(stretch[::2], stretch[1::2], strict=True)
+        self.spans: tuple[tuple[int, int], ...] = tuple(pairs) if stretch else ((start, end),)
+        self.sorted = False
+        #: its records may be handed out from then on (monotonic seconds)
+        self.not_before = float("-inf")
+        #: next offset to be filled with a record
+        self.fill = start
+        #: offsets without a decision; a lane's are counted as it is filled
+        self.open = 0 if lane else end - start
+        #: pairs still to be filled, for a lease that does not hold all of [start, end)
+        self.stretch = deque(zip(stretch[::2], stretch[1::2], strict=True))
+        if stretch:
+            self.open = sum(stretch[1::2]) - sum(stretch[::2])
+        #: offsets without a record, still to be settled: start, end, start, end, ...
+        self.gaps: list[int] = []
+        #: read by the point reader
+        self.point = False
+        self.lost = False
+
+
+class Chunk:
+    """Records of one lease in offset order, with one verdict byte each."""
+
+    __slots__ = (
+        "delays",
+        "first",
+        "handed",
+        "lease",
+        "low",
+        "member",
+        "messages",
+        "offsets",
+        "overdue",
+        "taken",
+        "unsure",
+        "verdicts",
+        "weight",
+    )
+
+    def __init__(
+        self,
+        member: Member,
+        lease: Lease,
+        messages: list[Message],
+        first: int,
+        offsets: list[int] | None,
+        *,
+        size: int,
+    ) -> None:
+        """`offsets` is None when they follow one another without a gap; `size` in bytes."""
+        self.member = member
+        self.lease = lease
+        self.messages = messages
+        self.first = first
+        self.offsets = offsets
+        #: mean size of a record, bytes
+        self.weight = size / len(messages)
+        self.verdicts = bytearray(len(messages))
+        #: records before this index were handed out
+        self.handed = 0
+        #: records before this index are not counted as waiting any more
+        self.taken = 0
+        #: records before this index have a verdict that was sent
+        self.low = 0
+        self.delays: dict[int, int] = {}
+        #: records that were held too long and have been rolled back
+        self.overdue: set[int] = set()
+        #: records whose acknowledgement was sent before a loss, and never answered
+        self.unsure: set[int] = set()
+
+    # -- offsets
+
+    def offset(self, index: int) -> int:
+        """Offset of a record."""
+        return self.first + index if self.offsets is None else self.offsets[index]
+
+    def index(self, offset: int) -> int:
+        """Index of the first record at or after `offset`."""
+        if self.offsets is None:
+            return min(max(offset - self.first, 0), len(self.messages))
+        return bisect_left(self.offsets, offset)
+
+    # -- counting verdicts
+
+    def in_flight(self) -> int:
+        """Records that take up the window: handed out without a verdict, or waiting for a dead letter."""
+        verdicts, low, handed = self.verdicts, self.low, self.handed
+        return verdicts.count(HANDED, low, handed) + verdicts.count(REJECTED, low, handed)
+
+    def has_verdicts(self) -> bool:
+        """Whether records have a verdict that no exchange has carried yet."""
+        verdicts, low, handed = self.verdicts, self.low, self.handed
+        quiet = verdicts.count(HANDED, low, handed) + verdicts.count(SENT, low, handed)
+        quiet += verdicts.count(REJECTED, low, handed) + verdicts.count(LOST, low, handed)
+        return quiet + verdicts.count(RETURNED, low, handed) != handed - low
+
+    def holds_any(self) -> bool:
+        """Whether a record is in flight, also one that is being handed out just now (`one_by_one`)."""
+        verdicts, low = self.verdicts, self.low
+        return bool(verdicts.count(HANDED, low) or verdicts.count(REJECTED, low))
+
+    def unsettled_before(self, offset: int) -> bool:
+        """Whether it holds a record before `offset` that the application has not settled."""
+        index = self.index(offset)
+        return sum(self.verdicts.count(verdict, 0, index) for verdict in _PAST) < index
+
+    def handed_indices(self) -> list[int]:
+        """Indices of the records that were handed out and have no verdict."""
+        verdicts = self.verdicts
+        return [index for index in range(self.low, self.handed) if verdicts[index] == HANDED]
+
+    def handed_out(self) -> int:
+        """Records in the application's hands."""
+        return self.verdicts.count(HANDED, self.low, self.handed)
+
+    def lost_records(self) -> int:
+        """Records whose lease went before they had a verdict."""
+        return self.verdicts.count(LOST)
+
+    def comes_again(self, index: int) -> bool:
+        """Whether a record was given back: rolled back, released, or held too long."""
+        return self.verdicts[index] in _GIVEN_BACK
+
+    def acks(self) -> int:
+        """Acknowledgements that no exchange has carried yet."""
+        return self.verdicts.count(ACKED)
+
+    def acks_handed(self) -> int:
+        """As `acks`, of records that were handed out."""
+        return self.verdicts.count(ACKED, self.low, self.handed)
+
+    def settled_unsaid(self) -> int:
+        """Records that are settled, dead letters included, and that no exchange has carried yet."""
+        verdicts, low, handed = self.verdicts, self.low, self.handed
+        return verdicts.count(ACKED, low, handed) + verdicts.count(DEAD, low, handed)
+
+    # -- writing verdicts
+
+    def hand_out(self, start: int, end: int) -> None:
+        """Records [start, end) go to the application."""
+        self.verdicts[start:end] = bytes((HANDED,)) * (end - start)
+        self.handed = end
+
+    def acknowledge(self, index: int) -> bool:
+        """Acknowledge a record; whether it was in the application's hands."""
+        verdicts = self.verdicts
+        if verdicts[index] != HANDED:
+            return False
+        verdicts[index] = ACKED
+        return True
+
+    def acknowledge_range(self, start: int, end: int) -> bool:
+        """Acknowledge records [start, end) if the application has all of them in hands; whether it has."""
+        if self.verdicts.count(HANDED, start, end) != end - start:
+            return False
+        self.verdicts[start:end] = bytes((ACKED,)) * (end - start)
+        return True
+
+    def release(self, index: int, delay: int = 0) -> bool:
+        """Give a record back, uncounted, to come again in `delay` ms; whether it was in the hands."""
+        if self.verdicts[index] != HANDED:
+            return False
+        if delay:
+            self.delays[index] = delay  # before the verdict: the exchange looks for that
+        self.verdicts[index] = RELEASED
+        return True
+
+    def release_handed(self) -> None:
+        """Give back, uncounted, all that was handed out and has no verdict that can be carried."""
+        verdicts = self.verdicts
+        for index in range(self.handed):
+            if verdicts[index] == HANDED or verdicts[index] == REJECTED:
+                verdicts[index] = RELEASED
+
+    def release_rest(self) -> None:
+        """Give back, uncounted, what was not handed out."""
+        end = len(self.messages)
+        self.verdicts[self.handed :] = bytes((RELEASED,)) * (end - self.handed)
+        self.handed = end
+
+    def roll_back(self, index: int, delay: int = 0) -> None:
+        """Give a record back, counted, to come again in `delay` ms (-1: as the policy says)."""
+        self.delays[index] = delay
+        self.verdicts[index] = ROLLED_BACK
+
+    def hold_too_long(self, index: int) -> bool:
+        """Roll a record back that was held too long; whether it had no verdict."""
+        self.overdue.add(index)
+        verdicts = self.verdicts
+        if verdicts[index] == HANDED:
+            verdicts[index] = OVERDUE
+        if verdicts[index] == OVERDUE:
+            return True
+        self.overdue.discard(index)
+        return False
+
+    def reject(self, index: int) -> None:
+        """Give a record up: it is settled when its dead letter is written."""
+        self.verdicts[index] = REJECTED
+
+    def reject_all(self) -> None:
+        """Give every record up, none of which was handed out."""
+        self.verdicts[:] = bytes((REJECTED,)) * len(self.verdicts)
+        self.handed = len(self.verdicts)
+
+    def dead_letter_written(self, index: int) -> None:
+        """The dead letter of a record is written."""
+        if self.verdicts[index] == REJECTED:
+            self.verdicts[index] = DEAD
+
+    def lose(self) -> None:
+        """The lease has ended: what no exchange has carried is lost."""
+        self.verdicts[:] = self.verdicts.translate(_LOSE)
+
+    # -- what an exchange carries
+
+    def send(self) -> tuple[list[tuple[int, int]], list[tuple[int, bool, int]], int]:
+        """Take what the next exchange is to say.
+
+        Returns runs of settled records (first index, end index); records that are given back: index, whether
+        that is uncounted, delay in ms; and how many acknowledgements there are among the first.
+        """
+        verdicts, low, handed = self.verdicts, self.low, self.handed
+        count = handed - low
+        if verdicts.count(ACKED, low, handed) == count:  # all acknowledged: the common case
+            verdicts[low:handed] = bytes((SENT,)) * count
+            self.low = handed
+            return [(low, handed)], [], count
+        acked = verdicts.count(ACKED, low, handed)
+        settled = [match.span() for match in _ACK_RUNS.finditer(bytes(verdicts), low, handed)]
+        for a, b in settled:
+            verdicts[a:b] = bytes((SENT,)) * (b - a)
+        returned: list[tuple[int, bool, int]] = []
+        for match in _RETURNS.finditer(bytes(verdicts), low, handed):
+            index = match.start()
+            returned.append((index, verdicts[index] == RELEASED, self.delays.pop(index, 0)))
+            verdicts[index] = RETURNED
+        while low < handed and verdicts[low] in _SAID:
+            low += 1
+        self.low = low
+        return settled, returned, acked
+
+    # -- a loss of the shared state
+
+    def unsend(self, index: int) -> bool:
+        """Whether an acknowledgement was on its way: nobody has answered it, so it is to be said again."""
+        if self.verdicts[index] != SENT:
+            return False
+        self.verdicts[index] = ACKED
+        self.unsure.add(index)
+        return True
+
+    def is_returned(self, index: int) -> bool:
+        """Whether an exchange has given a record back."""
+        return self.verdicts[index] == RETURNED
+
+    def take_back(self, index: int, *, released: bool, delay: int) -> None:
+        """Nobody has answered that a record was given back, so it is to be said again."""
+        if released:
+            self.verdicts[index] = RELEASED
+        else:
+            self.verdicts[index] = OVERDUE if index in self.overdue else ROLLED_BACK
+        if delay:
+            self.delays[index] = delay
+
+    def keep_open(self) -> bool:
+        """Begin at the first record that can be leased again; whether there is one."""
+        self.low = next((i for i, verdict in enumerate(self.verdicts) if verdict in _KEPT), self.handed)
+        return self.low < self.handed
+
+    def kept_runs(self) -> list[tuple[int, int]]:
+        """Runs of records that can be leased again: first index, end index."""
+        return [match.span() for match in _KEPT_RUNS.finditer(bytes(self.verdicts), self.low, self.handed)]
+
+    def take_over(self, *, held: Callable[[int], bool], arrived: Callable[[int], bool]) -> tuple[int, int]:
+        """Keep the records whose offset was leased again; returns how many deliveries and acks are lost.
+
+        `arrived`: whether an acknowledgement that nobody answered is known to have been applied.
+        """
+        hands = acks = 0
+        for index in range(self.low, self.handed):
+            verdict, offset = self.verdicts[index], self.offset(index)
+            if verdict in {ACKED, DEAD} and index in self.unsure and arrived(offset):
+                self.verdicts[index] = SENT
+            elif verdict in _KEPT and not held(offset):
+                hands += verdict == HANDED
+                acks += verdict == ACKED
+                self.verdicts[index] = LOST
+        return hands, acks
+
+    # -- records
+
+    def cut(self, index: int) -> tuple[list[Message], int]:
+        """Take away the records from `index` on, which were not handed out: they, and the first offset."""
+        first = self.offset(index) if index < len(self.messages) else 0
+        taken = self.messages[index:]
+        del self.messages[index:], self.verdicts[index:]
+        if self.offsets is not None:
+            del self.offsets[index:]
+        return taken, first
+
+
+def one_by_one(make: Callable[[Chunk, int, Message], D], chunk: Chunk, start: int, end: int) -> Iterator[D]:
+    """Deliveries that count as handed out one by one, until the lane is asked for.
+
+    With a window of one each only after the one before was acknowledged; else it ends early.
+    """
+    member, verdicts, messages = chunk.member, chunk.verdicts, chunk.messages
+    group, lane = chunk.lease.group, chunk.lease.lane
+    single, max_hold, gate = member.window == 1, member.max_hold, member.gate
+    filling = range(start if single else end - 1, end if member.own_turns else 0)
+    for index in range(start, end):
+        try:
+            verdicts[index] = HANDED
+        except IndexError:  # the rest was taken back
+            return
+        # `frozen` is set by others before they look for what is marked; or they took the rest back just now
+        stops = group.frozen or gate.closing or gate.paused or (group.withheld and lane)
+        if stops or index >= len(messages):
+            with contextlib.suppress(IndexError):
+                verdicts[index] = FRESH
+            return
+        chunk.handed = index + 1
+        if max_hold is not None:
+            max_hold.hand_out(chunk, index, index + 1)
+        if index in filling:
+            member.filled()
+        yield make(chunk, index, messages[index])
+        if single and verdicts[index] not in (ACKED, SENT):
+            return

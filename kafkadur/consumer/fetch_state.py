@@ -1,0 +1,101 @@
+"""What a member knows of its partitions: what was read, how far it can be read, who reports their ends."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Mapping
+from typing import Protocol
+
+from kafkadur.fetch.buffer import NOWHERE, FetchBuffer, Mark
+from kafkadur.fetch.expiry import Expiry
+from kafkadur.fetch.following import Following
+from kafkadur_coordinators.interface import PartitionState, Role
+
+
+class Reading(Protocol):
+    """What a member asks of its readers.
+
+    Called with the member's lock held: must not block, must not call back.
+    """
+
+    def follow(self, partition: int, offset: int, number: int, mark: Mark = NOWHERE) -> None:
+        """Read a partition from `offset` on; the log must agree with `mark`."""
+
+    def compare(self, partition: int, mark: Mark) -> None:
+        """The log of a partition that is followed must agree with `mark`, too."""
+
+    def unfollow(self, partition: int) -> None:
+        """Stop reading a partition."""
+
+    def read_range(self, partition: int, start: int, end: int, token: int) -> None:
+        """Read [start, end) for one lease."""
+
+    def find_end(self, partition: int, incarnation: int) -> None:
+        """Ask Kafka where the log of a partition ends (`found_end`)."""
+
+
+class FetchState:
+    """The partitions of one member."""
+
+    def __init__(self, window: int) -> None:
+        """`window`: of the member, records."""
+        self.reading: Reading | None = None
+        #: which partitions are worth reading as a whole (shared)
+        self.worth = Following(window=window)
+        #: numbers of followings: what was read for an earlier one is dropped
+        self.numbers = itertools.count(1)
+        #: records that came from Kafka, those of them that leases took; ranges that were read by themselves
+        self.records_read = self.records_used = self.ranges_read = 0
+        self.clear()
+
+    def clear(self) -> None:
+        """Nothing is read, nothing is known."""
+        #: followed partitions, and leases (by token) that are read as ranges
+        self.buffers: dict[int, FetchBuffer] = {}
+        self.ranges: dict[int, FetchBuffer] = {}
+        self.role = Role(rank=0, members=1, neighbour="")
+        #: partitions that this member is to read, and those whose ends it reports
+        self.home: set[int] = set()
+        self.watches: set[int] = set()
+        self.states: dict[int, PartitionState] = {}
+        #: lanes whose readable end was reported since they were leased: from then on a death counts all
+        #: attempts
+        self.warm: set[int] = set()
+        self.expiry = Expiry()
+        #: partition -> offset from which on Kafka lost it
+        self.cuts: dict[int, int] = {}
+        #: partitions whose log's end is being asked for, and ends that are to be said
+        self.end_unknown: set[int] = set()
+        self.log_ends: dict[int, int] = {}
+
+    def of(self, partition: int, number: int) -> FetchBuffer | None:
+        """The buffer of a followed partition; None if the reader has not obeyed yet."""
+        buffer = self.buffers.get(partition)
+        return buffer if buffer is not None and buffer.number == number else None
+
+    def unfollow(self, partition: int) -> None:
+        """Stop reading a partition."""
+        if self.buffers.pop(partition, None) is not None and self.reading is not None:
+            self.reading.unfollow(partition)
+
+    @property
+    def buffered(self) -> int:
+        """Records read and not given to a lease."""
+        return sum(buffer.buffered for buffer in self.buffers.values())
+
+    def has_backlog(self, partition: int) -> bool:
+        """Whether offsets of a partition may be there that were granted to no member."""
+        state = self.states.get(partition)
+        return state is None or state.next < state.avail
+
+    def floors(self) -> dict[int, int]:
+        """Lowest unsettled offsets as far as they are known here."""
+        return {partition: state.floor for partition, state in self.states.items()}
+
+    def note_cut(self, partition: int, offset: int) -> None:
+        """Kafka lost what lay at or beyond `offset`."""
+        self.cuts[partition] = min(offset, self.cuts.get(partition, offset))
+
+    def rescue(self, until: Mapping[int, int]) -> None:
+        """Messages before these offsets expire soon, and are to be rescued."""
+        self.expiry.rescue(until)

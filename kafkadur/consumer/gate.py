@@ -1,0 +1,48 @@
+"""What keeps a member from dispatching: it closes, is paused, rests, has failed, or lost its leases."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from kafkadur.consumer.terms import Terms
+from kafkadur_sharing.errors import KafkadurError
+
+
+class Gate:
+    """The conditions of one member. Reading one takes no lock."""
+
+    def __init__(self, terms: Terms, alive: Callable[[], bool]) -> None:
+        """`alive` says whether other processes still hear this one."""
+        self._terms = terms
+        self._alive = alive
+        #: nothing more is handed out; those who wait were told so; nothing is confirmed any more
+        self.closing = self.closing_told = self.left = False
+        #: the subscription is paused
+        self.paused = False
+        #: this member has no room for anything: its circuit breaker is open
+        self.resting = False
+        self.failed: KafkadurError | None = None
+        self.clear()
+
+    def clear(self) -> None:
+        """The leases were lost; the coordinator has not answered since."""
+        #: reservations are to go back
+        self.asked_back = False
+        #: dispatching waits until this process is heard again
+        self.blocked = False
+        #: when the last exchange that was answered was sent (monotonic seconds)
+        self.last_ok = float("-inf")
+
+    @property
+    def is_shut(self) -> bool:
+        """Whether nothing is handed out any more, whatever comes."""
+        return self.closing or self.failed is not None
+
+    def may_dispatch(self) -> bool:
+        """Whether this process is still sure to hold its leases."""
+        return self._alive() and self._terms.monotonic() - self.last_ok < self._terms.session * 0.9
+
+    @property
+    def keeps_nothing(self) -> bool:
+        """Whether what was read for this member's leases goes back at once."""
+        return self.resting and not self._terms.lane

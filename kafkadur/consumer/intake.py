@@ -1,0 +1,252 @@
+"""What the readers bring to a member: records, ends, epochs, losses. Each call takes the member's lock."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping
+
+from confluent_kafka import Message
+
+from kafkadur.consumer.credit import Credit
+from kafkadur.consumer.lanes import Lanes
+from kafkadur.consumer.router import Router
+from kafkadur.consumer.state import State
+from kafkadur.events import Event
+from kafkadur.fetch.buffer import ReadBatch
+from kafkadur_coordinators.interface import Standing
+from kafkadur_sharing.errors import KafkadurError
+
+_log = logging.getLogger("kafkadur")
+
+
+class Intake:
+    """The side of one member that its readers talk to."""
+
+    def __init__(
+        self,
+        state: State,
+        *,
+        router: Router,
+        credit: Credit,
+        lanes: Lanes,
+        ready: Callable[[], None],
+        fail: Callable[[KafkadurError], None],
+    ) -> None:
+        """`ready` tells the application that it can take a block; `fail` ends the member."""
+        self._terms = state.terms
+        self._lock = state.lock
+        self._gate = state.gate
+        self._schedule = state.schedule
+        self._pending = state.pending
+        self._leases = state.leases
+        self._fetch = state.fetch
+        self._queue = state.queue
+        self._selection = state.selection
+        self._router = router
+        self._credit = credit
+        self._lanes = lanes
+        self._teller = state.teller
+        self._ready = ready
+        self.display = state.terms.display
+        #: records a reader may hold back before it pauses
+        self.read_ahead = state.terms.read_ahead
+        self._fail = fail
+
+    def fail(self, error: KafkadurError) -> None:
+        """Reading cannot go on: the application is told at its next call."""
+        self._fail(error)
+
+    # -- followed partitions
+
+    def add_records(self, partition: int, messages: list[Message], number: int) -> None:
+        """Records that the tail reader read (not empty, in order)."""
+        with self._lock:
+            buffer = self._fetch.of(partition, number)
+            if buffer is None:  # the reader has not obeyed yet
+                return
+            buffer.add(ReadBatch(messages))
+            self._fetch.records_read += len(messages)
+            news = self._router.route(partition)
+            asks = self._asks_after_reading(news=news)
+        self._after_reading(news=news, asks=asks)
+
+    def reach(self, partition: int, offset: int, number: int) -> None:
+        """The tail reader came to the end of the partition, which is `offset`."""
+        with self._lock:
+            buffer = self._fetch.of(partition, number)
+            news = False
+            if buffer is not None:
+                if offset > buffer.position:
+                    buffer.reach(offset)
+                    news = self._router.route(partition)
+                buffer.stop = max(buffer.stop, offset)
+            asks = self._asks_after_reading(news=news)
+        self._after_reading(news=news, asks=asks)
+
+    def lead(self, partition: int, epoch: int, number: int) -> None:
+        """What is read of a followed partition from now on was written under this leader epoch."""
+        buffer = self._fetch.of(partition, number)
+        if buffer is not None:
+            buffer.epoch = epoch  # one assignment: no lock is needed
+
+    def end_at(self, partition: int, offset: int, number: int) -> None:
+        """The log of a partition that is followed ends at `offset` now.
+
+        Called before what was read with it comes.
+        """
+        buffer = self._fetch.of(partition, number)
+        if buffer is not None:
+            buffer.end = offset  # one assignment: no lock is needed
+
+    @property
+    def buffered(self) -> int:
+        """Records read and not handed out: what holds the reader back.
+
+        None while a lease waits for records that are there but were not read yet: others may wait for it.
+        """
+        if any(map(self._router.starves, list(self._leases))):
+            return 0
+        buffers, draining = list(self._fetch.buffers.items()), self._router.shares.draining
+        return sum(each.buffered for p, each in buffers if p not in draining) + self._queue.records
+
+    # -- ranges
+
+    def add_range_records(self, token: int, messages: list[Message], reached: int) -> bool:
+        """What the point reader read for a lease, up to offset `reached`. Returns whether it is to go on."""
+        if token < 0:
+            return self._add_parked(token, messages, reached)
+        with self._lock:
+            lease, buffer = self._leases.get(token), self._fetch.ranges.get(token)
+            if lease is None or buffer is None or lease.lost:
+                return False
+            if messages:
+                buffer.add(ReadBatch(messages))
+                self._fetch.records_read += len(messages)
+            buffer.reach(min(reached, lease.end))
+            news, more = self._router.fill_range(lease, buffer)
+        if news:
+            self._ready()
+        self._schedule.poke()
+        return more
+
+    def _add_parked(self, token: int, messages: list[Message], reached: int) -> bool:
+        """As `add_range_records`, for records of keys that were read before and not kept."""
+        with self._lock:
+            more = self._router.shares.take_again(token, messages, reached)
+            if not more:
+                self._router.read_parked()
+        if not more:
+            self._ready()
+        self._schedule.poke()
+        return more
+
+    # -- what Kafka lost
+
+    def expire(self, partition: int, offset: int) -> None:
+        """Kafka does not keep what lies before `offset` any more: unsettled messages there are lost.
+
+        They are counted, told of, and settled as expired.
+        """
+        with self._lock:
+            self._fetch.expiry.keeps_from(partition, offset)
+
+    def expiring(self, until: Mapping[int, int]) -> None:
+        """Messages before these offsets expire soon: they are rescued where that is wanted."""
+        if self._terms.redelivery.rescue:
+            with self._lock:
+                self._fetch.rescue(until)
+
+    def cut(self, partition: int, offset: int) -> None:
+        """Kafka lost what lay at or beyond `offset`.
+
+        Nothing is said of it any more before the coordinator knows.
+        """
+        with self._lock:
+            self._fetch.note_cut(partition, offset)
+        self._schedule.poke()
+
+    @property
+    def cuts(self) -> Mapping[int, int]:
+        """Offsets of partitions from which on Kafka lost them, unknown to the coordinator so far."""
+        return self._fetch.cuts
+
+    def note_truncated(self, lost: Mapping[int, int]) -> None:
+        """The coordinator has forgotten what Kafka lost: so many known offsets of each partition."""
+        self._teller.note(Event.TRUNCATED)
+        for partition, count in sorted(lost.items()):
+            _log.error(
+                "Kafka lost the end of a partition. State: %s[%d] from offset %d on; %d offsets that had "
+                "been read are gone, settled or not. Owner: subscription %s. Remedy: none is needed for what "
+                "is written there now, it is delivered; to have Kafka wait for a broker that has all, set "
+                "unclean.leader.election.enable=false.",
+                self._terms.definition.topic,
+                partition // self._terms.definition.lanes,
+                self._fetch.cuts.get(partition, 0),
+                count,
+                self._terms.display,
+            )
+
+    def found_end(self, partition: int, offset: int, incarnation: int) -> None:
+        """The log of a partition ended at `offset` when Kafka was asked under this incarnation."""
+        with self._lock:
+            if incarnation != self._leases.incarnation:
+                return
+            self._fetch.log_ends[partition] = offset
+            self._schedule.touch((partition,))
+            self._schedule.request()
+        self._schedule.poke()
+
+    def floors(self) -> dict[int, int]:
+        """Lowest unsettled offsets as far as they are known here: what is mirrored to Kafka."""
+        with self._lock:
+            return self._fetch.floors()
+
+    # -- whether an exchange is needed (the lock is held)
+
+    def _after_reading(self, *, news: bool, asks: bool) -> None:
+        if news:
+            self._ready()
+        if asks:
+            self._schedule.poke()
+
+    def _asks_after_reading(self, *, news: bool) -> bool:
+        """Whether what was read is to be told at once."""
+        return self.needs_exchange(news=news) or self._lacks_reservations()
+
+    def needs_exchange(self, *, news: bool) -> bool:
+        """Whether what was read goes no further without an exchange; `news`: some of it can be handed out."""
+        return (
+            self._wants_avail()
+            or self._only_filtered()
+            or (news and self._gate.keeps_nothing)
+            or bool(self._credit.beyond_window(answered=self._pending.is_answered))
+        )
+
+    def _lacks_reservations(self) -> bool:
+        """Whether what came of what was reserved is to be told."""
+        came = bool(self._router.came) and self._pending.is_answered
+        return came and (self._credit.is_short() or self._credit.is_filled())
+
+    def _wants_avail(self) -> bool:
+        """Whether records wait for a grant that only an exchange can bring."""
+        if not self._pending.is_answered:
+            return False
+        unsaid = {p: each for p, each in self._fetch.buffers.items() if each.position > each.reported}
+        if self._terms.lane:
+            if self._lanes.takes_turns():  # what has come may be for the next one
+                return any(self._leases.group(p).standing is not Standing.STANDBY for p in unsaid)
+            return any(p not in self._fetch.warm for p in unsaid)
+        if self._credit.free <= 0:
+            return False
+        for partition, buffer in unsaid.items():
+            state = self._fetch.states.get(partition)
+            if state is None or (state.next >= state.avail and buffer.position > state.free_from):
+                return True
+        return False
+
+    def _only_filtered(self) -> bool:
+        """Whether what was read holds nothing to hand out: then settling it brings more to read."""
+        if self._selection.is_all or not self._pending.is_answered:
+            return False
+        # a chunk whose records were all handed out stays until the application asks for more
+        return not self._queue.has_unhanded() and any(lease.gaps for lease in self._leases)

@@ -1,0 +1,89 @@
+"""The leases of one member: by token, those still to be filled, those whose record is dispatched alone."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator
+
+from kafkadur.consumer.chunk import Lease
+from kafkadur.consumer.terms import Terms
+from kafkadur.consumer.turn import LaneGroup
+
+
+class LeaseTable:
+    """What one member has leased."""
+
+    def __init__(self, terms: Terms) -> None:
+        """Nothing is leased."""
+        self._terms = terms
+        #: the incarnation under which leases are granted
+        self.incarnation = 0
+        #: how often leases were lost: what was taken for the application before may be stale
+        self.losses = 0
+        self.clear()
+
+    def clear(self) -> None:
+        """Nothing is leased."""
+        #: the highest token that was heard of
+        self.have = 0
+        self.by_token: dict[int, Lease] = {}
+        #: tokens of leases whose record must be alone in the application's hands
+        self.alone: set[int] = set()
+        #: leases that still want records, by partition, in the order of their first offset
+        self.wanting: dict[int, list[Lease]] = {}
+        #: lanes that pass together, by partition if each has a turn of its own
+        self.groups: defaultdict[int, LaneGroup] = defaultdict(LaneGroup)
+
+    def __iter__(self) -> Iterator[Lease]:
+        """All leases."""
+        return iter(self.by_token.values())
+
+    def __len__(self) -> int:
+        """The number of leases."""
+        return len(self.by_token)
+
+    def get(self, token: int) -> Lease | None:
+        """The lease of a token, if it is held."""
+        return self.by_token.get(token)
+
+    def add(self, lease: Lease) -> None:
+        """A lease was granted."""
+        self.by_token[lease.token] = lease
+        if lease.alone:
+            self.alone.add(lease.token)
+
+    def want(self, lease: Lease) -> None:
+        """A lease wants records."""
+        wanting = self.wanting.setdefault(lease.partition, [])
+        wanting.append(lease)
+        wanting.sort(key=lambda item: item.start)
+
+    def stop_wanting(self, lease: Lease) -> None:
+        """A lease wants no more records of those that are followed."""
+        wanting = self.wanting.get(lease.partition, [])
+        if lease in wanting:
+            wanting.remove(lease)
+
+    def remove(self, token: int) -> Lease | None:
+        """A lease has ended; returns it, if it was held."""
+        self.alone.discard(token)
+        return self.by_token.pop(token, None)
+
+    def of_partition(self, partition: int) -> list[Lease]:
+        """The leases on a partition."""
+        return [lease for lease in self.by_token.values() if lease.partition == partition]
+
+    def of_group(self, group: LaneGroup) -> list[Lease]:
+        """The leases of lanes that pass together."""
+        return [lease for lease in self.by_token.values() if lease.group is group]
+
+    def lane_of(self, partition: int) -> Lease | None:
+        """The lease of the lane of a partition."""
+        for lease in self.by_token.values():
+            if lease.lane and lease.partition == partition:
+                return lease
+        return None
+
+    def group(self, partition: int) -> LaneGroup:
+        """The lanes that pass together with that of a partition."""
+        return self.groups[partition if self._terms.own_turns else 0]
