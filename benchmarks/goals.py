@@ -1,4 +1,4 @@
-"""The goals, as data, and their evaluation from the rows of a report. What a row is, ``report.py`` says.
+"""The goals, as data, and their evaluation from the rows of a report. What a row is, ``rows.py`` says.
 
 A goal compares one figure of a kafkadur row with a bound, or its ratio to the same figure of a peer.
 A goal whose rows are missing, or void, has the value None and is not met.
@@ -15,7 +15,7 @@ from benchmarks.systems.base import FAILOVER_SESSION_S, Workload
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from benchmarks.report import Row
+    from benchmarks.rows import Row
 
 Figure = Literal[
     "rate",

@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from kafkadur.aio.connection import Connection, connect
+    from kafkadur.aio.delivery import Delivery
     from kafkadur.aio.distributed import Distributed
     from kafkadur.aio.session import Session
-    from kafkadur.aio.subscription import Delivery, Subscription
+    from kafkadur.aio.subscription import Subscription
     from kafkadur.consumer.delivery import Batch
     from kafkadur.events import Event
     from kafkadur.handlers.limits import CircuitBreaker, RateLimit
@@ -117,7 +118,8 @@ _MODULES = {
     "kafkadur.aio.connection": ("Connection", "connect"),
     "kafkadur.aio.distributed": ("Distributed",),
     "kafkadur.aio.session": ("Session",),
-    "kafkadur.aio.subscription": ("Delivery", "Subscription"),
+    "kafkadur.aio.delivery": ("Delivery",),
+    "kafkadur.aio.subscription": ("Subscription",),
     "kafkadur.consumer.delivery": ("Batch",),
     "kafkadur.events": ("Event",),
     "kafkadur.handlers.results": ("Reject",),

@@ -17,7 +17,15 @@ from tools.places import ROOT
 
 _SOURCE = ROOT / "kafkadur" / "aio"
 _TARGET = ROOT / "kafkadur" / "sync"
-_FILES = ("__init__.py", "connection.py", "distributed.py", "running.py", "session.py", "subscription.py")
+_FILES = (
+    "__init__.py",
+    "connection.py",
+    "delivery.py",
+    "distributed.py",
+    "running.py",
+    "session.py",
+    "subscription.py",
+)
 _NAMES = {
     "AsyncIterable": "Iterable",
     "AsyncIterator": "Iterator",

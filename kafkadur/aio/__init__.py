@@ -4,8 +4,9 @@ Connection, subscription, delivery. `kafkadur.sync` is generated from this packa
 """
 
 from kafkadur.aio.connection import Connection, connect
+from kafkadur.aio.delivery import Delivery
 from kafkadur.aio.distributed import Distributed
 from kafkadur.aio.session import Session
-from kafkadur.aio.subscription import Delivery, Subscription
+from kafkadur.aio.subscription import Subscription
 
 __all__ = ["Connection", "Delivery", "Distributed", "Session", "Subscription", "connect"]

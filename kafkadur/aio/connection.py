@@ -684,7 +684,7 @@ class Connection:
         readers = Readers(tail, point)
         if router is not None:
             router.reading = readers
-        served.member.reading = router or readers
+        served.member.intake.read_by(router or readers)
         self._readers[served.session.member] = readers
         readers.start()
         if attachment.key.durable:

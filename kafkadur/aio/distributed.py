@@ -8,9 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self
+from typing import Any, Protocol, Self
 
+from kafkadur.aio.subscription import Subscription
 from kafkadur.producer.distributed import AVOIDED_S, DistributedProducer
+from kafkadur.producer.producer import Producer
+from kafkadur.settings import Settings
 from kafkadur_coordinators.interface import Known
 from kafkadur_sharing.decisions import Refuse
 from kafkadur_sharing.distributed import DistributedTopic, TopicMember
@@ -24,9 +27,35 @@ from kafkadur_sharing.errors import (
     Unreached,
 )
 
-if TYPE_CHECKING:
-    from kafkadur.aio.connection import Connection
-    from kafkadur.aio.subscription import Subscription
+
+class Opener(Protocol):
+    """A connection, as a distributed topic sees it."""
+
+    @property
+    def settings(self) -> Settings:
+        """Its settings."""
+        ...
+
+    async def beside(self, kafka: Mapping[str, Any]) -> Self:
+        """Another connection of this client id, to another Kafka cluster."""
+        ...
+
+    async def subscribe(self, *args: Any, **options: Any) -> Subscription[Any, Any]:  # noqa: ANN401 - checked there
+        """Attach to a subscription."""
+        ...
+
+    async def unsubscribe(self, *args: Any, **options: Any) -> None:  # noqa: ANN401 - checked there
+        """Delete a durable subscription."""
+
+    async def known(self, *args: Any, **options: Any) -> Known | None:  # noqa: ANN401 - checked there
+        """What the coordinator knows of a subscription."""
+
+    def producer(self, *args: Any, **options: Any) -> Producer[Any, Any]:  # noqa: ANN401 - checked there
+        """A producer on this connection."""
+        ...
+
+    async def close(self) -> None:
+        """Close everything opened on it."""
 
 
 class Distributed:
@@ -36,14 +65,14 @@ class Distributed:
     are used first; they are closed with this.
     """
 
-    def __init__(self, connection: Connection, topic: DistributedTopic) -> None:
+    def __init__(self, connection: Opener, topic: DistributedTopic) -> None:
         """Nothing is connected yet."""
         self._connection = connection
-        self._others: dict[str, Connection] = {}
+        self._others: dict[str, Opener] = {}
         self._producers: list[DistributedProducer] = []
         self.topic = topic
 
-    async def _at(self, member: TopicMember) -> Connection:
+    async def _at(self, member: TopicMember) -> Opener:
         """The connection to the cluster of a topic member."""
         if member.kafka is None:
             return self._connection

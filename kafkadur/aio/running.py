@@ -8,9 +8,11 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterable, AsyncIterator, Callable
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, Generic, Literal
+from typing import Any, Generic, Literal, Protocol
 
+from kafkadur.aio.delivery import Delivery
 from kafkadur.aio.waiting import Pool, Signal, call, interrupted
+from kafkadur.consumer.delivery import Delivery as PlainDelivery
 from kafkadur.consumer.delivery import K_co, V_co
 from kafkadur.consumer.member import Member
 from kafkadur.handlers.key_queue import HandlerKeyQueue
@@ -18,13 +20,42 @@ from kafkadur.handlers.limits import Breaker, BreakerState, CircuitBreaker, Rate
 from kafkadur.handlers.results import Reject, check_handler
 from kafkadur.message.tracing import processing
 from kafkadur.runtime.dead_letters import Cause
-from kafkadur_sharing.errors import IllegalState, LeaseLost, Undecodable
-
-if TYPE_CHECKING:
-    from kafkadur.aio.subscription import Delivery, Subscription
+from kafkadur_sharing.errors import IllegalState, KafkadurError, LeaseLost, Undecodable
 
 #: What becomes of a message that cannot be deserialized.
 OnUndecodable = Literal["rollback", "reject"]
+
+
+class Receiving(AsyncIterable[Delivery[V_co, K_co]], Protocol[V_co, K_co]):
+    """The subscription, as a run sees it."""
+
+    @property
+    def is_stopping(self) -> bool:
+        """Whether nothing more is handed out."""
+        ...
+
+    async def receive_next(self) -> Delivery[V_co, K_co] | None:
+        """The next delivery, without a span."""
+        ...
+
+    async def receive_one(self) -> Delivery[V_co, K_co] | None:
+        """The next delivery; nothing else is taken for the application."""
+        ...
+
+    def give_back_block(self) -> None:
+        """Give back, uncounted, what was taken ahead and not received."""
+
+    async def settle(self, delivery: Delivery[Any, Any], *, confirm: bool) -> None:
+        """Acknowledge what a handler has processed."""
+
+    def log_handler_error(self, delivery: PlainDelivery[Any, Any]) -> None:
+        """A handler raised."""
+
+    def log_lost(self, error: KafkadurError) -> None:
+        """A handler ended after its lease was lost."""
+
+    def log_undecodable(self, error: BaseException) -> None:
+        """A message cannot be deserialized."""
 
 
 class Run(Generic[V_co, K_co]):
@@ -32,7 +63,7 @@ class Run(Generic[V_co, K_co]):
 
     def __init__(
         self,
-        subscription: Subscription[V_co, K_co],
+        subscription: Receiving[V_co, K_co],
         handler: Callable[[Delivery[V_co, K_co]], Any],
         *,
         member: Member,

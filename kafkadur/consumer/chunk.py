@@ -12,13 +12,17 @@ import re
 from bisect import bisect_left
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING, TypeVar
+from typing import Protocol, TypeVar
 
 from confluent_kafka import Message
 
-if TYPE_CHECKING:
-    from kafkadur.consumer.member import Member
-    from kafkadur.consumer.turn import LaneGroup
+from kafkadur.consumer.gate import Gate
+from kafkadur.consumer.turn import LaneGroup
+from kafkadur.message.serialization import Decoding
+from kafkadur.message.tracing import Tracing
+from kafkadur.runtime.dead_letters import Cause
+from kafkadur_sharing.definition import AckLevel, Definition
+from kafkadur_sharing.errors import KafkadurError
 
 D = TypeVar("D")
 
@@ -40,6 +44,113 @@ _ACK_RUNS = re.compile(b"[" + bytes((ACKED, DEAD)) + b"]+")
 _RETURNS = re.compile(b"[" + bytes((ROLLED_BACK, RELEASED, OVERDUE)) + b"]")
 #: A lost lease: whatever was not said is lost.
 _LOSE = bytes.maketrans(bytes(_KEPT), bytes((LOST,)) * len(_KEPT))
+
+
+class Confirmation(Protocol):
+    """A caller that waits until a verdict is confirmed. Called once, from any thread."""
+
+    def resolve(self, error: KafkadurError | None) -> None:
+        """The verdict is confirmed, or failed with `error`."""
+
+
+class Settling(Protocol):
+    """The verdicts of a member that need more than writing a byte (`verdicts.py`)."""
+
+    def roll_back(self, chunk: Chunk, index: int, delay: int) -> bool:
+        """Give a record back, counted; whether it was still in the application's hands."""
+        ...
+
+    def reject(self, chunk: Chunk, index: int, reason: str, cause: Cause = ...) -> bool:
+        """Give a record up; whether it was still in the application's hands."""
+        ...
+
+    def extend(self, chunk: Chunk, index: int) -> None:
+        """The time for which the application may hold a record begins anew."""
+
+    def when_written(self, chunk: Chunk, index: int, confirmation: Confirmation) -> None:
+        """Tell `confirmation` when the dead letter of a rejected record is written."""
+
+    def confirm(self, chunk: Chunk, confirmation: Confirmation, acks: int = 0) -> None:
+        """Tell `confirmation` when the verdicts given so far in a chunk are confirmed."""
+
+    def level(self, level: str | None) -> AckLevel:
+        """The level of an acknowledgement."""
+        ...
+
+    def above(self, level: AckLevel, chunk: Chunk, confirmation: Confirmation) -> Confirmation:
+        """What to `confirm` with, so that `confirmation` is told when `level` is reached."""
+        ...
+
+
+class HoldTimes(Protocol):
+    """How long records are held (`max_hold.py`)."""
+
+    def hand_out(self, chunk: Chunk, start: int, end: int) -> None:
+        """Records [start, end) of a chunk come into the application's hands now."""
+
+
+class Owner(Protocol):
+    """The member that a chunk belongs to, as its deliveries see it."""
+
+    @property
+    def display(self) -> str:
+        """Name of the subscription for people."""
+        ...
+
+    @property
+    def definition(self) -> Definition:
+        """Its definition."""
+        ...
+
+    @property
+    def window(self) -> int:
+        """Records that may be in the application's hands."""
+        ...
+
+    @property
+    def own_turns(self) -> bool:
+        """Whether each lane has a turn of its own."""
+        ...
+
+    @property
+    def transacted(self) -> bool:
+        """Whether a session settles."""
+        ...
+
+    @property
+    def decoding(self) -> Decoding:
+        """The deserializers."""
+        ...
+
+    @property
+    def tracing(self) -> Tracing | None:
+        """What makes spans."""
+        ...
+
+    @property
+    def gate(self) -> Gate:
+        """What keeps it from dispatching."""
+        ...
+
+    @property
+    def max_hold(self) -> HoldTimes | None:
+        """Times of what is in the application's hands."""
+        ...
+
+    @property
+    def verdicts(self) -> Settling:
+        """Where deliveries settle."""
+        ...
+
+    def poke(self) -> None:
+        """Have an exchange made soon."""
+
+    def nudge(self) -> bool:
+        """Have the exchange made that is due; whether it has been made already."""
+        ...
+
+    def filled(self) -> None:
+        """The application may have a whole window in its hands."""
 
 
 class Lease:
@@ -155,7 +266,7 @@ class Chunk:
 
     def __init__(
         self,
-        member: Member,
+        member: Owner,
         lease: Lease,
         messages: list[Message],
         first: int,

@@ -3,21 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Collection
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
-from kafkadur.consumer.chunk import LOST, Chunk
+from kafkadur.consumer.chunk import LOST, Chunk, Confirmation
 from kafkadur.consumer.terms import Terms
 from kafkadur_sharing.errors import Fenced, KafkadurError, LeaseLost
 
 #: Why nothing more is confirmed.
 LEFT = "its subscription was closed"
-
-
-class Confirmation(Protocol):
-    """A caller that waits until a verdict is confirmed. Called once, from any thread."""
-
-    def resolve(self, error: KafkadurError | None) -> None:
-        """The verdict is confirmed, or failed with `error`."""
 
 
 class Waiting(NamedTuple):

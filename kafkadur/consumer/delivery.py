@@ -101,7 +101,7 @@ class Delivery(Generic[V_co, K_co]):
         return self._message
 
     def _decoded(self) -> Decoded:
-        return decode(self.headers, self._chunk.member.header_types)
+        return decode(self.headers, self._chunk.member.definition.header_types)
 
     @property
     def properties(self) -> dict[str, Property]:

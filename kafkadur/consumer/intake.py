@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 from confluent_kafka import Message
 
 from kafkadur.consumer.credit import Credit
+from kafkadur.consumer.fetch_state import Reading
 from kafkadur.consumer.lanes import Lanes
 from kafkadur.consumer.router import Router
 from kafkadur.consumer.state import State
@@ -55,6 +56,10 @@ class Intake:
     def fail(self, error: KafkadurError) -> None:
         """Reading cannot go on: the application is told at its next call."""
         self._fail(error)
+
+    def read_by(self, reading: Reading) -> None:
+        """These readers read for the member from now on."""
+        self._fetch.reading = reading
 
     # -- followed partitions
 

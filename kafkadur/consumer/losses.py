@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
-from kafkadur.consumer.chunk import HANDED, Chunk, Lease
-from kafkadur.consumer.confirmations import Confirmation
+from kafkadur.consumer.chunk import HANDED, Chunk, Confirmation, Lease
 from kafkadur.consumer.lag import Lag
 from kafkadur.consumer.lanes import Lanes
 from kafkadur.consumer.loss_recovery import claim, keep, take_over

@@ -19,7 +19,6 @@ from kafkadur.consumer.composer import Composer
 from kafkadur.consumer.confirmations import LEFT
 from kafkadur.consumer.credit import Credit
 from kafkadur.consumer.dispatcher import Block, Dispatcher
-from kafkadur.consumer.fetch_state import Reading
 from kafkadur.consumer.following import Follower
 from kafkadur.consumer.intake import Intake
 from kafkadur.consumer.lag import Lag
@@ -81,7 +80,6 @@ class Member:
         self._in_flight, self._confirmations = state.in_flight, state.confirmations
         self.gate, self.teller, self.lock = state.gate, state.teller, state.lock
         self.display, self.definition = terms.display, terms.definition
-        self.header_types = terms.definition.header_types
         self.window, self.session = terms.window, terms.session
         self.lane, self.keyed, self.passes = terms.lane, terms.keyed, terms.passes
         self.own_turns, self.strict = terms.own_turns, terms.strict
@@ -152,15 +150,6 @@ class Member:
     def now(self) -> float:
         """Monotonic seconds."""
         return self._terms.monotonic()
-
-    @property
-    def reading(self) -> Reading | None:
-        """The readers of this member."""
-        return self._state.fetch.reading
-
-    @reading.setter
-    def reading(self, reading: Reading | None) -> None:
-        self._state.fetch.reading = reading
 
     @property
     def incarnation(self) -> int:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from kafkadur.consumer.chunk import HANDED, REJECTED, RELEASED, Chunk
-from kafkadur.consumer.confirmations import LEFT, Confirmation
+from kafkadur.consumer.chunk import HANDED, REJECTED, RELEASED, Chunk, Confirmation
+from kafkadur.consumer.confirmations import LEFT
 from kafkadur.consumer.state import State
 from kafkadur.runtime.dead_letters import Cause, Letter
 

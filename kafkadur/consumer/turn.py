@@ -5,12 +5,15 @@ When a turn is over is decided by `lanes.py`; which member is next, by the coord
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 from kafkadur_coordinators.interface import Standing
 
-if TYPE_CHECKING:
-    from kafkadur.consumer.chunk import Chunk
+
+class _Handed(Protocol):
+    """A chunk, as a turn counts it."""
+
+    handed: int
 
 
 class Turn:
@@ -19,7 +22,7 @@ class Turn:
     def __init__(self) -> None:
         """A turn begins."""
         self._before = 0
-        self._run: tuple[Chunk, int] | None = None
+        self._run: tuple[_Handed, int] | None = None
 
     @property
     def handed(self) -> int:
@@ -33,7 +36,7 @@ class Turn:
         """So many were handed out at once."""
         self._before += records
 
-    def run(self, chunk: Chunk) -> None:
+    def run(self, chunk: _Handed) -> None:
         """From here on the records of `chunk` are handed out one by one."""
         self._before, self._run = self.handed, (chunk, chunk.handed)
 

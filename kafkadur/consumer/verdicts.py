@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable
 from typing import Protocol
 
-from kafkadur.consumer.chunk import HANDED, Chunk
-from kafkadur.consumer.confirmations import LEFT, Confirmation, Waiting
+from kafkadur.consumer.chunk import HANDED, Chunk, Confirmation
+from kafkadur.consumer.confirmations import LEFT, Waiting
 from kafkadur.consumer.rejections import Rejections
 from kafkadur.consumer.state import State
 from kafkadur.runtime.dead_letters import Cause

@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from datetime import timedelta
-from typing import TYPE_CHECKING, Self
+from typing import Protocol, Self
 
 from kafkadur.durations import seconds
 from kafkadur.jms.message import Message
@@ -24,9 +24,6 @@ from kafkadur_sharing.errors import (
     LevelNotReached,
 )
 
-if TYPE_CHECKING:
-    from kafkadur.jms.session import Session
-
 _log = logging.getLogger("kafkadur.jms")
 
 #: What is told of each message.
@@ -37,13 +34,53 @@ _LOOK_EVERY = 0.2
 _LET_OTHERS_S = 0.001
 
 
+class ConsumerSession(Protocol):
+    """The session of a consumer, as that sees it."""
+
+    @property
+    def is_started(self) -> bool:
+        """Whether messages may come."""
+        ...
+
+    @property
+    def is_transacted(self) -> bool:
+        """Whether it commits."""
+        ...
+
+    def wait_for_start(self, consumer: MessageConsumer, timeout: float | None) -> bool:
+        """Wait, at most `timeout` seconds, until messages may come to a consumer."""
+        ...
+
+    def received(self, delivery: Delivery) -> None:
+        """The application gets a message."""
+
+    def acknowledge(self, delivery: Delivery) -> None:
+        """The application acknowledges a message."""
+
+    def call(self, consumer: MessageConsumer, listener: Listener, delivery: Delivery) -> bool:
+        """Call a listener, and acknowledge what it returned from; whether it was called."""
+        ...
+
+    def take_and_call(self, consumer: MessageConsumer, listener: Listener) -> None:
+        """Have a listener called with the next message of a transacted session."""
+
+    def failed(self, error: KafkadurError) -> None:
+        """A consumer cannot go on."""
+
+    def wake(self) -> None:
+        """A consumer was closed: threads that wait look again."""
+
+    def leave(self, consumer: MessageConsumer) -> None:
+        """A consumer was closed."""
+
+
 class MessageConsumer:
     """One consumer of a session; a context manager.
 
     Used by one thread at a time, as its session is. Messages come while the connection is started.
     """
 
-    def __init__(self, session: Session, subscription: Subscription) -> None:
+    def __init__(self, session: ConsumerSession, subscription: Subscription) -> None:
         """Made by a session."""
         self._session = session
         self.subscription = subscription

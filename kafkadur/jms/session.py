@@ -6,7 +6,7 @@ import logging
 import threading
 from collections.abc import Callable, Iterable
 from contextlib import suppress
-from typing import TYPE_CHECKING, Self
+from typing import Protocol, Self
 
 import kafkadur.sync
 from kafkadur.jms.closing import close_all
@@ -26,9 +26,6 @@ from kafkadur_sharing.errors import (
 )
 from kafkadur_sharing.redelivery import Redelivery
 
-if TYPE_CHECKING:
-    from kafkadur.jms.connection import Connection
-
 _log = logging.getLogger("kafkadur.jms")
 
 #: How often who waits for its turn to call a listener looks whether it is to end, seconds.
@@ -37,13 +34,42 @@ _LOOK_EVERY = 0.05
 _TURN_S = 0.01
 
 
+class SessionConnection(Protocol):
+    """The connection of a session, as that sees it."""
+
+    @property
+    def plain(self) -> kafkadur.sync.Connection:
+        """The connection that it is over."""
+        ...
+
+    @property
+    def kind(self) -> SubscriptionType:
+        """The type of subscriptions that are not shared by name."""
+        ...
+
+    @property
+    def gate(self) -> threading.Condition:
+        """Where threads wait for the start."""
+        ...
+
+    @property
+    def is_started(self) -> bool:
+        """Whether messages may come."""
+        ...
+
+    def tell(self, error: KafkadurError) -> None:
+        """Tell the exception listener."""
+
+
 class Session:
     """Consumers and producers with one mode of acknowledgement; a context manager.
 
     Used by one thread at a time; listeners are called one at a time.
     """
 
-    def __init__(self, connection: Connection, mode: AcknowledgeMode, redelivery: Redelivery | None) -> None:
+    def __init__(
+        self, connection: SessionConnection, mode: AcknowledgeMode, redelivery: Redelivery | None
+    ) -> None:
         """Made by a connection."""
         self._connection = connection
         self.acknowledge_mode = mode

@@ -16,8 +16,7 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from kafkadur.consumer.chunk import Chunk
-from kafkadur.consumer.confirmations import Confirmation
+from kafkadur.consumer.chunk import Chunk, Confirmation
 from kafkadur.runtime.waiters import RETRY, Asker, Wait, Waiters
 from kafkadur_coordinators import checkpoints
 from kafkadur_coordinators.checkpoints import WRITER_MS

@@ -17,8 +17,7 @@ from typing import NamedTuple
 
 from confluent_kafka import KafkaException
 
-from kafkadur.consumer.chunk import Chunk
-from kafkadur.consumer.confirmations import Confirmation
+from kafkadur.consumer.chunk import Chunk, Confirmation
 from kafkadur_coordinators.lifecycle import Subscription
 from kafkadur_coordinators.origins import Origin
 from kafkadur_coordinators.redis_coordinator import RedisCoordinator

@@ -5,8 +5,9 @@ Connection, subscription, delivery. `kafkadur.sync` is generated from this packa
 """
 
 from kafkadur.sync.connection import Connection, connect
+from kafkadur.sync.delivery import Delivery
 from kafkadur.sync.distributed import Distributed
 from kafkadur.sync.session import Session
-from kafkadur.sync.subscription import Delivery, Subscription
+from kafkadur.sync.subscription import Subscription
 
 __all__ = ["Connection", "Delivery", "Distributed", "Session", "Subscription", "connect"]

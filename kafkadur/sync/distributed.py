@@ -9,9 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self
+from typing import Any, Protocol, Self
 
 from kafkadur.producer.distributed import AVOIDED_S, DistributedProducer
+from kafkadur.producer.producer import Producer
+from kafkadur.settings import Settings
+from kafkadur.sync.subscription import Subscription
 from kafkadur_coordinators.interface import Known
 from kafkadur_sharing.decisions import Refuse
 from kafkadur_sharing.distributed import DistributedTopic, TopicMember
@@ -25,9 +28,35 @@ from kafkadur_sharing.errors import (
     Unreached,
 )
 
-if TYPE_CHECKING:
-    from kafkadur.sync.connection import Connection
-    from kafkadur.sync.subscription import Subscription
+
+class Opener(Protocol):
+    """A connection, as a distributed topic sees it."""
+
+    @property
+    def settings(self) -> Settings:
+        """Its settings."""
+        ...
+
+    def beside(self, kafka: Mapping[str, Any]) -> Self:
+        """Another connection of this client id, to another Kafka cluster."""
+        ...
+
+    def subscribe(self, *args: Any, **options: Any) -> Subscription[Any, Any]:
+        """Attach to a subscription."""
+        ...
+
+    def unsubscribe(self, *args: Any, **options: Any) -> None:
+        """Delete a durable subscription."""
+
+    def known(self, *args: Any, **options: Any) -> Known | None:
+        """What the coordinator knows of a subscription."""
+
+    def producer(self, *args: Any, **options: Any) -> Producer[Any, Any]:
+        """A producer on this connection."""
+        ...
+
+    def close(self) -> None:
+        """Close everything opened on it."""
 
 
 class Distributed:
@@ -37,14 +66,14 @@ class Distributed:
     are used first; they are closed with this.
     """
 
-    def __init__(self, connection: Connection, topic: DistributedTopic) -> None:
+    def __init__(self, connection: Opener, topic: DistributedTopic) -> None:
         """Nothing is connected yet."""
         self._connection = connection
-        self._others: dict[str, Connection] = {}
+        self._others: dict[str, Opener] = {}
         self._producers: list[DistributedProducer] = []
         self.topic = topic
 
-    def _at(self, member: TopicMember) -> Connection:
+    def _at(self, member: TopicMember) -> Opener:
         """The connection to the cluster of a topic member."""
         if member.kafka is None:
             return self._connection

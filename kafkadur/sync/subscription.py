@@ -11,24 +11,26 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import Future
 from datetime import timedelta
 from itertools import chain, repeat
 from operator import length_hint
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Generic, Self
+from typing import Any, Generic, Protocol, Self
 
-from kafkadur.consumer.chunk import HANDED, LOST, REJECTED, Chunk, one_by_one
-from kafkadur.consumer.delivery import Batch, Decodes, K_co, Traced, Transacted, V_co, in_transaction
+from kafkadur.consumer.chunk import LOST, Chunk, one_by_one
+from kafkadur.consumer.delivery import Batch, K_co, V_co, in_transaction
 from kafkadur.consumer.delivery import Delivery as PlainDelivery
+from kafkadur.consumer.member import Member
 from kafkadur.durations import seconds
 from kafkadur.events import Event
 from kafkadur.handlers.limits import BreakerState, CircuitBreaker, RateLimit
 from kafkadur.runtime.coordinator_thread import Served
 from kafkadur.runtime.transactions import Part
+from kafkadur.sync.delivery import Delivery, class_for, confirm
 from kafkadur.sync.running import OnUndecodable, Run
-from kafkadur.sync.waiting import Breath, Confirmed, Signal, kept
+from kafkadur.sync.waiting import Breath, Signal, kept
 from kafkadur_coordinators.lifecycle import Subscription as Attachment
-from kafkadur_sharing.definition import AckLevel
 from kafkadur_sharing.errors import (
     ConnectionClosed,
     ForkedConnection,
@@ -37,165 +39,33 @@ from kafkadur_sharing.errors import (
     LevelNotReached,
 )
 
-if TYPE_CHECKING:
-    from kafkadur.sync.connection import Connection
+
+class Opener(Protocol):
+    """The connection that a subscription was opened on."""
+
+    def leave(self, served: Served) -> Future[int]:
+        """Detach and stop reading; gives the number of unconfirmed acknowledgements."""
+        ...
+
+    def log_breaker(self, subscription: str, state: BreakerState) -> None:
+        """A circuit breaker changed."""
+
+    def log_handler_error(self, delivery: PlainDelivery[Any, Any], subscription: str) -> None:
+        """A handler raised."""
+
+    def log_lost(self, error: KafkadurError) -> None:
+        """A lease went while a handler ran."""
+
+    def log_undecodable(self, error: BaseException, member: Member) -> None:
+        """A message could not be deserialized."""
+
+
 _LONGEST_BLOCK = 500
 _BREAKER_EVENTS = {
     BreakerState.OPEN: Event.BREAKER_OPENED,
     BreakerState.HALF_OPEN: Event.BREAKER_HALF_OPENED,
     BreakerState.CLOSED: Event.BREAKER_CLOSED,
 }
-
-
-def _confirm(chunk: Chunk, acks: int = 0, level: AckLevel = "redis") -> None:
-    confirmed = Confirmed()
-    member = chunk.member
-    waiting = confirmed if level == "redis" else member.verdicts.above(level, chunk, confirmed)
-    member.verdicts.confirm(chunk, waiting, acks)
-    member.nudge()
-    confirmed.wait()
-
-
-def _given_up(chunk: Chunk, index: int) -> None:
-    """Wait for a roll back or, if the message is a dead letter now, until that is written and settled."""
-    if chunk.verdicts[index] == REJECTED:
-        confirmed = Confirmed()
-        chunk.member.verdicts.when_written(chunk, index, confirmed)
-        confirmed.wait()
-        _confirm(chunk, level=chunk.member.definition.ack_level)
-    else:
-        _confirm(chunk)
-
-
-class Delivery(PlainDelivery[V_co, K_co]):
-    """One message in the application's hands, with verdicts that wait until they are confirmed.
-
-    `Delivery` alone is one of bytes; `Delivery[Order]` has the value type `Order`, `Delivery[Order, str]`
-    also the key type `str`.
-    """
-
-    __slots__ = ()
-
-    def ack(self, *, level: AckLevel | None = None) -> None:
-        """Acknowledge and wait until that is confirmed at `level`, by default the subscription's.
-
-        `redis`: the coordinator has settled it; it survives this process. `replicated`: also as many replicas
-        as the setting `replicas` says have it; it survives the loss of the server. `journal`: it is in Kafka;
-        it survives the loss of Redis.
-        Raises `AlreadySettled`, `LeaseLost` (or `Fenced`: the message may be delivered again),
-        `LevelNotReached` (it is settled, but could be delivered again after a loss) and, before anything is
-        done, `IllegalState` for a level that does not exist, or `journal` on a non-durable subscription.
-        """
-        chosen = self._chunk.member.verdicts.level(level)
-        super().ack_nowait()
-        _confirm(self._chunk, 1, chosen)
-
-    def rollback(self, *, delay: timedelta | float | None = None) -> None:
-        """Give the message back and wait until that is confirmed; it counts as an attempt.
-
-        It comes again after `delay` (seconds, or a timedelta) at the earliest; None: after the back-off of
-        the redelivery policy. If this was the last attempt that the policy allows, it becomes a dead letter,
-        and this waits as `reject` does. Raises as `ack` does.
-        """
-        self._roll_back(None if delay is None else seconds(delay))
-        _given_up(self._chunk, self._index)
-
-    def reject(self, reason: str = "") -> None:
-        """Give the message up: write it to the dead-letter topic, settle it, and wait for both.
-
-        `reason` is written with it, at most 1,000 characters of it. Raises as `ack` does.
-        """
-        self._reject(reason)
-        _given_up(self._chunk, self._index)
-
-    def release(self) -> None:
-        """Give the message back without counting an attempt, and wait until that is confirmed.
-
-        Raises as `ack` does.
-        """
-        self._release()
-        _confirm(self._chunk)
-
-    def extend(self) -> None:
-        """Make sure that the lease is still held, and renew it for a whole session time-out from now.
-
-        Leases are renewed by themselves while the process lives; call this before a step that must not run
-        twice. Where the redelivery policy has a `max_hold`, it begins anew. Raises `LeaseLost` if the lease
-        is gone.
-        """
-        if self._chunk.verdicts[self._index] != HANDED or self._chunk.lease.lost:
-            self._refuse()
-        self._chunk.member.verdicts.extend(self._chunk, self._index)
-        _confirm(self._chunk)
-
-
-class DecodedDelivery(Decodes[V_co, K_co], Delivery[V_co, K_co]):
-    """A delivery of a subscription with deserializers."""
-
-    __slots__ = ()
-
-
-class TracedDelivery(Traced, Delivery[V_co, K_co]):
-    """A delivery of whose verdicts spans are made."""
-
-    __slots__ = ()
-
-    def ack(self, *, level: AckLevel | None = None) -> None:
-        """As it is, with a span."""
-        with self.settling("ack"):
-            super().ack(level=level)
-
-    def rollback(self, *, delay: timedelta | float | None = None) -> None:
-        """As it is, with a span."""
-        with self.settling("rollback"):
-            super().rollback(delay=delay)
-
-    def reject(self, reason: str = "") -> None:
-        """As it is, with a span."""
-        with self.settling("reject"):
-            super().reject(reason)
-
-    def release(self) -> None:
-        """As it is, with a span."""
-        with self.settling("release"):
-            super().release()
-
-
-class TracedDecodedDelivery(Decodes[V_co, K_co], TracedDelivery[V_co, K_co]):
-    """A delivery of whose verdicts spans are made, of a subscription with deserializers."""
-
-    __slots__ = ()
-
-
-class TransactedDelivery(Transacted, Delivery[V_co, K_co]):
-    """A delivery in a transacted session: that gives the verdict, by `commit` or `rollback`."""
-
-    __slots__ = ()
-
-    def ack(self, *, level: AckLevel | None = None) -> None:
-        """Raise `IllegalState`."""
-        del level
-        raise in_transaction()
-
-    def rollback(self, *, delay: timedelta | float | None = None) -> None:
-        """Raise `IllegalState`."""
-        del delay
-        raise in_transaction()
-
-    def reject(self, reason: str = "") -> None:
-        """Raise `IllegalState`."""
-        del reason
-        raise in_transaction()
-
-    def release(self) -> None:
-        """Raise `IllegalState`."""
-        raise in_transaction()
-
-
-class TransactedDecodedDelivery(Decodes[V_co, K_co], TransactedDelivery[V_co, K_co]):
-    """A delivery in a transacted session, of a subscription with deserializers."""
-
-    __slots__ = ()
 
 
 class Subscription(Generic[V_co, K_co]):
@@ -206,7 +76,7 @@ class Subscription(Generic[V_co, K_co]):
     (tasks may share it).
     """
 
-    def __init__(self, connection: Connection, served: Served, signal: Signal) -> None:
+    def __init__(self, connection: Opener, served: Served, signal: Signal) -> None:
         """Made by `Connection.subscribe`."""
         self._connection = connection
         self._served = served
@@ -214,13 +84,7 @@ class Subscription(Generic[V_co, K_co]):
         self._signal = signal
         self._bell = Signal()
         self._member.on_closing = self._bell.set
-        raw = served.member.decoding.is_raw
-        make: Any = Delivery if raw else DecodedDelivery
-        if served.member.tracing is not None:
-            make = TracedDelivery if raw else TracedDecodedDelivery
-        if served.member.transacted:
-            make = TransactedDelivery if raw else TransactedDecodedDelivery
-        self._make: type[Delivery[V_co, K_co]] = make
+        self._make: type[Delivery[V_co, K_co]] = class_for(served.member)
         self._left = 0
         self._block: Iterator[Delivery[V_co, K_co]] = iter(())
         self._waiting: list[tuple[Chunk, int, Iterator[int]]] = []
@@ -502,7 +366,7 @@ class Subscription(Generic[V_co, K_co]):
     def confirm_taken(self, records: list[tuple[Chunk, list[int]]]) -> None:
         """Wait until Redis knows what was committed. Raises `LeaseLost`."""
         for chunk, indices in records:
-            _confirm(chunk, len(indices))
+            confirm(chunk, len(indices))
 
     def note_doubt(self, *, in_doubt: bool) -> None:
         """Whether it is not known what a commit came to: until it is nothing goes to others."""
@@ -532,7 +396,7 @@ class Subscription(Generic[V_co, K_co]):
         but = self._unreceived_records()
         try:
             for chunk in chunks:
-                _confirm(chunk, chunk.acks(), level if acknowledge else "redis")
+                confirm(chunk, chunk.acks(), level if acknowledge else "redis")
         finally:
             lost = self._member.verdicts.take_lost() - sum(
                 (chunk.verdicts[index] == LOST for chunk, index in but)

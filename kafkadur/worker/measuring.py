@@ -14,7 +14,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from kafkadur.aio.subscription import Delivery
+from kafkadur.aio.delivery import Delivery
 from kafkadur.handlers.results import Reject
 from kafkadur.worker.app import Declared
 from kafkadur.worker.worker import Serving, State

@@ -21,7 +21,8 @@ from typing import Any, Protocol, TypeVar
 from redis.backoff import ExponentialBackoff
 
 from kafkadur.aio.connection import Connection
-from kafkadur.aio.subscription import Delivery, Subscription
+from kafkadur.aio.delivery import Delivery
+from kafkadur.aio.subscription import Subscription
 from kafkadur.handlers.results import check_result
 from kafkadur.settings import Settings
 from kafkadur.worker.app import App, Declared

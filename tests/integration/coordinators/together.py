@@ -12,7 +12,7 @@ from typing import Any
 
 from confluent_kafka import Message
 
-from kafkadur.aio.subscription import Delivery
+from kafkadur.aio.delivery import Delivery
 from kafkadur.consumer.chunk import one_by_one
 from kafkadur.consumer.member import Member
 from kafkadur.consumer.terms import Terms
@@ -71,7 +71,7 @@ class Peer:
             nudge=lambda _: False,
             bury=lambda _: None,
         )
-        self.member.reading = self
+        self.member.intake.read_by(self)
         attached = together.world.attach(name)
         self.session, self.channel = attached.session, attached.channel
         self.member.attached(attached.attached, together.now())

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from benchmarks.goals import GOALS, Goal, Pick, evaluate
-from benchmarks.report import Row, percentile
+from benchmarks.rows import Row, percentile
 from benchmarks.runner import Run
 from benchmarks.systems.base import Workload
 from benchmarks.workloads import slow, subjects

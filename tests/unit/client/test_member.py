@@ -73,7 +73,7 @@ class Driver:
             nudge=lambda _: False,
             bury=lambda _: None,
         )
-        self.member.reading = self.reading
+        self.member.intake.read_by(self.reading)
         self._token = 0
 
     def attach(self, rank: int, members: int) -> None:

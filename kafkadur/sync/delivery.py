@@ -1,0 +1,180 @@
+# Generated from kafkadur/aio by `python -m tools.generate_sync`: change that file, not this one.
+"""A delivery whose verdicts wait until they are confirmed, and its forms: deserialized, traced, transacted.
+
+`kafkadur/sync/delivery.py` is generated from this file.
+"""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any
+
+from kafkadur.consumer.chunk import HANDED, REJECTED, Chunk
+from kafkadur.consumer.delivery import Decodes, K_co, Traced, Transacted, V_co, in_transaction
+from kafkadur.consumer.delivery import Delivery as PlainDelivery
+from kafkadur.consumer.member import Member
+from kafkadur.durations import seconds
+from kafkadur.sync.waiting import Confirmed
+from kafkadur_sharing.definition import AckLevel
+
+
+def confirm(chunk: Chunk, acks: int = 0, level: AckLevel = "redis") -> None:
+    """Wait until the verdicts given so far in a chunk are confirmed at `level`; `acks` are the caller's."""
+    confirmed = Confirmed()
+    member = chunk.member
+    waiting = confirmed if level == "redis" else member.verdicts.above(level, chunk, confirmed)
+    member.verdicts.confirm(chunk, waiting, acks)
+    member.nudge()
+    confirmed.wait()
+
+
+def _given_up(chunk: Chunk, index: int) -> None:
+    """Wait for a roll back or, if the message is a dead letter now, until that is written and settled."""
+    if chunk.verdicts[index] == REJECTED:
+        confirmed = Confirmed()
+        chunk.member.verdicts.when_written(chunk, index, confirmed)
+        confirmed.wait()
+        confirm(chunk, level=chunk.member.definition.ack_level)
+    else:
+        confirm(chunk)
+
+
+class Delivery(PlainDelivery[V_co, K_co]):
+    """One message in the application's hands, with verdicts that wait until they are confirmed.
+
+    `Delivery` alone is one of bytes; `Delivery[Order]` has the value type `Order`, `Delivery[Order, str]`
+    also the key type `str`.
+    """
+
+    __slots__ = ()
+
+    def ack(self, *, level: AckLevel | None = None) -> None:
+        """Acknowledge and wait until that is confirmed at `level`, by default the subscription's.
+
+        `redis`: the coordinator has settled it; it survives this process. `replicated`: also as many replicas
+        as the setting `replicas` says have it; it survives the loss of the server. `journal`: it is in Kafka;
+        it survives the loss of Redis.
+        Raises `AlreadySettled`, `LeaseLost` (or `Fenced`: the message may be delivered again),
+        `LevelNotReached` (it is settled, but could be delivered again after a loss) and, before anything is
+        done, `IllegalState` for a level that does not exist, or `journal` on a non-durable subscription.
+        """
+        chosen = self._chunk.member.verdicts.level(level)
+        super().ack_nowait()
+        confirm(self._chunk, 1, chosen)
+
+    def rollback(self, *, delay: timedelta | float | None = None) -> None:
+        """Give the message back and wait until that is confirmed; it counts as an attempt.
+
+        It comes again after `delay` (seconds, or a timedelta) at the earliest; None: after the back-off of
+        the redelivery policy. If this was the last attempt that the policy allows, it becomes a dead letter,
+        and this waits as `reject` does. Raises as `ack` does.
+        """
+        self._roll_back(None if delay is None else seconds(delay))
+        _given_up(self._chunk, self._index)
+
+    def reject(self, reason: str = "") -> None:
+        """Give the message up: write it to the dead-letter topic, settle it, and wait for both.
+
+        `reason` is written with it, at most 1,000 characters of it. Raises as `ack` does.
+        """
+        self._reject(reason)
+        _given_up(self._chunk, self._index)
+
+    def release(self) -> None:
+        """Give the message back without counting an attempt, and wait until that is confirmed.
+
+        Raises as `ack` does.
+        """
+        self._release()
+        confirm(self._chunk)
+
+    def extend(self) -> None:
+        """Make sure that the lease is still held, and renew it for a whole session time-out from now.
+
+        Leases are renewed by themselves while the process lives; call this before a step that must not run
+        twice. Where the redelivery policy has a `max_hold`, it begins anew. Raises `LeaseLost` if the lease
+        is gone.
+        """
+        if self._chunk.verdicts[self._index] != HANDED or self._chunk.lease.lost:
+            self._refuse()
+        self._chunk.member.verdicts.extend(self._chunk, self._index)
+        confirm(self._chunk)
+
+
+class DecodedDelivery(Decodes[V_co, K_co], Delivery[V_co, K_co]):
+    """A delivery of a subscription with deserializers."""
+
+    __slots__ = ()
+
+
+class TracedDelivery(Traced, Delivery[V_co, K_co]):
+    """A delivery of whose verdicts spans are made."""
+
+    __slots__ = ()
+
+    def ack(self, *, level: AckLevel | None = None) -> None:
+        """As it is, with a span."""
+        with self.settling("ack"):
+            super().ack(level=level)
+
+    def rollback(self, *, delay: timedelta | float | None = None) -> None:
+        """As it is, with a span."""
+        with self.settling("rollback"):
+            super().rollback(delay=delay)
+
+    def reject(self, reason: str = "") -> None:
+        """As it is, with a span."""
+        with self.settling("reject"):
+            super().reject(reason)
+
+    def release(self) -> None:
+        """As it is, with a span."""
+        with self.settling("release"):
+            super().release()
+
+
+class TracedDecodedDelivery(Decodes[V_co, K_co], TracedDelivery[V_co, K_co]):
+    """A delivery of whose verdicts spans are made, of a subscription with deserializers."""
+
+    __slots__ = ()
+
+
+class TransactedDelivery(Transacted, Delivery[V_co, K_co]):
+    """A delivery in a transacted session: that gives the verdict, by `commit` or `rollback`."""
+
+    __slots__ = ()
+
+    def ack(self, *, level: AckLevel | None = None) -> None:
+        """Raise `IllegalState`."""
+        del level
+        raise in_transaction()
+
+    def rollback(self, *, delay: timedelta | float | None = None) -> None:
+        """Raise `IllegalState`."""
+        del delay
+        raise in_transaction()
+
+    def reject(self, reason: str = "") -> None:
+        """Raise `IllegalState`."""
+        del reason
+        raise in_transaction()
+
+    def release(self) -> None:
+        """Raise `IllegalState`."""
+        raise in_transaction()
+
+
+class TransactedDecodedDelivery(Decodes[V_co, K_co], TransactedDelivery[V_co, K_co]):
+    """A delivery in a transacted session, of a subscription with deserializers."""
+
+    __slots__ = ()
+
+
+def class_for(member: Member) -> type[Delivery[Any, Any]]:
+    """The class of a member's deliveries."""
+    raw = member.decoding.is_raw
+    if member.transacted:
+        return TransactedDelivery if raw else TransactedDecodedDelivery
+    if member.tracing is not None:
+        return TracedDelivery if raw else TracedDecodedDelivery
+    return Delivery if raw else DecodedDelivery
