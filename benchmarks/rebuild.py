@@ -21,14 +21,14 @@ from rich.table import Table
 from benchmarks.children import BenchmarkError
 from kafkadur.stack import embedded
 from kafkadur.stack.kafka import quiet_admin
-from kafkadur_coordinators import checkpoints, records
-from kafkadur_coordinators.journal import Journal, Record
+from kafkadur_coordinators.journal import checkpoints, records
+from kafkadur_coordinators.journal.origins import Origin
+from kafkadur_coordinators.journal.rebuilding import Outcome
+from kafkadur_coordinators.journal.records import Change
+from kafkadur_coordinators.journal.topic import Journal, Record
 from kafkadur_coordinators.lifecycle import Lifecycle
-from kafkadur_coordinators.origins import Origin
 from kafkadur_coordinators.places import Place, Waiting
-from kafkadur_coordinators.rebuilding import Outcome
-from kafkadur_coordinators.records import Change
-from kafkadur_coordinators.redis_coordinator import RedisCoordinator
+from kafkadur_coordinators.redis.coordinator import RedisCoordinator
 from kafkadur_coordinators.topics import Topics
 from kafkadur_sharing.definition import Definition, SubscriptionType
 from kafkadur_sharing.keys import SubscriptionKey

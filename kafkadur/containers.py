@@ -19,7 +19,7 @@ from kafkadur.settings import settings
 from kafkadur.stack.errors import StackError
 from kafkadur.stack.kafka import quiet_admin
 from kafkadur.stack.ports import free_ports
-from kafkadur_coordinators.redis_server import open_server
+from kafkadur_coordinators.redis.server import open_server
 
 KAFKA_IMAGE: Final = "apache/kafka:4.3.1"
 VALKEY_IMAGE: Final = "valkey/valkey:8.1"

@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
-from kafkadur_coordinators.redis_server import check_url, shown
+from kafkadur_coordinators.redis.server import check_url, shown
 from kafkadur_sharing.decisions import Mode
 from kafkadur_sharing.errors import IllegalState
 from kafkadur_sharing.keys import ClientIdPolicy
@@ -36,7 +36,7 @@ class Settings(BaseModel):
     #: confluent-kafka configuration; a text is taken as bootstrap.servers
     kafka: dict[str, Any]
     #: URL of Redis or Valkey: redis://, rediss:// or unix://; or of the Sentinels that know it:
-    #: redis+sentinel://host:port,host:port/service/db (kafkadur_coordinators/redis_server.py)
+    #: redis+sentinel://host:port,host:port/service/db (kafkadur_coordinators/redis/server.py)
     redis: str = "redis://127.0.0.1:6379/0"
     #: client id of the connection (rules C1-C4); needed by exclusive subscriptions (rule U1)
     client_id: str | None = None

@@ -13,10 +13,10 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
-from kafkadur_coordinators import scripts
+from kafkadur_coordinators.redis import scripts
 from tools.places import ROOT
 
-LUA = ROOT / "coordinators" / "kafkadur_coordinators" / "lua"
+LUA = ROOT / "coordinators" / "kafkadur_coordinators" / "redis" / "lua"
 
 #: A message of luacheck with the formatter "plain" and codes: file, line, column, code, text.
 MESSAGE = re.compile(r"^(?P<script>\w+)\.lua:(?P<line>\d+):\d+: \((?P<code>\w+)\) (?P<text>.*)$")

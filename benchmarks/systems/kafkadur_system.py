@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from benchmarks.recorder import Recorder
-    from kafkadur_coordinators.redis_coordinator import Recorder as Calls
+    from kafkadur_coordinators.redis.coordinator import Recorder as Calls
 
 #: Window of the drain, records; a shared member may have as many acknowledgements unconfirmed.
 _DRAIN_WINDOW = 10_000

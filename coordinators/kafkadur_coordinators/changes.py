@@ -14,11 +14,11 @@ from dataclasses import replace
 from typing import Any
 
 from kafkadur_coordinators.interface import MAX_PARTITIONS, Known, PartitionView
-from kafkadur_coordinators.journal import Journal
-from kafkadur_coordinators.origins import state_of
+from kafkadur_coordinators.journal.origins import state_of
+from kafkadur_coordinators.journal.records import Change, Entry, InForce, in_force, last_incarnation
+from kafkadur_coordinators.journal.topic import Journal
 from kafkadur_coordinators.places import Place, earliest, join, moved_from, packed, place_of
-from kafkadur_coordinators.records import Change, Entry, InForce, in_force, last_incarnation
-from kafkadur_coordinators.redis_coordinator import Call, RedisCoordinator, Refusal, SubscriptionAddress
+from kafkadur_coordinators.redis.coordinator import Call, RedisCoordinator, Refusal, SubscriptionAddress
 from kafkadur_coordinators.topics import TopicInfo, Topics
 from kafkadur_sharing.definition import Definition, SubscriptionType
 from kafkadur_sharing.keys import SubscriptionKey

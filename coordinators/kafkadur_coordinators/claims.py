@@ -22,7 +22,7 @@ from kafkadur_coordinators.interface import (
     Returned,
     Settled,
 )
-from kafkadur_coordinators.redis_coordinator import MemberSession, Refusal
+from kafkadur_coordinators.redis.coordinator import MemberSession, Refusal
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

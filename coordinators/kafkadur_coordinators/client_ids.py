@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable
 from datetime import UTC, datetime
 
-from kafkadur_coordinators.redis_coordinator import RedisCoordinator, Refusal, SubscriptionAddress
+from kafkadur_coordinators.redis.coordinator import RedisCoordinator, Refusal, SubscriptionAddress
 from kafkadur_sharing.errors import CoordinatorRefused, InvalidClientId
 from kafkadur_sharing.keys import client_id_tag
 

@@ -10,7 +10,7 @@ import json
 from dataclasses import asdict, dataclass
 from typing import Any, Final
 
-from kafkadur_coordinators.redis_coordinator import RedisCoordinator, SubscriptionAddress
+from kafkadur_coordinators.redis.coordinator import RedisCoordinator, SubscriptionAddress
 
 #: For so long it is kept, ms: longer than a batch takes.
 KEPT_MS: Final = 24 * 3_600_000

@@ -1,6 +1,6 @@
 """The life of a subscription: attach, create, replace, unsubscribe, and rebuild when Redis lost it.
 
-Joins the three parts that know something: the shared state (`redis_coordinator.py`), the journal
+Joins the three parts that know something: the shared state (`redis/coordinator.py`), the journal
 (`journal.py`) and Kafka (`topics.py`). What is to be done is decided by the pure rules of kafkadur_sharing;
 here it is carried out, each step so that stopping after it leaves nothing half made: a change is begun in
 Redis (CHANGING), written to the journal, decided there by log order, and installed. Whoever finds a change
@@ -28,12 +28,12 @@ from kafkadur_coordinators.interface import (
     PartitionView,
     Rank,
 )
-from kafkadur_coordinators.journal import Journal, Record, Scan, session_key
+from kafkadur_coordinators.journal.rebuilding import Outcome, Rebuilder, Rebuilt
+from kafkadur_coordinators.journal.records import by_tag, in_force
+from kafkadur_coordinators.journal.recoveries import Recovery
+from kafkadur_coordinators.journal.topic import Journal, Record, Scan, session_key
 from kafkadur_coordinators.places import Place
-from kafkadur_coordinators.rebuilding import Outcome, Rebuilder, Rebuilt
-from kafkadur_coordinators.records import by_tag, in_force
-from kafkadur_coordinators.recoveries import Recovery
-from kafkadur_coordinators.redis_coordinator import (
+from kafkadur_coordinators.redis.coordinator import (
     MemberSession,
     RedisCoordinator,
     Refusal,

@@ -23,10 +23,10 @@ from kafkadur.admin.inspector import (
 from kafkadur.admin.retroactive import Skipped
 from kafkadur.admin.snapshots import Snapshot, partition_snapshot
 from kafkadur_coordinators.changes import origins_of
+from kafkadur_coordinators.journal.rebuilding import Rebuilt
+from kafkadur_coordinators.journal.recoveries import Recovery
 from kafkadur_coordinators.places import Place, join, moved_from, place_of, unsettle
-from kafkadur_coordinators.rebuilding import Rebuilt
-from kafkadur_coordinators.recoveries import Recovery
-from kafkadur_coordinators.redis_coordinator import Refusal, state_lost
+from kafkadur_coordinators.redis.coordinator import Refusal, state_lost
 from kafkadur_coordinators.topics import TopicInfo
 from kafkadur_sharing.decisions import UnsubscribeRequest
 from kafkadur_sharing.definition import Definition, SubscriptionType

@@ -29,7 +29,7 @@ from kafkadur_coordinators import holder_progress
 from kafkadur_coordinators.changes import origins_of, state_in_force
 from kafkadur_coordinators.holder_progress import HolderProgress
 from kafkadur_coordinators.interface import MAX_PARTITIONS, Known, LeaseView, MemberInfo, PartitionView
-from kafkadur_coordinators.redis_coordinator import Refusal, state_lost
+from kafkadur_coordinators.redis.coordinator import Refusal, state_lost
 from kafkadur_coordinators.topics import TopicInfo
 from kafkadur_sharing.definition import Definition, SubscriptionType
 from kafkadur_sharing.errors import IllegalState, InvalidDestination, KafkadurError, TopicChanged

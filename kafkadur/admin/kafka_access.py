@@ -1,7 +1,7 @@
 """What applications may need to do in Kafka, and no more: access control entries, as a list.
 
 `tests/integration/security` runs with exactly these under a broker that forbids everything else, and shows of
-each one what does not work without it. What a user of Redis needs is the coordinators' `redis_access.py`.
+each one what does not work without it. What a user of Redis needs is the coordinators' `redis/access.py`.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from confluent_kafka.admin import (
 )
 
 from kafkadur_coordinators.client_log import client_log
-from kafkadur_coordinators.journal import journal_topic, transactions_topic
+from kafkadur_coordinators.journal.topic import journal_topic, transactions_topic
 from kafkadur_coordinators.kafka_refusal import Refusals, refused
 from kafkadur_sharing.errors import IllegalState, StateLost
 from kafkadur_sharing.names import validate_namespace, validate_topic

@@ -45,14 +45,14 @@ from kafkadur.runtime.stages import Probe, no_probe
 from kafkadur.runtime.transactions import Transaction
 from kafkadur.runtime.waiters import Waiters
 from kafkadur.settings import Settings, settings
-from kafkadur_coordinators import presence as presences
 from kafkadur_coordinators.client_ids import ClientIdLease
 from kafkadur_coordinators.interface import Known, Rank
-from kafkadur_coordinators.journal import Journal
+from kafkadur_coordinators.journal.topic import Journal
 from kafkadur_coordinators.lifecycle import Lifecycle, Membership
 from kafkadur_coordinators.lifecycle import Subscription as Attachment
-from kafkadur_coordinators.presence import Presence
-from kafkadur_coordinators.redis_coordinator import Recorder, RedisCoordinator
+from kafkadur_coordinators.redis import presence as presences
+from kafkadur_coordinators.redis.coordinator import Recorder, RedisCoordinator
+from kafkadur_coordinators.redis.presence import Presence
 from kafkadur_coordinators.topics import Topics
 from kafkadur_sharing.decisions import Request, UnsubscribeRequest, nondurable_name
 from kafkadur_sharing.definition import AckLevel, Definition, HeaderType, Scope, Start, SubscriptionType

@@ -1,6 +1,6 @@
 """`kafkadur acl redis` and `kafkadur acl kafka`: what a user must be allowed, and no more.
 
-Which rules those are is the coordinators' `redis_access.py` and `kafka_access.py`.
+Which rules those are is the coordinators' `redis/access.py` and `kafka_access.py`.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import typer
 
 from kafkadur.admin.kafka_access import Role, apply_rules, kafka_commands, kafka_rules
 from kafkadur.cli.call import Call, command
-from kafkadur_coordinators.redis_access import redis_rules, redis_user
+from kafkadur_coordinators.redis.access import redis_rules, redis_user
 
 #: From where the password of the new user is read: it must not stand on a command line.
 PASSWORD = "KAFKADUR_ACL_PASSWORD"  # noqa: S105 - the name of a variable

@@ -20,7 +20,7 @@ import typer
 from kafkadur.cli.output import Output
 from kafkadur.settings import Settings, settings
 from kafkadur.stack import FOLDER, status
-from kafkadur_coordinators.redis_server import shown
+from kafkadur_coordinators.redis.server import shown
 from kafkadur_sharing.errors import KafkadurError
 from kafkadur_sharing.keys import ClientIdPolicy
 

@@ -11,8 +11,8 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from kafkadur.admin.changes import Admin
 from kafkadur.cli.call import Call, command
 from kafkadur.cli.output import Column, clock, count, iso
-from kafkadur_coordinators.rebuilding import Outcome
-from kafkadur_coordinators.recoveries import Cause, PartitionRecovery, Recovery
+from kafkadur_coordinators.journal.rebuilding import Outcome
+from kafkadur_coordinators.journal.recoveries import Cause, PartitionRecovery, Recovery
 from kafkadur_sharing.errors import StateLost
 
 NamesArgument = Annotated[

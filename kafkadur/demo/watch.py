@@ -13,7 +13,7 @@ import kafkadur.sync
 from kafkadur.admin.explain import Log, backlog
 from kafkadur.demo.crew import DemoError
 from kafkadur_coordinators.interface import MemberInfo
-from kafkadur_coordinators.redis_coordinator import RedisCoordinator, SubscriptionAddress
+from kafkadur_coordinators.redis.coordinator import RedisCoordinator, SubscriptionAddress
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -13,7 +13,7 @@ from confluent_kafka.admin import AclOperation, AdminClient, ConfigResource, Res
 from kafkadur.doctor.finding import Finding, counted, good, problem, unknown, warning
 from kafkadur.settings import Settings
 from kafkadur_coordinators.client_log import client_log
-from kafkadur_coordinators.journal import journal_topic, weaknesses
+from kafkadur_coordinators.journal.topic import journal_topic, weaknesses
 
 #: Questions that latency is taken of, and what they may take, ms: subscribing asks several.
 _CALLS: Final = 20

@@ -14,9 +14,9 @@ from redis.exceptions import NoPermissionError, RedisError, ResponseError
 from kafkadur.doctor.finding import Finding, counted, failed, good, problem, unknown, warning
 from kafkadur.runtime.clients import coordinator_of
 from kafkadur.settings import Settings
-from kafkadur_coordinators.redis_access import COMMANDS
-from kafkadur_coordinators.redis_coordinator import OLDEST
-from kafkadur_coordinators.redis_server import open_server, shown
+from kafkadur_coordinators.redis.access import COMMANDS
+from kafkadur_coordinators.redis.coordinator import OLDEST
+from kafkadur_coordinators.redis.server import open_server, shown
 from kafkadur_sharing.errors import CoordinatorRefused, CoordinatorUnavailable
 
 _OLDEST: Final = ".".join(map(str, OLDEST))

@@ -1,9 +1,10 @@
 """The checkpoint thread of a connection: what is settled goes to the journal.
 
 Once a second it writes, for each partition on which a member of this connection settled something, a
-checkpoint (`kafkadur_coordinators/checkpoints.py`). Acknowledgements that wait for the level `journal`
-(`waiters.py`) make it do so at once; all that came meanwhile share the next round (group commit). It has
-connections of its own: the coordinator's thread never waits for it. What it cannot write is tried again.
+checkpoint (`kafkadur_coordinators/journal/checkpoints.py`). Acknowledgements that wait for the level
+`journal` (`waiters.py`) make it do so at once; all that came meanwhile share the next round (group commit).
+It has connections of its own: the coordinator's thread never waits for it. What it cannot write is tried
+again.
 """
 
 from __future__ import annotations
@@ -18,15 +19,15 @@ from typing import Protocol
 
 from kafkadur.consumer.chunk import Chunk, Confirmation
 from kafkadur.runtime.waiters import RETRY, Asker, Wait, Waiters
-from kafkadur_coordinators import checkpoints
-from kafkadur_coordinators.checkpoints import WRITER_MS
 from kafkadur_coordinators.interface import MAX_PARTITIONS, Inspection
-from kafkadur_coordinators.journal import Journal, Record
+from kafkadur_coordinators.journal import checkpoints
+from kafkadur_coordinators.journal.checkpoints import WRITER_MS
+from kafkadur_coordinators.journal.origins import Origin, state_of
+from kafkadur_coordinators.journal.records import last_incarnation
+from kafkadur_coordinators.journal.topic import Journal, Record
 from kafkadur_coordinators.lifecycle import Subscription
-from kafkadur_coordinators.origins import Origin, state_of
 from kafkadur_coordinators.places import place_of
-from kafkadur_coordinators.records import last_incarnation
-from kafkadur_coordinators.redis_coordinator import Call, RedisCoordinator, inspection
+from kafkadur_coordinators.redis.coordinator import Call, RedisCoordinator, inspection
 from kafkadur_sharing.definition import AckLevel
 
 _log = logging.getLogger("kafkadur.checkpoints")

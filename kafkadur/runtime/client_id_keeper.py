@@ -12,8 +12,8 @@ from collections.abc import Callable
 from concurrent.futures import Future
 
 from kafkadur_coordinators.client_ids import ClientIdLease
-from kafkadur_coordinators.presence import Presence
-from kafkadur_coordinators.redis_coordinator import RedisCoordinator
+from kafkadur_coordinators.redis.coordinator import RedisCoordinator
+from kafkadur_coordinators.redis.presence import Presence
 from kafkadur_sharing.errors import ConnectionClosed, CoordinatorUnavailable, KafkadurError
 
 _log = logging.getLogger("kafkadur.client_ids")

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from kafkadur.settings import Settings
-from kafkadur_coordinators.journal import Journal
+from kafkadur_coordinators.journal.topic import Journal
 from kafkadur_coordinators.lifecycle import Lifecycle
-from kafkadur_coordinators.redis_coordinator import Recorder, RedisCoordinator
+from kafkadur_coordinators.redis.coordinator import Recorder, RedisCoordinator
 from kafkadur_coordinators.topics import Topics
 
 

@@ -21,12 +21,12 @@ from confluent_kafka import KafkaException
 from kafkadur.producer.transacted import TransactedProducer
 from kafkadur.runtime.clients import topics_of
 from kafkadur.settings import Settings
-from kafkadur_coordinators import checkpoints
-from kafkadur_coordinators.journal import Journal
+from kafkadur_coordinators.journal import checkpoints
+from kafkadur_coordinators.journal.origins import Origin, state_of
+from kafkadur_coordinators.journal.records import last_incarnation
+from kafkadur_coordinators.journal.topic import Journal
 from kafkadur_coordinators.kafka_refusal import refused
 from kafkadur_coordinators.lifecycle import Subscription
-from kafkadur_coordinators.origins import Origin, state_of
-from kafkadur_coordinators.records import last_incarnation
 from kafkadur_coordinators.transactions import (
     Ranges,
     Transactions,

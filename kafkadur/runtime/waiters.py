@@ -18,9 +18,9 @@ from typing import NamedTuple
 from confluent_kafka import KafkaException
 
 from kafkadur.consumer.chunk import Chunk, Confirmation
+from kafkadur_coordinators.journal.origins import Origin
 from kafkadur_coordinators.lifecycle import Subscription
-from kafkadur_coordinators.origins import Origin
-from kafkadur_coordinators.redis_coordinator import RedisCoordinator
+from kafkadur_coordinators.redis.coordinator import RedisCoordinator
 from kafkadur_sharing.definition import AckLevel
 from kafkadur_sharing.errors import KafkadurError, LeaseLost, LevelNotReached
 

@@ -17,7 +17,7 @@ from kafkadur.stack.ports import HOST
 from kafkadur.stack.proxy import TcpProxy
 from kafkadur.stack.server import POLL_S, START_LIMIT_S, Server
 from kafkadur.stack.supervision import Supervisor
-from kafkadur_coordinators.redis_access import redis_user
+from kafkadur_coordinators.redis.access import redis_user
 
 #: A socket path that is longer than this does not fit into ``sockaddr_un`` everywhere.
 SOCKET_PATH_LIMIT = 100

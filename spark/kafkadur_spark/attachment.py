@@ -28,15 +28,15 @@ from kafkadur.runtime.clients import coordinator_of, journal_of, lifecycle_of, t
 from kafkadur.runtime.waiters import Waiters
 from kafkadur.settings import Settings
 from kafkadur_coordinators import holder_progress
-from kafkadur_coordinators import presence as presences
 from kafkadur_coordinators.claims import Claims
 from kafkadur_coordinators.holder_progress import HolderProgress
 from kafkadur_coordinators.interface import MAX_PARTITIONS, MemberKind
+from kafkadur_coordinators.journal.origins import state_of
 from kafkadur_coordinators.lifecycle import Membership, Subscription
-from kafkadur_coordinators.origins import state_of
 from kafkadur_coordinators.places import Place, place_of
-from kafkadur_coordinators.presence import Presence
-from kafkadur_coordinators.redis_coordinator import RedisCoordinator, Refusal
+from kafkadur_coordinators.redis import presence as presences
+from kafkadur_coordinators.redis.coordinator import RedisCoordinator, Refusal
+from kafkadur_coordinators.redis.presence import Presence
 from kafkadur_sharing.decisions import Request
 from kafkadur_sharing.definition import Definition
 from kafkadur_sharing.errors import (

@@ -18,7 +18,7 @@ from redis.exceptions import NoPermissionError
 
 from kafkadur.stack.ports import free_ports
 from kafkadur.stack.valkey import find_binary
-from kafkadur_coordinators.redis_access import redis_rules
+from kafkadur_coordinators.redis.access import redis_rules
 from tests.end_to_end.service.helpers import eventually
 
 ROOT = Path(__file__).resolve().parents[3]

@@ -12,7 +12,7 @@ from pathlib import Path
 from kafkadur.admin.changes import Admin
 from kafkadur.settings import Settings
 from kafkadur_coordinators.changes import state_in_force
-from kafkadur_coordinators.redis_coordinator import RedisCoordinator, Refusal, SubscriptionAddress
+from kafkadur_coordinators.redis.coordinator import RedisCoordinator, Refusal, SubscriptionAddress
 from kafkadur_sharing.errors import KafkadurError
 from tests.end_to_end.histories.plan import Plan
 from tests.end_to_end.histories.recording import FAIL, OK, Recorder

@@ -23,8 +23,8 @@ from kafkadur.doctor.of_redis import judge
 from kafkadur.stack import Stack, embedded
 from kafkadur.stack.ports import free_ports
 from kafkadur.testing.pytest_plugin import TopicFactory
-from kafkadur_coordinators.journal import journal_topic
-from kafkadur_coordinators.redis_access import COMMANDS, redis_rules
+from kafkadur_coordinators.journal.topic import journal_topic
+from kafkadur_coordinators.redis.access import COMMANDS, redis_rules
 from tests.integration.cli.conftest import Ended, Run
 
 LIMIT_S = 60.0

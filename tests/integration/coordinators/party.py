@@ -8,10 +8,10 @@ from confluent_kafka import Producer
 from kafkadur.stack import as_administrator
 from kafkadur_coordinators.changes import CHANGE_MS
 from kafkadur_coordinators.interface import Exchange, ExchangeReply, Known, PartitionReport
-from kafkadur_coordinators.journal import Journal
+from kafkadur_coordinators.journal.records import Change, in_force
+from kafkadur_coordinators.journal.topic import Journal
 from kafkadur_coordinators.lifecycle import Lifecycle, Membership
-from kafkadur_coordinators.records import Change, in_force
-from kafkadur_coordinators.redis_coordinator import RedisCoordinator
+from kafkadur_coordinators.redis.coordinator import RedisCoordinator
 from kafkadur_coordinators.topics import Topics
 from kafkadur_sharing.decisions import Request
 from kafkadur_sharing.definition import Definition, SubscriptionType

@@ -11,14 +11,14 @@ from kafkadur.consumer.turn import LaneGroup
 from kafkadur.runtime.checkpoint_thread import CheckpointThread
 from kafkadur.runtime.waiters import Waiters
 from kafkadur.testing.pytest_plugin import TopicFactory
-from kafkadur_coordinators import checkpoints
-from kafkadur_coordinators.checkpoints import united
 from kafkadur_coordinators.interface import PartitionReport, Settled
-from kafkadur_coordinators.journal import Journal
+from kafkadur_coordinators.journal import checkpoints
+from kafkadur_coordinators.journal.checkpoints import united
+from kafkadur_coordinators.journal.origins import Origin
+from kafkadur_coordinators.journal.topic import Journal
 from kafkadur_coordinators.lifecycle import Membership
-from kafkadur_coordinators.origins import Origin
 from kafkadur_coordinators.places import Place
-from kafkadur_coordinators.redis_coordinator import RedisCoordinator
+from kafkadur_coordinators.redis.coordinator import RedisCoordinator
 from kafkadur_sharing.errors import KafkadurError, LevelNotReached
 from tests.integration.coordinators.party import Party, say
 

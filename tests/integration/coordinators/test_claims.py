@@ -17,7 +17,7 @@ from kafkadur.stack import Stack, Valkey, as_administrator
 from kafkadur.testing.pytest_plugin import TopicFactory
 from kafkadur_coordinators.claims import Claims, Hull, together
 from kafkadur_coordinators.lifecycle import Membership
-from kafkadur_coordinators.redis_coordinator import RedisCoordinator, attempts_of
+from kafkadur_coordinators.redis.coordinator import RedisCoordinator, attempts_of
 from kafkadur_sharing.decisions import Request, UnsubscribeRequest
 from kafkadur_sharing.definition import Definition, SubscriptionType
 from kafkadur_sharing.errors import CoordinatorUnavailable, SubscriptionActive, TopicChanged

@@ -8,7 +8,7 @@ import redis
 
 from kafkadur.stack import Stack
 from kafkadur_coordinators.client_ids import LEAST_MS, ClientIdLease
-from kafkadur_coordinators.redis_coordinator import RedisCoordinator
+from kafkadur_coordinators.redis.coordinator import RedisCoordinator
 from kafkadur_sharing.errors import CoordinatorRefused, InvalidClientId
 from tests.integration.coordinators.world import Clock, Ears
 
@@ -181,7 +181,7 @@ def test_a_clock_that_steps_back_makes_nobody_wait_longer(party: Party) -> None:
 
 def test_another_version_of_the_state_is_left_alone(party: Party, monkeypatch: pytest.MonkeyPatch) -> None:
     one = party.lease("one")
-    monkeypatch.setattr("kafkadur_coordinators.redis_coordinator.STATE_VERSION", 99)
+    monkeypatch.setattr("kafkadur_coordinators.redis.coordinator.STATE_VERSION", 99)
     with pytest.raises(CoordinatorRefused, match="version"):
         one.renew()
     monkeypatch.undo()

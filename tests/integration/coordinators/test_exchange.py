@@ -8,8 +8,8 @@ import pytest
 import redis
 
 from kafkadur.stack import Valkey, as_administrator
-from kafkadur_coordinators import scripts
 from kafkadur_coordinators.interface import Exchange, PartitionReport, Run
+from kafkadur_coordinators.redis import scripts
 from kafkadur_sharing.errors import CoordinatorUnavailable
 from tests.integration.coordinators.world import (
     SESSION_MS,

@@ -10,11 +10,11 @@ from confluent_kafka.admin import AdminClient, ConfigResource, ResourceType
 from confluent_kafka.cimpl import NewPartitions, NewTopic
 
 from kafkadur.stack import Stack
-from kafkadur_coordinators import checkpoints
-from kafkadur_coordinators.journal import Journal
-from kafkadur_coordinators.origins import Origin
+from kafkadur_coordinators.journal import checkpoints
+from kafkadur_coordinators.journal.origins import Origin
+from kafkadur_coordinators.journal.records import Change, in_force, last_incarnation
+from kafkadur_coordinators.journal.topic import Journal
 from kafkadur_coordinators.places import Place
-from kafkadur_coordinators.records import Change, in_force, last_incarnation
 from kafkadur_sharing.errors import CoordinatorRefused, StateLost
 
 TAG = "0123456789abcdef"

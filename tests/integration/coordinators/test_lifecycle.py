@@ -16,9 +16,9 @@ from confluent_kafka.cimpl import NewPartitions
 from kafkadur.testing.pytest_plugin import TopicFactory
 from kafkadur_coordinators.changes import CHANGE_MS
 from kafkadur_coordinators.interface import PartitionReport, Settled
+from kafkadur_coordinators.journal.records import Change
 from kafkadur_coordinators.lifecycle import Membership
 from kafkadur_coordinators.places import Place
-from kafkadur_coordinators.records import Change
 from kafkadur_coordinators.topics import floor_metadata
 from kafkadur_sharing.decisions import Request, UnsubscribeRequest
 from kafkadur_sharing.definition import Definition, SubscriptionType

@@ -14,7 +14,6 @@ from hypothesis.stateful import (
 )
 
 from kafkadur.stack import Valkey
-from kafkadur_coordinators import scripts
 from kafkadur_coordinators.interface import (
     Exchange,
     ExchangeReply,
@@ -24,6 +23,7 @@ from kafkadur_coordinators.interface import (
     Settled,
     Standing,
 )
+from kafkadur_coordinators.redis import scripts
 from tests.integration.coordinators.model import IN_ORDER, Held, Model, Policy
 from tests.integration.coordinators.world import SESSION_MS, Member, World, blob
 
@@ -366,7 +366,7 @@ class Life(RuleBasedStateMachine):
                 member.grants = {t: grant for t, grant in member.grants.items() if t in reply.held}
 
     def _raw(self, member: Member, said: Exchange) -> ExchangeReply | str:
-        from kafkadur_coordinators.redis_coordinator import Refusal
+        from kafkadur_coordinators.redis.coordinator import Refusal
 
         try:
             return member.session.exchange(said)

@@ -10,14 +10,14 @@ import redis
 
 from kafkadur.stack import as_administrator
 from kafkadur.testing.pytest_plugin import TopicFactory
-from kafkadur_coordinators import checkpoints, recoveries
 from kafkadur_coordinators.interface import PartitionReport, Settled
+from kafkadur_coordinators.journal import checkpoints, recoveries
+from kafkadur_coordinators.journal.origins import Origin, state_of
+from kafkadur_coordinators.journal.rebuilding import Outcome
+from kafkadur_coordinators.journal.recoveries import Cause, Recovery
 from kafkadur_coordinators.lifecycle import Membership
-from kafkadur_coordinators.origins import Origin, state_of
 from kafkadur_coordinators.places import Place, Waiting
-from kafkadur_coordinators.rebuilding import Outcome
-from kafkadur_coordinators.recoveries import Cause, Recovery
-from kafkadur_coordinators.redis_coordinator import Refusal
+from kafkadur_coordinators.redis.coordinator import Refusal
 from kafkadur_sharing.errors import InvalidDestination
 from kafkadur_sharing.keys import SubscriptionKey
 from tests.integration.coordinators.party import SESSION_MS, Party, produce, say, wipe

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from kafkadur_coordinators.redis_coordinator import Refusal
+from kafkadur_coordinators.redis.coordinator import Refusal
 from tests.integration.coordinators.world import (
     SESSION_MS,
     Member,

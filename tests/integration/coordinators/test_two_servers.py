@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import pytest
 
 from kafkadur.stack import Stack, Valkey, embedded
-from kafkadur_coordinators.redis_coordinator import RedisCoordinator
+from kafkadur_coordinators.redis.coordinator import RedisCoordinator
 from tests.integration.coordinators.world import (
     BEGIN_MS,
     SESSION_MS,

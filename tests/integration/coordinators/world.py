@@ -24,7 +24,7 @@ from kafkadur_coordinators.interface import (
     Returned,
     Settled,
 )
-from kafkadur_coordinators.redis_coordinator import (
+from kafkadur_coordinators.redis.coordinator import (
     MemberSession,
     RedisCoordinator,
     Refusal,

@@ -8,7 +8,7 @@ from confluent_kafka.admin import ConfigResource, ResourceType
 from kafkadur import InvalidDestination
 from kafkadur.stack import Stack, embedded
 from kafkadur.stack.kafka import quiet_admin
-from kafkadur_coordinators.journal import journal_topic
+from kafkadur_coordinators.journal.topic import journal_topic
 from tests.integration.subscriptions.helpers import LIMIT_S, Place, take
 
 

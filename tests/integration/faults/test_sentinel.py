@@ -12,7 +12,7 @@ import redis
 
 from kafkadur import CoordinatorUnavailable, connect
 from kafkadur.stack import Stack, Valkey, embedded
-from kafkadur_coordinators import redis_server
+from kafkadur_coordinators.redis import server as redis_server
 from tests.integration.faults.crew import Crew, work_through
 from tests.integration.subscriptions.helpers import Place, speaks, wait_until
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from kafkadur_coordinators.redis_access import redis_user
+from kafkadur_coordinators.redis.access import redis_user
 from tests.integration.security.secured import (
     SECRET,
     Certificates,

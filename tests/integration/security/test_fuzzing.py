@@ -32,14 +32,14 @@ from kafkadur.cli.recovery import _record as recovery_record
 from kafkadur.message.headers import decode
 from kafkadur.runtime.dead_letters import HEADERS, Cause, Letter, headers_of
 from kafkadur.settings import Settings, settings
-from kafkadur_coordinators import checkpoints, records, recoveries
 from kafkadur_coordinators.changes import content_of, origins_of
 from kafkadur_coordinators.client_log import client_log
-from kafkadur_coordinators.origins import Origin
+from kafkadur_coordinators.journal import checkpoints, records, recoveries
+from kafkadur_coordinators.journal.origins import Origin
+from kafkadur_coordinators.journal.records import Change, by_tag, in_force, last_incarnation
+from kafkadur_coordinators.journal.recoveries import Cause as Lost
+from kafkadur_coordinators.journal.recoveries import PartitionRecovery, Recovery, may_come_again
 from kafkadur_coordinators.places import Place, Waiting, cut_off, earliest, packed
-from kafkadur_coordinators.records import Change, by_tag, in_force, last_incarnation
-from kafkadur_coordinators.recoveries import Cause as Lost
-from kafkadur_coordinators.recoveries import PartitionRecovery, Recovery, may_come_again
 from kafkadur_sharing.definition import Definition, SubscriptionType
 from kafkadur_sharing.errors import InvalidSelector, KafkadurError, SubscriptionActive
 from kafkadur_sharing.keys import SubscriptionKey

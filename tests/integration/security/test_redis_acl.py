@@ -22,9 +22,9 @@ from kafkadur.admin.changes import Admin
 from kafkadur.cli.application import app
 from kafkadur.settings import settings
 from kafkadur.stack import Stack, Valkey, embedded
-from kafkadur_coordinators.rebuilding import Outcome
-from kafkadur_coordinators.redis_access import COMMANDS, redis_rules, redis_user
-from kafkadur_coordinators.redis_coordinator import Call, RedisCoordinator
+from kafkadur_coordinators.journal.rebuilding import Outcome
+from kafkadur_coordinators.redis.access import COMMANDS, redis_rules, redis_user
+from kafkadur_coordinators.redis.coordinator import Call, RedisCoordinator
 from kafkadur_sharing.errors import CoordinatorRefused, CoordinatorUnavailable, IllegalState, InvalidName
 from tests.integration.coordinators.world import World, blob, report, rolled_back, settled
 
@@ -306,7 +306,7 @@ def test_what_an_acl_file_cannot_hold_is_refused(wrong: str) -> None:
 
 def test_scripts_call_nothing_that_is_not_in_the_list() -> None:
     """Paths that the smoke run does not take included."""
-    folder = ROOT / "coordinators" / "kafkadur_coordinators" / "lua"
+    folder = ROOT / "coordinators" / "kafkadur_coordinators" / "redis" / "lua"
     called: set[str] = set()
     for file in folder.rglob("*.lua"):
         found = re.findall(r"redis\.p?call\(\s*'(\w+)'(?:,\s*'([A-Z]+)')?", file.read_text())

@@ -20,7 +20,7 @@ import kafkadur
 import kafkadur.sync
 from kafkadur.admin.kafka_access import Role, kafka_rules
 from kafkadur.settings import settings, visible
-from kafkadur_coordinators.redis_server import shown
+from kafkadur_coordinators.redis.server import shown
 from kafkadur_sharing.errors import IllegalState
 from tests.integration.security.secured import LIMIT_S, SECRET, Secured
 

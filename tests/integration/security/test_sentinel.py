@@ -17,8 +17,8 @@ import pytest
 
 from kafkadur.stack import Stack, TcpProxy, embedded
 from kafkadur.stack.valkey import APPLICATION, SERVICE, ask
-from kafkadur_coordinators.presence import Presence
-from kafkadur_coordinators.redis_coordinator import RedisCoordinator
+from kafkadur_coordinators.redis.coordinator import RedisCoordinator
+from kafkadur_coordinators.redis.presence import Presence
 from kafkadur_sharing.errors import CoordinatorRefused, CoordinatorUnavailable, KafkadurError
 from tests.integration.security.secured import HOST, SECRET, Certificates, server_tls
 from tests.relaying import relay

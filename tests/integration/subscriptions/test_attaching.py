@@ -16,7 +16,7 @@ from kafkadur import (
     InvalidSubscriptionSharing,
     SubscriptionActive,
 )
-from kafkadur_coordinators.journal import journal_topic, transactions_topic
+from kafkadur_coordinators.journal.topic import journal_topic, transactions_topic
 from tests.integration.subscriptions.helpers import (
     LIMIT_S,
     Place,

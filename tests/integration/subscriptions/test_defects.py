@@ -14,7 +14,7 @@ from kafkadur.runtime.checkpoint_thread import CheckpointThread
 from kafkadur.runtime.retention_watch import RetentionWatch
 from kafkadur.runtime.stages import Stage
 from kafkadur.runtime.waiters import Waiters
-from kafkadur_coordinators.presence import Presence
+from kafkadur_coordinators.redis.presence import Presence
 from tests.integration.subscriptions.helpers import LIMIT_S, Place, next_of, numbers, speaks, take, wait_until
 
 COUNT = 5

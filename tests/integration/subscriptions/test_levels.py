@@ -13,7 +13,7 @@ import redis
 
 from kafkadur import IllegalState, LeaseLost, LevelNotReached
 from kafkadur.stack import Stack, as_administrator, embedded
-from kafkadur_coordinators.journal import Journal
+from kafkadur_coordinators.journal.topic import Journal
 from kafkadur_sharing.definition import AckLevel
 from tests.integration.subscriptions.helpers import PRIORITY_TOO, SERIAL_TOO, Place, next_of, number, place_on
 

@@ -11,7 +11,7 @@ import pytest
 import kafkadur
 import kafkadur.sync
 from kafkadur import AlreadySettled, ConnectionClosed, LeaseLost
-from kafkadur_coordinators.redis_coordinator import RedisCoordinator
+from kafkadur_coordinators.redis.coordinator import RedisCoordinator
 from tests.integration.subscriptions.helpers import (
     LIMIT_S,
     PRIORITY_TOO,

@@ -23,7 +23,7 @@ from kafkadur import (
 from kafkadur.producer.transacted import TransactedProducer
 from kafkadur.runtime import transactions
 from kafkadur.runtime.transactions import Transaction
-from kafkadur_coordinators.journal import Journal
+from kafkadur_coordinators.journal.topic import Journal
 from tests.integration.subscriptions.helpers import (
     LIMIT_S,
     Place,

@@ -9,9 +9,17 @@ import msgpack
 import pytest
 from hypothesis import given
 
-from kafkadur_coordinators import checkpoints
-from kafkadur_coordinators.checkpoints import KEPT_MS, Checkpoint, decode, encode, key_of, superseded, united
-from kafkadur_coordinators.origins import Origin
+from kafkadur_coordinators.journal import checkpoints
+from kafkadur_coordinators.journal.checkpoints import (
+    KEPT_MS,
+    Checkpoint,
+    decode,
+    encode,
+    key_of,
+    superseded,
+    united,
+)
+from kafkadur_coordinators.journal.origins import Origin
 from kafkadur_coordinators.places import Place, Waiting, covers, unite
 from tests.integration.coordinators.test_places import END, in_order, places, unsettled
 

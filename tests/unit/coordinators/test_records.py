@@ -8,7 +8,7 @@ import hypothesis.strategies as st
 import pytest
 from hypothesis import given
 
-from kafkadur_coordinators.records import (
+from kafkadur_coordinators.journal.records import (
     Change,
     Entry,
     InForce,

@@ -20,7 +20,7 @@ from typing import Any
 from redis.exceptions import NoPermissionError, RedisError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
-from kafkadur_coordinators.redis_server import open_server, shown
+from kafkadur_coordinators.redis.server import open_server, shown
 from kafkadur_sharing.errors import CoordinatorRefused, CoordinatorUnavailable
 
 _log = logging.getLogger("kafkadur.presence")

@@ -13,8 +13,8 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
+from kafkadur_coordinators.journal.records import MOST, sealed, unsealed
 from kafkadur_coordinators.places import Place
-from kafkadur_coordinators.records import MOST, sealed, unsealed
 from kafkadur_sharing.errors import KafkadurError
 from kafkadur_sharing.keys import SubscriptionKey
 

@@ -25,14 +25,14 @@ from confluent_kafka import (
 )
 from confluent_kafka.admin import AdminClient, ConfigResource, NewTopic, ResourceType
 
-from kafkadur_coordinators import checkpoints, records, recoveries
-from kafkadur_coordinators.checkpoints import Checkpoint, superseded
 from kafkadur_coordinators.client_log import client_log
+from kafkadur_coordinators.journal import checkpoints, records, recoveries
+from kafkadur_coordinators.journal.checkpoints import Checkpoint, superseded
+from kafkadur_coordinators.journal.origins import Origin, origin_of
+from kafkadur_coordinators.journal.records import Change, Entry, by_tag, in_force
+from kafkadur_coordinators.journal.recoveries import Recovery
 from kafkadur_coordinators.kafka_refusal import Refusals, refused
 from kafkadur_coordinators.lost_brokers import SILENT_S, answers
-from kafkadur_coordinators.origins import Origin, origin_of
-from kafkadur_coordinators.records import Change, Entry, by_tag, in_force
-from kafkadur_coordinators.recoveries import Recovery
 from kafkadur_sharing.errors import CoordinatorRefused, KafkadurError, StateLost
 from kafkadur_sharing.names import JOURNAL_PREFIX, TRANSACTIONS_PREFIX
 

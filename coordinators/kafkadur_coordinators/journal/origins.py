@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from kafkadur_coordinators.records import InForce
+from kafkadur_coordinators.journal.records import InForce
 
 
 class Origin(NamedTuple):

@@ -3,7 +3,7 @@
 A script's file name says how many keys it takes: `exchange-6+3.lua` takes 6 keys of the subscription and 3
 more for each touched partition; `attach-6.lua` takes 6. A line `--- @include "name"` is replaced by
 `lua/include/name.lua`, once a script. What a script does is written at its top. Talking to the server is
-`redis_coordinator.py`.
+`coordinator.py`.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
 
-_FOLDER = files("kafkadur_coordinators") / "lua"
+_FOLDER = files("kafkadur_coordinators.redis") / "lua"
 _NAME = re.compile(r"^(?P<name>[a-z]+)-(?P<fixed>\d+)(\+(?P<each>\d+))?\.lua$")
 _INCLUDE = re.compile(r'^--- @include "(?P<name>[a-z_]+)"$')
 

@@ -25,7 +25,6 @@ from redis.exceptions import (
 from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
-from kafkadur_coordinators import scripts
 from kafkadur_coordinators.interface import (
     UNRANKED,
     Attached,
@@ -46,7 +45,8 @@ from kafkadur_coordinators.interface import (
     Standing,
 )
 from kafkadur_coordinators.places import RUN_BYTES, SUSPECT
-from kafkadur_coordinators.redis_server import (
+from kafkadur_coordinators.redis import scripts
+from kafkadur_coordinators.redis.server import (
     is_watched,
     login_refused,
     open_server,
@@ -170,7 +170,7 @@ class RedisCoordinator:
         on_warning: Callable[[str], None] | None = None,
         on_connect: Callable[[str], None] | None = None,
     ) -> None:
-        """Remember the address (`redis_server.py`); connects at the first call.
+        """Remember the address (`server.py`); connects at the first call.
 
         `timeout` in seconds bounds connecting and every call. `clock` (ms since the epoch) replaces the
         server's clock in scripts: for tests. `on_connect` is told the run id of a server that can be used.

@@ -18,16 +18,16 @@ from enum import Enum
 from functools import cached_property
 from typing import NamedTuple, Self
 
-from kafkadur_coordinators import recoveries
 from kafkadur_coordinators.changes import CHANGE_MS, Changes, deleted
-from kafkadur_coordinators.checkpoints import Cuts, united, without_lost
 from kafkadur_coordinators.interface import MAX_PARTITIONS
-from kafkadur_coordinators.journal import Journal, Record, Scan, Shard, session_of
-from kafkadur_coordinators.origins import Origin, origin_of
+from kafkadur_coordinators.journal import recoveries
+from kafkadur_coordinators.journal.checkpoints import Cuts, united, without_lost
+from kafkadur_coordinators.journal.origins import Origin, origin_of
+from kafkadur_coordinators.journal.records import Entry, InForce, by_tag, in_force
+from kafkadur_coordinators.journal.recoveries import Cause, Recovery
+from kafkadur_coordinators.journal.topic import Journal, Record, Scan, Shard, session_of
 from kafkadur_coordinators.places import Place, covers, place_of, unite
-from kafkadur_coordinators.records import Entry, InForce, by_tag, in_force
-from kafkadur_coordinators.recoveries import Cause, Recovery
-from kafkadur_coordinators.redis_coordinator import Call, RedisCoordinator, Refusal, inspection
+from kafkadur_coordinators.redis.coordinator import Call, RedisCoordinator, Refusal, inspection
 from kafkadur_coordinators.topics import TopicInfo, Topics, floor_metadata
 from kafkadur_coordinators.transactions import Transactions
 from kafkadur_sharing.definition import Definition

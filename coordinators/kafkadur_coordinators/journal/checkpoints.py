@@ -15,9 +15,9 @@ from typing import Any, NamedTuple, cast
 
 import msgpack
 
-from kafkadur_coordinators.origins import Origin
+from kafkadur_coordinators.journal.origins import Origin
+from kafkadur_coordinators.journal.records import whole
 from kafkadur_coordinators.places import SUSPECT, Place, Waiting, covers, cut_off, unite
-from kafkadur_coordinators.records import whole
 
 #: Beginning of the keys of all checkpoints.
 KEY_PREFIX = b"settled/"

@@ -1,7 +1,7 @@
 """What a Redis user needs to run kafkadur, and no more: commands, keys, channels, as a line of an ACL file.
 
 The tests run as a user with exactly this, and look that each part of it is needed. What an application needs
-of Kafka is `kafkadur.kafka_access`; how it logs in is `redis_server.py`.
+of Kafka is `kafkadur/admin/kafka_access.py`; how it logs in is `server.py`.
 """
 
 from __future__ import annotations
