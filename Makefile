@@ -25,7 +25,7 @@ setup: ## make .venv with everything; the other targets do this themselves
 	@"$(PYTHON)" -m tools.setup
 
 demo: setup ## durable subscriptions at work on a real Kafka (SHORT=1: a short run; CHAOS=1: and everything breaks)
-	@$(RUN) -m kafkadur.demo $(if $(SHORT),--short) $(if $(CHAOS),--chaos) $(ARGS)
+	@$(RUN) -m examples.demo $(if $(SHORT),--short) $(if $(CHAOS),--chaos) $(ARGS)
 
 test: setup ## all tests but the long ones (WORKERS=1: one after the other)
 	@$(PYTEST) -m "not long" $(ARGS)

@@ -11,12 +11,14 @@ from pathlib import Path
 
 import pytest
 
-from kafkadur.demo.bad_records import BAD
-from kafkadur.demo.flights import SHORT, rows
-from kafkadur.demo.report import CHART, PARQUET, read
-from kafkadur.demo.totals import totals
+from examples.demo.bad_records import BAD
+from examples.demo.flights import SHORT, rows
+from examples.demo.report import CHART, PARQUET, read
+from examples.demo.totals import totals
 
 #: Seconds a short run may take on a busy machine, and one in which everything is broken.
+ROOT = Path(__file__).resolve().parents[3]
+
 TIMEOUT = 400
 CHAOS_TIMEOUT = 500
 
@@ -27,12 +29,12 @@ Start = Callable[..., "subprocess.Popen[str]"]
 def environment(tmp_path: Path) -> dict[str, str]:
     temporary = tmp_path / "t"
     temporary.mkdir()
-    return {**os.environ, "TMPDIR": str(temporary)}
+    return {**os.environ, "TMPDIR": str(temporary), "PYTHONPATH": str(ROOT)}
 
 
 def start(folder: Path, environment: dict[str, str], *options: str) -> "subprocess.Popen[str]":
     return subprocess.Popen(
-        [sys.executable, "-m", "kafkadur.demo", "--short", *options],
+        [sys.executable, "-m", "examples.demo", "--short", *options],
         cwd=folder, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
     )  # fmt: skip
 
@@ -211,7 +213,7 @@ def test_a_server_that_ends_is_named(
 
 FINALIZED = """
 import os, signal, sys, time
-from kafkadur.demo import __main__ as demo
+from examples.demo import __main__ as demo
 
 class Ends:
     def __del__(self):

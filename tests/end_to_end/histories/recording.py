@@ -15,7 +15,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from kafkadur.demo.ledger import LedgerWriter
+from examples.demo.ledger import LedgerWriter
 
 #: It happened, and the coordinator (or Kafka) has confirmed it.
 OK = "ok"

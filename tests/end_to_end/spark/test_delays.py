@@ -5,11 +5,11 @@ from pathlib import Path
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 
-from kafkadur.demo.bad_records import BAD
-from kafkadur.demo.flights import flights, rows
-from kafkadur.demo.totals import Row, totals
-from kafkadur_spark.demo import delays
-from kafkadur_spark.demo.chart import MOST, draw, worst
+from examples.demo import delays
+from examples.demo.bad_records import BAD
+from examples.demo.chart import MOST, draw, worst
+from examples.demo.flights import flights, rows
+from examples.demo.totals import Row, totals
 
 # py4j leaves it to the garbage collector to close its sockets
 pytestmark = pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning")

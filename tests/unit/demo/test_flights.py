@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from kafkadur.demo.flights import ALL, airlines, digest, flights, row_of, rows
+from examples.demo.flights import ALL, airlines, digest, flights, row_of, rows
 from kafkadur_sharing.errors import KafkadurError
 
 

@@ -1,9 +1,9 @@
 """The totals by plain Python, what counts as a difference, and which bad records have to be dead letters."""
 
-from kafkadur.demo.bad_records import BAD, NO_JSON, places, wrong_letters
-from kafkadur.demo.flights import rows
-from kafkadur.demo.report import absent
-from kafkadur.demo.totals import Delays, differences, together, totals
+from examples.demo.bad_records import BAD, NO_JSON, places, wrong_letters
+from examples.demo.flights import rows
+from examples.demo.report import absent
+from examples.demo.totals import Delays, differences, together, totals
 
 
 def flight(carrier: str, *, left: int | None = None, landed: int | None = None) -> dict[str, object]:

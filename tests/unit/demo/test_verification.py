@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from kafkadur.demo.flights import digest
-from kafkadur.demo.ledger import ACK, ROLLBACK, Ledger, Line, write_lines
-from kafkadur.demo.verification import BROKEN, KILLED, ROLLED_BACK, Disturbance, Proof, verify
+from examples.demo.flights import digest
+from examples.demo.ledger import ACK, ROLLBACK, Ledger, Line, write_lines
+from examples.demo.verification import BROKEN, KILLED, ROLLED_BACK, Disturbance, Proof, verify
 
 ROWS = 10
 #: Messages: further than this from its end, a killed worker's ledger excuses nothing.

@@ -15,12 +15,12 @@ from pathlib import Path
 from types import TracebackType
 from typing import IO, Any, Final, Self
 
-from kafkadur.demo.ledger import Ledger
-from kafkadur.demo.worker import GO, REPORT, STOP, Job
+from examples.demo.ledger import Ledger
+from examples.demo.worker import GO, REPORT, STOP, Job
 from kafkadur_sharing.errors import KafkadurError
 
 #: Module of the worker of a subscription, where it is another one. Its name only: Spark may not be installed.
-_MODULES: Final = {REPORT: "kafkadur_spark.demo.job"}
+_MODULES: Final = {REPORT: f"{__package__}.job"}
 
 
 class DemoError(KafkadurError):

@@ -14,9 +14,9 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
-from kafkadur.demo.crew import Crew, DemoError, Worker
-from kafkadur.demo.verification import Disturbance
-from kafkadur.demo.worker import CHAOS_SESSION_S
+from examples.demo.crew import Crew, DemoError, Worker
+from examples.demo.verification import Disturbance
+from examples.demo.worker import CHAOS_SESSION_S
 from kafkadur.stack import Stack
 
 #: Seconds that the part takes at least: workers are held back so that there is time for everything.

@@ -1,6 +1,6 @@
 """The part of the demo with Spark: flights stream through a durable subscription into a report of delays.
 
-The job is a process of its own, `kafkadur_spark.demo.job`. It is killed in the middle of a batch and started
+The job is a process of its own, `examples.demo.job`. It is killed in the middle of a batch and started
 again; at the end its report is compared with the file. Without Spark on the machine the part is left out.
 """
 
@@ -13,16 +13,16 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, Final
 
+from examples.demo.bad_records import BAD, places, wrong_letters
+from examples.demo.crew import Crew, DemoError, News, Worker
+from examples.demo.display import Bar
+from examples.demo.flights import SHORT, airlines, rows
+from examples.demo.outcome import Replay, Report
+from examples.demo.story import Stage, create_topic, send
+from examples.demo.totals import Row, differences, together, totals
+from examples.demo.worker import REPORT, REPORT_TOPIC, Job
 from kafkadur.admin.changes import Admin
 from kafkadur.admin.dead_letters import DeadLetterAdmin
-from kafkadur.demo.bad_records import BAD, places, wrong_letters
-from kafkadur.demo.crew import Crew, DemoError, News, Worker
-from kafkadur.demo.display import Bar
-from kafkadur.demo.flights import SHORT, airlines, rows
-from kafkadur.demo.outcome import Replay, Report
-from kafkadur.demo.story import Stage, create_topic, send
-from kafkadur.demo.totals import Row, differences, together, totals
-from kafkadur.demo.worker import REPORT, REPORT_TOPIC, Job
 
 #: What stays in the output folder, and the folder of Spark there, which does not.
 PARQUET: Final = "report.parquet"
@@ -50,7 +50,7 @@ def report(stage: Stage) -> Report:
     """Play the part; raises `KafkadurError` when it cannot go on."""
     stage.display.head("5. report: a Spark job, killed in the middle of a batch")
     if missing := absent():
-        left_out = f"{', '.join(missing)} not installed: pip install 'kafkadur[spark,demo]'"
+        left_out = f"{', '.join(missing)} not installed: run `make setup`"
         stage.display.say(f"   left out: {left_out}")
         return Report(left_out=left_out)
     create_topic(stage.kafka, REPORT_TOPIC)

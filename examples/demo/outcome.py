@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from kafkadur.demo.verification import Proof
+from examples.demo.verification import Proof
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
-from kafkadur.demo.ledger import ACK, ROLLBACK, Ledger, Line
+from examples.demo.ledger import ACK, ROLLBACK, Ledger, Line
 
 #: Causes of repeats that are no defect.
 KILLED: Final = "killed"

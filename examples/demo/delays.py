@@ -6,8 +6,8 @@ from typing import Final
 
 from pyspark.sql import DataFrame
 
-from kafkadur.demo.bad_records import EMPTY, INCOMPLETE, NO_JSON, NO_NUMBER
-from kafkadur.demo.totals import Delays
+from examples.demo.bad_records import EMPTY, INCOMPLETE, NO_JSON, NO_NUMBER
+from examples.demo.totals import Delays
 
 _KEY: Final = ("carrier", "origin", "dest")
 _NUMBERS: Final = ("dep_time", "dep_delay", "arr_delay")
@@ -60,7 +60,7 @@ def sums(read: DataFrame) -> DataFrame:
 
 
 def totals(written: DataFrame) -> DataFrame:
-    """The report on the sums of all batches: columns as `kafkadur.demo.totals.Row` has them."""
+    """The report on the sums of all batches: columns as `examples.demo.totals.Row` has them."""
     return (
         _added(written)
         .selectExpr(

@@ -1,6 +1,6 @@
 """The job of the demo's report: flights of a durable subscription, read by Spark, summed up batch by batch.
 
-It takes orders and tells what happens like the other workers (`kafkadur/demo/worker.py`). The sums of a batch
+It takes orders and tells what happens like the other workers (`examples/demo/worker.py`). The sums of a batch
 are in a folder of the batch's own, so that a batch that comes again is written over; a batch is settled when
 it is written. Where the demo wants it killed, it stands still in the middle of a batch and waits.
 """
@@ -20,14 +20,14 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
 import kafkadur.sync
-from kafkadur.demo.report import CHART, PARQUET, TEMPORARY, read
-from kafkadur.demo.worker import GO, REPORT, REPORT_TOPIC, Job, Orders, client_id, tell
+from examples.demo import delays
+from examples.demo.chart import draw
+from examples.demo.report import CHART, PARQUET, TEMPORARY, read
+from examples.demo.worker import GO, REPORT, REPORT_TOPIC, Job, Orders, client_id, tell
 from kafkadur.stack.errors import file_error
 from kafkadur_sharing.errors import KafkadurError
 from kafkadur_sharing.keys import ClientIdPolicy
 from kafkadur_spark import Reading, hold, read_stream, session
-from kafkadur_spark.demo import delays
-from kafkadur_spark.demo.chart import draw
 
 #: Where the sums lie, by generation and batch.
 _BATCHES: Final = "batches"

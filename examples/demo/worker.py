@@ -20,8 +20,8 @@ from pathlib import Path
 from typing import Final, NoReturn
 
 import kafkadur.sync
-from kafkadur.demo.flights import row_of
-from kafkadur.demo.ledger import ACK, ROLLBACK, LedgerWriter, line
+from examples.demo.flights import row_of
+from examples.demo.ledger import ACK, ROLLBACK, LedgerWriter, line
 from kafkadur.stack.errors import file_error
 from kafkadur_sharing.errors import KafkadurError, LeaseLost, SubscriptionActive
 from kafkadur_sharing.keys import ClientIdPolicy

@@ -10,8 +10,8 @@ from types import TracebackType
 from typing import Self
 
 import kafkadur.sync
+from examples.demo.crew import DemoError
 from kafkadur.admin.explain import Log, backlog
-from kafkadur.demo.crew import DemoError
 from kafkadur_coordinators.interface import MemberInfo
 from kafkadur_coordinators.redis.coordinator import RedisCoordinator, SubscriptionAddress
 

@@ -11,8 +11,8 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.layout_engine import ConstrainedLayoutEngine
 
-from kafkadur.demo.flights import airlines
-from kafkadur.demo.totals import Delays, Row, together
+from examples.demo.flights import airlines
+from examples.demo.totals import Delays, Row, together
 
 #: Routes that are shown.
 MOST: Final = 15

@@ -12,9 +12,9 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Final
 
-from kafkadur.demo.crew import Crew, DemoError, Worker
-from kafkadur.demo.story import Stage
-from kafkadur.demo.worker import HANDOVERS, RELAY_SESSION_S
+from examples.demo.crew import Crew, DemoError, Worker
+from examples.demo.story import Stage
+from examples.demo.worker import HANDOVERS, RELAY_SESSION_S
 
 #: Promised seconds until the next holder has its first message: after SIGKILL, SIGSTOP, a clean close.
 KILLED_S: Final = 1.0

@@ -17,15 +17,15 @@ from confluent_kafka import KafkaError, KafkaException, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic, OffsetSpec
 
 import kafkadur.sync
-from kafkadur.demo.chaos import Chaos, missing
-from kafkadur.demo.crew import Crew, DemoError, News, Worker
-from kafkadur.demo.display import Display
-from kafkadur.demo.flights import digest, flights
-from kafkadur.demo.ledger import Ledger
-from kafkadur.demo.outcome import Outcome, Report
-from kafkadur.demo.verification import BROKEN, KILLED, ROLLED_BACK, Proof, verify
-from kafkadur.demo.watch import View, Watch
-from kafkadur.demo.worker import (
+from examples.demo.chaos import Chaos, missing
+from examples.demo.crew import Crew, DemoError, News, Worker
+from examples.demo.display import Display
+from examples.demo.flights import digest, flights
+from examples.demo.ledger import Ledger
+from examples.demo.outcome import Outcome, Report
+from examples.demo.verification import BROKEN, KILLED, ROLLED_BACK, Proof, verify
+from examples.demo.watch import View, Watch
+from examples.demo.worker import (
     AGAIN,
     AUDIT,
     BILLING,

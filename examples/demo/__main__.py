@@ -23,14 +23,14 @@ from typing import Final, NoReturn
 from confluent_kafka import KafkaException
 from rich.console import Console
 
-from kafkadur.demo.chaos import Chaos
-from kafkadur.demo.display import Display
-from kafkadur.demo.flights import ALL, SHORT
-from kafkadur.demo.handover import hand_over
-from kafkadur.demo.outcome import Outcome
-from kafkadur.demo.report import CHART, PARQUET, report
-from kafkadur.demo.report import FOLDER as SPARK_FOLDER
-from kafkadur.demo.story import Stage, play
+from examples.demo.chaos import Chaos
+from examples.demo.display import Display
+from examples.demo.flights import ALL, SHORT
+from examples.demo.handover import hand_over
+from examples.demo.outcome import Outcome
+from examples.demo.report import CHART, PARQUET, report
+from examples.demo.report import FOLDER as SPARK_FOLDER
+from examples.demo.story import Stage, play
 from kafkadur.stack import FOLDER, RunningStack, Stack, down, embedded, status, up
 from kafkadur.stack.errors import file_error
 from kafkadur_sharing.errors import KafkadurError
@@ -103,7 +103,7 @@ class ServerEnded(Exception):
 
 def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
-        prog="python -m kafkadur.demo",
+        prog="python -m examples.demo",
         description="Durable subscriptions on a real Kafka, through killed processes, checked at the end.",
     )
     parser.add_argument(

@@ -14,8 +14,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Final, NamedTuple, Self
 
+from examples.demo.flights import digest, row_of
 from kafkadur.consumer.delivery import Delivery
-from kafkadur.demo.flights import digest, row_of
 
 #: What a worker can write down that it is about to do.
 ACK: Final = b"ack"
