@@ -36,7 +36,7 @@ class Opener(Protocol):
         """Its settings."""
         ...
 
-    async def beside(self, kafka: Mapping[str, Any]) -> Self:
+    async def beside(self, kafka: Mapping[str, Any]) -> Opener:
         """Another connection of this client id, to another Kafka cluster."""
         ...
 

@@ -46,10 +46,10 @@ class Opener(Protocol):
         """Detach and stop reading; gives the number of unconfirmed acknowledgements."""
         ...
 
-    def log_breaker(self, subscription: str, state: BreakerState) -> None:
+    def log_breaker(self, display: str, state: BreakerState) -> None:
         """A circuit breaker changed."""
 
-    def log_handler_error(self, delivery: PlainDelivery[Any, Any], subscription: str) -> None:
+    def log_handler_error(self, delivery: PlainDelivery[Any, Any], display: str) -> None:
         """A handler raised."""
 
     def log_lost(self, error: KafkadurError) -> None:

@@ -37,7 +37,7 @@ class Opener(Protocol):
         """Its settings."""
         ...
 
-    def beside(self, kafka: Mapping[str, Any]) -> Self:
+    def beside(self, kafka: Mapping[str, Any]) -> Opener:
         """Another connection of this client id, to another Kafka cluster."""
         ...
 
