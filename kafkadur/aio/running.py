@@ -110,14 +110,14 @@ class Run(Generic[V_co, K_co]):
         self._on_breaker = on_breaker
         self._breaker = None if breaker is None else Breaker(breaker, member.now, self._breaker_changed)
         # of a key-ordered subscription one message of a key at a time is received at all
-        self._lines = self._key_lines() if ordered_by_key and not member.keyed else None
+        self._lines = self._key_lines() if ordered_by_key and not member.by_key else None
 
     def _key_lines(self) -> HandlerKeyQueue[Delivery[V_co, K_co]]:
         member = self._member
         policy = member.definition.redelivery
         first, longest = policy.backoff.total_seconds(), policy.max_backoff.total_seconds()
         return HandlerKeyQueue(
-            ordered=member.lane,
+            ordered=member.ordered,
             monotonic=member.now,
             back_off=lambda attempt: min(first * 2.0 ** min(attempt - 1, 40), longest),
             patience=member.session,
@@ -129,7 +129,7 @@ class Run(Generic[V_co, K_co]):
         lines = self._lines
         governed = self._bucket is not None or self._breaker is not None
         deliveries: AsyncIterable[Delivery[V_co, K_co]] = self._governed() if governed else self._subscription
-        if lines is not None and self._member.lane:
+        if lines is not None and self._member.ordered:
             self._member.verdicts.on_rolled_back = lines.rolled_back
         try:
             async with Pool(self._concurrency) as pool:

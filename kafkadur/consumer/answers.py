@@ -6,10 +6,9 @@ from collections.abc import Mapping
 
 from kafkadur.consumer.chunk import Lease
 from kafkadur.consumer.composer import Composer
-from kafkadur.consumer.credit import Credit
 from kafkadur.consumer.following import Follower
 from kafkadur.consumer.lag import Lag
-from kafkadur.consumer.lanes import Lanes
+from kafkadur.consumer.policy.policy import Policy
 from kafkadur.consumer.router import Router
 from kafkadur.consumer.state import State
 from kafkadur_coordinators.interface import ExchangeReply, Grant, PartitionState, Role, Standing
@@ -27,8 +26,7 @@ class Answers:
         self,
         state: State,
         *,
-        credit: Credit,
-        lanes: Lanes,
+        policy: Policy,
         router: Router,
         follower: Follower,
         lag: Lag,
@@ -44,8 +42,7 @@ class Answers:
         self._queue = state.queue
         self._in_flight = state.in_flight
         self._confirmations = state.confirmations
-        self._credit = credit
-        self._lanes = lanes
+        self._policy = policy
         self._router = router
         self._follower = follower
         self._lag = lag
@@ -65,7 +62,7 @@ class Answers:
 
     def apply(self, reply: ExchangeReply, sent_at: float) -> None:
         """The exchange sent at `sent_at` (monotonic seconds) was answered."""
-        schedule, terms = self._schedule, self._terms
+        schedule = self._schedule
         # a repeat does not renew the session: what counts is when it was sent first
         self._gate.last_ok = min(sent_at, self._composer.composed_at)
         self._close_pending()
@@ -74,20 +71,17 @@ class Answers:
         self.take_role(reply.role)
         self._take_paused(paused=reply.paused)
         self._take_states(reply, sent_at)
-        if terms.lane and self._take_standing(reply):
+        self._take_handover(reply)
+        if self._policy.take_standing(reply):
             self._lag.note_standing(active=reply.standing is not Standing.STANDBY)
-        if terms.keyed:
-            self._lanes.drain(reply.asked)
         self._take_grants(reply)
-        if not terms.lane:
-            self._gate.asked_back = reply.standing is Standing.ASKED
-            self._follower.judge(reply)
+        self._policy.granted(reply)
         schedule.request(when=bool(schedule.orphaned))
         self._follower.follow()
         for partition in self._to_route(reply):
             self._router.route(partition)
         self._in_flight.recount()
-        schedule.request(when=bool(self._credit.to_return()))
+        schedule.request(when=bool(self._policy.reservations_to_return()))
 
     def _to_route(self, reply: ExchangeReply) -> set[int]:
         """Followed partitions whose records this answer may have given to a member."""
@@ -116,28 +110,9 @@ class Answers:
 
     def take_role(self, role: Role) -> None:
         """The member has this place among the others now."""
-        fetch, schedule = self._fetch, self._schedule
-        before = fetch.role
-        if role == before and (fetch.home or self._terms.lane):
-            return
-        if self._terms.keyed:  # which lanes are whose has changed
-            schedule.touch_all()
-            schedule.request()
-        if role.members != before.members:  # what is reserved is spread anew
-            for lease in [x for x in self._leases if x.ahead and not x.withdrawn]:
-                self._router.withdraw(lease)
-        fetch.role = role
-        if self._terms.lane:
-            # what no other member wanted until now is offered
-            schedule.request(when=self._terms.turns and role.members > 1 >= before.members)
-            return
-        partitions = self._terms.partitions
-        if role.members <= partitions:
-            home = {p for p in range(partitions) if p % role.members == role.rank}
-        else:
-            home = {role.rank % partitions}
-        schedule.touch(home - fetch.home)
-        fetch.home = home
+        before = self._fetch.role
+        self._fetch.role = role
+        self._policy.take_role(before)
 
     def _take_paused(self, *, paused: bool) -> None:
         self._gate.paused = paused
@@ -146,12 +121,7 @@ class Answers:
         # what is not in hands is given back, also what was taken in advance
         self._leases.losses += 1
         self._schedule.touch({lease.partition for lease in self._leases})
-        if not self._terms.lane:
-            self._schedule.request(when=any(map(self._is_unread, self._leases)))
-
-    def _is_unread(self, lease: Lease) -> bool:
-        """Whether nothing of a lease is in the application's hands, or waits to be reported."""
-        return not any(chunk.lease is lease and chunk.low < chunk.handed for chunk in self._in_flight)
+        self._schedule.request(when=bool(self._policy.unread_leases()))
 
     # -- partitions
 
@@ -189,17 +159,17 @@ class Answers:
 
     # -- lanes
 
-    def _take_standing(self, reply: ExchangeReply) -> bool:
-        """Take in which lanes are held now; returns whether that changed for this member."""
-        if reply.held is not None:
-            self._lanes.begin_turns()
-            for lease in [lease for lease in self._leases if lease.token not in reply.held]:
-                self._retire(lease)
-            for token, horizon in reply.horizons.items():
-                held = self._leases.get(token)
-                if held is not None and horizon < held.end:
-                    self._shrink(held, horizon)
-        return self._lanes.take_standing(reply)
+    def _take_handover(self, reply: ExchangeReply) -> None:
+        """End the lanes that were handed over, if any were, and take back what is beyond new horizons."""
+        if reply.held is None:
+            return
+        self._policy.begin_turns()
+        for lease in [lease for lease in self._leases if lease.token not in reply.held]:
+            self._retire(lease)
+        for token, horizon in reply.horizons.items():
+            held = self._leases.get(token)
+            if held is not None and horizon < held.end:
+                self._shrink(held, horizon)
 
     def _retire(self, lease: Lease) -> None:
         """A lease ended in order: nothing of it was in the application's hands."""
@@ -207,8 +177,7 @@ class Answers:
         self._shrink(lease, lease.start)
         self._drop_lease(lease.token)
         partition = lease.partition
-        if self._terms.keyed:
-            self._router.shares.close(partition)
+        self._policy.lane_ended(partition)
         self._fetch.warm.discard(partition)
         self._in_flight.stop_holding_back(r for r in [*self._in_flight.holding_back] if r[0] == partition)
 
@@ -237,8 +206,8 @@ class Answers:
         """The coordinator does not know a lease of this member: its lane begins anew."""
         lease = self._leases.get(token)
         self._drop_lease(token)
-        if lease is not None and self._terms.keyed:
-            self._lanes.drain({lease.partition})
+        if lease is not None:
+            self._policy.refused(lease)
 
     def _drop_lease(self, token: int) -> None:
         lease = self._leases.remove(token)
@@ -246,8 +215,7 @@ class Answers:
             return
         lease.lost = True
         self._leases.losses += 1
-        if self._terms.keyed:
-            self._router.shares.drop(lease)
+        self._policy.drop(lease)
         self._fetch.ranges.pop(token, None)
         self._leases.stop_wanting(lease)
         self._queue.drop(lease)
@@ -266,9 +234,6 @@ class Answers:
         lanes = {grant.partition: grant.start for grant in reply.grants if grant.kind == "lane"}
         for grant in sorted(reply.grants, key=lambda grant: (grant.partition, grant.start)):
             self._take_grant(grant, lanes)
-        self._credit.free -= sum(
-            grant.records for grant in reply.grants if grant.kind not in {"lane", "ahead"}
-        )
 
     def _take_grant(self, grant: Grant, lanes: Mapping[int, int]) -> None:
         if grant.token in self._leases.by_token:
@@ -316,4 +281,4 @@ class Answers:
         state = fetch.states.get(partition)
         begin = lanes.get(partition, lease.start if state is None else state.next)
         near = begin - lease.start <= self._terms.read_ahead
-        return near and (self._terms.lane or partition in self._follower.targets())
+        return near and self._policy.will_follow(partition)

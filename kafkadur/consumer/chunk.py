@@ -108,8 +108,8 @@ class Owner(Protocol):
         ...
 
     @property
-    def own_turns(self) -> bool:
-        """Whether each lane has a turn of its own."""
+    def lanes_apart(self) -> bool:
+        """Whether the lane of each partition passes to other members by itself."""
         ...
 
     @property
@@ -535,7 +535,7 @@ def one_by_one(make: Callable[[Chunk, int, Message], D], chunk: Chunk, start: in
     member, verdicts, messages = chunk.member, chunk.verdicts, chunk.messages
     group, lane = chunk.lease.group, chunk.lease.lane
     single, max_hold, gate = member.window == 1, member.max_hold, member.gate
-    filling = range(start if single else end - 1, end if member.own_turns else 0)
+    filling = range(start if single else end - 1, end if member.lanes_apart else 0)
     for index in range(start, end):
         try:
             verdicts[index] = HANDED

@@ -5,11 +5,9 @@ from __future__ import annotations
 from collections.abc import Collection
 
 from kafkadur.consumer.chunk import Chunk, Lease
-from kafkadur.consumer.credit import Credit
 from kafkadur.consumer.harvest import Harvest
-from kafkadur.consumer.lanes import Lanes
+from kafkadur.consumer.policy.policy import Policy
 from kafkadur.consumer.rejections import Rejections
-from kafkadur.consumer.router import Router
 from kafkadur.consumer.state import State
 from kafkadur.runtime.dead_letters import Cause
 from kafkadur_coordinators.interface import (
@@ -18,7 +16,6 @@ from kafkadur_coordinators.interface import (
     How,
     PartitionReport,
     Returned,
-    Standing,
 )
 
 
@@ -29,9 +26,7 @@ class Composer:
         self,
         state: State,
         *,
-        credit: Credit,
-        lanes: Lanes,
-        router: Router,
+        policy: Policy,
         rejections: Rejections,
     ) -> None:
         """No exchange was made."""
@@ -44,9 +39,7 @@ class Composer:
         self._queue = state.queue
         self._in_flight = state.in_flight
         self._confirmations = state.confirmations
-        self._credit = credit
-        self._lanes = lanes
-        self._router = router
+        self._policy = policy
         self._rejections = rejections
         self.clear()
 
@@ -99,22 +92,20 @@ class Composer:
         return self._pending.exchange
 
     def _compose(self, now: float) -> Exchange:
-        if self._gate.keeps_nothing:
+        if self._policy.keeps_nothing:
             self._release_ready()
-        if self._terms.own_turns:
-            self._in_flight.recount()  # what was handed out one by one since
+        self._policy.begin_exchange()
         chosen = self._choose_partitions(now)
         harvest = self._harvest(set(chosen))
-        free = self._credit.take_free(harvest.settling)
-        self._credit.return_reserved(chosen, harvest)
-        self._credit.return_surplus(chosen, harvest)
+        credit = self._policy.take_credit(harvest.settling)
+        self._policy.return_surplus(chosen, harvest)
         self._end_leases(chosen, harvest)
         self._pending.acked = harvest.acked
         self._pending.open = [
             (self._leases.by_token[token], count) for token, count in harvest.opened.items()
         ]
         self._pending.confirm = self._confirmations.take(chosen)
-        self._router.offering = self._lanes.offered(chosen)
+        offer = self._policy.offer(chosen)
         self.number += 1
         for partition in chosen:
             self._said[partition] = self.number
@@ -123,12 +114,12 @@ class Composer:
         self.composed_at = now
         return Exchange(
             number=self.number,
-            credit=free,
+            credit=credit,
             have=self._leases.have,
             ask_presence=self._schedule.take_ask_presence(),
-            span=self._credit.span(alone=not self._lanes.takes_turns()),
+            span=self._policy.span(),
             parts=[self._report(p, harvest) for p in chosen],
-            offer=bool(self._router.offering) and not self._terms.own_turns,
+            offer=offer,
         )
 
     def _report(self, partition: int, harvest: Harvest) -> PartitionReport:
@@ -138,17 +129,16 @@ class Composer:
             epoch = buffer.epoch  # first: it may only be too new
             avail = buffer.position
             self._pending.avail.append((buffer, avail))
-        says_position = self._terms.lane and not self._gate.closing
         return PartitionReport(
             partition=partition,
             avail=avail,
-            position=self._lanes.position(partition) if says_position else -1,
+            position=self._policy.position(partition),
             settled=harvest.settled(partition),
             returned=harvest.returned(partition),
             done=harvest.done(partition),
-            drained=int(self._lanes.gives_up(partition)),
+            drained=int(self._policy.gives_up(partition)),
             expired=self._fetch.expiry.take_lost(partition),
-            ahead=self._credit.to_reserve(partition),
+            ahead=self._policy.to_reserve(partition),
             epoch=epoch,
             log_end=self._fetch.log_ends.pop(partition, -1),
         )
@@ -164,16 +154,8 @@ class Composer:
         speaking |= {lease.partition for lease in self._leases if lease.gaps}
         # a verdict may have left with an earlier exchange before its giver asked for the confirmation
         speaking |= {item.chunk.lease.partition for item in self._confirmations.waiting}
-        others = self._with_news(now)
-        idle: set[int] = set()
-        if self._terms.own_turns:
-            news, idle = self._own_turns()
-            others |= news
-        elif self._lanes.takes_turns() and self._lanes.standing is Standing.ACTIVE:
-            others |= {lease.partition for lease in self._leases if lease.lane}
-        if not self._terms.lane:
-            watched = self._fetch.home | self._fetch.watches
-            others |= {p for p in watched if self._fetch.has_backlog(p)}
+        news, idle = self._policy.news()
+        others = self._with_news(now) | news
 
         def longest_silent(partition: int) -> int:
             return self._said.get(partition, 0)
@@ -190,22 +172,8 @@ class Composer:
         schedule, fetch = self._schedule, self._fetch
         news = schedule.touched | schedule.orphaned | schedule.unserved | schedule.due_partitions(now)
         if schedule.takes_wake(now) or now >= schedule.renew_at:
-            news |= set(range(self._terms.partitions)) if self._terms.lane else fetch.home | fetch.watches
-        news |= {p for p, buffer in fetch.buffers.items() if buffer.position > buffer.reported}
-        news |= self._lanes.ended() | self._credit.to_return()
-        return news | self._credit.beyond_window(answered=self._pending.is_answered)
-
-    def _own_turns(self) -> tuple[set[int], set[int]]:
-        """Partitions whose lanes are to be offered, and those of which nothing is left to do."""
-        groups = self._leases.groups
-        over = {p for p, group in groups.items() if self._lanes.turn_is_over(group)}
-        busy = {lease.partition for lease in self._leases}
-        news = {p for p in over if p in busy or groups[p].frozen} | self._lanes.asked_for()
-        if not self._gate.closing:
-            return news, over
-        # others need not wait for what this member still has in hands of another lane
-        active = {p for p, group in groups.items() if group.standing is Standing.ACTIVE}
-        return news, {p for p in active if not self._lanes.holds_any(groups[p])}
+            news |= self._policy.partitions()
+        return news | {p for p, buffer in fetch.buffers.items() if buffer.position > buffer.reported}
 
     # -- verdicts and leases that end
 
@@ -234,11 +202,10 @@ class Composer:
             if not lease.lane and left <= 0 and lease.partition in chosen:
                 harvest.end(lease)
                 self._pending.done.append(lease)
-        if not self._gate.paused or self._terms.lane or self._gate.closing:
+        if not self._gate.paused or self._gate.closing:
             return
-        busy = {chunk.lease.token for chunk in self._in_flight if chunk.low < chunk.handed}
-        for token, lease in self._leases.by_token.items():
-            if lease.partition in chosen and token not in busy and not harvest.ends(lease):
+        for lease in self._policy.unread_leases():
+            if lease.partition in chosen and not harvest.ends(lease):
                 harvest.end(lease, self._unread_from(lease))
                 self._pending.back.append(lease)
 
@@ -266,5 +233,4 @@ class Composer:
                 self._rejections.give_up(chunk, index, Cause.ATTEMPTS, "it was held too long", attempts)
                 continue
             chunk.delays[index] = -1
-            if self._terms.lane and not self._terms.keyed:
-                self._in_flight.hold_back(chunk, index)
+            self._policy.hold_back(chunk, index)

@@ -2,19 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
-from confluent_kafka import Message
-
 from kafkadur.consumer.chunk import Chunk, Lease
 from kafkadur.consumer.lag import Lag
-from kafkadur.consumer.lanes import Lanes
-from kafkadur.consumer.router import Router
+from kafkadur.consumer.policy.policy import Policy
 from kafkadur.consumer.state import State
 from kafkadur.consumer.turn import LaneGroup
-
-#: Spans of a lane, in records, for which the horizon is not extended ahead of time.
-_SMALL_SPAN = 512
 
 #: Records to hand out: a chunk, first index, end index.
 Block = tuple[Chunk, int, int]
@@ -27,12 +19,10 @@ class Dispatcher:
         self,
         state: State,
         *,
-        lanes: Lanes,
-        router: Router,
+        policy: Policy,
         lag: Lag,
-        chunk: Callable[[Lease, list[Message], int, list[int] | None, int], Chunk],
     ) -> None:
-        """`chunk`: as for the router."""
+        """Nothing was dispatched."""
         self._terms = state.terms
         self._gate = state.gate
         self._schedule = state.schedule
@@ -41,17 +31,13 @@ class Dispatcher:
         self._fetch = state.fetch
         self._queue = state.queue
         self._in_flight = state.in_flight
-        self._lanes = lanes
-        self._router = router
+        self._policy = policy
         self._lag = lag
-        self._chunk = chunk
 
     # -- blocks
 
     def next_block(self, limit: int) -> tuple[Block | None, bool]:
         """The next records, at most `limit`, and whether an exchange is to be made soon."""
-        if self._terms.keyed:
-            return self._next_keyed(limit), False
         chunk = self._next_chunk()
         if chunk is None or self._is_cold(chunk.lease, chunk.offset(chunk.handed)):
             return None, False
@@ -68,16 +54,14 @@ class Dispatcher:
         if end == len(chunk.messages):
             self._queue.remove(chunk)
         self._in_flight.count(chunk, start, end)
-        if self._terms.lane:
-            self._schedule.touch((chunk.lease.partition,))
+        self._policy.dispatched(chunk.lease)
         chunk.lease.group.turn.hand_out(end - start)
-        return (chunk, start, end), self._pending.is_answered and self._soon(chunk, end)
+        return (chunk, start, end), self._pending.is_answered and self._policy.uses_up(chunk, end)
 
     def next_run(self, limit: int) -> Block | None:
         """As `next_block`, for records that are marked as handed out one by one (`chunk.one_by_one`)."""
-        if self._terms.keyed:
-            return self._next_keyed(limit)
-        self._queue.drop_handed(anywhere=self._terms.own_turns)  # another lane may have been handed out first
+        # where lanes pass apart another lane may have been dispatched first
+        self._queue.drop_handed(anywhere=self._policy.LANES_APART)
         self._in_flight.recount()
         if self._in_flight.records and self._terms.window == 1:
             self._idle()
@@ -91,44 +75,11 @@ class Dispatcher:
                 # it was made ready before where nothing of it was handed out since
                 if chunk.handed == 0 and all(each is not chunk for each in self._in_flight):
                     self._in_flight.add(chunk)
-                self._schedule.touch((chunk.lease.partition,))
+                self._policy.dispatched(chunk.lease)
                 chunk.lease.group.turn.run(chunk)
                 return chunk, chunk.handed, min(len(chunk.messages), chunk.handed + room)
             if not chunk.lease.group.frozen:
                 return None
-
-    def _next_keyed(self, limit: int) -> Block | None:
-        """As `next_block`: records of one lease whose keys are free."""
-        if self._gate.is_shut:
-            return None
-        keys = self._router.shares.keys
-        keys.look()
-        self._router.read_parked()
-        record = keys.first(alone=self._one_is_alone())
-        if record is not None and not self._gate.may_dispatch():
-            self._gate.blocked = True
-            return None
-        beside = record is not None and self._may_be_beside(record.lease, again=not record.lease.lane)
-        if record is None or self._gate.paused or (self._one_is_alone() and not beside):
-            self._idle()
-            return None
-        lease = record.lease
-        if self._is_cold(lease, record.offset):
-            return None
-        room = min(limit, self._in_flight.room(self._queue.mean_size))
-        if room <= 0:
-            self._idle()
-            return None
-        records = keys.take(1 if lease.alone else room)
-        messages, offsets = [each.message for each in records], [each.offset for each in records]
-        chunk, end = self._chunk(lease, messages, offsets[0], offsets, sum(map(len, messages))), len(records)
-        chunk.hand_out(0, end)
-        chunk.taken = end
-        self._in_flight.add(chunk)
-        keys.hand_out(records, chunk)
-        self._in_flight.count(chunk, 0, end)
-        self._schedule.touch((lease.partition,))
-        return chunk, 0, end
 
     # -- which chunk
 
@@ -156,7 +107,7 @@ class Dispatcher:
             offset = chunk.offset(chunk.handed)
             if offset >= waiting.get(lease.partition, offset + 1):
                 continue
-            if not self._waits_in_order(chunk):
+            if not self._policy.waits_in_order(chunk):
                 return chunk if self._goes_beside(lease, again=True) else None
             waiting[lease.partition] = offset
         blocked: list[LaneGroup] = []
@@ -164,7 +115,7 @@ class Dispatcher:
             group = chunk.lease.group
             if group in blocked:
                 continue
-            if not group.frozen and not (self._terms.lane and self._held_back(chunk.lease)):
+            if not group.frozen and not self._policy.is_held_back(chunk.lease):
                 return chunk if self._goes_beside(chunk.lease, again=False) else None
             blocked.append(group)
         return None
@@ -180,7 +131,7 @@ class Dispatcher:
     def _may_be_beside(self, lease: Lease, *, again: bool) -> bool:
         """Whether a record may be dispatched while an isolated one is pending."""
         if lease.alone:
-            return not self._lanes.holds_any()
+            return not self._policy.holds_any()
         return again and not any(chunk.in_flight() for chunk in self._in_flight if chunk.lease.alone)
 
     def _is_cold(self, lease: Lease, offset: int) -> bool:
@@ -198,59 +149,22 @@ class Dispatcher:
         self._schedule.request()
         return True
 
-    def _held_back(self, lane: Lease) -> bool:
-        """Whether new messages of a lane wait for one that was rolled back."""
-        terms = self._terms
-        held = any(not terms.own_turns or p == lane.partition for p, _ in self._in_flight.holding_back)
-        group = [lease for lease in self._leases.of_group(lane.group) if not lease.lane]
-        held = held or any(x.open > 0 if terms.strict else x.fill < x.end for x in group)
-        lane.group.withheld = held
-        return held
-
-    def _waits_in_order(self, chunk: Chunk) -> bool:
-        """Whether a chunk of what was set aside waits for what comes before it.
-
-        It does until that is read; in strict order until it is settled.
-        """
-        lane, offset = chunk.lease.partition, chunk.offset(chunk.handed)
-        aside = [lease for lease in self._leases.of_partition(lane) if not lease.lane]
-        if any(lease.fill < min(lease.end, offset) for lease in aside):
-            return True
-        if not self._terms.strict:
-            return False
-        return any(p == lane and o < offset for p, o in self._in_flight.holding_back) or any(
-            other.unsettled_before(offset)
-            for other in {*self._in_flight, *self._queue.urgent}
-            if other.lease.partition == lane and not other.lease.lane
-        )
-
     # -- how many records
 
     def _room_of_run(self, chunk: Chunk, limit: int) -> int:
         """Records that may be handed out one by one now; if none, what brings some is seen to."""
-        terms, in_flight, group = self._terms, self._in_flight, chunk.lease.group
+        terms, in_flight = self._terms, self._in_flight
         if terms.budget < in_flight.unconfirmed:
             self._schedule.request()
             return 0
         room = terms.budget + 1 - in_flight.unconfirmed
         if terms.window > 1:
             room = min(limit, in_flight.room(chunk.weight))
-        if room > 0 and self._lanes.takes_turns():
-            room = min(room, self._lanes.left_of_turn(group))
-            if room <= 0:
-                group.frozen = True  # until it was offered
-                self._schedule.request()
+        if room > 0:
+            room = self._policy.room_in_turn(chunk.lease.group, room)
         if room <= 0:
             self._idle()
         return room
-
-    def _soon(self, chunk: Chunk, handed: int) -> bool:
-        """Whether the records [..., `handed`) of a chunk used up so much that an exchange is to be made."""
-        if not self._terms.lane:
-            return self._in_flight.handed_since > self._terms.window // 4
-        lease, span = chunk.lease, self._terms.window + self._terms.budget
-        # below some size the thread that waits anyway is faster than waking another one
-        return span > _SMALL_SPAN and lease.lane and lease.end - chunk.offset(handed - 1) <= span // 2
 
     # -- nothing can be handed out
 
@@ -259,13 +173,8 @@ class Dispatcher:
         self._lag.judge_while_idle()
         if self._pending.is_answered:
             self._schedule.request(when=self._in_flight.has_verdicts())
-            self._schedule.request(when=bool(self._lanes.asked_for()) or bool(self._lanes.ended()))
+            self._schedule.request(when=self._policy.wants_handover())
 
-    def is_due_key(self, now: float) -> bool:
-        """Whether a record of a key has become due since this was asked."""
-        keys = self._router.shares.keys
-        ripe = keys.next_at
-        if ripe is None or ripe > now:
-            return False
-        keys.look()  # else it would be due until the application asks for it
-        return True
+    def is_due(self, _now: float) -> bool:
+        """Whether a record that waits outside of the ready queue has become due since this was asked."""
+        return False

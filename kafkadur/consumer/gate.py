@@ -22,6 +22,10 @@ class Gate:
         #: this member has no room for anything: its circuit breaker is open
         self.resting = False
         self.failed: KafkadurError | None = None
+        #: a transacted session does not know whether Kafka committed its transaction
+        self.in_doubt = False
+        #: closed while in doubt: it makes no more exchanges, and its leases end with its session
+        self.silent = False
         self.clear()
 
     def clear(self) -> None:
@@ -41,8 +45,3 @@ class Gate:
     def may_dispatch(self) -> bool:
         """Whether this process is still sure to hold its leases."""
         return self._alive() and self._terms.monotonic() - self.last_ok < self._terms.session * 0.9
-
-    @property
-    def keeps_nothing(self) -> bool:
-        """Whether what was read for this member's leases goes back at once."""
-        return self.resting and not self._terms.lane

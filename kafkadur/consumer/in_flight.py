@@ -15,10 +15,20 @@ class InFlight:
     """The chunks of which records were handed out, until an exchange has carried all verdicts."""
 
     def __init__(
-        self, terms: Terms, *, max_hold: MaxHold | None, pending: Pending, schedule: Schedule
+        self,
+        terms: Terms,
+        *,
+        budget: int | None,
+        max_hold: MaxHold | None,
+        pending: Pending,
+        schedule: Schedule,
     ) -> None:
-        """`max_hold`: times of what was handed out; None: the application may hold messages for ever."""
+        """`budget`: offsets with a verdict that may be unconfirmed; None: any number.
+
+        `max_hold`: times of dispatched records; None: the application may hold messages for ever.
+        """
         self._terms = terms
+        self._budget = budget
         self._pending = pending
         self._schedule = schedule
         self.max_hold = max_hold
@@ -98,8 +108,8 @@ class InFlight:
             room = min(room, int((self._terms.window_bytes - self.bytes) / weight) if weight else room)
         elif room > 0 and weight:
             room = max(1, min(room, int(self._terms.window_bytes / weight)))
-        if self._terms.lane:
-            room = min(room, self._terms.budget + 1 - self.unconfirmed)
+        if self._budget is not None:
+            room = min(room, self._budget + 1 - self.unconfirmed)
         return room
 
     def settled_unsaid(self) -> int:

@@ -7,14 +7,12 @@ from collections.abc import Callable, Mapping
 
 from confluent_kafka import Message
 
-from kafkadur.consumer.credit import Credit
 from kafkadur.consumer.fetch_state import Reading
-from kafkadur.consumer.lanes import Lanes
+from kafkadur.consumer.policy.policy import Policy
 from kafkadur.consumer.router import Router
 from kafkadur.consumer.state import State
 from kafkadur.events import Event
 from kafkadur.fetch.buffer import ReadBatch
-from kafkadur_coordinators.interface import Standing
 from kafkadur_sharing.errors import KafkadurError
 
 _log = logging.getLogger("kafkadur")
@@ -28,8 +26,7 @@ class Intake:
         state: State,
         *,
         router: Router,
-        credit: Credit,
-        lanes: Lanes,
+        policy: Policy,
         ready: Callable[[], None],
         fail: Callable[[KafkadurError], None],
     ) -> None:
@@ -44,8 +41,7 @@ class Intake:
         self._queue = state.queue
         self._selection = state.selection
         self._router = router
-        self._credit = credit
-        self._lanes = lanes
+        self._policy = policy
         self._teller = state.teller
         self._ready = ready
         self.display = state.terms.display
@@ -109,9 +105,9 @@ class Intake:
 
         None while a lease waits for records that are there but were not read yet: others may wait for it.
         """
-        if any(map(self._router.starves, list(self._leases))):
+        if any(map(self._policy.starves, list(self._leases))):
             return 0
-        buffers, draining = list(self._fetch.buffers.items()), self._router.shares.draining
+        buffers, draining = list(self._fetch.buffers.items()), self._policy.draining
         return sum(each.buffered for p, each in buffers if p not in draining) + self._queue.records
 
     # -- ranges
@@ -137,9 +133,7 @@ class Intake:
     def _add_parked(self, token: int, messages: list[Message], reached: int) -> bool:
         """As `add_range_records`, for records of keys that were read before and not kept."""
         with self._lock:
-            more = self._router.shares.take_again(token, messages, reached)
-            if not more:
-                self._router.read_parked()
+            more = self._policy.add_parked(token, messages, reached)
         if not more:
             self._ready()
         self._schedule.poke()
@@ -216,38 +210,23 @@ class Intake:
 
     def _asks_after_reading(self, *, news: bool) -> bool:
         """Whether what was read is to be told at once."""
-        return self.needs_exchange(news=news) or self._lacks_reservations()
+        return self.needs_exchange(news=news) or self._policy.lacks_reservations()
 
     def needs_exchange(self, *, news: bool) -> bool:
         """Whether what was read goes no further without an exchange; `news`: some of it can be handed out."""
         return (
             self._wants_avail()
             or self._only_filtered()
-            or (news and self._gate.keeps_nothing)
-            or bool(self._credit.beyond_window(answered=self._pending.is_answered))
+            or (news and self._policy.keeps_nothing)
+            or bool(self._policy.beyond_window())
         )
-
-    def _lacks_reservations(self) -> bool:
-        """Whether what came of what was reserved is to be told."""
-        came = bool(self._router.came) and self._pending.is_answered
-        return came and (self._credit.is_short() or self._credit.is_filled())
 
     def _wants_avail(self) -> bool:
         """Whether records wait for a grant that only an exchange can bring."""
         if not self._pending.is_answered:
             return False
-        unsaid = {p: each for p, each in self._fetch.buffers.items() if each.position > each.reported}
-        if self._terms.lane:
-            if self._lanes.takes_turns():  # what has come may be for the next one
-                return any(self._leases.group(p).standing is not Standing.STANDBY for p in unsaid)
-            return any(p not in self._fetch.warm for p in unsaid)
-        if self._credit.free <= 0:
-            return False
-        for partition, buffer in unsaid.items():
-            state = self._fetch.states.get(partition)
-            if state is None or (state.next >= state.avail and buffer.position > state.free_from):
-                return True
-        return False
+        buffers = self._fetch.buffers
+        return self._policy.wants_exchange({p: b for p, b in buffers.items() if b.position > b.reported})
 
     def _only_filtered(self) -> bool:
         """Whether what was read holds nothing to hand out: then settling it brings more to read."""

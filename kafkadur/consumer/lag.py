@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Collection
 
-from kafkadur.consumer.following import Follower
 from kafkadur.consumer.lag_monitor import Behind, LagMonitor
-from kafkadur.consumer.lanes import Lanes
-from kafkadur.consumer.router import Router
+from kafkadur.consumer.policy.policy import Policy
 from kafkadur.consumer.state import State
 from kafkadur.events import Event
-from kafkadur_coordinators.interface import PartitionState, Standing
+from kafkadur_coordinators.interface import PartitionState
 
 #: Seconds between two looks at how far a live member is behind.
 _JUDGE_EVERY = 0.05
@@ -19,14 +17,7 @@ _JUDGE_EVERY = 0.05
 class Lag:
     """The lag of one member, and the events that tell of it. Called with its lock held."""
 
-    def __init__(
-        self,
-        state: State,
-        *,
-        lanes: Lanes,
-        router: Router,
-        follower: Follower,
-    ) -> None:
+    def __init__(self, state: State, *, policy: Policy) -> None:
         """A member that has not caught up."""
         self._terms = state.terms
         self._gate = state.gate
@@ -34,14 +25,11 @@ class Lag:
         self._leases = state.leases
         self._fetch = state.fetch
         self._queue = state.queue
-        self._lanes = lanes
-        self._router = router
-        self._follower = follower
+        self._policy = policy
         self._teller = state.teller
         self._monitor = LagMonitor(buffer=state.terms.read_ahead)
         self._judge_at = float("-inf")
-        #: records that are handed out, and that the application has not received yet
-        self.unreceived: Callable[[], int] = lambda: 0
+        self._unreceived = state.unreceived
 
     @property
     def live(self) -> bool:
@@ -59,8 +47,8 @@ class Lag:
         """Find out whether this member has caught up, or fallen behind."""
         if self._gate.is_shut:
             return
-        if self._terms.lane and not self._terms.keyed and self._lanes.standing is Standing.STANDBY:
-            return  # between its turns a member stays what it was
+        if self._policy.is_between_turns:
+            return  # until it holds the lanes again a member stays what it was
         self._note(self._monitor.judge(self.behind()))
 
     def judge_while_idle(self) -> None:
@@ -76,10 +64,11 @@ class Lag:
 
     def note_standing(self, *, active: bool) -> None:
         """The member became active, or stands by."""
-        if not active and not self._terms.turns:
+        if not active and self._policy.falls_behind_on_standby():
             self.leave()
-        if self._terms.tells_standing:
-            self._note(Event.BECAME_ACTIVE if active else Event.BECAME_STANDBY)
+        if self._policy.STANDING_EVENTS is not None:
+            became_active, became_standby = self._policy.STANDING_EVENTS
+            self._teller.note(became_active if active else became_standby)
 
     def _note(self, event: Event | None) -> None:
         if event is not None:
@@ -87,19 +76,17 @@ class Lag:
 
     def behind(self) -> Behind:
         """What waits for this member, and whether nothing does."""
-        shares, fetch = self._router.shares, self._fetch
-        buffers = {p: buffer for p, buffer in fetch.buffers.items() if p not in shares.draining}
+        policy, fetch = self._policy, self._fetch
+        buffers = {p: buffer for p, buffer in fetch.buffers.items() if p not in policy.draining}
         unread = [buffer.unread for buffer in buffers.values()]
         # a lane has its share of what is there
         lag = sum(filter(None, unread)) // self._terms.definition.lanes
-        lag += sum(buffer.buffered for buffer in buffers.values()) + self._queue.waiting
-        if self._terms.keyed:
-            lag += shares.waiting
+        lag += sum(buffer.buffered for buffer in buffers.values()) + self._queue.waiting + policy.waiting
         others = self._read_by_others(buffers)
         lag += sum(max(state.avail - state.next, 0) for state in others if state is not None)
         at_end = (
             lag == 0
-            and self.unreceived() == 0
+            and self._unreceived.count() == 0
             and not any(unread)
             and None not in unread
             and None not in others
@@ -111,8 +98,7 @@ class Lag:
 
     def _read_by_others(self, buffers: Collection[int]) -> list[PartitionState | None]:
         """What is known of partitions that matter to this member and that it does not follow."""
-        matter: Collection[int] = self._fetch.home | self._fetch.watches
-        if self._terms.lane:
-            matter = self._follower.targets() if self._terms.keyed else range(self._terms.partitions)
-        draining = self._router.shares.draining
-        return [self._fetch.states.get(p) for p in matter if p not in buffers and p not in draining]
+        policy, states = self._policy, self._fetch.states
+        return [
+            states.get(p) for p in policy.counted_in_lag() if p not in buffers and p not in policy.draining
+        ]

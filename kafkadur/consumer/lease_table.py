@@ -6,16 +6,15 @@ from collections import defaultdict
 from collections.abc import Iterator
 
 from kafkadur.consumer.chunk import Lease
-from kafkadur.consumer.terms import Terms
 from kafkadur.consumer.turn import LaneGroup
 
 
 class LeaseTable:
     """What one member has leased."""
 
-    def __init__(self, terms: Terms) -> None:
-        """Nothing is leased."""
-        self._terms = terms
+    def __init__(self, *, lanes_apart: bool) -> None:
+        """Nothing is leased. `lanes_apart`: the lane of each partition passes by itself."""
+        self._lanes_apart = lanes_apart
         #: the incarnation under which leases are granted
         self.incarnation = 0
         #: how often leases were lost: what was taken for the application before may be stale
@@ -86,4 +85,4 @@ class LeaseTable:
 
     def group(self, partition: int) -> LaneGroup:
         """The lanes that pass together with that of a partition."""
-        return self.groups[partition if self._terms.own_turns else 0]
+        return self.groups[partition if self._lanes_apart else 0]

@@ -7,8 +7,8 @@ from typing import NamedTuple
 
 from kafkadur.consumer.chunk import HANDED, Chunk, Confirmation, Lease
 from kafkadur.consumer.lag import Lag
-from kafkadur.consumer.lanes import Lanes
 from kafkadur.consumer.loss_recovery import claim, keep, take_over
+from kafkadur.consumer.policy.policy import Policy
 from kafkadur.consumer.state import State
 from kafkadur_coordinators.interface import MAX_PARTITIONS, Claim, Claimed, Standing
 
@@ -31,7 +31,7 @@ class Losses:
         self,
         state: State,
         *,
-        lanes: Lanes,
+        policy: Policy,
         lag: Lag,
         clear: Callable[[], None],
     ) -> None:
@@ -45,7 +45,7 @@ class Losses:
         self._queue = state.queue
         self._in_flight = state.in_flight
         self._confirmations = state.confirmations
-        self._lanes = lanes
+        self._policy = policy
         self._lag = lag
         self._clear = clear
         #: chunks with what is in the application's hands, to be leased again after a loss
@@ -61,7 +61,7 @@ class Losses:
         taken = {id(chunk): chunk for chunk in [*self.kept, *pending.taken, *self._in_flight]}
         for lease in self._leases:
             lease.group.frozen = True  # handing out one by one stops
-        kept, unsent = keep(taken.values(), pending.exchange) if keeps and not self._terms.keyed else ([], 0)
+        kept, unsent = keep(taken.values(), pending.exchange) if keeps and self._policy.RECLAIMS else ([], 0)
         stay = set(map(id, kept))
         unknown = [item for item in pending.confirm if id(item.chunk) not in stay]
         refused = [item for item in confirmations.waiting if id(item.chunk) not in stay]
@@ -96,7 +96,7 @@ class Losses:
 
     def _forget_state(self) -> None:
         followed, reading = list(self._fetch.buffers), self._fetch.reading
-        was_active = self._lanes.standing is not Standing.STANDBY
+        was_active = self._policy.standing is not Standing.STANDBY
         self._leases.losses += 1
         self._clear()
         self._lag.leave()

@@ -10,29 +10,21 @@ in as a function. The coordinator thread sends (`runtime/coordinator_thread.py`)
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 
-from confluent_kafka import Message
-
-from kafkadur.consumer.answers import Answers
-from kafkadur.consumer.chunk import Chunk, Lease
-from kafkadur.consumer.composer import Composer
+from kafkadur.consumer.chunk import Chunk
 from kafkadur.consumer.confirmations import LEFT
-from kafkadur.consumer.credit import Credit
-from kafkadur.consumer.dispatcher import Block, Dispatcher
-from kafkadur.consumer.following import Follower
-from kafkadur.consumer.intake import Intake
-from kafkadur.consumer.lag import Lag
-from kafkadur.consumer.lanes import Lanes
-from kafkadur.consumer.losses import Losses, Told
-from kafkadur.consumer.rejections import Rejections
+from kafkadur.consumer.dispatcher import Block
+from kafkadur.consumer.losses import Told
+from kafkadur.consumer.parts import Parts
+from kafkadur.consumer.policy.choose import policy_of
 from kafkadur.consumer.reservations import promised
-from kafkadur.consumer.router import Router
 from kafkadur.consumer.schedule import Waits
 from kafkadur.consumer.state import State
 from kafkadur.consumer.terms import Terms
 from kafkadur.consumer.verdicts import Levels, Verdicts
 from kafkadur.fetch.filtering import Takes
-from kafkadur.message.serialization import RAW
+from kafkadur.message.serialization import RAW, Decoding
 from kafkadur.message.tracing import Tracing
 from kafkadur.runtime.dead_letters import Letter
 from kafkadur_coordinators.interface import (
@@ -46,104 +38,87 @@ from kafkadur_coordinators.interface import (
 from kafkadur_sharing.errors import KafkadurError
 
 
+@dataclass(frozen=True, kw_only=True)
+class Callbacks:
+    """What a member calls outside of itself."""
+
+    #: whether other processes still hear this one
+    alive: Callable[[], bool]
+    #: asks the coordinator thread to look at this member soon
+    poke: Callable[[], None]
+    #: asks for an exchange now; returns whether it was made, in the calling thread
+    nudge: Callable[[Member], bool]
+    #: has a dead letter written, in another thread
+    write_dead_letter: Callable[[Letter], None]
+    #: a block can be taken, or the state changed (any thread, lock not held)
+    on_ready: Callable[[], None]
+    #: nothing more is dispatched; called once, by the coordinator thread
+    on_closing: Callable[[], None]
+
+
 class Member:
     """One member of a subscription, from attaching to leaving."""
-
-    #: whether it is not known what the commit of a transacted session came to
-    in_doubt = False
-    #: whether it makes no more exchanges: closed in doubt, its leases end with its session
-    silent = False
 
     def __init__(
         self,
         terms: Terms,
+        callbacks: Callbacks,
         *,
-        alive: Callable[[], bool],
-        poke: Callable[[], None],
-        nudge: Callable[[Member], bool],
-        bury: Callable[[Letter], None],
+        decoding: Decoding = RAW,
         takes: Takes | None = None,
         transacted: bool = False,
         durable: bool = True,
         levels: Levels | None = None,
         tracing: Tracing | None = None,
     ) -> None:
-        """`alive` says whether other processes still hear this one.
+        """`decoding` deserializes keys and values. `takes` says which records match (None: all of them).
 
-        `poke` asks the coordinator thread to look at this member soon, `nudge` now: it may do so in the
-        calling thread. `bury` writes a dead letter. `takes` says which records the subscription takes (None:
-        all of them). `transacted`: a session settles what it receives. `durable`: the subscription is in the
-        journal. `levels` tells when acknowledgements reach a level above Redis, `tracing` makes spans.
+        `transacted`: a session settles what is received. `durable`: the subscription is in the journal.
+        `levels` tells when acknowledgements reach a level above Redis, `tracing` makes spans.
         """
-        self._state = state = State(terms, alive=alive, poke=poke, takes=takes, transacted=transacted)
+        kind = policy_of(terms.definition)
+        self._state = state = State(
+            terms,
+            alive=callbacks.alive,
+            poke=callbacks.poke,
+            takes=takes,
+            transacted=transacted,
+            ordered=kind.ORDERED,
+            lanes_apart=kind.LANES_APART,
+        )
+        self._parts = parts = Parts(
+            state, kind, self, on_ready=callbacks.on_ready, write_dead_letter=callbacks.write_dead_letter
+        )
+        self._policy = policy = parts.policy
         self._terms, self._schedule, self._leases = terms, state.schedule, state.leases
         self._in_flight, self._confirmations = state.in_flight, state.confirmations
         self.gate, self.teller, self.lock = state.gate, state.teller, state.lock
         self.display, self.definition = terms.display, terms.definition
         self.window, self.session = terms.window, terms.session
-        self.lane, self.keyed, self.passes = terms.lane, terms.keyed, terms.passes
-        self.own_turns, self.strict = terms.own_turns, terms.strict
-        #: times of what is in the application's hands; None: it may hold messages for ever
+        #: whether messages come in order, that of each key if `by_key`
+        self.ordered, self.by_key = policy.ORDERED, policy.BY_KEY
+        #: whether its lanes may pass to other members while it is attached, and each by itself
+        self.passes, self.lanes_apart = policy.PASSES, policy.LANES_APART
+        #: times of dispatched records; None: the application may hold messages for ever
         self.max_hold = state.in_flight.max_hold
-        self.transacted = transacted
-        self.tracing = tracing
-        #: deserializers
-        self.decoding = RAW
-        #: called (any thread, lock not held) when a block can be taken or the state changed
-        self.on_ready: Callable[[], None] = lambda: None
-        #: told once by the coordinator thread that nothing more is handed out
-        self.on_closing: Callable[[], None] = lambda: None
-        self._nudge = nudge
-        self._make_parts(Rejections(state, write=bury), levels=levels, durable=durable)
-
-    def _make_parts(self, rejections: Rejections, *, levels: Levels | None, durable: bool) -> None:
-        state = self._state
-        self._router = Router(state, rejections=rejections, chunk=self._chunk)
-        self._lanes = Lanes(state, router=self._router)
-        self._credit = Credit(state, router=self._router)
-        follower = Follower(state, lanes=self._lanes, router=self._router)
-        self.lag = Lag(state, lanes=self._lanes, router=self._router, follower=follower)
-        self._dispatcher = Dispatcher(
-            state, lanes=self._lanes, router=self._router, lag=self.lag, chunk=self._chunk
-        )
-        self._composer = Composer(
-            state, credit=self._credit, lanes=self._lanes, router=self._router, rejections=rejections
-        )
-        self._answers = Answers(
-            state,
-            credit=self._credit,
-            lanes=self._lanes,
-            router=self._router,
-            follower=follower,
-            lag=self.lag,
-            composer=self._composer,
-        )
-        self._losses = Losses(state, lanes=self._lanes, lag=self.lag, clear=self._clear)
-        #: what the readers talk to
-        self.intake = Intake(
-            state,
-            router=self._router,
-            credit=self._credit,
-            lanes=self._lanes,
-            ready=self._tell_ready,
-            fail=self.fail,
-        )
+        #: whether records are marked as dispatched one by one (`next_run`)
+        self.one_by_one = terms.window == 1 or self.passes or policy.strict or self.max_hold is not None
+        #: records that the iterator took and the application has not received
+        self.unreceived = state.unreceived
+        self.transacted, self.decoding, self.tracing = transacted, decoding, tracing
+        self._callbacks = callbacks
+        #: to be called (any thread, lock not held) when a block can be taken or the state changed
+        self.on_ready = callbacks.on_ready
+        self.lag, self.intake = parts.lag, parts.intake
         #: what deliveries talk to
-        self.verdicts = Verdicts(state, member=self, rejections=rejections, levels=levels, durable=durable)
-
-    def _chunk(
-        self, lease: Lease, messages: list[Message], first: int, offsets: list[int] | None, size: int
-    ) -> Chunk:
-        return Chunk(self, lease, messages, first, offsets, size=size)
-
-    def _tell_ready(self) -> None:
-        self.on_ready()
-
-    def _clear(self) -> None:
-        """Nothing is leased, nothing is read, nothing is in hands, nothing was said."""
-        self._state.clear()
-        for part in (self._router, self._lanes, self._credit, self._composer, self._answers):
-            part.clear()
+        self.verdicts = Verdicts(
+            state,
+            member=self,
+            policy=policy,
+            rejections=self._parts.rejections,
+            levels=levels,
+            durable=durable,
+        )
 
     # -- about it
 
@@ -179,9 +154,8 @@ class Member:
         with self.lock:
             self._leases.incarnation = attached.incarnation
             self.gate.last_ok = sent_at
-            self._answers.take_role(attached.role)
-            partitions = range(self._terms.partitions) if self.lane else self._state.fetch.home
-            self._schedule.touched = set(partitions)
+            self._parts.answers.take_role(attached.role)
+            self._schedule.touched = set(self._policy.partitions())
             self._schedule.request()
 
     def lose(self, reason: str, *, keep: bool = False) -> None:
@@ -190,7 +164,7 @@ class Member:
         With `keep` that is leased again first when the member is attached again (`losses.py`).
         """
         with self.lock:
-            told = self._losses.lose(keeps=keep)
+            told = self._parts.losses.lose(keeps=keep)
         self.teller.tell()
         self._tell(told, reason)
         self.on_ready()
@@ -198,12 +172,12 @@ class Member:
     def claims(self) -> dict[int, list[tuple[Chunk, Claim]]]:
         """What is to be leased again before the first exchange of a new incarnation, by partition (16)."""
         with self.lock:
-            return self._losses.claims()
+            return self._parts.losses.claims()
 
     def reclaimed(self, answers: Iterable[tuple[Chunk, Claimed]]) -> None:
         """Claims were answered."""
         with self.lock:
-            told = self._losses.reclaimed(answers)
+            told = self._parts.losses.reclaimed(answers)
         self._tell(told, "its lease was not granted again")
         self.on_ready()
 
@@ -231,7 +205,7 @@ class Member:
         At most `limit` records, within the window by count and bytes, below the confirmed dispatch bound.
         """
         with self.lock:
-            block, soon = self._dispatcher.next_block(limit)
+            block, soon = self._parts.dispatcher.next_block(limit)
         if soon:
             self.poke()
         return block
@@ -244,14 +218,14 @@ class Member:
         counts as handed out before the application really has it. None: nothing can be handed out now.
         """
         with self.lock:
-            return self._dispatcher.next_run(limit)
+            return self._parts.dispatcher.next_run(limit)
 
     def filled(self) -> None:
         """The application may have a whole window in its hands (`chunk.one_by_one`).
 
         Lanes that each have a turn of their own, and for which there is no room then, are offered.
         """
-        if self._lanes.takes_turns():
+        if self._policy.takes_turns():
             self.poke()
 
     def unblock(self) -> bool:
@@ -260,7 +234,7 @@ class Member:
             self.gate.blocked = False
             return True
         with self.lock:
-            return self._dispatcher.is_due_key(self.now())
+            return self._parts.dispatcher.is_due(self.now())
 
     def look_around(self, now: float) -> None:
         """Find out whether this member has caught up or fallen behind, and tell what happened.
@@ -284,15 +258,12 @@ class Member:
 
         Whether it has been made already (in this thread): then there may be a block.
         """
-        return self.due(self.now()) <= self.now() and self._nudge(self)
+        return self.due(self.now()) <= self.now() and self._callbacks.nudge(self)
 
     def wake(self) -> None:
         """Another member, or the coordinator, says that there is news."""
         with self.lock:
-            if self.lane:
-                self._schedule.touch_all()
-            else:
-                self._schedule.touch(self._state.fetch.home | self._state.fetch.watches)
+            self._schedule.touch(self._policy.partitions())
         self.poke()
 
     def report_silence(self) -> None:
@@ -307,7 +278,7 @@ class Member:
                 now,
                 Waits(
                     answer=bool(self._confirmations.waiting) or not self._state.pending.is_answered,
-                    key_due=self._router.shares.keys.next_at,
+                    key_due=self._policy.next_due,
                     hold_over=None if self.max_hold is None else self.max_hold.next_at,
                     in_flight=bool(self._in_flight.chunks),
                 ),
@@ -316,14 +287,14 @@ class Member:
     def build(self, now: float) -> Exchange | None:
         """The exchange to send now; the same one again while it is unanswered. None: nothing to say."""
         with self.lock:
-            return self._composer.build(now)
+            return self._parts.composer.build(now)
 
     def apply(self, reply: ExchangeReply, sent_at: float) -> None:
         """The exchange sent at `sent_at` (monotonic seconds) was answered."""
         refused = set(reply.refused)
         with self.lock:
             waiting = self._state.pending.confirm
-            self._answers.apply(reply, sent_at)
+            self._parts.answers.apply(reply, sent_at)
             gone = self._confirmations.take_lost()
             # what was read while this exchange was under way
             self._schedule.request(when=self.intake.needs_exchange(news=bool(self._state.queue)))
@@ -339,7 +310,7 @@ class Member:
     def take_settled(self) -> set[int]:
         """Partitions, or lanes of keys, on which verdicts were confirmed since this was asked last."""
         with self.lock:
-            return self._answers.take_settled()
+            return self._parts.answers.take_settled()
 
     # -- resting
 
@@ -375,7 +346,7 @@ class Member:
         if self.gate.closing and not self.gate.closing_told:
             self.gate.closing_told = True
             self.on_ready()
-            self.on_closing()
+            self._callbacks.on_closing()
 
     def release_all(self) -> None:
         """Give everything back.
@@ -393,7 +364,7 @@ class Member:
         None while another one is unanswered.
         """
         with self.lock:
-            return self._composer.farewell()
+            return self._parts.composer.farewell()
 
     def abandon(self) -> None:
         """Nothing is confirmed any more: tell those who still wait."""
@@ -412,7 +383,7 @@ class Member:
     def unconfirmed_acks(self) -> int:
         """Acknowledgements without waiting that were refused, or never answered."""
         with self.lock:
-            waiting: int = sum(chunk.acks() for chunk in [*self._in_flight, *self._losses.kept])
+            waiting: int = sum(chunk.acks() for chunk in [*self._in_flight, *self._parts.losses.kept])
             return self._confirmations.fenced_acks + waiting + self._state.pending.acked
 
     def held_partitions(self) -> list[int]:
@@ -435,13 +406,13 @@ class Member:
                 "leases": len(self._leases),
                 "in_hands": self._in_flight.records,
                 "buffered": self._state.fetch.buffered,
-                "exchanges": self._composer.number,
+                "exchanges": self._parts.composer.number,
                 "live": int(self.lag.live),
                 "lag": self.lag.behind().lag,
                 "followed": len(self._state.fetch.buffers),
                 "ranges_read": self._state.fetch.ranges_read,
                 "records_read": self._state.fetch.records_read,
                 "records_used": self._state.fetch.records_used,
-                "parked": self._router.shares.keys.parked,
+                "parked": self._policy.parked,
                 "promised": sum(map(promised, self._leases)),
             }

@@ -1,8 +1,8 @@
-"""What a member of a shared subscription was promised: offsets that are not written yet, of its alone.
+"""Reservations: offsets that are not written yet and belong to one member of a shared subscription.
 
-When they come it hands them out without asking anybody. They take up no credit; a member that has no room
-for them any more gives them back. Rules over leases, no I/O; who asks is `credit.py`, who promises is the
-coordinator's `ahead.lua`.
+The member dispatches their records without an exchange. Reservations take up no credit; a member that has no
+room for them any more gives them back. Rules over leases, no I/O. `policy/shared.py` asks for reservations,
+the coordinator's `ahead.lua` grants them.
 """
 
 from __future__ import annotations
@@ -10,8 +10,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from kafkadur.consumer.chunk import Lease
+from kafkadur.consumer.lease_table import LeaseTable
+from kafkadur.consumer.schedule import Schedule
 
-#: Offsets that a member asks to be promised on one partition, at most.
+#: Offsets that a member reserves on one partition, at most.
 MOST = 4
 #: When so few are left on a partition, it asks for more before it has anything else to say.
 FEW = 1
@@ -41,6 +43,14 @@ def give_back(lease: Lease, count: int) -> list[tuple[int, int]]:
             lease.stretch.append((start, cut))
     lease.end = lease.stretch[-1][1] if lease.stretch else lease.fill
     return ranges[::-1]
+
+
+def withdraw(lease: Lease, leases: LeaseTable, schedule: Schedule) -> None:
+    """Give back what is left of a reservation: this member does not read the records."""
+    lease.withdrawn = True
+    leases.stop_wanting(lease)
+    schedule.touch((lease.partition,))
+    schedule.request()
 
 
 def surplus(leases: Iterable[Lease], room: int) -> list[tuple[Lease, int]]:

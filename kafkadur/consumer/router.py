@@ -2,27 +2,23 @@
 
 from __future__ import annotations
 
-import itertools
-import logging
 from bisect import bisect_left
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from itertools import pairwise
 
 from confluent_kafka import Message
 
 from kafkadur.consumer.chunk import Chunk, Lease
-from kafkadur.consumer.key_shares import KeyShares
+from kafkadur.consumer.gaps import Gaps
+from kafkadur.consumer.policy.reading import ReadingPolicy
 from kafkadur.consumer.rejections import Rejections
+from kafkadur.consumer.reservations import withdraw
 from kafkadur.consumer.state import State
-from kafkadur.events import Event
 from kafkadur.fetch.buffer import FetchBuffer, Piece
 from kafkadur.runtime.dead_letters import Cause
-from kafkadur_coordinators.interface import PartitionState
 
 #: Part of the byte window above which a chunk is cut, so that a mean record size says enough.
 BYTES_STEP = 8
-
-_log = logging.getLogger("kafkadur")
 
 
 class Router:
@@ -32,6 +28,8 @@ class Router:
         self,
         state: State,
         *,
+        policy: ReadingPolicy,
+        gaps: Gaps,
         rejections: Rejections,
         chunk: Callable[[Lease, list[Message], int, list[int] | None, int], Chunk],
     ) -> None:
@@ -43,30 +41,15 @@ class Router:
         self._queue = state.queue
         self._rejections = rejections
         self._selection = state.selection
-        self._teller = state.teller
+        self._policy = policy
+        self._gaps = gaps
         self._chunk = chunk
-        #: tokens of what a key-ordered subscription reads again
-        self._again = itertools.count(-1, -1)
-        self.clear()
-
-    def clear(self) -> None:
-        """Nothing was read."""
-        terms = self._terms
-        #: lanes of keys (key-ordered)
-        self.shares = KeyShares(
-            lanes=terms.definition.lanes, monotonic=terms.monotonic, gap=self.gap, tokens=self._again
-        )
-        #: partitions on which something came that was reserved, since the last exchange
-        self.came: set[int] = set()
-        #: partitions whose lanes the unanswered exchange offers: what they hold must not grow until the
-        #: answer says whether they go on
-        self.offering: Collection[int] = ()
 
     # -- followed partitions
 
     def route(self, partition: int) -> bool:
         """Give what was read of a partition to the leases that want it; whether a block became ready."""
-        if partition in self.shares.draining or partition in self.offering:
+        if self._policy.holds(partition):
             return False
         buffer, wanting = self._fetch.buffers[partition], self._leases.wanting.get(partition, [])
         news = False
@@ -75,7 +58,7 @@ class Router:
             # piece by piece, in the order of offsets: what was reserved for one lease may lie on both sides
             # of what another one has
             lease = min(waiting, key=lambda lease: lease.fill)
-            if self._terms.keyed and lease.lane and self._waits_for_exceptions(lease):
+            if self._policy.must_wait(lease):
                 break
             if lease.fill < buffer.kept_from:  # what is not here any more is no gap
                 self.read_range(lease)
@@ -92,34 +75,16 @@ class Router:
                 wanting.remove(lease)
         else:
             state = self._fetch.states.get(partition)
-            if state is not None and (self._terms.turns or not self._terms.lane):
-                buffer.drop_before(min(self.kept_from(state), buffer.position))
+            if state is not None:
+                buffer.drop_before(min(self._policy.discard_before(state), buffer.position))
         return news
-
-    def kept_from(self, state: PartitionState) -> int:
-        """Records before this offset are of no use to this member, whoever gets the next lease."""
-        # a lane's horizon can be taken back; what is reserved for no member may become any member's
-        return state.base if self._terms.turns else min(state.next, state.free_from)
-
-    def _waits_for_exceptions(self, lane: Lease) -> bool:
-        """Whether a lane must not go on before what was given back on it is read, and its keys are known."""
-        return any(
-            not lease.lane and lease.fill < lease.end for lease in self._leases.of_partition(lane.partition)
-        )
-
-    def starves(self, lease: Lease) -> bool:
-        """Whether a lease waits for records that are there and were not read yet."""
-        if (lease.lane and not self._terms.turns) or lease.point or lease.fill >= lease.end:
-            return False
-        state = self._fetch.states.get(lease.partition)
-        return state is not None and (lease.fill < state.avail if lease.lane else lease.end <= state.avail)
 
     # -- ranges
 
     def read_range(self, lease: Lease) -> None:
         """Have a lease read by itself; a reservation goes back instead."""
         if lease.ahead:
-            self.withdraw(lease)
+            withdraw(lease, self._leases, self._schedule)
             return
         lease.point = True
         self._leases.wanting[lease.partition].remove(lease)
@@ -136,25 +101,11 @@ class Router:
             del self._fetch.ranges[lease.token]
         return news, more
 
-    def read_parked(self) -> None:
-        """Have what was parked, and comes next of its key, read again."""
-        for lane, start, end, token in self.shares.to_read_again():
-            if self._fetch.reading is not None:
-                self._fetch.reading.read_range(lane, start, end, token)
-
-    def withdraw(self, lease: Lease) -> None:
-        """What is left of a reservation goes back: this member does not see what comes."""
-        lease.withdrawn = True
-        self._leases.stop_wanting(lease)
-        self._schedule.touch((lease.partition,))
-        self._schedule.request()
-
     # -- filling
 
     def _fill(self, lease: Lease, buffer: FetchBuffer) -> bool:
         """Give a lease what was read for it; returns whether a block became ready."""
-        keyed = self._terms.keyed
-        if keyed and lease.partition in self.shares.draining:
+        if lease.partition in self._policy.draining:
             return False
         news = False
         while lease.fill < lease.end:
@@ -165,36 +116,33 @@ class Router:
             if lease.stretch:
                 lease.stretch.popleft()
                 lease.fill = lease.stretch[0][0] if lease.stretch else lease.end
-                if not (lease.point or keyed):
-                    break  # another lease may come before the next piece
-        if keyed:
-            self.shares.sort_in(lease.partition, self._leases)
+                if not self._policy.fills_whole(lease):
+                    break
+        self._policy.filled(lease)
         return news
 
     def _fill_piece(self, lease: Lease, buffer: FetchBuffer, start: int, end: int) -> bool:
         pieces, reached = buffer.take(start, end)
         lease.fill = start
         if lease.ahead and reached > start:
-            self.came.add(lease.partition)
+            self._policy.came(lease)
         used_up = self._terms.is_used_up(lease.attempts)
         until = self._fetch.expiry.rescued_before(lease.partition)
         self._fetch.records_used += sum(len(piece[0]) for piece in pieces)
-        if lease.point and self._terms.keyed:
-            pieces = list(self.shares.of_lane(pieces, lease.partition))
+        pieces = self._policy.own_records(lease, pieces)
         taken = self._selection.filtered(pieces)
-        urgent = self._terms.lane and not lease.lane
+        urgent = self._policy.is_urgent(lease)
         given_up: list[Chunk] = []
         for piece in taken if start >= until else _cut(taken, until):
+            size = self._begin(lease, piece)
             if used_up or piece[1] < until:
-                given_up.extend(self._take_piece(lease, piece))
-            elif self._terms.keyed:
-                self._take_keyed(lease, piece)
-            else:
-                self._queue.put(self._take_piece(lease, piece), urgent=urgent)
+                given_up.extend(self._take_piece(lease, piece, size))
+            elif not self._policy.take_by_key(lease, piece):
+                self._queue.put(self._take_piece(lease, piece, size), urgent=urgent)
             self._fill_to_end_of(lease, piece)
         if urgent:
             self._queue.sort_urgent()
-        self.gap(lease, lease.fill, reached)
+        self._gaps.add(lease, lease.fill, reached)
         lease.fill = reached
         for chunk in given_up:
             if used_up:
@@ -203,23 +151,16 @@ class Router:
                 self._rejections.give_all_up(chunk, Cause.EXPIRING, "retention is about to remove it")
         return bool(pieces) and not given_up
 
-    def _take_piece(self, lease: Lease, piece: Piece) -> list[Chunk]:
-        """Make chunks of records, which wait from now on."""
+    def _take_piece(self, lease: Lease, piece: Piece, size: int) -> list[Chunk]:
+        """Make chunks of records of `size` bytes, which wait from now on."""
         messages, first, offsets = piece
         self._queue.count_in(len(messages))
-        return list(self._chunks(lease, messages, first, offsets, self._begin(lease, piece)))
-
-    def _take_keyed(self, lease: Lease, piece: Piece) -> None:
-        """Give records to their keys."""
-        messages, first, offsets = piece
-        self._begin(lease, piece)
-        where = range(first, first + len(messages)) if offsets is None else offsets
-        self.shares.arrive(lease, messages, where)
+        return list(self._chunks(lease, messages, first, offsets, size))
 
     def _begin(self, lease: Lease, piece: Piece) -> int:
         """Note the gap before records, and their size; returns that, bytes."""
         messages, first, _ = piece
-        self.gap(lease, lease.fill, first)
+        self._gaps.add(lease, lease.fill, first)
         size = sum(map(len, messages))
         self._queue.note_size(size, len(messages))
         return size
@@ -230,7 +171,7 @@ class Router:
             lease.fill = first + len(messages)
             return
         for before, after in pairwise(offsets):
-            self.gap(lease, before + 1, after)
+            self._gaps.add(lease, before + 1, after)
         lease.fill = offsets[-1] + 1
 
     def _chunks(
@@ -246,32 +187,6 @@ class Router:
         yield from self._chunks(lease, left, first, offsets and offsets[:half], size_left)
         second = first + half if offsets is None else offsets[half]
         yield from self._chunks(lease, right, second, offsets and offsets[half:], size - size_left)
-
-    # -- offsets without a record
-
-    def gap(self, lease: Lease, start: int, end: int) -> None:
-        """Offsets [start, end) of a lease hold no record, or none that is taken: they are settled."""
-        if end > start:
-            lease.gaps += (start, end)
-            self._schedule.touch((lease.partition,))
-            lost = self._fetch.expiry.lose(lease.partition, start, end)
-            if lost > start:
-                self._note_expired(lease.partition, start, lost)
-
-    def _note_expired(self, partition: int, start: int, end: int) -> None:
-        """Unsettled offsets that Kafka does not keep any more: the loss that this layer cannot prevent."""
-        self._teller.note(Event.EXPIRED)
-        _log.error(
-            "Kafka removed unsettled messages. State: %d offsets, %d to %d of %s[%d]. Owner: subscription "
-            "%s. Remedy: keep messages longer than consumers are away or behind, or have them rescued "
-            "(Redelivery(rescue=True)).",
-            end - start,
-            start,
-            end - 1,
-            self._terms.definition.topic,
-            partition // self._terms.definition.lanes,
-            self._terms.display,
-        )
 
 
 def _cut(pieces: Iterable[Piece], at: int) -> Iterable[Piece]:

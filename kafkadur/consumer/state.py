@@ -16,6 +16,7 @@ from kafkadur.consumer.ready_queue import ReadyQueue
 from kafkadur.consumer.schedule import Schedule
 from kafkadur.consumer.selection import Selection
 from kafkadur.consumer.terms import Terms
+from kafkadur.consumer.unreceived import Unreceived
 from kafkadur.events import Teller
 from kafkadur.fetch.filtering import Takes
 
@@ -31,8 +32,10 @@ class State:
         poke: Callable[[], None],
         takes: Takes | None,
         transacted: bool,
+        ordered: bool,
+        lanes_apart: bool,
     ) -> None:
-        """A member that is not attached; the parameters are those of `Member`."""
+        """A member that is not attached; the parameters are those of `Member`, and of the policy."""
         self.terms = terms
         self.lock = threading.Lock()
         self.gate = Gate(terms, alive)
@@ -40,13 +43,15 @@ class State:
         self.teller = Teller()
         self.schedule = Schedule(terms.partitions, poke)
         self.pending = Pending()
-        self.leases = LeaseTable(terms)
+        self.leases = LeaseTable(lanes_apart=lanes_apart)
         self.fetch = FetchState(terms.window)
         self.selection = Selection(takes)
         self.queue = ReadyQueue()
+        self.unreceived = Unreceived()
         hold = None if transacted else terms.redelivery.max_hold
         self.in_flight = InFlight(
             terms,
+            budget=terms.budget if ordered else None,
             max_hold=None if hold is None else MaxHold(hold.total_seconds(), terms.monotonic),
             pending=self.pending,
             schedule=self.schedule,

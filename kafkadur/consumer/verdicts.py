@@ -7,6 +7,7 @@ from typing import Protocol
 
 from kafkadur.consumer.chunk import HANDED, Chunk, Confirmation
 from kafkadur.consumer.confirmations import LEFT, Waiting
+from kafkadur.consumer.policy.policy import Policy
 from kafkadur.consumer.rejections import Rejections
 from kafkadur.consumer.state import State
 from kafkadur.runtime.dead_letters import Cause
@@ -45,6 +46,7 @@ class Verdicts:
         state: State,
         *,
         member: Settles,
+        policy: Policy,
         rejections: Rejections,
         levels: Levels | None,
         durable: bool,
@@ -55,6 +57,7 @@ class Verdicts:
         self._lock = state.lock
         self._gate = state.gate
         self._in_flight = state.in_flight
+        self._policy = policy
         self._confirmations = state.confirmations
         self._rejections = rejections
         self._levels = levels
@@ -83,8 +86,8 @@ class Verdicts:
                 delay = 0
             if self.on_rolled_back is not None:
                 self.on_rolled_back(chunk.lease.partition, chunk.offset(index), delay)
-            if terms.lane and not terms.keyed and (delay == 0 or terms.window == 1 or terms.strict):
-                self._in_flight.hold_back(chunk, index)
+            if self._policy.holds_back(delay):
+                self._policy.hold_back(chunk, index)
             chunk.roll_back(index, delay)
             return True
 
@@ -129,8 +132,7 @@ class Verdicts:
         if self._terms.is_used_up(attempts):
             self._rejections.give_up(chunk, index, Cause.ATTEMPTS, "it was rolled back", attempts)
             return
-        if self._terms.lane and not self._terms.keyed:
-            self._in_flight.hold_back(chunk, index)
+        self._policy.hold_back(chunk, index)
         chunk.roll_back(index)
 
     def handed(self, but: Collection[tuple[Chunk, int]]) -> list[tuple[Chunk, list[int]]]:

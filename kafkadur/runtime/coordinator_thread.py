@@ -237,7 +237,7 @@ class CoordinatorThread:
             return 0
         member = served.member
         try:
-            if member.in_doubt:  # its leases must end as those of a killed process
+            if member.gate.in_doubt:  # its leases must end as those of a killed process
                 member.lose("it was closed while it was not known what a commit came to")
             else:
                 self._say_farewell(served)
@@ -327,7 +327,7 @@ class CoordinatorThread:
         member = served.member
         served.due = math.inf
         member.look_around(self._monotonic())
-        if member.failed is not None or member.silent:
+        if member.failed is not None or member.gate.silent:
             return
         if member.unblock():
             member.on_ready()

@@ -22,7 +22,7 @@ from typing import Any, Self
 from typing_extensions import TypeVar
 
 from kafkadur.consumer.delivery import Delivery as PlainDelivery
-from kafkadur.consumer.member import Member
+from kafkadur.consumer.member import Callbacks, Member
 from kafkadur.consumer.terms import Terms
 from kafkadur.events import Event
 from kafkadur.fetch.filtering import taking
@@ -545,7 +545,7 @@ class Connection:
             )
         decoding = Decoding(key=key_deserializer, value=value_deserializer, display=str(request.key))
         rank = Rank(priority=priority, preempt=preempt)
-        signal = Signal()
+        signal, bell = (Signal(), Signal())
         wake: list[Member] = []
 
         def woken() -> None:
@@ -569,9 +569,10 @@ class Connection:
                     window_bytes=window_bytes,
                     unconfirmed=unconfirmed,
                     signal=signal,
+                    bell=bell,
+                    decoding=decoding,
                     transacted=transaction is not None,
                 )
-                member.decoding = decoding
                 wake.append(member)
                 member.teller.on_event = on_event
                 member.attached(membership.attached, sent_at)
@@ -594,7 +595,7 @@ class Connection:
             return served
 
         served = self._attached(coordinator_thread.submit(attach))
-        subscription: Subscription[V, K] = Subscription(self, served, signal)
+        subscription: Subscription[V, K] = Subscription(self, served, signal, bell)
         if session is not None:
             session.join(subscription)
         self._subscriptions.append(subscription)
@@ -609,6 +610,8 @@ class Connection:
         window_bytes: int,
         unconfirmed: int | None,
         signal: Signal,
+        bell: Signal,
+        decoding: Decoding,
         transacted: bool,
     ) -> Member:
         attachment = membership.subscription
@@ -627,12 +630,17 @@ class Connection:
             partitions=attachment.topic.partitions * attachment.definition.lanes,
             monotonic=time.monotonic,
         )
-        member = Member(
+        return Member(
             terms,
-            alive=presence.alive,
-            poke=coordinator_thread.poke,
-            nudge=lambda member: nudge(coordinator_thread, member),
-            bury=self._dead_letters.write,
+            Callbacks(
+                alive=presence.alive,
+                poke=coordinator_thread.poke,
+                nudge=lambda member: nudge(coordinator_thread, member),
+                write_dead_letter=self._dead_letters.write,
+                on_ready=signal.set,
+                on_closing=bell.set,
+            ),
+            decoding=decoding,
             takes=taking(
                 attachment.definition,
                 client_id=self.settings.client_id if attachment.key.durable else None,
@@ -643,14 +651,12 @@ class Connection:
             levels=self._checkpointer,
             tracing=self._tracing,
         )
-        member.on_ready = signal.set
-        return member
 
     def _start_readers(self, served: Served) -> None:
         attachment = served.membership.subscription
         kafka, group, topic = (self.settings.kafka, attachment.key.group, attachment.topic.name)
         lanes = attachment.definition.lanes
-        keyed = served.member.keyed
+        keyed = served.member.by_key
         router = KeyRouter(served.member.intake, lanes=lanes) if keyed else None
         tail = TailReader(
             member=router or served.member.intake,

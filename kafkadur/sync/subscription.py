@@ -14,7 +14,6 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from datetime import timedelta
 from itertools import chain, repeat
-from operator import length_hint
 from types import TracebackType
 from typing import Any, Generic, Protocol, Self
 
@@ -76,28 +75,24 @@ class Subscription(Generic[V_co, K_co]):
     (tasks may share it).
     """
 
-    def __init__(self, connection: Opener, served: Served, signal: Signal) -> None:
+    def __init__(self, connection: Opener, served: Served, signal: Signal, bell: Signal) -> None:
         """Made by `Connection.subscribe`."""
         self._connection = connection
         self._served = served
         self._member = served.member
         self._signal = signal
-        self._bell = Signal()
-        self._member.on_closing = self._bell.set
+        self._bell = bell
         self._make: type[Delivery[V_co, K_co]] = class_for(served.member)
         self._left = 0
         self._block: Iterator[Delivery[V_co, K_co]] = iter(())
-        self._waiting: list[tuple[Chunk, int, Iterator[int]]] = []
+        self._unreceived = served.member.unreceived
         self._block_size = max(min(served.member.window // 4, _LONGEST_BLOCK), 1)
         member = served.member
-        self._one_by_one = (
-            member.window == 1 or member.passes or member.strict or (member.max_hold is not None)
-        )
+        self._one_by_one = member.one_by_one
         self._rested = False
         self._stopping = False
         self._closed = False
         self._pid = os.getpid()
-        member.lag.unreceived = self._unreceived
 
     @property
     def definition(self) -> Attachment:
@@ -214,9 +209,9 @@ class Subscription(Generic[V_co, K_co]):
 
     def give_back_block(self) -> None:
         """Part of running handlers: give back, uncounted, what was taken ahead and not received."""
-        for chunk, index in self._unreceived_records():
+        for chunk, index in self._unreceived.records():
             chunk.release(index)
-        self._waiting.clear()
+        self._unreceived.clear()
         self._block = iter(())
         self._member.poke()
 
@@ -229,9 +224,7 @@ class Subscription(Generic[V_co, K_co]):
         chunk, start, end = block
         indices = iter(range(start, end))
         made = map(self._make, repeat(chunk), indices, chunk.messages[start:end])
-        before = [waiting for waiting in self._waiting if length_hint(waiting[2])]
-        self._waiting = [*before, (chunk, end, indices)]
-        return chain(self._block, made) if before else made
+        return chain(self._block, made) if self._unreceived.add(chunk, end, indices) else made
 
     def _next_block(
         self, most: int, timeout: timedelta | float | None, *, one: bool = False
@@ -332,13 +325,9 @@ class Subscription(Generic[V_co, K_co]):
         """A message cannot be deserialized: it becomes a dead letter."""
         self._connection.log_undecodable(error, self._member)
 
-    def _unreceived(self) -> int:
-        """Records of a block made in advance that the application has not received. Any thread."""
-        return sum((length_hint(indices) for _, _, indices in self._waiting))
-
     def take_handed(self) -> list[tuple[Chunk, list[int]]]:
         """What the application has received and nobody settled: records of chunks, by index."""
-        return self._member.verdicts.handed(self._unreceived_records())
+        return self._member.verdicts.handed(self._unreceived.records())
 
     def take_lost(self) -> int:
         """Records that went while they were in the application's hands, since this was asked last.
@@ -370,22 +359,14 @@ class Subscription(Generic[V_co, K_co]):
 
     def note_doubt(self, *, in_doubt: bool) -> None:
         """Whether it is not known what a commit came to: until it is nothing goes to others."""
-        self._member.in_doubt = in_doubt
-
-    def _unreceived_records(self) -> list[tuple[Chunk, int]]:
-        """What was taken for the iterator and not received yet."""
-        return [
-            (chunk, index)
-            for chunk, end, indices in self._waiting
-            for index in range(end - length_hint(indices), end)
-        ]
+        self._member.gate.in_doubt = in_doubt
 
     def decide_received(self, *, acknowledge: bool) -> list[Chunk]:
         """Acknowledge or roll back everything received and unsettled (rules K1, K3).
 
         `confirm_received` waits for it.
         """
-        return self._member.verdicts.settle_handed(acknowledge=acknowledge, but=self._unreceived_records())
+        return self._member.verdicts.settle_handed(acknowledge=acknowledge, but=self._unreceived.records())
 
     def confirm_received(self, chunks: list[Chunk], *, acknowledge: bool) -> None:
         """Wait for what was decided.
@@ -393,7 +374,7 @@ class Subscription(Generic[V_co, K_co]):
         Raises `LeaseLost` if something could not be acknowledged because its lease is gone.
         """
         level = self._member.definition.ack_level
-        but = self._unreceived_records()
+        but = self._unreceived.records()
         try:
             for chunk in chunks:
                 confirm(chunk, chunk.acks(), level if acknowledge else "redis")
@@ -443,10 +424,10 @@ class Subscription(Generic[V_co, K_co]):
         if self._closed:
             return
         self._closed = True
-        self._member.silent = self._member.in_doubt
+        self._member.gate.silent = self._member.gate.in_doubt
         self.stop()
         self.give_back_block()
-        if self._member.transacted and (not self._member.in_doubt):
+        if self._member.transacted and (not self._member.gate.in_doubt):
             self._left += sum((len(indices) for _, indices in self.take_handed()))
         unconfirmed = kept(self._connection.leave(self._served))
         if unconfirmed:

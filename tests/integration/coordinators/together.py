@@ -14,7 +14,7 @@ from confluent_kafka import Message
 
 from kafkadur.aio.delivery import Delivery
 from kafkadur.consumer.chunk import one_by_one
-from kafkadur.consumer.member import Member
+from kafkadur.consumer.member import Callbacks, Member
 from kafkadur.consumer.terms import Terms
 from kafkadur.fetch.buffer import NOWHERE, Mark
 from kafkadur_sharing.definition import Definition, SubscriptionType
@@ -66,10 +66,14 @@ class Peer:
         )
         self.member = Member(
             terms,
-            alive=lambda: True,
-            poke=lambda: None,
-            nudge=lambda _: False,
-            bury=lambda _: None,
+            Callbacks(
+                alive=lambda: True,
+                poke=lambda: None,
+                nudge=lambda _: False,
+                write_dead_letter=lambda _: None,
+                on_ready=lambda: None,
+                on_closing=lambda: None,
+            ),
         )
         self.member.intake.read_by(self)
         attached = together.world.attach(name)

@@ -12,6 +12,7 @@ import pytest
 import kafkadur
 from kafkadur import Redelivery
 from kafkadur.consumer.key_queue import LOADED
+from kafkadur.consumer.policy.keyed import KeyedPolicy
 from tests.integration.subscriptions.helpers import LIMIT_S, Place, next_of, nothing, take, wait_until
 from tests.integration.subscriptions.workers import Worker
 
@@ -413,7 +414,9 @@ async def test_what_has_become_due_keeps_nobody_busy_until_it_is_asked_for(place
         first, second = await take(subscription, 2)
         await first.rollback(delay=0.1)
         member = subscription._member  # noqa: SLF001 - nothing shows outside what it does
-        keys = member._router.shares.keys  # noqa: SLF001 - as above
+        policy = member._policy  # noqa: SLF001 - as above
+        assert isinstance(policy, KeyedPolicy)
+        keys = policy.keys
         await asyncio.to_thread(wait_until, lambda: keys.next_at is None and keys.free == 1, "what is ready")
         assert of(await next_of(subscription)) == of(first)
         await second.ack()

@@ -161,20 +161,20 @@ async def test_ack_in_the_moment_a_lane_is_given_up(place: Place, monkeypatch: p
         second = await connection.subscribe(topic, durable="d", type="key-ordered", window=100)
         await nothing(second)
         member = first._member  # noqa: SLF001 - the moment is within it
-        lane = next(iter(member._router.shares.draining))  # noqa: SLF001 - as above
+        lane = next(iter(member._policy.draining))  # noqa: SLF001 - as above
         mine = [d for d in held if d._chunk.lease.partition == lane]  # noqa: SLF001 - as above
-        lanes = member._lanes  # noqa: SLF001 - as above
-        real = lanes.is_drained
+        policy = member._policy  # noqa: SLF001 - as above
+        real = policy.gives_up
         told: list[tuple[kafkadur.Delivery, Told]] = []
 
-        def is_drained(lane_: int) -> bool:
+        def gives_up(lane_: int) -> bool:
             if lane_ == lane and not told:
                 for delivery in mine:
                     delivery.ack_nowait()
                     told.append((delivery, Told()))
             return real(lane_)
 
-        monkeypatch.setattr(lanes, "is_drained", is_drained)
+        monkeypatch.setattr(policy, "gives_up", gives_up)
         member._schedule.touch({lane})  # noqa: SLF001 - as above
         member.poke()
         await asyncio.to_thread(wait_until, lambda: bool(told), "the moment")
@@ -226,7 +226,7 @@ async def test_a_draining_lane_does_not_stop_the_others(place: Place) -> None:
         held = await take(first, 40)
         second = await connection.subscribe(topic, durable="d", type="key-ordered", window=100)
         await nothing(second)
-        draining = set(first._member._router.shares.draining)  # noqa: SLF001 - which lanes they are
+        draining = set(first._member._policy.draining)  # noqa: SLF001 - which lanes they are
         stuck = next(d for d in held if d._chunk.lease.partition in draining)  # noqa: SLF001 - as above
         keep = next(d for d in held if d._chunk.lease.partition not in draining)  # noqa: SLF001 - as above
         for delivery in held:

@@ -8,7 +8,7 @@ import pytest
 from confluent_kafka import Message
 
 from kafkadur.consumer.chunk import Chunk
-from kafkadur.consumer.member import Member
+from kafkadur.consumer.member import Callbacks, Member
 from kafkadur.consumer.terms import Terms
 from kafkadur.fetch.buffer import NOWHERE, FetchBuffer, Mark
 from kafkadur_coordinators.interface import (
@@ -54,6 +54,7 @@ class Driver:
 
     def __init__(self, *, partitions: int, window: int = 100, lane: bool = False) -> None:
         self.reading = Reading()
+        self.woken: list[bool] = []
         terms = Terms(
             display="test",
             definition=Definition(
@@ -68,10 +69,14 @@ class Driver:
         )
         self.member = Member(
             terms,
-            alive=lambda: True,
-            poke=lambda: None,
-            nudge=lambda _: False,
-            bury=lambda _: None,
+            Callbacks(
+                alive=lambda: True,
+                poke=lambda: None,
+                nudge=lambda _: False,
+                write_dead_letter=lambda _: None,
+                on_ready=lambda: self.woken.append(True),
+                on_closing=lambda: None,
+            ),
         )
         self.member.intake.read_by(self.reading)
         self._token = 0
@@ -281,10 +286,9 @@ def test_stopping_in_a_signal_handler_does_not_wait_for_the_thread_it_interrupts
     """That thread may hold the lock."""
     driver = Driver(partitions=1)
     driver.attach(0, 1)
-    woken: list[bool] = []
-    driver.member.on_ready = lambda: woken.append(True)
+    driver.woken.clear()
     with driver.member.lock:
         driver.member.begin_close()
     driver.member.look_around(1.0)  # the coordinator thread's thread
-    assert woken == [True]
+    assert driver.woken == [True]
     assert driver.member.next_block(1) is None

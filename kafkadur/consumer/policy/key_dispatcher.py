@@ -1,0 +1,77 @@
+"""Which records of a key-ordered subscription may be dispatched now: the first of each key that is free."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from confluent_kafka import Message
+
+from kafkadur.consumer.chunk import Chunk, Lease
+from kafkadur.consumer.dispatcher import Block, Dispatcher
+from kafkadur.consumer.lag import Lag
+from kafkadur.consumer.policy.keyed import KeyedPolicy
+from kafkadur.consumer.state import State
+
+
+class KeyDispatcher(Dispatcher):
+    """Dispatches the records of one member by key. Called with its lock held."""
+
+    _policy: KeyedPolicy
+
+    def __init__(
+        self,
+        state: State,
+        *,
+        policy: KeyedPolicy,
+        lag: Lag,
+        chunk: Callable[[Lease, list[Message], int, list[int] | None, int], Chunk],
+    ) -> None:
+        """`chunk` makes a chunk: lease, records, first offset, offsets if there are gaps, size in bytes."""
+        super().__init__(state, policy=policy, lag=lag)
+        self._chunk = chunk
+
+    def next_block(self, limit: int) -> tuple[Block | None, bool]:
+        """Return the next records, at most `limit`, and False: no exchange is needed soon."""
+        return self.next_run(limit), False
+
+    def next_run(self, limit: int) -> Block | None:
+        """Return records of one lease whose keys are free."""
+        if self._gate.is_shut:
+            return None
+        keys = self._policy.keys
+        keys.look()
+        self._policy.read_parked()
+        record = keys.first(alone=self._one_is_alone())
+        if record is not None and not self._gate.may_dispatch():
+            self._gate.blocked = True
+            return None
+        beside = record is not None and self._may_be_beside(record.lease, again=not record.lease.lane)
+        if record is None or self._gate.paused or (self._one_is_alone() and not beside):
+            self._idle()
+            return None
+        lease = record.lease
+        if self._is_cold(lease, record.offset):
+            return None
+        room = min(limit, self._in_flight.room(self._queue.mean_size))
+        if room <= 0:
+            self._idle()
+            return None
+        records = keys.take(1 if lease.alone else room)
+        messages, offsets = [each.message for each in records], [each.offset for each in records]
+        chunk, end = self._chunk(lease, messages, offsets[0], offsets, sum(map(len, messages))), len(records)
+        chunk.hand_out(0, end)
+        chunk.taken = end
+        self._in_flight.add(chunk)
+        keys.hand_out(records, chunk)
+        self._in_flight.count(chunk, 0, end)
+        self._policy.dispatched(lease)
+        return chunk, 0, end
+
+    def is_due(self, now: float) -> bool:
+        """Whether a record that waits by key has become due since this was asked."""
+        keys = self._policy.keys
+        due_at = keys.next_at
+        if due_at is None or due_at > now:
+            return False
+        keys.look()  # else it would be due until the application asks for it
+        return True

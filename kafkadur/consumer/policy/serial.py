@@ -1,0 +1,219 @@
+"""Serial subscriptions: the lanes pass from member to member; a turn is a window's worth of messages.
+
+All lanes pass together, or that of each partition by itself (scope `partition`). Which member is next is
+decided by the coordinator (`lane.lua`, `own_turns.lua`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from typing import ClassVar
+
+from kafkadur.consumer.chunk import Lease
+from kafkadur.consumer.policy.ordered import OrderedPolicy
+from kafkadur.consumer.turn import LaneGroup, Turn
+from kafkadur.fetch.buffer import FetchBuffer
+from kafkadur_coordinators.interface import ExchangeReply, PartitionState, Role, Standing
+
+#: Up to so many members that take turns read on while others have theirs: each uses an eighth of it.
+_READ_ALONG = 8
+
+
+class SerialPolicy(OrderedPolicy):
+    """The policy of a member of a serial subscription whose lanes pass together."""
+
+    PASSES: ClassVar[bool] = True
+
+    # -- partitions
+
+    def targets(self) -> set[int]:
+        """Partitions whose lanes this member holds, or is about to hold again."""
+        # a member that gets its turn again soon reads on: going back would cost more than the turn
+        if 1 < self._fetch.role.members <= _READ_ALONG:
+            return self._all()
+        held = super().targets()
+        if self.takes_turns():  # a lane of which nothing is there has no lease: its holder watches
+            held |= self._watched()
+        return held
+
+    def _watched(self) -> set[int]:
+        """Return the partitions of lanes that this member holds, leased or not."""
+        held = any(group.standing is not Standing.STANDBY for group in self._leases.groups.values())
+        return self._all() if held else set()
+
+    def _all(self) -> set[int]:
+        return set(range(self._terms.partitions))
+
+    def first_needed(self, state: PartitionState) -> int:
+        """First offset that is not decided: the horizon of a lane can be taken back."""
+        return state.base
+
+    def discard_before(self, state: PartitionState) -> int:
+        """Records before this offset are settled."""
+        return state.base
+
+    def starves(self, lease: Lease) -> bool:
+        """Whether a lease waits for records that were written and not read yet."""
+        if not lease.lane:
+            return super().starves(lease)
+        state = self._fetch.states.get(lease.partition)
+        if lease.point or lease.fill >= lease.end or state is None:
+            return False
+        return lease.fill < state.avail
+
+    def take_role(self, before: Role) -> None:
+        """Offer the lanes when another member has come: until now no other member wanted them."""
+        self._schedule.request(when=self._fetch.role.members > 1 >= before.members)
+
+    def wants_exchange(self, unreported: Mapping[int, FetchBuffer]) -> bool:
+        """Whether a lane with news is held: what has come may be for the next member."""
+        if not self.takes_turns():
+            return super().wants_exchange(unreported)
+        return any(self._leases.group(p).standing is not Standing.STANDBY for p in unreported)
+
+    # -- turns
+
+    def takes_turns(self) -> bool:
+        """Whether there are other members."""
+        return self._fetch.role.members > 1
+
+    def room_in_turn(self, group: LaneGroup, room: int) -> int:
+        """Return how many of `room` records may be dispatched in this turn: a window's worth.
+
+        One more may be while others are in flight. So a free seat is the holder's as long as it has something
+        unprocessed (W5), and no longer.
+        """
+        if not self.takes_turns():
+            return room
+        left = self._terms.window - group.turn.handed
+        room = min(room, left if left > 0 else int(self.holds_any(group)))
+        if room <= 0:
+            group.frozen = True  # until it was offered
+            self._schedule.request()
+        return room
+
+    def is_over(self, group: LaneGroup) -> bool:
+        """Whether a turn is over: everything granted for it, a window's worth, was dispatched.
+
+        What was granted while no other member was there is more than that, and for the others, too.
+        """
+        if not self.takes_turns() or group.standing is not Standing.ACTIVE:
+            return False
+        if group.turn.handed >= self._terms.window or self._is_crowded(group):
+            return True
+        leases = self._leases.of_group(group)
+        span = self._selection.scan(self._terms.window)
+        if any(lease.lane and lease.end - self._position(lease) > span for lease in leases):
+            return True
+        if not self._knows_all(group):
+            return False  # what it was not told of may be its
+        waiting = any(c.lease.group is group for c in self._queue if c.handed < len(c.messages))
+        return not waiting and not any(map(self._lacks_records, leases))
+
+    def _knows_all(self, group: LaneGroup, /) -> bool:
+        """Whether the coordinator has told of every partition since this member holds the lanes."""
+        return len(group.seen) >= self._terms.partitions
+
+    def _lacks_records(self, lease: Lease) -> bool:
+        """Whether records of a lease were written that a reader, of either kind, has still to bring."""
+        state = self._fetch.states.get(lease.partition)
+        end = lease.fill if state is None else min(lease.end, state.avail)
+        return self.starves(lease) or (lease.point and lease.fill < end)
+
+    def _is_crowded(self, _group: LaneGroup) -> bool:
+        """Whether the window is full of records of other lanes."""
+        return False
+
+    # -- exchanges
+
+    def news(self) -> tuple[set[int], set[int]]:
+        """Touch the lanes that are held, so that all can be handed over at once."""
+        if not (self.takes_turns() and self.standing is Standing.ACTIVE):
+            return set(), set()
+        return {lease.partition for lease in self._leases if lease.lane}, set()
+
+    def _is_wanted(self, group: LaneGroup) -> bool:
+        """Whether the lanes are asked for, or the turn is over."""
+        return super()._is_wanted(group) or self.is_over(group)
+
+    # -- answers
+
+    def begin_turns(self) -> None:
+        """Begin a turn on the lanes that were handed over and are held again."""
+        for partition in self.offering:
+            self._leases.group(partition).turn = Turn()
+
+    def _became_active(self, _group: LaneGroup, /) -> None:
+        """Have the next exchanges bring the state of every partition."""
+        self._schedule.touch_all()
+        self._schedule.request()
+
+    # -- standing
+
+    def falls_behind_on_standby(self) -> bool:
+        """Between its turns a member stays live."""
+        return False
+
+
+class PartitionTurnsPolicy(SerialPolicy):
+    """The policy of a member of a serial subscription whose partitions have turns of their own."""
+
+    LANES_APART: ClassVar[bool] = True
+
+    def _watched(self) -> set[int]:
+        groups = self._leases.groups
+        return {p for p, group in groups.items() if group.standing is not Standing.STANDBY}
+
+    def credit(self, _settling: int) -> int:
+        """Return 1 if the window has room for another lane, else 0."""
+        return int(self._in_flight.room(self._queue.mean_size) > 0)
+
+    def _knows_all(self, _group: LaneGroup, /) -> bool:
+        return True
+
+    def _is_crowded(self, group: LaneGroup) -> bool:
+        return self._in_flight.room(self._queue.mean_size) <= 0 and not self.holds_any(group)
+
+    # -- exchanges
+
+    def begin_exchange(self) -> None:
+        """Count the records in flight again: some were dispatched one by one since."""
+        self._in_flight.recount()
+
+    def news(self) -> tuple[set[int], set[int]]:
+        """Touch the lanes that are to be handed over; if there is room, those with nothing left to do."""
+        groups = self._leases.groups
+        over = {p for p, group in groups.items() if self.is_over(group)}
+        busy = {lease.partition for lease in self._leases}
+        news = {p for p in over if p in busy or groups[p].frozen} | self.asked_for()
+        if not self._gate.closing:
+            return news, over
+        # others need not wait for what this member still has in flight of another lane
+        active = {p for p, group in groups.items() if group.standing is Standing.ACTIVE}
+        return news, {p for p in active if not self.holds_any(groups[p])}
+
+    def offer(self, chosen: Collection[int]) -> bool:
+        """Hand over lanes that are part of the exchange and that other members are to have."""
+        self.offering = {
+            partition
+            for partition in chosen
+            if self._may_offer(group := self._leases.group(partition), wanted=self._is_wanted(group))
+        }
+        return False
+
+    def _is_wanted(self, group: LaneGroup) -> bool:
+        if self._gate.closing:
+            return group.standing is Standing.ACTIVE
+        return super()._is_wanted(group)
+
+    def gives_up(self, partition: int) -> bool:
+        """Whether the exchange that is being composed hands over the lane of a partition."""
+        return partition in self.offering
+
+    # -- answers
+
+    def _standings(self, reply: ExchangeReply) -> dict[int, Standing]:
+        return {state.partition: state.standing for state in reply.partitions}
+
+    def _became_active(self, group: LaneGroup, /) -> None:
+        self._schedule.request(when=self.takes_turns() and self._is_crowded(group))

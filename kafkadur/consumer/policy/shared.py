@@ -1,0 +1,248 @@
+"""Shared subscriptions: every member takes messages from any partition, as many as its window has room for.
+
+A member asks for credit and gives back what it holds beyond its window. Near the end of a partition it asks
+for reservations (`reservations.py`). It follows its preferred partitions as long as that is worth it
+(`fetch/following.py`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from collections.abc import Set as AbstractSet
+from typing import ClassVar
+
+from kafkadur.consumer.chunk import Chunk, Lease
+from kafkadur.consumer.harvest import Harvest
+from kafkadur.consumer.policy.policy import Policy
+from kafkadur.consumer.reservations import FEW, MOST, give_back, promised, surplus, withdraw
+from kafkadur.fetch.buffer import FetchBuffer
+from kafkadur_coordinators.interface import ExchangeReply, PartitionState, Role, Standing
+
+
+class SharedPolicy(Policy):
+    """The policy of a member of a shared subscription."""
+
+    ORDERED: ClassVar[bool] = False
+
+    def clear(self) -> None:
+        """Forget everything: the coordinator knows of no room."""
+        super().clear()
+        #: the credit that the coordinator knows of, less what it granted since
+        self._free = 0
+        #: partitions on which reserved records came since the last exchange
+        self._came: set[int] = set()
+
+    # -- partitions
+
+    def partitions(self) -> AbstractSet[int]:
+        """The preferred partitions, and those whose readable ends this member reports."""
+        return self._fetch.home | self._fetch.watches
+
+    def targets(self) -> set[int]:
+        """Preferred partitions that are worth following, and those whose readable ends it reports."""
+        return (self._fetch.home - self._fetch.worth.by_range) | self._fetch.watches
+
+    def will_follow(self, partition: int) -> bool:
+        """Whether a partition is followed."""
+        return partition in self.targets()
+
+    def follow_from(self, begin: int, leases: Collection[Lease]) -> int:
+        """First offset to read: of leases, or of what may be granted next."""
+        return min([begin, *(lease.start for lease in leases)])
+
+    def discard_before(self, state: PartitionState) -> int:
+        """Records before this offset belong to other members, or are settled."""
+        return self.first_needed(state)
+
+    def take_role(self, before: Role) -> None:
+        """Spread reservations anew, and choose the preferred partitions."""
+        fetch, partitions = self._fetch, self._terms.partitions
+        role = fetch.role
+        if role == before and fetch.home:
+            return
+        if role.members != before.members:
+            for lease in [lease for lease in self._leases if lease.ahead and not lease.withdrawn]:
+                withdraw(lease, self._leases, self._schedule)
+        if role.members <= partitions:
+            home = {p for p in range(partitions) if p % role.members == role.rank}
+        else:
+            home = {role.rank % partitions}
+        self._schedule.touch(home - fetch.home)
+        fetch.home = home
+
+    # -- credit
+
+    def take_credit(self, settling: int) -> int:
+        """Return the credit of the exchange that is being composed, and remember it."""
+        self._free = super().take_credit(settling)
+        return self._free
+
+    def credit(self, settling: int) -> int:
+        """Return how many records may be granted when an exchange settles `settling` offsets."""
+        if self._gate.resting:
+            return 0
+        if not self._selection.is_all:
+            return self._scan_credit()
+        held = self._held(settling)
+        return max(min(self._terms.window - held, self._room_by_bytes(held)), 0)
+
+    def _room_by_bytes(self, held: int) -> int:
+        mean = self._queue.mean_size
+        room = int((self._terms.window_bytes - held * mean) / max(mean, 1.0))
+        return max(room, 1) if held <= 0 else room
+
+    def _held(self, settling: int) -> int:
+        """Return the records of all leases but for reserved ones and those an exchange settles."""
+        return sum(lease.open - promised(lease) for lease in self._leases) - settling
+
+    def _scan_credit(self) -> int:
+        """Return how many offsets may be read ahead, so that a selector takes about a window of them."""
+        held = self._queue.waiting + self._in_flight.records
+        unread = sum(lease.end - lease.fill for lease in self._leases)
+        free = self._terms.window - held
+        if held:
+            free = min(free, self._room_by_bytes(held))
+        return max(self._selection.scan(free) - unread, 0) if free > 0 else 0
+
+    @property
+    def keeps_nothing(self) -> bool:
+        """Whether the member rests: others can have its records."""
+        return self._gate.resting
+
+    # -- records beyond the window
+
+    def beyond_window(self) -> set[int]:
+        """Partitions of which records are held beyond the window: too few were acknowledged meanwhile."""
+        if not self._pending.is_answered or not self._queue.ready:
+            return set()
+        over = self._over_window(self._in_flight.settled_unsaid())
+        return {chunk.lease.partition for chunk in self._returnable(over)}
+
+    def return_surplus(self, chosen: Collection[int], harvest: Harvest) -> None:
+        """Give back reservations without room, and queued records beyond the window.
+
+        Other members may have room for them. Reserved records came while the exchange was under way that
+        asked for as many others.
+        """
+        self._came.clear()
+        for lease, count in surplus(self._leases, self._reservable()):
+            if lease.partition in chosen:
+                for start, end in give_back(lease, count):
+                    harvest.give_back(lease, start, end)
+        over = self._over_window(harvest.settling)
+        queue = self._queue
+        for chunk in [chunk for chunk in self._returnable(over) if chunk.lease.partition in chosen]:
+            keep = max(chunk.handed, len(chunk.messages) - over)
+            for index in range(keep, len(chunk.messages)):
+                harvest.give_back(chunk.lease, chunk.offset(index), chunk.offset(index) + 1)
+            messages, _ = chunk.cut(keep)
+            queue.records -= len(messages)
+            over -= len(messages)
+            if chunk.handed == len(chunk.messages):
+                queue.ready.remove(chunk)
+                queue.count_out(chunk, chunk.handed)
+            if over <= 0:
+                return
+
+    def _over_window(self, settling: int) -> int:
+        """Return how many records are held beyond the window when the next exchange settles `settling`."""
+        return self._held(settling) - self._terms.window if self._selection.is_all else 0
+
+    def _returnable(self, over: int) -> list[Chunk]:
+        """Return the queued chunks that can be given back if `over` records are too many; the last first."""
+        if over <= 0:
+            return []
+        # with a window of one a chunk that was begun is dispatched without the lock
+        begun = self._in_flight.chunks if self._terms.window == 1 else []
+        return [
+            chunk for chunk in reversed(self._queue.ready) if not chunk.lease.alone and chunk not in begun
+        ]
+
+    # -- reservations
+
+    def reservations_to_return(self) -> set[int]:
+        """Partitions of which more is reserved than there is room for."""
+        return {lease.partition for lease, _ in surplus(self._leases, self._reservable())}
+
+    def _reservable(self) -> int:
+        """Return how many reserved offsets there is room for."""
+        gate = self._gate
+        return 0 if gate.closing or gate.paused or gate.resting or gate.asked_back else self._free
+
+    def to_reserve(self, partition: int) -> int:
+        """Return how many offsets that are not written yet this member can have of a partition."""
+        buffers = self._fetch.buffers
+        buffer = buffers.get(partition)
+        if not self._selection.is_all or buffer is None or buffer.unread != 0:
+            return 0
+        # this buffer counts even if it has unread records by now: the reader notes ends without the lock
+        live = 1 + sum(other.unread == 0 for other in buffers.values() if other is not buffer)
+        room, here, total = self._reservable(), 0, 0
+        for lease in self._leases:
+            if not lease.withdrawn:
+                total += promised(lease)
+                here += promised(lease) if lease.partition == partition else 0
+        return max(min(MOST, room // live, here + room - total), 0)
+
+    def came(self, lease: Lease) -> None:
+        """Note that reserved records were read."""
+        self._came.add(lease.partition)
+
+    def lacks_reservations(self) -> bool:
+        """Whether the reservations that are left are few, or those that came took up the last credit."""
+        if not (self._came and self._pending.is_answered):
+            return False
+        return self._is_short() or (self._selection.is_all and self.credit(0) <= 0 < self._free)
+
+    def _is_short(self) -> bool:
+        """Whether next to nothing is left of the reservations where records came."""
+        left = dict.fromkeys(self._came, 0)
+        for lease in self._leases:
+            if lease.ahead and lease.partition in left:
+                left[lease.partition] += promised(lease)
+        return any(count <= FEW for count in left.values()) and self._reservable() > FEW
+
+    # -- exchanges
+
+    def is_urgent(self, _lease: Lease, /) -> bool:
+        """Every message waits for its turn: there is no order to keep."""
+        return False
+
+    def wants_exchange(self, unreported: Mapping[int, FetchBuffer]) -> bool:
+        """Whether this member has credit, and could be granted records that were read."""
+        if self._free <= 0:
+            return False
+        for partition, buffer in unreported.items():
+            state = self._fetch.states.get(partition)
+            if state is None or (state.next >= state.avail and buffer.position > state.free_from):
+                return True
+        return False
+
+    def news(self) -> tuple[set[int], set[int]]:
+        """Touch partitions with a backlog, and those of which something has to be given back."""
+        backlog = {partition for partition in self.partitions() if self._fetch.has_backlog(partition)}
+        return backlog | self.reservations_to_return() | self.beyond_window(), set()
+
+    def dispatched(self, lease: Lease) -> None:
+        """Do nothing: no position is told of."""
+
+    def uses_up(self, _chunk: Chunk, _end: int, /) -> bool:
+        """Whether more than a quarter of the window was dispatched since the last exchange."""
+        return self._in_flight.handed_since > self._terms.window // 4
+
+    def unread_leases(self) -> list[Lease]:
+        """Leases of which nothing is in flight."""
+        busy = {chunk.lease.token for chunk in self._in_flight if chunk.low < chunk.handed}
+        return [lease for lease in self._leases if lease.token not in busy]
+
+    def granted(self, reply: ExchangeReply) -> None:
+        """Count the credit that is left, and judge anew which partitions are worth following."""
+        fetch = self._fetch
+        self._free -= sum(grant.records for grant in reply.grants if grant.kind not in {"lane", "ahead"})
+        self._gate.asked_back = reply.standing is Standing.ASKED
+        for grant in reply.grants:
+            if grant.kind in {"range", "ahead"}:
+                fetch.worth.granted(grant.partition, grant.records)
+        for state in reply.partitions:
+            fetch.worth.advanced(state.partition, state.next)
+        fetch.worth.watch(fetch.watches)
