@@ -19,6 +19,7 @@ from kafkadur_coordinators.journal.records import Change, Entry, InForce, in_for
 from kafkadur_coordinators.journal.topic import Journal
 from kafkadur_coordinators.places import Place, earliest, join, moved_from, packed, place_of
 from kafkadur_coordinators.redis.coordinator import Call, RedisCoordinator, Refusal, SubscriptionAddress
+from kafkadur_coordinators.redis.wire import ChangeRequest, InstallRequest, Laid, PartitionsRequest, Reply
 from kafkadur_coordinators.topics import TopicInfo, Topics
 from kafkadur_sharing.definition import Definition, SubscriptionType
 from kafkadur_sharing.keys import SubscriptionKey
@@ -34,7 +35,7 @@ class Outdated(Refusal):
 
     def __init__(self, number: int) -> None:
         """`number` of the later incarnation."""
-        super().__init__("OUTDATED", ())
+        super().__init__(Reply("OUTDATED", sequence=0, incarnation=number, now=0))
         self.number = number
 
 
@@ -112,29 +113,41 @@ class Changes:
         an older copy of the same subscription; `seen`: incarnation after which that is one; `unclaimed`: what
         was leased in incarnations below cannot be claimed.
         """
-        request = [
-            *self._coordinator.common(incarnation=-seen),
-            found.id,
-            found.version,
-            content_of(found),
-            found.definition.type.value,
-            lanes,
-            incarnation,
-            token,
-            quiet_ms,
-            found.definition.policy,
-            int(anew),
-            unclaimed,
-        ]
-        return ("install", address.fixed(), request)
+        request = InstallRequest(
+            id=found.id,
+            version=found.version,
+            definition=content_of(found),
+            type=found.definition.type.value,
+            partitions=lanes,
+            incarnation=incarnation,
+            token=token,
+            quiet=quiet_ms,
+            policy=found.definition.policy,
+            anew=int(anew),
+            unclaimed=unclaimed,
+        )
+        common = self._coordinator.common(incarnation=-seen)
+        return ("install", address.fixed(), [*common, *request])
 
     def deleting(
         self, address: SubscriptionAddress, *, version: int, incarnation: int, token: str, seen: int = 0
     ) -> Call:
         """The call that puts into Redis that there is no such subscription."""
+        request = InstallRequest(
+            id="",
+            version=version,
+            definition="",
+            type="",
+            partitions=0,
+            incarnation=incarnation,
+            token=token,
+            quiet=0,
+            policy=(),
+            anew=0,
+            unclaimed=0,
+        )
         common = self._coordinator.common(incarnation=-seen)
-        request = [*common, "", version, "", "", 0, incarnation, token, 0, (), 0, 0]
-        return ("install", address.fixed(), request)
+        return ("install", address.fixed(), [*common, *request])
 
     def install_deletion(
         self, address: SubscriptionAddress, *, version: int, incarnation: int, token: str
@@ -177,11 +190,11 @@ class Changes:
             for number in group:
                 keys += address.partition(subscription_id, state, number)
             parts = [
-                [number, place.next, place.seen, packed(place), earliest(place)]
+                Laid(number, place.next, place.seen, packed(place), earliest(place))
                 for number, place in ((number, by_lane[number]) for number in group)
             ]
             common = self._coordinator.common(incarnation=-seen)
-            yield ("partitions", keys, [*common, parts, token, total])
+            yield ("partitions", keys, [*common, *PartitionsRequest(parts, token, total)])
 
     def change(
         self,
@@ -306,7 +319,7 @@ class Changes:
         self._coordinator.call(
             "change",
             self.address(key).fixed(),
-            [*self._coordinator.common(), known.version, token, CHANGE_MS],
+            [*self._coordinator.common(), *ChangeRequest(known.version, token, CHANGE_MS)],
         )
         return entries
 
@@ -386,20 +399,20 @@ class Changes:
                 }
                 laid = {**standing, **laid} if relaid else laid
             self.put_partitions(key, found.id, topic, {**laid, **(places or {})}, token=token, lanes=lanes)
-        return [
-            *self._coordinator.common(),
-            "" if deleted else found.id,
-            found.version,
-            "" if change.definition is None else content_of(found),
-            "" if definition is None else definition.type.value,
-            len(change.starts) * lanes,
-            max(found.version, known.incarnation + 1),
-            token,
-            0,
-            () if definition is None else definition.policy,
-            int(relaid),
-            0,
-        ]
+        request = InstallRequest(
+            id="" if deleted else found.id,
+            version=found.version,
+            definition="" if change.definition is None else content_of(found),
+            type="" if definition is None else definition.type.value,
+            partitions=len(change.starts) * lanes,
+            incarnation=max(found.version, known.incarnation + 1),
+            token=token,
+            quiet=0,
+            policy=() if definition is None else definition.policy,
+            anew=int(relaid),
+            unclaimed=0,
+        )
+        return [*self._coordinator.common(), *request]
 
     def views(self, key: SubscriptionKey, known: Known) -> dict[int, PartitionView]:
         """The state of each partition or lane of keys, of one moment by the 16."""

@@ -22,7 +22,8 @@ from kafkadur_coordinators.interface import (
     Returned,
     Settled,
 )
-from kafkadur_coordinators.redis.coordinator import MemberSession, Refusal
+from kafkadur_coordinators.redis.coordinator import Refusal
+from kafkadur_coordinators.redis.member_session import MemberSession
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from datetime import UTC, datetime
 
 from kafkadur_coordinators.redis.coordinator import RedisCoordinator, Refusal, SubscriptionAddress
+from kafkadur_coordinators.redis.wire import HoldRequest
 from kafkadur_sharing.errors import CoordinatorRefused, InvalidClientId
 from kafkadur_sharing.keys import client_id_tag
 
@@ -75,11 +76,11 @@ class ClientIdLease:
             refusal = self.renew()
             if refusal is None:
                 return
-            shown = refusal.reply[6]
+            shown = refusal.held.renewal
             first = shown if first is None else first
             if shown != first or self._monotonic() > deadline:
                 raise self.held(refusal)
-            self._wait(min(refusal.reply[7] / 1000 + 0.001, _LOOK_EVERY))
+            self._wait(min(refusal.held.left / 1000 + 0.001, _LOOK_EVERY))
 
     def renew(self) -> Refusal | None:
         """Take it or go on to hold it; returns the refusal where somebody else has it.
@@ -87,7 +88,7 @@ class ClientIdLease:
         Raises as `RedisCoordinator`.
         """
         try:
-            self._run("holdid", self._name, self._ttl_ms)
+            self._run("holdid", *HoldRequest(self._name, self._ttl_ms))
         except Refusal as refusal:
             if refusal.code == "HELD":
                 return refusal
@@ -104,11 +105,11 @@ class ClientIdLease:
 
     def held(self, refusal: Refusal) -> InvalidClientId:
         """The error for a client id that somebody else holds."""
-        since = datetime.fromtimestamp(refusal.reply[5] / 1000, UTC).isoformat(timespec="seconds")
+        since = datetime.fromtimestamp(refusal.held.since_at / 1000, UTC).isoformat(timespec="seconds")
         return InvalidClientId(
             f"Client id {self._client_id} is held by another connection.",
             state=f"held since {since}",
-            owner=refusal.reply[4].decode(),
+            owner=refusal.held.name.decode(),
             remedy="close that connection, use another client id, or client_id_policy='unrestricted' for all "
             "who share it",
         )

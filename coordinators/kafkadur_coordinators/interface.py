@@ -1,7 +1,6 @@
 """What a member and the coordinator say to each other: the contents of one exchange, and who is attached.
 
-These are plain values. How they travel is `redis/coordinator.py`; what the fields mean to the shared state
-stands at the top of `redis/lua/exchange-6+3.lua`.
+These are plain values. How they travel is `redis/wire.py`.
 """
 
 from __future__ import annotations

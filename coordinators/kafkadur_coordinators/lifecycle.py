@@ -34,12 +34,13 @@ from kafkadur_coordinators.journal.recoveries import Recovery
 from kafkadur_coordinators.journal.topic import Journal, Record, Scan, session_key
 from kafkadur_coordinators.places import Place
 from kafkadur_coordinators.redis.coordinator import (
-    MemberSession,
     RedisCoordinator,
     Refusal,
     SubscriptionAddress,
     state_lost,
 )
+from kafkadur_coordinators.redis.member_session import MemberSession
+from kafkadur_coordinators.redis.wire import RebuildRequest, ReincarnateRequest
 from kafkadur_coordinators.topics import TopicInfo, Topics, floor_metadata
 from kafkadur_sharing.decisions import (
     Attach,
@@ -281,7 +282,7 @@ class Lifecycle:
 
         Raise for one that is not, or after `GONE_WAIT` seconds: nobody is put out for somebody else (C5).
         """
-        names, again = refusal.reply[4], refusal.reply[5]
+        names, again = refusal.active
         if again >= 0 and waited <= GONE_WAIT:
             self._wait(min(again / 1000 + 0.01, 0.6))
             return
@@ -326,7 +327,7 @@ class Lifecycle:
             if refusal.code != "ACTIVE":
                 self._retry(key, refusal)
                 return
-            again = refusal.reply[5]
+            again = refusal.active.again
             self._wait(0.1 if again < 0 else again / 1000 + 0.01)
             return
         session.detach([])  # it was free: the next round decides again
@@ -556,11 +557,13 @@ class Lifecycle:
         """Go on with what a restarted server kept of a non-durable subscription."""
         address, token = self.address(key), uuid.uuid4().hex
         common = self._coordinator.common(incarnation=-seen)
-        reply = self._coordinator.run("rebuild", address.fixed(), [*common, token, CHANGE_MS])
-        if reply[0] == "OK":
-            self._coordinator.run("reincarnate", address.fixed(), [*common, token, seen + 1])
-        elif reply[0] == "VERSION":
-            self._retry(key, Refusal("VERSION", reply))
+        request = RebuildRequest(token, CHANGE_MS)
+        reply = self._coordinator.run("rebuild", address.fixed(), [*common, *request])
+        if reply.code == "OK":
+            again = ReincarnateRequest(token, seen + 1)
+            self._coordinator.run("reincarnate", address.fixed(), [*common, *again])
+        elif reply.code == "VERSION":
+            self._retry(key, Refusal(reply))
         else:
             self._wait(self._rng.uniform(0.01, 0.05))
 

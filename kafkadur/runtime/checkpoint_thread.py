@@ -27,7 +27,8 @@ from kafkadur_coordinators.journal.records import last_incarnation
 from kafkadur_coordinators.journal.topic import Journal, Record
 from kafkadur_coordinators.lifecycle import Subscription
 from kafkadur_coordinators.places import place_of
-from kafkadur_coordinators.redis.coordinator import Call, RedisCoordinator, inspection
+from kafkadur_coordinators.redis.coordinator import Call, RedisCoordinator
+from kafkadur_coordinators.redis.replies import inspection
 from kafkadur_sharing.definition import AckLevel
 
 _log = logging.getLogger("kafkadur.checkpoints")
@@ -257,7 +258,7 @@ class CheckpointThread:
             calls.append([coordinator.inspecting(where, origin.id, origin.state, part) for part in some])
         replies = iter(coordinator.run_many([call for each in calls for call in each]))
         found = [[next(replies) for _ in each] for each in calls]
-        return [[inspection(reply) for reply in each if reply[0] == "OK"] for each in found]
+        return [[inspection(reply) for reply in each if reply.code == "OK"] for each in found]
 
     def _describe(self, task: _Task, inspections: Sequence[Inspection]) -> None:
         """Make a record a lane. Each incarnation is a writer of its own: it may find less than another.

@@ -24,7 +24,8 @@ from kafkadur.consumer.member import Member
 from kafkadur.runtime.stages import Probe, Stage, no_probe
 from kafkadur_coordinators.interface import UNRANKED, Rank
 from kafkadur_coordinators.lifecycle import Lifecycle, Membership
-from kafkadur_coordinators.redis.coordinator import MemberSession, RedisCoordinator, Refusal
+from kafkadur_coordinators.redis.coordinator import RedisCoordinator, Refusal
+from kafkadur_coordinators.redis.member_session import MemberSession
 from kafkadur_coordinators.redis.presence import Presence
 from kafkadur_sharing.decisions import Request
 from kafkadur_sharing.errors import (

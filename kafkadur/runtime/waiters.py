@@ -237,7 +237,7 @@ class Waiters:
             coordinator.inspecting(asker.subscription.address, asker.origin.id, asker.origin.state, ())
             for asker, _ in asked
         ]
-        held = [reply[2] if reply[0] == "OK" else 0 for reply in coordinator.run_many(calls)]
+        held = [reply.incarnation if reply.code == "OK" else 0 for reply in coordinator.run_many(calls)]
         coordinator.command("SET", self._beacon, "1", "PX", 60_000)
         if coordinator.command("WAIT", self._replicas, _WAIT_MS) >= self._replicas:
             for (asker, waits), incarnation in zip(asked, held, strict=True):

@@ -27,7 +27,9 @@ from kafkadur_coordinators.journal.records import Entry, InForce, by_tag, in_for
 from kafkadur_coordinators.journal.recoveries import Cause, Recovery
 from kafkadur_coordinators.journal.topic import Journal, Record, Scan, Shard, session_of
 from kafkadur_coordinators.places import Place, covers, place_of, unite
-from kafkadur_coordinators.redis.coordinator import Call, RedisCoordinator, Refusal, inspection
+from kafkadur_coordinators.redis.coordinator import Call, RedisCoordinator, Refusal
+from kafkadur_coordinators.redis.replies import inspection
+from kafkadur_coordinators.redis.wire import RebuildReply, RebuildRequest, ReincarnateRequest
 from kafkadur_coordinators.topics import TopicInfo, Topics, floor_metadata
 from kafkadur_coordinators.transactions import Transactions
 from kafkadur_sharing.definition import Definition
@@ -258,30 +260,30 @@ class Rebuilder:
             (
                 "rebuild",
                 self._changes.address(key).fixed(),
-                [*self._coordinator.common(incarnation=-seen.get(key, 0)), token, CHANGE_MS],
+                [*self._coordinator.common(incarnation=-seen.get(key, 0)), *RebuildRequest(token, CHANGE_MS)],
             )
             for key in keys
         ]
         lost: list[_Lost] = []
         for key, reply in zip(keys, self._coordinator.run_many(asked), strict=True):
-            if reply[0] == "OK":
-                kept = reply[5] if reply[4] == 1 else None
+            if reply.code == "OK":
+                found = RebuildReply._make(reply.body)
                 shard = self._journal.shard(key.tag)
                 lost.append(
                     _Lost(
                         key=key,
                         shard=shard,
-                        kept=kept,
-                        lanes=reply[6],
-                        incarnation=reply[2],
+                        kept=found.version if found.kept else None,
+                        lanes=found.partitions,
+                        incarnation=reply.incarnation,
                         seen=seen.get(key, 0),
                         is_of_few=len(keys) <= _FEW,
                     )
                 )
-            elif reply[0] == "VERSION":
-                outcomes[key] = Refusal("VERSION", reply)
+            elif reply.code == "VERSION":
+                outcomes[key] = Refusal(reply)
             else:
-                outcomes[key] = Outcome.INTACT if reply[0] == "INTACT" else Outcome.BUSY
+                outcomes[key] = Outcome.INTACT if reply.code == "INTACT" else Outcome.BUSY
         return lost
 
     def _bring_back(
@@ -322,8 +324,8 @@ class Rebuilder:
             if behind:
                 item.cause = Cause.OLDER
             elif all(standing[lane].seen >= place.seen for lane, place in item.places.items()):
-                request = [*self._coordinator.common(incarnation=-item.seen), token, item.begun]
-                return [("reincarnate", address.fixed(), request)]
+                common = self._coordinator.common(incarnation=-item.seen)
+                return [("reincarnate", address.fixed(), [*common, *ReincarnateRequest(token, item.begun)])]
             # else the server need not have kept what it granted last: that is marked, too
         else:
             item.places = self._places_of_journal(item, known, topic if same else None)
@@ -355,7 +357,7 @@ class Rebuilder:
         address, common = self._changes.address(item.key), self._coordinator.common(incarnation=-item.seen)
 
         def keep_right() -> None:
-            self._coordinator.call("rebuild", address.fixed(), [*common, token, CHANGE_MS])
+            self._coordinator.call("rebuild", address.fixed(), [*common, *RebuildRequest(token, CHANGE_MS)])
 
         sessions = {session_of(key)[0] for key in item.sessions}
         found = self._transactions.settled(item.key.tag, sessions - self._ended, between=keep_right)

@@ -7,7 +7,7 @@ broken connection leaves. The rules are in `lua/`; who attaches and why is decid
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, NoReturn, cast
 
@@ -26,26 +26,12 @@ from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
 from kafkadur_coordinators.interface import (
-    UNRANKED,
-    Attached,
-    Claim,
-    Claimed,
-    Exchange,
-    ExchangeReply,
-    Grant,
     Inspection,
     Known,
-    LeaseView,
     MemberInfo,
-    PartitionState,
-    PartitionView,
-    Rank,
-    Role,
-    Run,
-    Standing,
 )
-from kafkadur_coordinators.places import RUN_BYTES, SUSPECT
 from kafkadur_coordinators.redis import scripts
+from kafkadur_coordinators.redis.replies import inspection, text_of
 from kafkadur_coordinators.redis.server import (
     is_watched,
     login_refused,
@@ -53,6 +39,17 @@ from kafkadur_coordinators.redis.server import (
     refused_by_tls,
     shown,
     what_to_check,
+)
+from kafkadur_coordinators.redis.wire import (
+    Active,
+    Held,
+    InspectRequest,
+    MemberRow,
+    PauseRequest,
+    PeekReply,
+    Reply,
+    Request,
+    read_reply,
 )
 from kafkadur_sharing.errors import CoordinatorRefused, CoordinatorUnavailable, KafkadurError, StateLost
 
@@ -67,17 +64,27 @@ Call = tuple[str, Sequence[str], Sequence[object]]
 _AT_ONCE = 200
 
 #: Told of every script call: script name, request, reply. For histories and tests; must not raise.
-Recorder = Callable[[str, Sequence[object], Sequence[object]], None]
+Recorder = Callable[[str, Sequence[object], Reply], None]
 
 
 class Refusal(KafkadurError):
     """A script refused; `code` says why. Never reaches an application."""
 
-    def __init__(self, code: str, reply: Sequence[Any]) -> None:
+    def __init__(self, reply: Reply) -> None:
         """Keep the code and the whole reply."""
-        super().__init__(f"The coordinator answered {code}.")
-        self.code = code
+        super().__init__(f"The coordinator answered {reply.code}.")
+        self.code = reply.code
         self.reply = reply
+
+    @property
+    def active(self) -> Active:
+        """The members in the way; of the code ACTIVE alone."""
+        return Active._make(self.reply.body)
+
+    @property
+    def held(self) -> Held:
+        """The holder of the client id; of the code HELD alone."""
+        return Held._make(self.reply.body)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -118,38 +125,6 @@ class SubscriptionAddress:
 def pack(request: Sequence[object]) -> bytes:
     """Encode a request the way the scripts' msgpack reads it (no binary type)."""
     return cast("bytes", msgpack.packb(request, use_bin_type=False))
-
-
-def attempts_of(marks: int) -> int:
-    """Attempts that were counted."""
-    return marks % SUSPECT // 2
-
-
-def parse_runs(text: bytes) -> tuple[Run, ...]:
-    """Read the exceptions of a partition (24 bytes each, see lua/include/runs.lua)."""
-    runs = []
-    for at in range(0, len(text), RUN_BYTES):
-        start = int.from_bytes(text[at : at + 6], "big")
-        length = int.from_bytes(text[at + 6 : at + 10], "big")
-        marks = int.from_bytes(text[at + 10 : at + 12], "big")
-        due = int.from_bytes(text[at + 12 : at + 18], "big")
-        token = int.from_bytes(text[at + 18 : at + 24], "big")
-        runs.append(
-            Run(
-                start=start,
-                end=start + length,
-                attempts=attempts_of(marks),
-                redelivered=marks % 2 > 0,
-                suspect=marks >= SUSPECT,
-                due=due,
-                token=token,
-            )
-        )
-    return tuple(runs)
-
-
-def _text(value: object) -> str:
-    return value.decode() if isinstance(value, bytes) else str(value)
 
 
 class RedisCoordinator:
@@ -266,7 +241,7 @@ class RedisCoordinator:
             )
 
     def _info(self, *sections: str) -> dict[str, str]:
-        text = _text(self.command("INFO", *sections))
+        text = text_of(self.command("INFO", *sections))
         pairs = (line.partition(":") for line in text.splitlines() if line and not line.startswith("#"))
         return {name: value for name, _, value in pairs}
 
@@ -324,7 +299,7 @@ class RedisCoordinator:
 
     # -- scripts
 
-    def run(self, name: str, keys: Sequence[str], request: Sequence[object]) -> list[Any]:
+    def run(self, name: str, keys: Sequence[str], request: Sequence[object]) -> Reply:
         """Run a script and return its reply, whatever its code."""
         connection: Any = self._connection
         if connection is None:
@@ -349,19 +324,19 @@ class RedisCoordinator:
         arguments: Any = ("EVALSHA", scripts.load(name).sha, len(keys), *keys, pack(request), self._run_id)
         return cast("bytes", hiredis.pack_command(arguments))  # the stub says: arguments of length one
 
-    def _taken(self, name: str, request: Sequence[object], reply: list[Any]) -> list[Any]:
+    def _taken(self, name: str, request: Sequence[object], raw: list[Any]) -> Reply:
         """A reply as callers get it."""
-        reply[0] = reply[0].decode()
+        reply = read_reply(raw)
         if self._recorder is not None:
             self._recorder(name, request, reply)
         return reply
 
-    def run_many(self, calls: Sequence[Call]) -> list[list[Any]]:
+    def run_many(self, calls: Sequence[Call]) -> list[Reply]:
         """Run scripts one after the other without waiting in between; their replies, whatever the codes.
 
         Raises as `run`; then some may have run and others not.
         """
-        replies: list[list[Any]] = []
+        replies: list[Reply] = []
         for first in range(0, len(calls), _AT_ONCE):
             self.begin_many(calls[first : first + _AT_ONCE])
             replies += self.finish_many()
@@ -379,7 +354,7 @@ class RedisCoordinator:
             self._unavailable(error)
         self._sent, self._connection = (self._connection, calls), None
 
-    def finish_many(self) -> list[list[Any]]:
+    def finish_many(self) -> list[Reply]:
         """Wait for the replies to what was sent last, whatever the codes; raises as `run`."""
         connection, calls = self._sent
         if self._connection is not None:
@@ -397,16 +372,17 @@ class RedisCoordinator:
             for (name, _, request), reply in zip(calls, replies, strict=True)
         ]
 
-    def call(self, name: str, keys: Sequence[str], request: Sequence[object]) -> list[Any]:
+    def call(self, name: str, keys: Sequence[str], request: Sequence[object]) -> Reply:
         """Run a script; raise `Refusal` unless it answers OK."""
         reply = self.run(name, keys, request)
-        if reply[0] != "OK":
-            raise Refusal(reply[0], reply)
+        if reply.code != "OK":
+            raise Refusal(reply)
         return reply
 
-    def common(self, *, subscription_id: str = "", incarnation: int = 0, member: str = "") -> list[object]:
-        """The first five elements of every request (lua/include/context.lua)."""
-        return [STATE_VERSION, self._clock() if self._clock else 0, subscription_id, incarnation, member]
+    def common(self, *, subscription_id: str = "", incarnation: int = 0, member: str = "") -> Request:
+        """The beginning of every request."""
+        clock = self._clock() if self._clock else 0
+        return Request(STATE_VERSION, clock, subscription_id, incarnation, member)
 
     # -- reading
 
@@ -416,37 +392,38 @@ class RedisCoordinator:
         RESTARTED also if it is of an incarnation before `seen`: then this server holds an old copy.
         """
         reply = self.run("peek", address.fixed(), self.common(incarnation=-seen))
-        if reply[0] not in ("OK", "MISSING"):
-            raise Refusal(reply[0], reply)
-        if reply[0] == "MISSING" and reply[7] < 0:
-            raise Refusal("MISSING", reply)
+        if reply.code not in ("OK", "MISSING"):
+            raise Refusal(reply)
+        found = PeekReply._make(reply.body)
+        if reply.code == "MISSING" and found.changing < 0:
+            raise Refusal(reply)
         return Known(
-            id=_text(reply[6]),
-            version=reply[5],
-            definition=_text(reply[4]),
-            incarnation=reply[2],
-            changing_ms=reply[7] if reply[7] >= 0 else None,
-            changing_from=reply[8],
+            id=text_of(found.id),
+            version=found.version,
+            definition=text_of(found.definition),
+            incarnation=reply.incarnation,
+            changing_ms=found.changing if found.changing >= 0 else None,
+            changing_from=found.changing_from,
             members=tuple(
                 MemberInfo(
-                    id=_text(m[0]),
-                    name=_text(m[1]),
-                    kind=_text(m[2]),
-                    heard=bool(m[3]),
-                    leases=m[4],
-                    since=m[5],
-                    expires=m[6],
-                    credit=m[7],
+                    id=text_of(row.id),
+                    name=text_of(row.name),
+                    kind=text_of(row.kind),
+                    heard=bool(row.heard),
+                    leases=row.leases,
+                    since=row.since_at,
+                    expires=row.expires_at,
+                    credit=row.credit,
                 )
-                for m in reply[9]
+                for row in map(MemberRow._make, found.members)
             ),
-            partitions=reply[10],
-            grace_ms=reply[11],
-            paused=bool(reply[12]),
-            now=reply[3],
-            begun=reply[13],
-            left=reply[14],
-            last_verdict=reply[15],
+            partitions=found.partitions,
+            grace_ms=found.grace,
+            paused=bool(found.paused),
+            now=reply.now,
+            begun=found.begun_at,
+            left=found.left_at,
+            last_verdict=found.verdict_at,
         )
 
     def inspect(
@@ -475,207 +452,17 @@ class RedisCoordinator:
         for partition in wanted:
             keys += address.partition(subscription_id, state, partition)
         common = self.common(subscription_id=subscription_id)
-        return ("inspect", keys, [*common, wanted, int(leases), token])
+        return ("inspect", keys, [*common, *InspectRequest(wanted, int(leases), token)])
 
     def pause(self, address: SubscriptionAddress, subscription_id: str, *, paused: bool) -> None:
         """Pause a subscription, or let it go on; raises `Refusal` with the common codes."""
-        self.call("pause", address.fixed(), [*self.common(subscription_id=subscription_id), int(paused)])
+        common = self.common(subscription_id=subscription_id)
+        self.call("pause", address.fixed(), [*common, *PauseRequest(int(paused))])
 
     def heard(self, channels: Sequence[str]) -> dict[str, bool]:
         """Whether somebody listens on each of these channels of one subscription."""
         reply = self.command("PUBSUB", "SHARDNUMSUB", *channels)
-        return {_text(reply[i]): reply[i + 1] > 0 for i in range(0, len(reply), 2)}
-
-
-class MemberSession:
-    """One attached member: builds its script calls on a coordinator."""
-
-    def __init__(
-        self,
-        coordinator: RedisCoordinator,
-        address: SubscriptionAddress,
-        *,
-        subscription_id: str,
-        state: str,
-        member: str,
-    ) -> None:
-        """Remember who the member is; `attach` comes next."""
-        self._coordinator = coordinator
-        self._address = address
-        self._subscription_id = subscription_id
-        self._state = state
-        self.member = member
-        self.incarnation = 0
-        #: number of the attachment, which every exchange names
-        self.attachment = 0
-        self._fixed = address.fixed()
-        self._keys: dict[int, list[str]] = {}
-
-    def _common(self) -> list[object]:
-        return self._coordinator.common(
-            subscription_id=self._subscription_id, incarnation=self.incarnation, member=self.member
-        )
-
-    def _keys_with(self, partitions: Iterable[int]) -> list[str]:
-        """The keys of the subscription and of these partitions, as scripts take them."""
-        keys = list(self._fixed)
-        for partition in partitions:
-            known = self._keys.get(partition)
-            if known is None:
-                known = self._keys[partition] = self._address.partition(
-                    self._subscription_id, self._state, partition
-                )
-            keys += known
-        return keys
-
-    def attach(
-        self,
-        *,
-        name: str,
-        session_ms: int,
-        version: int,
-        most: int,
-        kind: str = "",
-        rank: Rank = UNRANKED,
-        transacted: bool = False,
-    ) -> Attached:
-        """Attach; raises `Refusal` (ACTIVE, CHANGED, CHANGING, and the common codes)."""
-        self.incarnation = 0
-        request = [name, session_ms, version, most, kind, rank.priority, int(rank.preempt), int(transacted)]
-        reply = self._coordinator.call("attach", self._fixed, [*self._common(), *request])
-        self.incarnation, self.attachment = reply[2], reply[7]
-        return Attached(
-            sequence=reply[1],
-            incarnation=reply[2],
-            role=_role(reply[4]),
-            partitions=reply[5],
-            grace_ms=reply[6],
-        )
-
-    def exchange(self, exchange: Exchange) -> ExchangeReply:
-        """Do one exchange; raises `Refusal` (STALE, FENCED, INVALID, and the common codes)."""
-        keys = self._keys_with(part.partition for part in exchange.parts)
-        request = [
-            *self._common(),
-            exchange.number,
-            exchange.credit,
-            exchange.have,
-            int(exchange.ask_presence),
-            exchange.span,
-            exchange.parts,
-            int(exchange.offer),
-            self.attachment,
-        ]
-        reply = self._coordinator.call("exchange", keys, request)
-        offered = exchange.offer or any(part.drained for part in exchange.parts)
-        return ExchangeReply(
-            sequence=reply[1],
-            incarnation=reply[2],
-            token=reply[4],
-            silent_ms=reply[5] if reply[5] >= 0 else None,
-            role=_role(reply[6]),
-            grants=[
-                Grant(
-                    token=v[0],
-                    partition=v[1],
-                    start=v[2],
-                    horizon=v[3],
-                    attempts=attempts_of(v[4]),
-                    redelivered=v[4] > 0,
-                    kind=_text(v[5]),
-                    seen=v[6],
-                    stretch=v[7],
-                    alone=bool(v[8]),
-                    due_ms=v[9],
-                )
-                for v in reply[7]
-            ],
-            horizons=dict(reply[8]),
-            refused=reply[9],
-            partitions=[
-                PartitionState._make([*state[:6], Standing(state[6]), *state[7:9], bool(state[9])])
-                for state in reply[10]
-            ],
-            watches=reply[11],
-            orphaned=reply[12],
-            grace_ms=reply[13],
-            standing=Standing(reply[14]),
-            held=frozenset(reply[15]) if offered else None,
-            paused=bool(reply[16]),
-            expiry_ms=reply[17] if reply[17] >= 0 else None,
-            doubt=bool(reply[18]),
-        )
-
-    def reclaim(self, claims: Mapping[int, Sequence[Claim]]) -> dict[int, list[Claimed]]:
-        """Claim what is still in hands of an earlier incarnation, by partition (at most 16).
-
-        Raises `Refusal` (FENCED, INVALID, and the common codes).
-        """
-        keys = self._keys_with(claims)
-        request = [*self._common(), self.attachment, [[p, list(some)] for p, some in claims.items()]]
-        reply = self._coordinator.call("reclaim", keys, request)
-        found = zip(claims, reply[4], strict=True)
-        return {partition: [Claimed(*one) for one in granted] for partition, granted in found}
-
-    def truncate(self, cuts: Mapping[int, int], *, incarnation: int) -> dict[int, int]:
-        """Forget what lies at or beyond these offsets of partitions (at most 16): Kafka lost it.
-
-        Every member has to attach again. Returns how many known offsets were lost, by partition; raises
-        `Refusal`, INCARNATION also when another member was faster.
-        """
-        keys = self._keys_with(cuts)
-        reply = self._coordinator.call("truncate", keys, [*self._common(), list(cuts.items()), incarnation])
-        self.incarnation = reply[2]
-        return dict(zip(cuts, reply[4], strict=True))
-
-    def detach(self, partitions: Sequence[int]) -> None:
-        """Leave in order; what is still held goes back uncounted, at once on these (at most 16)."""
-        keys = self._keys_with(partitions)
-        self._coordinator.call("detach", keys, [*self._common(), list(partitions)])
-
-
-def inspection(reply: Sequence[Any]) -> Inspection:
-    """Read the reply to `RedisCoordinator.inspecting`."""
-    return Inspection(
-        now=reply[3],
-        sequence=reply[1],
-        incarnation=reply[2],
-        epoch=reply[6],
-        partitions=tuple(
-            PartitionView(
-                partition=p[0],
-                base=p[1],
-                next=p[2],
-                avail=p[3],
-                origin=p[4],
-                decided=p[5],
-                runs=parse_runs(p[6]),
-                seen=p[7],
-                bits=p[8],
-                expired=p[9],
-                epoch=p[10],
-                truncated=p[11],
-            )
-            for p in reply[4]
-            if p[1] >= 0
-        ),
-        leases=tuple(
-            LeaseView(
-                token=v[0],
-                partition=v[1],
-                start=v[2],
-                horizon=v[3],
-                member=_text(v[4]),
-                marks=v[5],
-                kind=_text(v[6]),
-            )
-            for v in reply[5]
-        ),
-    )
-
-
-def _role(value: Sequence[Any]) -> Role:
-    return Role(rank=value[0], members=value[1], neighbour=_text(value[2]))
+        return {text_of(reply[i]): reply[i + 1] > 0 for i in range(0, len(reply), 2)}
 
 
 def state_lost(display: str, detail: str) -> StateLost:

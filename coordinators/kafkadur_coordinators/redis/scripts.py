@@ -2,7 +2,8 @@
 
 A script's file name says how many keys it takes: `exchange-6+3.lua` takes 6 keys of the subscription and 3
 more for each touched partition; `attach-6.lua` takes 6. A line `--- @include "name"` is replaced by
-`lua/include/name.lua`, once a script. What a script does is written at its top. Talking to the server is
+`lua/include/name.lua`, once a script; the name of a field (`wire.py`), such as `AttachRequest.most`, by its
+position. What a script does is written at its top. Talking to the server is
 `coordinator.py`.
 """
 
@@ -14,8 +15,11 @@ from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
 
+from kafkadur_coordinators.redis.wire import POSITIONS
+
 _FOLDER = files("kafkadur_coordinators.redis") / "lua"
 _NAME = re.compile(r"^(?P<name>[a-z]+)-(?P<fixed>\d+)(\+(?P<each>\d+))?\.lua$")
+_FIELD = re.compile(rf"\b(?P<fields>{'|'.join(POSITIONS)})\.(?P<name>[a-z_]+)\b")
 _INCLUDE = re.compile(r'^--- @include "(?P<name>[a-z_]+)"$')
 
 
@@ -52,6 +56,10 @@ def _expand(source: str, seen: set[str]) -> list[str]:
     return lines
 
 
+def _position(match: re.Match[str]) -> str:
+    return str(POSITIONS[match["fields"]][match["name"]])
+
+
 def _files() -> dict[str, re.Match[str]]:
     matches = (_NAME.match(entry.name) for entry in _FOLDER.iterdir() if entry.name.endswith(".lua"))
     return {match["name"]: match for match in matches if match is not None}
@@ -65,10 +73,10 @@ def names() -> list[str]:
 
 @cache
 def load(name: str) -> Script:
-    """The script of this name; `KeyError` if there is none."""
+    """The script of this name; `KeyError` if there is none, or it names a field that there is not."""
     match = _files()[name]
     source = (_FOLDER / match.string).read_text(encoding="utf-8")
-    text = "\n".join(_expand(source, set())) + "\n"
+    text = _FIELD.sub(_position, "\n".join(_expand(source, set())) + "\n")
     return Script(
         name=name,
         fixed_keys=int(match["fixed"]),

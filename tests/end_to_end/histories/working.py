@@ -26,6 +26,7 @@ import kafkadur
 import kafkadur.sync
 from kafkadur.consumer.delivery import Delivery as PlainDelivery
 from kafkadur_coordinators.places import SUSPECT
+from kafkadur_coordinators.redis.wire import ExchangeReply, ExchangeRequest, Reply, Request, RoleRow
 from kafkadur_sharing.errors import AlreadySettled, Fenced, KafkadurError, LeaseLost, SubscriptionActive
 from tests.end_to_end.histories.plan import SubscriptionPlan
 from tests.end_to_end.histories.recording import FAIL, OK, UNKNOWN, Recorder
@@ -303,9 +304,9 @@ class Worker:
                 self._recorder.done(number, FAIL, error=type(error).__name__)
                 self._orders.pause(0.3)
 
-    def _note_script(self, name: str, request: Sequence[Any], reply: Sequence[Any]) -> None:
+    def _note_script(self, name: str, request: Sequence[Any], reply: Reply) -> None:
         """Record a script that changed the subscription; any thread."""
-        if reply[0] != "OK" or name in _LOOKING:
+        if reply.code != "OK" or name in _LOOKING:
             return
         facts: dict[str, Any] = {
             "credit": 0,
@@ -317,20 +318,24 @@ class Worker:
         }
         grants: list[Any] = []
         if name == "exchange":
-            rank, members, _ = reply[6]
-            facts |= {"credit": request[6], "have": request[7], "token": reply[4]}
-            facts |= {"rank": rank, "members": members, "left_over": bool(reply[12])}
+            asked, found = (
+                ExchangeRequest._make(request[len(Request._fields) :]),
+                ExchangeReply._make(reply.body),
+            )
+            role = RoleRow._make(found.role)
+            facts |= {"credit": asked.credit, "have": asked.have, "token": found.token}
+            facts |= {"rank": role.rank, "members": role.members, "left_over": bool(found.left_over)}
             grants = [
                 (v[0], v[1], _records(v), _text(v[5]), v[4] // 2 % 16384 >= _GRAVE and v[4] >= SUSPECT)
-                for v in reply[7]
+                for v in found.grants
             ]
         self._recorder.note(
             "script",
             subscription=self._plan.name,
             member=_text(request[4])[:8],
             name=name,
-            incarnation=reply[2],
-            sequence=reply[1],
+            incarnation=reply.incarnation,
+            sequence=reply.sequence,
             grants=grants,
             **facts,
         )

@@ -2,7 +2,8 @@
 
 from kafkadur.stack import as_administrator
 from kafkadur_coordinators.claims import Claims
-from kafkadur_coordinators.redis.coordinator import MemberSession, RedisCoordinator
+from kafkadur_coordinators.redis.coordinator import RedisCoordinator
+from kafkadur_coordinators.redis.member_session import MemberSession
 from tests.integration.coordinators.world import SESSION_MS, TOPIC_ID, World
 
 #: Seconds in which an answer comes, or is lost.

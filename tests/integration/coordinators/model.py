@@ -19,7 +19,7 @@ from kafkadur_coordinators.interface import (
     PartitionView,
 )
 from kafkadur_coordinators.places import SUSPECT
-from kafkadur_coordinators.redis.coordinator import attempts_of
+from kafkadur_coordinators.redis.replies import attempts_of
 
 SILENCE_MS = 500
 #: A member holds at most so many leases, lanes apart.

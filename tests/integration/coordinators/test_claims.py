@@ -17,7 +17,8 @@ from kafkadur.stack import Stack, Valkey, as_administrator
 from kafkadur.testing.pytest_plugin import TopicFactory
 from kafkadur_coordinators.claims import Claims, Hull, together
 from kafkadur_coordinators.lifecycle import Membership
-from kafkadur_coordinators.redis.coordinator import RedisCoordinator, attempts_of
+from kafkadur_coordinators.redis.coordinator import RedisCoordinator
+from kafkadur_coordinators.redis.replies import attempts_of
 from kafkadur_sharing.decisions import Request, UnsubscribeRequest
 from kafkadur_sharing.definition import Definition, SubscriptionType
 from kafkadur_sharing.errors import CoordinatorUnavailable, SubscriptionActive, TopicChanged

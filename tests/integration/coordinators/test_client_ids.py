@@ -78,7 +78,7 @@ def test_who_is_not_heard_is_gone_after_half_a_second(party: Party) -> None:
         party.clock.advance(passed)
         refusal = other.renew()
         assert refusal is not None
-        assert refusal.reply[7] == SILENT_MS - passed
+        assert refusal.held.left == SILENT_MS - passed
     party.clock.advance(1)
     assert other.renew() is None
     assert one.renew() is not None
@@ -92,7 +92,7 @@ def test_who_is_heard_again_is_not_gone(party: Party) -> None:
     party.ears.listen(one.channel)
     refusal = other.renew()
     assert refusal is not None
-    assert refusal.reply[7] == LEAST_MS - SILENT_MS
+    assert refusal.held.left == LEAST_MS - SILENT_MS
     party.ears.forget(one.channel)
     assert other.renew() is not None
 

@@ -8,6 +8,7 @@ import redis
 
 from kafkadur.stack import Valkey, as_administrator, embedded
 from kafkadur_coordinators.interface import PartitionReport
+from kafkadur_coordinators.redis.wire import Changing, Reply
 from kafkadur_sharing.errors import CoordinatorUnavailable
 from tests.integration.coordinators.world import SESSION_MS, World, refusal, report, rolled_back, settled
 
@@ -40,15 +41,15 @@ def test_nothing_is_known_of_what_does_not_exist(blank: World) -> None:
 
 
 def test_of_two_creators_one_begins(blank: World) -> None:
-    assert blank.run("change", 0, "first", DEADLINE_MS)[0] == "OK"
+    assert blank.run("change", 0, "first", DEADLINE_MS).code == "OK"
     blank.clock.advance(1_000)
     reply = blank.run("change", 0, "second", DEADLINE_MS)
-    assert (reply[0], reply[4]) == ("CHANGING", DEADLINE_MS - 1_000)
-    assert blank.run("change", 0, "first", DEADLINE_MS)[0] == "OK", "its own repeat"
-    assert blank.put("second")[0] == "CHANGED"
-    assert blank.install("second", version=1)[0] == "CHANGED"
-    assert blank.put("first")[0] == "OK"
-    assert blank.install("first", version=7)[0] == "OK"
+    assert (reply.code, reply.body[0]) == ("CHANGING", DEADLINE_MS - 1_000)
+    assert blank.run("change", 0, "first", DEADLINE_MS).code == "OK", "its own repeat"
+    assert blank.put("second").code == "CHANGED"
+    assert blank.install("second", version=1).code == "CHANGED"
+    assert blank.put("first").code == "OK"
+    assert blank.install("first", version=7).code == "OK"
     known = blank.coordinator.peek(blank.address)
     assert (known.version, known.id, known.changing_ms, known.partitions) == (7, blank.id, None, 1)
 
@@ -59,16 +60,16 @@ def test_a_change_is_seen_with_its_deadline_until_it_is_resolved(blank: World) -
     blank.clock.advance(DEADLINE_MS + 5)
     known = blank.coordinator.peek(blank.address)
     assert (known.changing_ms, known.changing_from, known.version) == (0, 0, 0)
-    assert blank.run("change", 0, "next", DEADLINE_MS)[0] == "CHANGING", "it must be resolved first"
+    assert blank.run("change", 0, "next", DEADLINE_MS).code == "CHANGING", "it must be resolved first"
 
 
 def test_a_late_install_changes_nothing(make: Make) -> None:
     world = make()
     world.attach().say(report(avail=3), credit=3)
     before = world.dump()
-    assert world.install("first", version=1)[0] == "OK"
-    assert world.install("first", version=9)[0] == "CHANGED"
-    assert world.put("first")[0] == "CHANGED"
+    assert world.install("first", version=1).code == "OK"
+    assert world.install("first", version=9).code == "CHANGED"
+    assert world.put("first").code == "CHANGED"
     assert world.dump() == before
 
 
@@ -79,17 +80,17 @@ def test_an_active_subscription_is_not_changed(make: Make) -> None:
     world = make()
     member = world.attach()
     reply = world.run("change", 1, "other", DEADLINE_MS)
-    assert (reply[0], reply[4], reply[5]) == ("ACTIVE", [f"name of {member.id}".encode()], -1)
+    assert (reply.code, *reply.body) == ("ACTIVE", [f"name of {member.id}".encode()], -1)
     world.ears.forget(member.channel)
-    assert world.run("change", 1, "other", DEADLINE_MS)[5] == 500
+    assert world.run("change", 1, "other", DEADLINE_MS).body[1] == 500
     world.clock.advance(500)
-    assert world.run("change", 1, "other", DEADLINE_MS)[0] == "OK"
+    assert world.run("change", 1, "other", DEADLINE_MS).code == "OK"
 
 
 def test_a_change_of_another_version_is_refused(make: Make) -> None:
     world = make()
-    assert world.run("change", 2, "other", DEADLINE_MS)[0] == "CHANGED"
-    assert world.run("change", 0, "other", DEADLINE_MS)[0] == "CHANGED"
+    assert world.run("change", 2, "other", DEADLINE_MS).code == "CHANGED"
+    assert world.run("change", 0, "other", DEADLINE_MS).code == "CHANGED"
 
 
 def test_nobody_attaches_while_the_definition_is_changed(make: Make) -> None:
@@ -97,7 +98,7 @@ def test_nobody_attaches_while_the_definition_is_changed(make: Make) -> None:
     world.run("change", 1, "other", DEADLINE_MS)
     refused = refusal(world.attach)
     assert refused is not None
-    assert (refused.code, refused.reply[4]) == ("CHANGING", DEADLINE_MS)
+    assert (refused.code, Changing._make(refused.reply.body).left) == ("CHANGING", DEADLINE_MS)
     world.install("other", version=2)
     assert code(world.attach) == "CHANGED"
     world.version = 2
@@ -111,9 +112,9 @@ def test_a_change_given_up_leaves_everything_as_it_was(make: Make) -> None:
     member.say(report(avail=6), span=10)
     member.say(report(settled=[settled(1, 0, 2)]), span=10)
     world.clock.advance(SESSION_MS + 1)
-    assert world.run("change", 1, "given-up", DEADLINE_MS)[0] == "OK"
+    assert world.run("change", 1, "given-up", DEADLINE_MS).code == "OK"
     world.clock.advance(DEADLINE_MS + 1)
-    assert world.install("given-up", version=2)[0] == "OK"
+    assert world.install("given-up", version=2).code == "OK"
     world.version = 2
     known = world.coordinator.peek(world.address)
     assert (known.version, known.changing_ms, known.incarnation) == (2, None, 1)
@@ -125,8 +126,8 @@ def test_a_change_given_up_leaves_everything_as_it_was(make: Make) -> None:
 
 def test_a_definition_that_is_deleted_leaves_nothing_of_itself(make: Make) -> None:
     world = make()
-    assert world.run("change", 1, "delete", DEADLINE_MS)[0] == "OK"
-    assert world.run("install", "", 2, "", "", 0, 1, "delete", 0)[0] == "OK"
+    assert world.run("change", 1, "delete", DEADLINE_MS).code == "OK"
+    assert world.run("install", "", 2, "", "", 0, 1, "delete", 0).code == "OK"
     assert code(lambda: world.coordinator.peek(world.address)) == "MISSING"
     assert set(world.dump()) <= {key.encode() for key in world.keys(0)}
 
@@ -156,7 +157,7 @@ def test_an_exclusive_subscription_has_one_member(make: Make) -> None:
     member = world.attach()
     refused = refusal(lambda: world.attach("other"))
     assert refused is not None
-    assert (refused.code, refused.reply[4], refused.reply[5]) == (
+    assert (refused.code, *refused.active) == (
         "ACTIVE",
         [f"name of {member.id}".encode()],
         -1,
@@ -164,7 +165,7 @@ def test_an_exclusive_subscription_has_one_member(make: Make) -> None:
     world.ears.forget(member.channel)
     refused = refusal(lambda: world.attach("other"))
     assert refused is not None
-    assert refused.reply[5] == 500
+    assert refused.active.again == 500
     world.clock.advance(500)
     assert code(lambda: world.attach("other")) == "OK"
     assert code(member.say) == "FENCED"
@@ -197,7 +198,7 @@ def test_added_partitions_start_empty_and_known_ones_keep_their_state(make: Make
     member = world.attach()
     member.say(report(avail=3), credit=3)
     world.partitions = 3
-    assert world.put("", starts=[99, 0, 7])[0] == "OK"
+    assert world.put("", starts=[99, 0, 7]).code == "OK"
     assert [(v.base, v.next, v.avail) for v in world.inspect().partitions] == [
         (0, 3, 3),
         (0, 0, 0),
@@ -226,33 +227,33 @@ def test_a_wiped_server_is_noticed_by_the_next_call(make: Make) -> None:
     assert world.dump() == {}
 
 
-def rebuild(world: World, token: str) -> list[Any]:
+def rebuild(world: World, token: str) -> Reply:
     return world.run("rebuild", token, DEADLINE_MS)
 
 
 def test_one_rebuilds_and_the_others_wait(make: Make) -> None:
     world = make()
     client: Any = redis.Redis.from_url(as_administrator(world.url))
-    assert rebuild(world, "early")[0] == "INTACT"
+    assert rebuild(world, "early").code == "INTACT"
     with client:
         client.flushall()
     reply = rebuild(world, "one")
-    assert (reply[0], reply[4]) == ("OK", 0)
+    assert (reply.code, reply.body[0]) == ("OK", 0)
     world.clock.advance(1_000)
     reply = rebuild(world, "two")
-    assert (reply[0], reply[4]) == ("BUSY", DEADLINE_MS - 1_000)
-    assert rebuild(world, "one")[0] == "OK", "its own repeat"
+    assert (reply.code, reply.body[0]) == ("BUSY", DEADLINE_MS - 1_000)
+    assert rebuild(world, "one").code == "OK", "its own repeat"
     world.clock.advance(DEADLINE_MS)
-    assert rebuild(world, "two")[0] == "OK", "the first one took too long"
+    assert rebuild(world, "two").code == "OK", "the first one took too long"
     world.version = 0
-    assert world.put("one")[0] == "CHANGED"
-    assert world.install("one", version=1, incarnation=5)[0] == "CHANGED"
-    assert world.put("two", starts=[4], seen=9)[0] == "OK"
-    assert world.install("two", version=1, incarnation=6, grace=SESSION_MS)[0] == "OK"
+    assert world.put("one").code == "CHANGED"
+    assert world.install("one", version=1, incarnation=5).code == "CHANGED"
+    assert world.put("two", starts=[4], seen=9).code == "OK"
+    assert world.install("two", version=1, incarnation=6, grace=SESSION_MS).code == "OK"
     world.version = 1
     known = world.coordinator.peek(world.address)
     assert (known.incarnation, known.grace_ms) == (6, SESSION_MS)
-    assert rebuild(world, "three")[0] == "INTACT"
+    assert rebuild(world, "three").code == "INTACT"
 
 
 def lost(world: World) -> World:
@@ -334,8 +335,8 @@ def test_a_restart_that_kept_the_data_is_noticed(restarted: World) -> None:
     for member in world.members:  # type: ignore[attr-defined]
         assert code(lambda: member.say(report())) == "RESTARTED"  # noqa: B023 # called at once
     assert code(world.attach) == "RESTARTED"
-    assert world.run("change", 1, "other", DEADLINE_MS)[0] == "RESTARTED"
-    assert world.put("", starts=[0, 0])[0] == "RESTARTED"
+    assert world.run("change", 1, "other", DEADLINE_MS).code == "RESTARTED"
+    assert world.put("", starts=[0, 0]).code == "RESTARTED"
     assert code(lambda: world.coordinator.peek(world.address)) == "RESTARTED"
     assert world.dump() == before
 
@@ -343,11 +344,11 @@ def test_a_restart_that_kept_the_data_is_noticed(restarted: World) -> None:
 def test_settled_offsets_survive_a_restart_and_leases_end_uncounted(restarted: World) -> None:
     world = restarted
     reply = rebuild(world, "one")
-    assert (reply[0], reply[4]) == ("OK", 1)
-    assert rebuild(world, "two")[0] == "BUSY"
-    assert world.run("reincarnate", "two", 9)[0] == "CHANGED"
-    assert world.run("reincarnate", "one", 9)[0] == "OK"
-    assert world.run("reincarnate", "one", 9)[0] == "OK", "its own repeat"
+    assert (reply.code, reply.body[0]) == ("OK", 1)
+    assert rebuild(world, "two").code == "BUSY"
+    assert world.run("reincarnate", "two", 9).code == "CHANGED"
+    assert world.run("reincarnate", "one", 9).code == "OK"
+    assert world.run("reincarnate", "one", 9).code == "OK", "its own repeat"
     known = world.coordinator.peek(world.address)
     assert (known.incarnation, known.members, known.grace_ms) == (9, (), SESSION_MS)
     for member in world.members:  # type: ignore[attr-defined]
@@ -401,12 +402,12 @@ def test_a_change_that_a_restart_interrupted_is_resolved_after_it(own: Valkey) -
     own.start()
     with pytest.raises(CoordinatorUnavailable):
         world.inspect()
-    assert world.install("lost", version=2)[0] == "CHANGED", "the restart comes first"
+    assert world.install("lost", version=2).code == "CHANGED", "the restart comes first"
     rebuild(world, "one")
-    assert world.run("reincarnate", "one", 9)[0] == "OK"
+    assert world.run("reincarnate", "one", 9).code == "OK"
     world.clock.advance(DEADLINE_MS + 1)
     assert world.coordinator.peek(world.address).changing_ms == 0
-    assert world.install("lost", version=2)[0] == "OK"
+    assert world.install("lost", version=2).code == "OK"
     assert world.coordinator.peek(world.address).version == 2
     world.close()
 

@@ -23,8 +23,8 @@ def doubt(world: World) -> str:
 
 def look_up(world: World, incarnation: int = 5) -> None:
     """Do what a rebuild does that finds nothing new in Kafka."""
-    assert world.run("rebuild", "r", 20_000)[0] == "OK"
-    assert world.run("reincarnate", "r", incarnation)[0] == "OK"
+    assert world.run("rebuild", "r", 20_000).code == "OK"
+    assert world.run("reincarnate", "r", incarnation).code == "OK"
 
 
 @every_type
@@ -96,14 +96,14 @@ def test_while_it_is_looked_up_nothing_is_settled(make: Make) -> None:
     world.clock.advance(2)
     assert refusal(lambda: stays.say(report(), credit=0)) is None
     assert doubt(world) == "1"
-    assert world.run("rebuild", "r", 20_000)[0] == "OK"
+    assert world.run("rebuild", "r", 20_000).code == "OK"
     assert doubt(world) == "2"
     refused = refusal(lambda: stays.say(report(1, settled=[settled(token, 0, 10)]), credit=0))
     assert refused is not None
     assert refused.code == "RESTARTED"
-    assert world.run("rebuild", "other", 20_000)[0] == "BUSY"
-    assert world.run("reincarnate", "other", 6)[0] == "CHANGED"
-    assert world.run("reincarnate", "r", 5)[0] == "OK"
+    assert world.run("rebuild", "other", 20_000).code == "BUSY"
+    assert world.run("reincarnate", "other", 6).code == "CHANGED"
+    assert world.run("reincarnate", "r", 5).code == "OK"
     assert doubt(world) == ""
 
 
@@ -111,9 +111,9 @@ def test_no_change_begins_before_it_was_looked_up(make: Make) -> None:
     world = make()
     transacted(world).say(report(avail=10), credit=10)
     world.clock.advance(SESSION_MS + 1)
-    assert world.run("change", 1, "token", 20_000)[0] == "DOUBT"
+    assert world.run("change", 1, "token", 20_000).code == "DOUBT"
     look_up(world)
-    assert world.run("change", 1, "token", 20_000)[0] == "OK"
+    assert world.run("change", 1, "token", 20_000).code == "OK"
 
 
 def test_a_log_that_was_cut_off_leaves_doubt(make: Make) -> None:

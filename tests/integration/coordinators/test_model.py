@@ -24,6 +24,7 @@ from kafkadur_coordinators.interface import (
     Standing,
 )
 from kafkadur_coordinators.redis import scripts
+from kafkadur_coordinators.redis.wire import AttachReply
 from tests.integration.coordinators.model import IN_ORDER, Held, Model, Policy
 from tests.integration.coordinators.world import SESSION_MS, Member, World, blob
 
@@ -99,10 +100,10 @@ class Life(RuleBasedStateMachine):
         seen = self.world.inspect()
         reply: Any = self.world.calls[-2][2]
         if (
-            reply[0] == "OK" and reply[1] > self.sequence
+            reply.code == "OK" and reply.sequence > self.sequence
         ):  # calls that change nothing do not write the time down
-            assert reply[3] >= self.now, "time went back"
-            self.sequence, self.now = reply[1], reply[3]
+            assert reply.now >= self.now, "time went back"
+            self.sequence, self.now = reply.sequence, reply.now
         ended = set(self.model.leases) - {view.token for view in seen.leases}
         assert all(self.model.leases[token].member == caller for token in ended)
         self.model.hold(self.world.field("holder") if self.model.lane else "", said, caller, ended, seen.now)
@@ -165,18 +166,18 @@ class Life(RuleBasedStateMachine):
                 int(preempt),
             ],
         )
-        now = reply[3]
+        now = reply.now
         self.model.reap(now, name, ask=True)
         if self.kind == "exclusive" and set(self.model.members) - {name}:
-            assert reply[0] == "ACTIVE"
-            assert [x.decode() for x in reply[4]] == [x for x in self.model.members if x != name]
+            assert reply.code == "ACTIVE"
+            assert [x.decode() for x in reply.body[0]] == [x for x in self.model.members if x != name]
             if name not in self.model.members:
                 world.ears.forget(channel) if listening else None
             self.check()
             return
-        assert reply[0] == "OK"
+        assert reply.code == "OK"
         self.model.attach(name, now, SESSION_MS, priority=priority, preempt=preempt)
-        session.incarnation, session.attachment = reply[2], reply[7]
+        session.incarnation, session.attachment = reply.incarnation, AttachReply._make(reply.body).attachment
         for old in [m for m in self.members + self.gone if m.id == name]:
             self.stale += old.grants
         self.members = [m for m in self.members if m.id != name]

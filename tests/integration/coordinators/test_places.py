@@ -16,7 +16,7 @@ from kafkadur_coordinators.places import (
     place_of,
     unsettle,
 )
-from kafkadur_coordinators.redis.coordinator import parse_runs
+from kafkadur_coordinators.redis.replies import parse_runs
 from tests.integration.coordinators.world import World, report, rolled_back, settled
 
 END = 24

@@ -23,8 +23,8 @@ ORDERED = ("priority", "serial")
 def restart(world: World, incarnation: int = 9) -> None:
     """Let the state look as one that another server had written, and go on with it."""
     world.coordinator.command("HSET", world.address.fixed()[0], "server", "before:0")
-    assert world.run("rebuild", "again", 20_000)[0] == "OK"
-    assert world.run("reincarnate", "again", incarnation)[0] == "OK"
+    assert world.run("rebuild", "again", 20_000).code == "OK"
+    assert world.run("reincarnate", "again", incarnation).code == "OK"
 
 
 def lose(world: World, *starts: int, incarnation: int = 9) -> None:
@@ -32,9 +32,9 @@ def lose(world: World, *starts: int, incarnation: int = 9) -> None:
     for key in world.dump():
         world.coordinator.command("DEL", key)
     world.version = 0
-    assert world.run("rebuild", "again", 20_000)[0] == "OK"
-    assert world.put("again", starts=starts)[0] == "OK"
-    assert world.install("again", version=1, incarnation=incarnation, grace=SESSION_MS)[0] == "OK"
+    assert world.run("rebuild", "again", 20_000).code == "OK"
+    assert world.put("again", starts=starts).code == "OK"
+    assert world.install("again", version=1, incarnation=incarnation, grace=SESSION_MS).code == "OK"
     world.version = 1
 
 

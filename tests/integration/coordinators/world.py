@@ -25,11 +25,12 @@ from kafkadur_coordinators.interface import (
     Settled,
 )
 from kafkadur_coordinators.redis.coordinator import (
-    MemberSession,
     RedisCoordinator,
     Refusal,
     SubscriptionAddress,
 )
+from kafkadur_coordinators.redis.member_session import MemberSession
+from kafkadur_coordinators.redis.wire import InstallRequest, Laid, Reply
 
 TOPIC_ID = "topic-1"
 SESSION_MS = 10_000
@@ -168,7 +169,7 @@ class World:
 
     # -- the definition
 
-    def run(self, name: str, *request: object, partitions: Sequence[int] = ()) -> list[Any]:
+    def run(self, name: str, *request: object, partitions: Sequence[int] = ()) -> Reply:
         """Run a script with the common part of a request before `request`; the reply whatever its code."""
         keys = self.address.fixed()
         for partition in partitions:
@@ -180,36 +181,38 @@ class World:
         """State, bits and runs of a partition."""
         return self.address.partition(self.id, TOPIC_ID, partition)
 
-    def put(self, token: str, *, starts: Sequence[int] = (), seen: int = 0) -> list[Any]:
+    def put(self, token: str, *, starts: Sequence[int] = (), seen: int = 0) -> Reply:
         """Give all partitions their first state."""
-        reply: list[Any] = []
+        replies = []
         for first in range(0, self.partitions, 16):
             group = range(first, min(first + 16, self.partitions))
-            parts = [[p, starts[p] if starts else 0, seen, b"", -1] for p in group]
-            reply = self.run("partitions", parts, token, self.partitions, partitions=group)
-        return reply
+            parts = [Laid(p, starts[p] if starts else 0, seen, runs=b"", due_at=-1) for p in group]
+            replies.append(self.run("partitions", parts, token, self.partitions, partitions=group))
+        return replies[-1]
 
-    def install(self, token: str, *, version: int, incarnation: int = 1, grace: int = 0) -> list[Any]:
+    def install(self, token: str, *, version: int, incarnation: int = 1, grace: int = 0) -> Reply:
         return self.run(
             "install",
-            self.id,
-            version,
-            '{"topic_id": "topic-1"}',
-            self.type,
-            self.partitions,
-            incarnation,
-            token,
-            grace,
-            self.policy,
-            0,
-            0,
+            *InstallRequest(
+                id=self.id,
+                version=version,
+                definition='{"topic_id": "topic-1"}',
+                type=self.type,
+                partitions=self.partitions,
+                incarnation=incarnation,
+                token=token,
+                quiet=grace,
+                policy=self.policy,
+                anew=0,
+                unclaimed=0,
+            ),
         )
 
     def create(self, *, starts: Sequence[int] = ()) -> "World":
         """Create the subscription as `lifecycle.py` does, without a journal."""
-        assert self.run("change", 0, "first", 20_000)[0] == "OK"
-        assert self.put("first", starts=starts)[0] == "OK"
-        assert self.install("first", version=1)[0] == "OK"
+        assert self.run("change", 0, "first", 20_000).code == "OK"
+        assert self.put("first", starts=starts).code == "OK"
+        assert self.install("first", version=1).code == "OK"
         self.version = 1
         return self
 

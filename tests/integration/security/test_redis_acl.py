@@ -108,7 +108,7 @@ def drive(world: World) -> None:
     one.detach(0)
     two.detach(0)
     several: list[Call] = [("peek", world.address.fixed(), coordinator.common())] * 2
-    assert [reply[0] for reply in coordinator.run_many(several)] == ["OK", "OK"]
+    assert [reply.code for reply in coordinator.run_many(several)] == ["OK", "OK"]
     coordinator.command("SET", "kafkadur:test:replicated", "1", "PX", 60_000)
     coordinator.command("WAIT", 0, 10)
     world.run("rebuild", "token", 1_000)

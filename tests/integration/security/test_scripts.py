@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import hypothesis.strategies as st
@@ -115,7 +115,7 @@ def test_a_hostile_member_stays_within_its_keys(server: Valkey, neighbour: World
             kept = keys_of(client, world.address.root)
             keys = [*world.address.fixed(), *(world.keys(0) + world.keys(1) if name in FIXED else [])]
             if usual:
-                request = changed(usual_request(world, member, name), at, item)
+                request = changed(list(usual_request(world, member, name)), at, item)
             started = time.monotonic()
             with contextlib.suppress(CoordinatorRefused, CoordinatorUnavailable):  # a script's complaint
                 world.coordinator.run(name, keys, request)
@@ -148,13 +148,13 @@ def test_what_is_spoilt_was_good(server: Valkey, name: str) -> None:
     try:
         member = prepared(world, name)
         keys = [*world.address.fixed(), *(world.keys(0) + world.keys(1) if name in FIXED else [])]
-        code = world.coordinator.run(name, keys, usual_request(world, member, name))[0]
+        code = world.coordinator.run(name, keys, usual_request(world, member, name)).code
         assert code == ("INTACT" if name == "rebuild" else "OK")
     finally:
         world.close()
 
 
-def usual_request(world: World, member: str, name: str) -> list[Any]:
+def usual_request(world: World, member: str, name: str) -> Sequence[object]:
     """A request as members make it."""
     common = world.coordinator.common(subscription_id=world.id, incarnation=1, member=member)
     parts = [

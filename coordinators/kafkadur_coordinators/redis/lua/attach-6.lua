@@ -1,15 +1,9 @@
 --- A member attaches to the subscription.
 -- KEYS     see include/context.lua
--- ARGV[1]  6 name for people  7 session time-out, ms  8 version of the definition that was decided on
---          9 most members, this one included (0: no limit)  10 kind: '', 'whole' (holds the whole subscription) or
---          'claims' (takes stretches at once, beside others)
---          11 priority (higher is better)  12 1: it preempts a holder of lower priority, which drains first
---          13 1: it settles by transactions of Kafka (older clients leave it out)
--- Reply    head, 5 { rank, members, id of the next member }, 6 partitions known, 7 ms until leases are granted,
---          8 number of this attachment: exchanges of an earlier one are refused
--- Codes    OK; ACTIVE: 5 names of the members in the way, 6 ms after which asking again makes sense (-1: it does
---          not; they are alive); CHANGED: the definition is not the version decided on; CHANGING: 5 ms until its
---          deadline; and those of context.lua
+-- ARGV[1]  Request, AttachRequest
+-- Reply    Reply, AttachReply
+-- Codes    OK; ACTIVE (Active): other members are in the way; CHANGED: the definition is not the version decided on;
+--          CHANGING (Changing); and those of context.lua
 --- @include "context"
 --- @include "members"
 
@@ -20,14 +14,14 @@ if code ~= 'OK' then
 end
 if ctx.row.changing and ctx.row.changing ~= '' then
   local reply = head(ctx, 'CHANGING')
-  reply[5] = math.max(number(ctx.row.changing_until, 0) - ctx.now, 0)
+  reply[Changing.left] = math.max(number(ctx.row.changing_until, 0) - ctx.now, 0)
   return reply
 end
-if tonumber(ctx.row.version) ~= request[8] then
+if tonumber(ctx.row.version) ~= request[AttachRequest.version] then
   return head(ctx, 'CHANGED')
 end
 local again = reap(ctx, true)
-local names, whole = {}, request[10] == 'whole'
+local names, whole = {}, request[AttachRequest.kind] == 'whole'
 for _, id in ipairs(ctx.ranks) do
   local m = id ~= ctx.caller and load_member(ctx, id)
   if m then
@@ -35,27 +29,29 @@ for _, id in ipairs(ctx.ranks) do
     whole = whole or m.kind == 'whole'
   end
 end
-if #names > 0 and (whole or (request[9] > 0 and #names >= request[9])) then
+if #names > 0 and (whole or (request[AttachRequest.most] > 0 and #names >= request[AttachRequest.most])) then
   save_members(ctx)
   send_wakes(ctx)
   close(ctx)
   local reply = head(ctx, 'ACTIVE')
-  reply[5] = names
-  reply[6] = again
+  reply[Active.names] = names
+  reply[Active.again] = again
   return reply
 end
 ctx.attached = ctx.attached + 1
 ctx.attached_changed = true
-ctx.session_ttl = math.max(ctx.session_ttl, request[7])
+ctx.session_ttl = math.max(ctx.session_ttl, request[AttachRequest.session])
 local old = load_member(ctx, ctx.caller)
 if old then -- the same member attaches again: what it held has ended uncleanly
   remove_member(ctx, old, false)
 end
 local me = {
-  id = ctx.caller, n = ctx.attached, expiry = ctx.now + request[7], credit = 0, exchange = 0, tokens = {}, silent = 0,
-  name = request[6], refused = {}, ttl = request[7], watches = {}, kind = request[10], served = ctx.served + 1,
-  since = ctx.now, priority = request[11], preempt = request[12], alone = 0, suspect = 0, ahead = 0,
-  transacted = request[13] or 0,
+  id = ctx.caller, n = ctx.attached, expiry = ctx.now + request[AttachRequest.session], credit = 0, exchange = 0,
+  tokens = {}, silent = 0, name = request[AttachRequest.name], refused = {}, ttl = request[AttachRequest.session],
+  watches = {}, kind = request[AttachRequest.kind], served = ctx.served + 1, since = ctx.now,
+  priority = request[AttachRequest.priority], preempt = request[AttachRequest.preempt],
+  alone = 0, suspect = 0, ahead = 0,
+  transacted = request[AttachRequest.transacted] or 0,
 }
 ctx.served = ctx.served + 1
 ctx.members[me.id] = me
@@ -76,8 +72,8 @@ if me.transacted == 1 then
   redis.call('HSET', KEYS[1], 'state_version', text(TRANSACTED_VERSION))
 end
 local reply = head(ctx, 'OK')
-reply[5] = { #ctx.ranks - 1, #ctx.ranks, ctx.ranks[1] }
-reply[6] = ctx.partitions
-reply[7] = math.max(ctx.grace - ctx.now, 0)
-reply[8] = me.n
+reply[AttachReply.role] = role_row(ctx, #ctx.ranks - 1)
+reply[AttachReply.partitions] = ctx.partitions
+reply[AttachReply.grace] = math.max(ctx.grace - ctx.now, 0)
+reply[AttachReply.attachment] = me.n
 return reply

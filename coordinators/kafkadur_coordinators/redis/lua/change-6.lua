@@ -1,25 +1,25 @@
 --- Begins a change of the definition: create, replace, unsubscribe. Nobody can attach until it is installed
 --- or, past its deadline, resolved by whoever finds it.
 -- KEYS     see include/context.lua
--- ARGV[1]  6 version expected (0: there is no subscription)  7 token of this change  8 deadline, ms from now
--- Reply    head
--- Codes    OK; CHANGED: the version is another one; CHANGING: 5 ms until the deadline of the change in progress;
---          ACTIVE: 5 names of the members in the way, 6 as in attach; DOUBT: what members who are gone committed in Kafka
---          is to be looked up first (rebuild-6); and those of context.lua
+-- ARGV[1]  Request, ChangeRequest
+-- Reply    Reply
+-- Codes    OK; CHANGED: the version is another one; CHANGING (Changing); ACTIVE (Active): members are in the way;
+--          DOUBT: what members who are gone committed in Kafka is to be looked up first (rebuild-6); and those of
+--          context.lua
 --- @include "context"
 --- @include "members"
 
 local request = cmsgpack.unpack(ARGV[1])
 local ctx, code = open(request)
-if code ~= 'OK' and not (code == 'MISSING' and request[6] == 0) then
+if code ~= 'OK' and not (code == 'MISSING' and request[ChangeRequest.version] == 0) then
   return head(ctx, code)
 end
-if ctx.row.changing and ctx.row.changing ~= '' and ctx.row.changing ~= request[7] then
+if ctx.row.changing and ctx.row.changing ~= '' and ctx.row.changing ~= request[ChangeRequest.token] then
   local reply = head(ctx, 'CHANGING')
-  reply[5] = math.max(number(ctx.row.changing_until, 0) - ctx.now, 0)
+  reply[Changing.left] = math.max(number(ctx.row.changing_until, 0) - ctx.now, 0)
   return reply
 end
-if number(ctx.row.version, 0) ~= request[6] then
+if number(ctx.row.version, 0) ~= request[ChangeRequest.version] then
   return head(ctx, 'CHANGED')
 end
 if code == 'OK' then
@@ -34,8 +34,8 @@ if code == 'OK' then
   if #names > 0 then
     close(ctx)
     local reply = head(ctx, 'ACTIVE')
-    reply[5] = names
-    reply[6] = again
+    reply[Active.names] = names
+    reply[Active.again] = again
     return reply
   end
   if ctx.row.doubt == '1' then
@@ -43,7 +43,8 @@ if code == 'OK' then
     return head(ctx, 'DOUBT')
   end
 end
-redis.call('HSET', KEYS[1], 'changing', request[7], 'changing_until', text(ctx.now + request[8]),
-  'changing_from', text(request[6]))
+redis.call('HSET', KEYS[1], 'changing', request[ChangeRequest.token],
+  'changing_until', text(ctx.now + request[ChangeRequest.deadline]),
+  'changing_from', text(request[ChangeRequest.version]))
 close(ctx)
 return head(ctx, 'OK')

@@ -1,7 +1,7 @@
 --- A member leaves in order. What it still holds goes back uncounted, at once for the partitions named.
--- KEYS     see include/context.lua; three keys for each partition in ARGV[1][6], at most 16
--- ARGV[1]  6 partitions
--- Reply    head
+-- KEYS     see include/context.lua; three keys for each of its partitions, at most 16
+-- ARGV[1]  Request, DetachRequest
+-- Reply    Reply
 -- Codes    OK (also when the member was not attached), and those of context.lua
 --- @include "context"
 --- @include "bits"
@@ -16,10 +16,10 @@ local ctx, code = open(request)
 if code ~= 'OK' then
   return head(ctx, code)
 end
-local me = load_member(ctx, request[5])
+local me = load_member(ctx, request[Request.member])
 if me then
   remove_member(ctx, me, true)
-  for i, p in ipairs(request[6]) do
+  for i, p in ipairs(request[DetachRequest.partitions]) do
     local pt = load_partition(ctx, p, 7 + (i - 1) * 3)
     if pt then
       adopt_orphans(ctx, pt)

@@ -1,42 +1,7 @@
 --- One exchange of a member: verdicts, positions and credit in; leases, horizons and its role out.
--- KEYS     see include/context.lua; three keys for each partition in ARGV[1][11], in that order, at most 16
--- ARGV[1]  6 exchange number (rises by 1; a repeat is answered again but not applied again)
---          7 free credit, records     8 highest token the member has seen     9 1: ask for presence of the others
---         10 span of a lane: window + unconfirmed budget, records
---         11 touched partitions, each { partition, avail (-1: nothing new), position of the lane (-1: none),
---              settled, returned, done, drained, expired, ahead, epoch, log end }
---              settled:  { token, { start, end, start, end, ... }, blob start, blob }  blob '' if there is none
---              returned: { token, start, end, how (0-2 of redelivery.lua), delay ms (-1: as the policy says) }
---              done:     tokens whose offsets all have their verdict
---              drained:  1: this lane of keys is given up, or this lane that has a turn of its own is offered: nothing
---                        of it is in the application's hands, nor will be until the reply is there
---              expired:  unsettled offsets of this report's that Kafka does not keep any more; they are counted
---              ahead:    how many offsets that are not written yet the member can be promised here (shared)
---              epoch:    leader epoch of what was read before avail (-1: not known, or nothing new)
---              log end:  where the log ended when Kafka was asked because the last reply said that it is wanted (-1:
---                        was not); older clients leave it out
---         12 1: the lanes are offered: nothing of them is in the application's hands, nor will be until the reply
---         13 number of the attachment (attach-6)
--- Reply    head, 5 highest token up to which all were told, 6 ask for presence again in ms (-1: all are heard),
---          7 { rank, members, id of the next member },
---          8 leases { token, partition, start, horizon, marks, kind, seen, stretch, 1: it is alone, ms until it is due }
---            with tokens above ARGV[1][8]
---            (stretch: start, end, start, end, ... of a lease of kind 'runs' or 'ahead', else empty),
---          9 horizons { token, horizon } of lanes, 10 refused tokens (fenced; nothing was changed for them),
---         11 partitions { partition, base, next, avail, floor, ms until the next exception is due (-1: none),
---            0: another member keeps this lane, 1: this one does, 2: it does and is to drain it: another one is to
---            keep it, or nobody while it is paused, first offset at or beyond avail that is nobody's,
---            leader epoch of what lies before avail (-1: not known), 1: the log's end is wanted, asked for from now on:
---            who held what before the state was lost may have been handed all before it, and nothing is granted until then },
---         12 partitions to watch,
---         13 partitions to touch next: leases of members who are gone, or of this one, are still to be seen there,
---         14 ms until leases are granted again,
---         15 lanes: 0 stands by, 1 holds them, 2 holds them and is asked to offer them; shared: 2: it is to give back
---            what was promised to it
---         16 tokens held, if the lanes were offered or one was given up (else empty)
---         17 1: the subscription is paused: nothing is to be handed out
---         18 ms until a session may have ended: whoever looks then ends it (-1: there is no other member)
---         19 1: nothing is granted until somebody has looked up in Kafka what was committed (rebuild-6)
+-- KEYS     see include/context.lua; three keys for each of its parts, in that order, at most 16
+-- ARGV[1]  Request, ExchangeRequest
+-- Reply    Reply, ExchangeReply
 -- Codes    OK, STALE (an older exchange than the last applied), FENCED (the member is not attached any more, or has attached
 --          again since), INVALID (a verdict outside its lease, a partition named twice or more than 16; nothing was changed),
 --          and those of context.lua
@@ -87,34 +52,34 @@ local function check(ctx, me, parts)
     return leases[token]
   end
   for _, part in ipairs(parts) do
-    if named[part[1]] then
+    if named[part[PartitionReport.partition]] then
       return nil
     end
-    named[part[1]] = true
-    for _, v in ipairs(part[4]) do
-      local l = mine(v[1], part[1])
+    named[part[PartitionReport.partition]] = true
+    for _, v in ipairs(part[PartitionReport.settled]) do
+      local l = mine(v[Settled.token], part[PartitionReport.partition])
       if l then
-        if #v[2] % 2 ~= 0 then
+        if #v[Settled.ranges] % 2 ~= 0 then
           return nil
         end
-        for i = 1, #v[2], 2 do
-          if not inside(l, v[2][i], v[2][i + 1]) then
+        for i = 1, #v[Settled.ranges], 2 do
+          if not inside(l, v[Settled.ranges][i], v[Settled.ranges][i + 1]) then
             return nil
           end
         end
-        if #v[4] > 0 and not blob_inside(l, v[3], v[4]) then
+        if #v[Settled.blob] > 0 and not blob_inside(l, v[Settled.blob_from], v[Settled.blob]) then
           return nil
         end
       end
     end
-    for _, v in ipairs(part[5]) do
-      local l = mine(v[1], part[1])
-      if l and not inside(l, v[2], v[3]) then
+    for _, v in ipairs(part[PartitionReport.returned]) do
+      local l = mine(v[Returned.token], part[PartitionReport.partition])
+      if l and not inside(l, v[Returned.start], v[Returned.end]) then
         return nil
       end
     end
-    for _, token in ipairs(part[6]) do
-      mine(token, part[1])
+    for _, token in ipairs(part[PartitionReport.done]) do
+      mine(token, part[PartitionReport.partition])
     end
   end
   if misplaced then
@@ -125,37 +90,37 @@ end
 
 local function apply(ctx, pt, part, leases)
   local before = pt.avail
-  pt.avail = math.max(pt.avail, part[2])
-  pt.epoch = math.max(pt.epoch, part[10] or -1) -- older clients do not say it
+  pt.avail = math.max(pt.avail, part[PartitionReport.avail])
+  pt.epoch = math.max(pt.epoch, part[PartitionReport.epoch] or -1) -- older clients do not say it
   if pt.recovered < ctx.recovered and ctx.now >= ctx.grace then
-    local log_end = part[11] or part[2]
+    local log_end = part[PartitionReport.log_end] or part[PartitionReport.avail]
     pt.seen = math.max(pt.seen, pt.avail, log_end)
     pt.recovered = log_end >= 0 and ctx.recovered or pt.recovered
   end
-  pt.expired = pt.expired + part[8]
-  for _, v in ipairs(part[4]) do
-    local l = leases[v[1]]
+  pt.expired = pt.expired + part[PartitionReport.expired]
+  for _, v in ipairs(part[PartitionReport.settled]) do
+    local l = leases[v[Settled.token]]
     if l then
-      for i = 1, #v[2], 2 do
-        settle_range(pt, l, v[2][i], v[2][i + 1])
-        pt.avail = math.max(pt.avail, v[2][i + 1])
+      for i = 1, #v[Settled.ranges], 2 do
+        settle_range(pt, l, v[Settled.ranges][i], v[Settled.ranges][i + 1])
+        pt.avail = math.max(pt.avail, v[Settled.ranges][i + 1])
       end
-      if #v[4] > 0 then
-        settle_blob(pt, l, v[3], v[4])
-        pt.avail = math.max(pt.avail, blob_end(v[3], v[4]))
+      if #v[Settled.blob] > 0 then
+        settle_blob(pt, l, v[Settled.blob_from], v[Settled.blob])
+        pt.avail = math.max(pt.avail, blob_end(v[Settled.blob_from], v[Settled.blob]))
       end
     end
   end
-  for _, v in ipairs(part[5]) do
-    local l = leases[v[1]]
+  for _, v in ipairs(part[PartitionReport.returned]) do
+    local l = leases[v[Returned.token]]
     if l then
-      give_back(ctx, pt, l, v[2], v[3], v[4], v[5])
-      if v[4] > 0 then
-        pt.avail = math.max(pt.avail, v[3])
+      give_back(ctx, pt, l, v[Returned.start], v[Returned.end], v[Returned.how], v[Returned.delay])
+      if v[Returned.how] > 0 then
+        pt.avail = math.max(pt.avail, v[Returned.end])
       end
     end
   end
-  for _, token in ipairs(part[6]) do
+  for _, token in ipairs(part[PartitionReport.done]) do
     if leases[token] then
       end_lease(ctx, pt, leases[token], 1)
     end
@@ -175,6 +140,14 @@ local function unseen(ctx, me, have)
   return records
 end
 
+local function grant_row(l, stretch, alone, due)
+  return {
+    [GrantRow.token] = l.token, [GrantRow.partition] = l.p, [GrantRow.start] = l.s, [GrantRow.horizon] = l.e,
+    [GrantRow.marks] = l.marks, [GrantRow.kind] = l.kind, [GrantRow.seen] = l.seen, [GrantRow.stretch] = stretch,
+    [GrantRow.alone] = alone, [GrantRow.due] = due,
+  }
+end
+
 local function new_leases(ctx, me, have, touched)
   local out, untold, known = {}, {}, ctx.token
   for _, token in ipairs(me.tokens) do
@@ -183,10 +156,10 @@ local function new_leases(ctx, me, have, touched)
       if l then
         local pt = touched[l.p]
         if not in_runs(l) then
-          out[#out + 1] = { l.token, l.p, l.s, l.e, l.marks, l.kind, l.seen, {}, 0, 0 }
+          out[#out + 1] = grant_row(l, {}, 0, 0)
         elseif pt then -- a lease of exceptions is told when its partition is touched: what it holds stands there
-          out[#out + 1] = { l.token, l.p, l.s, l.e, l.marks, l.kind, l.seen, (stretch_of(pt, l.s, l.e, token)), l.alone,
-            math.max(l.due - ctx.now, 0) }
+          local stretch = stretch_of(pt, l.s, l.e, token)
+          out[#out + 1] = grant_row(l, stretch, l.alone, math.max(l.due - ctx.now, 0))
         else
           untold[#untold + 1] = l.p
           known = math.min(known, token - 1) -- each answer gets further: its partition is touched next
@@ -249,35 +222,35 @@ local ctx, code = open(request)
 if code ~= 'OK' then
   return head(ctx, code)
 end
-local me = load_member(ctx, request[5])
-if not me or me.n ~= request[13] then -- also an exchange of an earlier attachment that was long under way
+local me = load_member(ctx, request[Request.member])
+if not me or me.n ~= request[ExchangeRequest.attachment] then -- an earlier attachment's exchange may be late
   return head(ctx, 'FENCED')
 end
-if request[6] < me.exchange then
+if request[ExchangeRequest.number] < me.exchange then
   return head(ctx, 'STALE')
 end
-local parts = request[11]
-ctx.finds_ends = parts[1] ~= nil and parts[1][11] ~= nil
+local parts = request[ExchangeRequest.parts]
+ctx.finds_ends = parts[1] ~= nil and parts[1][PartitionReport.log_end] ~= nil
 local touched = load_partitions(ctx, parts)
 if not touched then
   return head(ctx, 'MISSING')
 end
 
 local lane, kept = is_lane(ctx) and me.kind == '', is_keyed(ctx) or has_own_turns(ctx)
-local offered, given_up = lane and request[12] == 1, false
+local offered, given_up = lane and request[ExchangeRequest.offer] == 1, false
 for _, part in ipairs(parts) do
-  given_up = given_up or kept and part[7] == 1
+  given_up = given_up or kept and part[PartitionReport.drained] == 1
 end
 local again = -1
-if request[6] > me.exchange then
+if request[ExchangeRequest.number] > me.exchange then
   local leases, refused = check(ctx, me, parts)
   if not leases then
     return head(ctx, 'INVALID')
   end
   local was_full = me.credit == 0
-  me.exchange, me.refused = request[6], refused
+  me.exchange, me.refused = request[ExchangeRequest.number], refused
   me.expiry = ctx.now + me.ttl
-  me.credit = math.max(request[7] - unseen(ctx, me, request[8]), 0)
+  me.credit = math.max(request[ExchangeRequest.credit] - unseen(ctx, me, request[ExchangeRequest.have]), 0)
   me.silent = 0
   touch_member(ctx, me)
   if #ctx.awaited > 0 then
@@ -286,44 +259,49 @@ if request[6] > me.exchange then
   if not lane and not kept then
     set_hungry(me)
   end
-  if ctx.next_expiry <= ctx.now or request[9] == 1 then
-    again = reap(ctx, request[9] == 1)
+  if ctx.next_expiry <= ctx.now or request[ExchangeRequest.ask_presence] == 1 then
+    again = reap(ctx, request[ExchangeRequest.ask_presence] == 1)
   end
   for i, pt in ipairs(touched) do
     apply(ctx, pt, parts[i], leases)
-    if #parts[i][4] > 0 or #parts[i][5] > 0 then
+    if #parts[i][PartitionReport.settled] > 0 or #parts[i][PartitionReport.returned] > 0 then
       ctx.verdict = ctx.now
     end
     adopt_orphans(ctx, pt)
     bound_bitmap(ctx, pt)
-    if parts[i][7] == 1 and is_keyed(ctx) then
+    if parts[i][PartitionReport.drained] == 1 and is_keyed(ctx) then
       give_up_lane(ctx, pt, me)
-    elseif parts[i][7] == 1 and kept and ctx.now >= ctx.grace then
-      pass_own_turn(ctx, pt, me, parts[i][3], request[10] == 0)
+    elseif parts[i][PartitionReport.drained] == 1 and kept and ctx.now >= ctx.grace then
+      pass_own_turn(ctx, pt, me, parts[i][PartitionReport.position], request[ExchangeRequest.span] == 0)
     end
   end
   if offered and ctx.now >= ctx.grace then
     local positions = {}
     for i, part in ipairs(parts) do
-      positions[i] = part[3]
+      positions[i] = part[PartitionReport.position]
     end
     pass_turn(ctx, me, touched, positions)
   end
+  local function serve_part(i, pt)
+    local part = parts[i]
+    local may_pass = offered or part[PartitionReport.drained] == 1
+    serve(ctx, pt, part[PartitionReport.position], request[ExchangeRequest.span], may_pass)
+  end
   local freed = false
   for i, pt in ipairs(touched) do
-    serve(ctx, pt, parts[i][3], request[10], offered or parts[i][7] == 1)
+    serve_part(i, pt)
     if me.alone == -1 - pt.p and #me.tokens == 0 then -- what it was kept free for is gone
       me.alone, freed = 0, true
     end
   end
   for i, pt in ipairs(touched) do
     if freed then -- what it did not get until now
-      serve(ctx, pt, parts[i][3], request[10], offered or parts[i][7] == 1)
+      serve_part(i, pt)
     end
     if not lane and not kept then
       settle_watch(ctx, pt.p, me)
       if may_grant(ctx, pt) then
-        promise(ctx, pt, me, parts[i][9])
+        promise(ctx, pt, me, parts[i][PartitionReport.ahead])
       end
     end
     save_partition(pt)
@@ -347,15 +325,19 @@ for i, pt in ipairs(touched) do
   if pt.lane ~= 0 then
     local l = load_lease(ctx, pt.lane)
     if l and l.member == me.id then
-      horizons[#horizons + 1] = { l.token, l.e }
+      horizons[#horizons + 1] = { [HorizonRow.token] = l.token, [HorizonRow.horizon] = l.e }
     end
   end
   local due = pt.xd < 0 and -1 or math.max(pt.xd - ctx.now, 0)
-  states[i] = { pt.p, pt.base, pt.next, pt.avail, floor_of(pt), due, kept and keeping(ctx, me, pt) or 0,
-    first_free(pt), pt.epoch, ctx.now >= ctx.grace and is_unsure(ctx, pt) and 1 or 0 }
+  states[i] = {
+    [StateRow.partition] = pt.p, [StateRow.base] = pt.base, [StateRow.next] = pt.next, [StateRow.avail] = pt.avail,
+    [StateRow.floor] = floor_of(pt), [StateRow.due] = due, [StateRow.standing] = kept and keeping(ctx, me, pt) or 0,
+    [StateRow.free_from] = first_free(pt), [StateRow.epoch] = pt.epoch,
+    [StateRow.unsure] = ctx.now >= ctx.grace and is_unsure(ctx, pt) and 1 or 0,
+  }
 end
 local rank = rank_of(ctx, me.id) or 0
-local told, untold, known = new_leases(ctx, me, request[8], by_partition)
+local told, untold, known = new_leases(ctx, me, request[ExchangeRequest.have], by_partition)
 local left_over, listed = {}, {}
 local function leave_over(p)
   if not listed[p] then
@@ -364,7 +346,7 @@ local function leave_over(p)
   end
 end
 for _, orphan in ipairs(ctx.orphans) do
-  leave_over(orphan[3])
+  leave_over(orphan[Orphan.partition])
 end
 for _, p in ipairs(untold) do
   leave_over(p)
@@ -373,19 +355,20 @@ if me.alone < 0 and #me.tokens == 0 then
   leave_over(-1 - me.alone)
 end
 local reply = head(ctx, 'OK')
-reply[5] = known -- what was not told is asked for again
-reply[6] = again
-reply[7] = { rank, #ctx.ranks, ctx.ranks[(rank + 1) % #ctx.ranks + 1] or '' }
-reply[8] = told
-reply[9] = horizons
-reply[10] = me.refused
-reply[11] = states
-reply[12] = me.watches
-reply[13] = left_over
-reply[14] = math.max(ctx.grace - ctx.now, 0)
-reply[15] = kept and 1 or standing(ctx, me, lane)
-reply[16] = (offered or given_up) and me.tokens or {}
-reply[17] = ctx.row.paused == '1' and 1 or 0
-reply[18] = #ctx.ranks > 1 and math.max(ctx.next_expiry - ctx.now, 0) or -1
-reply[19] = ctx.row.doubt == '1' and #ctx.orphans == 0 and 1 or 0 -- first what the orphans tried is counted
+reply[ExchangeReply.token] = known -- what was not told is asked for again
+reply[ExchangeReply.again] = again
+reply[ExchangeReply.role] = role_row(ctx, rank)
+reply[ExchangeReply.grants] = told
+reply[ExchangeReply.horizons] = horizons
+reply[ExchangeReply.refused] = me.refused
+reply[ExchangeReply.states] = states
+reply[ExchangeReply.watches] = me.watches
+reply[ExchangeReply.left_over] = left_over
+reply[ExchangeReply.grace] = math.max(ctx.grace - ctx.now, 0)
+reply[ExchangeReply.standing] = kept and 1 or standing(ctx, me, lane)
+reply[ExchangeReply.held] = (offered or given_up) and me.tokens or {}
+reply[ExchangeReply.paused] = ctx.row.paused == '1' and 1 or 0
+reply[ExchangeReply.expiry] = #ctx.ranks > 1 and math.max(ctx.next_expiry - ctx.now, 0) or -1
+-- first what the orphans tried is counted
+reply[ExchangeReply.doubt] = ctx.row.doubt == '1' and #ctx.orphans == 0 and 1 or 0
 return reply

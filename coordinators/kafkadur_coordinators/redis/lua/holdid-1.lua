@@ -2,10 +2,9 @@
 -- Who holds it and does not listen on its channel any more is taken for gone after PRESENCE_GRACE_MS; who listens, when
 -- its time-out has passed. A holder that is in somebody's way is woken: one that lives renews at once, and shows it.
 -- KEYS[1]  hash: holder, name, since, ttl, expiry, renewals, silent, server, quiet, time, skew
--- ARGV[1]  1 state version  2 clock (ms; 0: the server's own)  5 id of the connection  6 its name for people
---          7 time-out, ms (the others are not used; ARGV[2] as in include/context.lua)
--- Reply    code, 0, 0, time (ms); with HELD also: 5 name of the holder, 6 held since (ms), 7 which holder and renewal,
---          8 ms after which it is taken for gone, if it does not show itself
+-- ARGV[1]  Request (the member is the id of the connection; subscription and incarnation are not used), HoldRequest;
+--          ARGV[2] as in include/context.lua
+-- Reply    Reply (sequence and incarnation are 0); with HELD also Held
 -- Codes    OK; HELD: somebody else holds it; VERSION
 --- @include "context"
 
@@ -16,15 +15,15 @@ local holder, name, held_by = raw[1] or '', raw[2] or '', raw[8]
 local since, ttl, expiry, renewals = number(raw[3], 0), number(raw[4], 0), number(raw[5], 0), number(raw[6], 0)
 local silent, quiet = number(raw[7], 0), number(raw[9], 0)
 local now, skew = read_time(request, number(raw[10], 0), number(raw[11], 0))
-if request[1] ~= STATE_VERSION then
-  return { 'VERSION', 0, 0, now }
+if request[Request.state_version] ~= STATE_VERSION then
+  return head(unnumbered(now), 'VERSION')
 end
 local server = server_identity()
 if held_by and held_by ~= server then -- everybody connects anew then: who is heard says nothing for a while
   quiet = now + ttl
   expiry = math.max(expiry, quiet)
 end
-local caller, wanted = '' .. request[5], request[7] -- raises for what is no text
+local caller, wanted = '' .. request[Request.member], request[HoldRequest.ttl] -- raises for what is no text
 if holder ~= '' and holder ~= caller and expiry > now then
   local channel = string.sub(KEYS[1], 1, -7) .. 'c:' .. holder
   local left = expiry - now
@@ -38,13 +37,19 @@ if holder ~= '' and holder ~= caller and expiry > now then
     redis.call('HSET', KEYS[1], 'silent', text(silent), 'expiry', text(expiry), 'server', server, 'quiet', text(quiet),
       'time', text(now), 'skew', text(skew))
     redis.call('SPUBLISH', channel, 'w')
-    return { 'HELD', 0, 0, now, name, since, holder .. ':' .. text(renewals), left }
+    local reply = head(unnumbered(now), 'HELD')
+    reply[Held.name] = name
+    reply[Held.since_at] = since
+    reply[Held.renewal] = holder .. ':' .. text(renewals)
+    reply[Held.left] = left
+    return reply
   end
 end
 if holder ~= caller then
   since, renewals, quiet = now, 0, 0
 end
-redis.call('HSET', KEYS[1], 'holder', caller, 'name', request[6], 'since', text(since), 'ttl', text(wanted),
-  'expiry', text(now + wanted), 'renewals', text(renewals + 1), 'silent', '0', 'server', server, 'quiet', text(quiet),
+redis.call('HSET', KEYS[1], 'holder', caller, 'name', request[HoldRequest.name], 'since', text(since),
+  'ttl', text(wanted), 'expiry', text(now + wanted), 'renewals', text(renewals + 1), 'silent', '0', 'server', server,
+  'quiet', text(quiet),
   'time', text(now), 'skew', text(skew))
-return { 'OK', 0, 0, now }
+return head(unnumbered(now), 'OK')

@@ -1,11 +1,7 @@
 --- The state of partitions and of all leases, for people, checkpoints and recovery. Changes nothing.
--- KEYS     see include/context.lua; three keys for each partition in ARGV[1][6], at most 16
--- ARGV[1]  6 partitions  7 1: also the leases  8 token of a rebuild, which sees what a restarted server kept ('': none)
--- Reply    head, 5 partitions { partition, base, next, avail, origin, decided above base, runs (runs.lua), seen, bits,
---            offsets that expired unsettled, leader epoch of what lies before avail, offsets lost by truncation },
---          6 leases { token, partition, start, horizon, member id, marks, kind }
---          a partition without state is { partition, -1 }
---          7 epoch of the definition: what is settled was settled since that began
+-- KEYS     see include/context.lua; three keys for each of its partitions, at most 16
+-- ARGV[1]  Request, InspectRequest
+-- Reply    Reply, InspectReply
 -- Codes    OK, and those of context.lua
 --- @include "context"
 --- @include "bits"
@@ -16,15 +12,15 @@
 
 local request = cmsgpack.unpack(ARGV[1])
 local ctx, code = open(request)
-if code == 'RESTARTED' and request[8] ~= '' then
+if code == 'RESTARTED' and request[InspectRequest.token] ~= '' then
   local row = redis.call('HMGET', KEYS[1], 'rebuild', 'rebuild_server')
-  code = row[1] == request[8] and row[2] == ctx.server and 'OK' or code
+  code = row[1] == request[InspectRequest.token] and row[2] == ctx.server and 'OK' or code
 end
 if code ~= 'OK' then
   return head(ctx, code)
 end
 local states, leases = {}, {}
-for i, p in ipairs(request[6]) do
+for i, p in ipairs(request[InspectRequest.partitions]) do
   local pt = load_partition(ctx, p, 7 + (i - 1) * 3)
   if pt then
     local decided = 0
@@ -32,20 +28,25 @@ for i, p in ipairs(request[6]) do
       decided = redis.call('BITCOUNT', pt.bits_key, pt.base - pt.origin, bit_length(pt) - 1, 'BIT')
     end
     states[i] = {
-      p, pt.base, pt.next, pt.avail, pt.origin, decided, runs_text(pt), pt.seen, redis.call('GET', pt.bits_key) or '',
-      pt.expired, pt.epoch, pt.truncated,
+      [ViewRow.partition] = p, [ViewRow.base] = pt.base, [ViewRow.next] = pt.next, [ViewRow.avail] = pt.avail,
+      [ViewRow.origin] = pt.origin, [ViewRow.decided] = decided, [ViewRow.runs] = runs_text(pt),
+      [ViewRow.seen] = pt.seen, [ViewRow.bits] = redis.call('GET', pt.bits_key) or '', [ViewRow.expired] = pt.expired,
+      [ViewRow.epoch] = pt.epoch, [ViewRow.truncated] = pt.truncated,
     }
   else
-    states[i] = { p, -1 }
+    states[i] = { [ViewRow.partition] = p, [ViewRow.base] = -1 }
   end
 end
-local all = request[7] == 1 and redis.call('HGETALL', KEYS[3]) or {}
+local all = request[InspectRequest.leases] == 1 and redis.call('HGETALL', KEYS[3]) or {}
 for i = 1, #all, 2 do
-  local a = cmsgpack.unpack(all[i + 1])
-  leases[#leases + 1] = { tonumber(all[i]), a[1], a[2], a[3], a[4], a[5], a[6] }
+  local l = unpack_lease(tonumber(all[i]), all[i + 1])
+  leases[#leases + 1] = {
+    [LeaseRow.token] = l.token, [LeaseRow.partition] = l.p, [LeaseRow.start] = l.s, [LeaseRow.horizon] = l.e,
+    [LeaseRow.member] = l.member, [LeaseRow.marks] = l.marks, [LeaseRow.kind] = l.kind,
+  }
 end
 local reply = head(ctx, 'OK')
-reply[5] = states
-reply[6] = leases
-reply[7] = cjson.decode(redis.call('HGET', KEYS[1], 'definition')).epoch or 0
+reply[InspectReply.partitions] = states
+reply[InspectReply.leases] = leases
+reply[InspectReply.epoch] = cjson.decode(redis.call('HGET', KEYS[1], 'definition')).epoch or 0
 return reply

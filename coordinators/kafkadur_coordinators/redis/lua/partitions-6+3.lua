@@ -1,31 +1,29 @@
 --- Gives partitions their first state: before the definition is installed, when the topic has grown, or when the
 --- subscription is moved or laid anew. What members who are gone held of them is forgotten then.
--- KEYS     see include/context.lua; three keys for each partition in ARGV[1][6], at most 16
--- ARGV[1]  6 partitions { partition, first offset, offsets below this may have been delivered before,
---            exceptions before it (runs.lua; nobody holds them), when the first is due (ms, -1: there are none) }
---          7 token of the change or rebuild that goes on ('': the topic has grown)  8 partitions the topic has now
--- Reply    head
+-- KEYS     see include/context.lua; three keys for each of its partitions, at most 16
+-- ARGV[1]  Request, PartitionsRequest
+-- Reply    Reply
 -- Codes    OK; CHANGED: the change or rebuild is not (any more) this caller's; and those of context.lua
 --- @include "context"
 
 local request = cmsgpack.unpack(ARGV[1])
 local ctx, code = open(request)
-local growing = request[7] == ''
+local growing = request[PartitionsRequest.token] == ''
 if growing and code ~= 'OK' or code == 'VERSION' then
   return head(ctx, code)
 end
 local row = redis.call('HMGET', KEYS[1], 'rebuild', 'rebuild_server')
-local rebuilding = row[1] == request[7] and row[2] == ctx.server
-if not growing and not rebuilding and ctx.row.changing ~= request[7] then
+local rebuilding = row[1] == request[PartitionsRequest.token] and row[2] == ctx.server
+if not growing and not rebuilding and ctx.row.changing ~= request[PartitionsRequest.token] then
   return head(ctx, 'CHANGED')
 end
 local rest, moved = {}, {}
-for _, part in ipairs(request[6]) do
-  moved[part[1]] = not growing
+for _, part in ipairs(request[PartitionsRequest.partitions]) do
+  moved[part[Laid.partition]] = not growing
 end
 for _, orphan in ipairs(ctx.orphans) do
-  if moved[orphan[3]] then
-    redis.call('HDEL', KEYS[3], text(orphan[1]))
+  if moved[orphan[Orphan.partition]] then
+    redis.call('HDEL', KEYS[3], text(orphan[Orphan.token]))
   else
     rest[#rest + 1] = orphan
   end
@@ -33,22 +31,23 @@ end
 if #rest < #ctx.orphans then
   redis.call('HSET', KEYS[1], 'orphans', cmsgpack.pack(rest))
 end
-for i, part in ipairs(request[6]) do
+for i, part in ipairs(request[PartitionsRequest.partitions]) do
   local at = 7 + (i - 1) * 3
   if not growing then
     redis.call('DEL', KEYS[at], KEYS[at + 1], KEYS[at + 2])
   end
   if redis.call('EXISTS', KEYS[at]) == 0 then
-    local first = text(part[2])
-    redis.call('HSET', KEYS[at], 'base', first, 'next', first, 'avail', first, 'origin', text(part[2] - part[2] % 8),
-      'due', text(part[5]), 'seen', text(part[3]), 'lane', '0')
-    if part[4] ~= '' then
-      redis.call('SET', KEYS[at + 2], part[4])
+    local first = text(part[Laid.first])
+    redis.call('HSET', KEYS[at], 'base', first, 'next', first, 'avail', first, 'origin',
+      text(part[Laid.first] - part[Laid.first] % 8), 'due', text(part[Laid.due_at]), 'seen', text(part[Laid.seen]),
+      'lane', '0')
+    if part[Laid.runs] ~= '' then
+      redis.call('SET', KEYS[at + 2], part[Laid.runs])
     end
   end
 end
-if growing and request[8] > ctx.partitions then
-  redis.call('HSET', KEYS[1], 'partitions', text(request[8]))
+if growing and request[PartitionsRequest.total] > ctx.partitions then
+  redis.call('HSET', KEYS[1], 'partitions', text(request[PartitionsRequest.total]))
   close(ctx)
 end
 return head(ctx, 'OK')

@@ -2,12 +2,10 @@
 --- of an earlier incarnation. While no lease is granted (grace) they become leases of this one, so that they need not be
 --- delivered again. Who had the higher token of an offset, or of a lane, has it. What was granted before Kafka lost the end
 --- of a partition (truncate-6+3) cannot be claimed: it may be no more.
--- KEYS     see include/context.lua; three keys for each partition in ARGV[1][7], at most 16
--- ARGV[1]  6 number of the attachment (attach-6)
---          7 partitions { partition, claims }, each claim { incarnation, token, marks, { start, end, start, end, ... } }
--- Reply    head, 5 for each partition: for each claim { token (0: nothing of it), { start, end, ... } that it holds,
---          { start, end, ... } that is settled already: an acknowledgement had arrived; none when leases are granted
---          again, because it may be somebody else's }
+-- KEYS     see include/context.lua; three keys for each of its partitions, at most 16
+-- ARGV[1]  Request, ReclaimRequest
+-- Reply    Reply, ReclaimReply; of a claim is said to be settled what was acknowledged in time: nothing when leases are
+--          granted again, because another member may have settled it
 -- Codes    OK; FENCED: the member is not attached (any more); INVALID; MISSING; and those of context.lua
 -- Cost     the claimed runs, and for each claim all leases, of which there are few: only claimed ones
 -- Repeats  are answered again, also when leases are granted already
@@ -35,17 +33,20 @@ end
 
 --- Was `other` granted before `claim`?
 local function is_below(other, claim)
-  return other[1] < claim[1] or other[1] == claim[1] and other[2] < claim[2]
+  local earlier = other[Claim.incarnation] - claim[Claim.incarnation]
+  return earlier < 0 or earlier == 0 and other[Claim.token] < claim[Claim.token]
 end
 
---- What others claimed: token -> { incarnation, token, member, partition }
+--- What other members claimed: claims, each with the lease that was made of it. Also all that were made (Made).
 local function claimed_by_others(ctx, me)
   local packed = redis.call('HGET', KEYS[1], 'claims')
   local all, others = packed and cmsgpack.unpack(packed) or {}, {}
   for _, claim in ipairs(all) do
-    local l = load_lease(ctx, claim[1])
+    local l = load_lease(ctx, claim[Made.token])
     if l and l.member ~= me.id then
-      others[#others + 1] = { claim[2], claim[3], l }
+      others[#others + 1] = {
+        [Claim.incarnation] = claim[Made.incarnation], [Claim.token] = claim[Made.claimed], lease = l,
+      }
     end
   end
   return others, all
@@ -58,16 +59,16 @@ local function takes_lane(ctx, me, pt, claim, others)
     return true
   end
   for _, other in ipairs(others) do
-    if (not apart or other[3].p == pt.p) and not is_below(other, claim) then
+    if (not apart or other.lease.p == pt.p) and not is_below(other, claim) then
       return nil
     end
   end
   for _, other in ipairs(others) do
-    local l = load_lease(ctx, other[3].token)
+    local l = load_lease(ctx, other.lease.token)
     if l and l.p == pt.p then
       end_lease(ctx, pt, l, 1)
     elseif l and not apart then
-      ctx.orphans[#ctx.orphans + 1] = { l.token, 1, l.p }
+      ctx.orphans[#ctx.orphans + 1] = { [Orphan.token] = l.token, [Orphan.how] = 1, [Orphan.partition] = l.p }
       ctx.orphans_changed = true
       local m = load_member(ctx, l.member)
       if m and drop_token(m, l.token) then
@@ -110,7 +111,7 @@ local function reclaim(ctx, me, pt, claim, others)
   if #me.tokens >= MAX_LEASES or not takes_lane(ctx, me, pt, claim, others) then
     return 0, {}
   end
-  local pairs_ = claim[4]
+  local pairs_ = claim[Claim.held]
   local s, e = pairs_[1], pairs_[#pairs_]
   if e > pt.next then -- what this state never heard of was granted, too: it is not settled, and may have been delivered
     local from = pt.next
@@ -119,15 +120,15 @@ local function reclaim(ctx, me, pt, claim, others)
   end
   local token, count, beaten = ctx.token + 1, 0, {}
   local function to_me()
-    return claim[3], 0, token
+    return claim[Claim.marks], 0, token
   end
   for i = 1, #pairs_, 2 do
     count = count + run_change(pt, pairs_[i], pairs_[i + 1], 0, to_me)
     for _, other in ipairs(others) do
-      if is_below(other, claim) and other[3].p == pt.p then
-        local taken = run_change(pt, pairs_[i], pairs_[i + 1], other[3].token, to_me)
+      if is_below(other, claim) and other.lease.p == pt.p then
+        local taken = run_change(pt, pairs_[i], pairs_[i + 1], other.lease.token, to_me)
         if taken > 0 then
-          beaten[#beaten + 1] = other[3].token
+          beaten[#beaten + 1] = other.lease.token
         end
         count = count + taken
       end
@@ -144,8 +145,8 @@ local function reclaim(ctx, me, pt, claim, others)
   end
   ctx.token = token
   save_lease({
-    token = token, p = pt.p, s = s, e = e, member = me.id, marks = claim[3], kind = 'runs', records = count, seen = pt.seen,
-    alone = 0, due = 0,
+    token = token, p = pt.p, s = s, e = e, member = me.id, marks = claim[Claim.marks], kind = 'runs', records = count,
+    seen = pt.seen, alone = 0, due = 0,
   })
   me.tokens[#me.tokens + 1] = token
   touch_member(ctx, me)
@@ -168,10 +169,11 @@ end
 --- told as a new lease later: the application has it in its hands.
 local function granted_before(ctx, me, pt, claim, all)
   for _, made in ipairs(all) do
-    local l = made[2] == claim[1] and made[3] == claim[2] and load_lease(ctx, made[1])
+    local l = made[Made.incarnation] == claim[Claim.incarnation] and made[Made.claimed] == claim[Claim.token]
+      and load_lease(ctx, made[Made.token])
     if l and l.member == me.id and l.p == pt.p then
       local held = stretch_of(pt, l.s, l.e, l.token)
-      if overlap(held, claim[4]) then
+      if overlap(held, claim[Claim.held]) then
         return l.token, held
       end
     end
@@ -184,18 +186,18 @@ local ctx, code = open(request)
 if code ~= 'OK' then
   return head(ctx, code)
 end
-local me = load_member(ctx, request[5])
-if not me or me.n ~= request[6] then
+local me = load_member(ctx, request[Request.member])
+if not me or me.n ~= request[ReclaimRequest.attachment] then
   return head(ctx, 'FENCED')
 end
-local parts = request[7]
+local parts = request[ReclaimRequest.parts]
 local touched = load_partitions(ctx, parts)
 if not touched then
   return head(ctx, 'MISSING')
 end
 for _, part in ipairs(parts) do
-  for _, claim in ipairs(part[2]) do
-    if not in_order(claim[4]) then
+  for _, claim in ipairs(part[PartClaims.claims]) do
+    if not in_order(claim[Claim.held]) then
       return head(ctx, 'INVALID')
     end
   end
@@ -207,15 +209,21 @@ local unclaimed = number(redis.call('HGET', KEYS[1], 'unclaimed'), 0)
 for i, pt in ipairs(touched) do
   granted[i] = {}
   adopt_orphans(ctx, pt)
-  for j, claim in ipairs(parts[i][2]) do
+  for j, claim in ipairs(parts[i][PartClaims.claims]) do
     local token, held = granted_before(ctx, me, pt, claim, all)
-    if not token and ctx.now < ctx.grace and claim[1] >= unclaimed then -- else somebody may have been granted them
+    -- else another member may have been granted them
+    if not token and ctx.now < ctx.grace and claim[Claim.incarnation] >= unclaimed then
       token, held = reclaim(ctx, me, pt, claim, others)
       if token > 0 then
-        all[#all + 1] = { token, claim[1], claim[2] }
+        all[#all + 1] = {
+          [Made.token] = token, [Made.incarnation] = claim[Claim.incarnation], [Made.claimed] = claim[Claim.token],
+        }
       end
     end
-    granted[i][j] = { token or 0, held or {}, ctx.now < ctx.grace and settled_of(pt, claim[4]) or {} }
+    granted[i][j] = {
+      [Claimed.token] = token or 0, [Claimed.held] = held or {},
+      [Claimed.settled] = ctx.now < ctx.grace and settled_of(pt, claim[Claim.held]) or {},
+    }
   end
   save_partition(pt)
 end
@@ -224,5 +232,5 @@ save_members(ctx)
 send_wakes(ctx)
 close(ctx)
 local reply = head(ctx, 'OK')
-reply[5] = granted
+reply[ReclaimReply.claimed] = granted
 return reply

@@ -3,8 +3,8 @@
 --- until all who were attached are back and have made an exchange, or the longest session is over:
 --- also who seems to hold nothing, because what was granted last may not have been kept.
 -- KEYS     see include/context.lua
--- ARGV[1]  6 token of the rebuild  7 incarnation (offset of its journal record)
--- Reply    head
+-- ARGV[1]  Request, ReincarnateRequest
+-- Reply    Reply
 -- Codes    OK; CHANGED: the right to rebuild is not (any more) this caller's, or another server answers; VERSION
 --- @include "context"
 --- @include "members"
@@ -15,10 +15,10 @@ if code == 'VERSION' then
   return head(ctx, code)
 end
 local row = redis.call('HMGET', KEYS[1], 'rebuild', 'rebuild_server')
-if code ~= 'RESTARTED' or row[1] ~= request[6] or row[2] ~= ctx.server then
+if code ~= 'RESTARTED' or row[1] ~= request[ReincarnateRequest.token] or row[2] ~= ctx.server then
   return head(ctx, code == 'OK' and 'OK' or 'CHANGED')
 end
-begin_anew(ctx, request[7])
+begin_anew(ctx, request[ReincarnateRequest.incarnation])
 ctx.doubt = nil -- it was looked up
 local quiet = was_looked_up(ctx) and ctx.quiet or ctx.now + ctx.session_ttl
 redis.call('HSET', KEYS[1], 'server', ctx.server, 'recovered', text(ctx.incarnation), 'quiet', text(quiet))

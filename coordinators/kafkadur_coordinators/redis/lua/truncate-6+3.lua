@@ -2,9 +2,9 @@
 --- beyond that offset is forgotten, because other records come there. A new incarnation: every member has to begin anew,
 --- since each may have read what is no more. What they held goes back, uncounted, and cannot be claimed; no lease is granted
 --- until all are back, or the longest session is over: they may still hand out what they were granted.
--- KEYS     see include/context.lua; three keys for each partition in ARGV[1][6], at most 16
--- ARGV[1]  6 partitions { partition, first offset that was lost }  7 incarnation (offset of its journal record; 0: the next)
--- Reply    head, 5 offsets that were known and are lost, for each partition
+-- KEYS     see include/context.lua; three keys for each of its partitions, at most 16
+-- ARGV[1]  Request, TruncateRequest
+-- Reply    Reply, TruncateReply
 -- Codes    OK; MISSING (also: a partition is not known); and those of context.lua
 -- Cost     bounded by all leases and members of the subscription: this is rare
 --- @include "context"
@@ -34,13 +34,13 @@ local ctx, code = open(request)
 if code ~= 'OK' then
   return head(ctx, code)
 end
-local touched = load_partitions(ctx, request[6])
+local touched = load_partitions(ctx, request[TruncateRequest.cuts])
 if not touched then
   return head(ctx, 'MISSING')
 end
 local tokens, all = {}, redis.call('HGETALL', KEYS[3])
 for i = 1, #all, 2 do
-  local p = cmsgpack.unpack(all[i + 1])[1]
+  local p = unpack_lease(tonumber(all[i]), all[i + 1]).p
   tokens[p] = tokens[p] or {}
   tokens[p][#tokens[p] + 1] = tonumber(all[i])
 end
@@ -53,10 +53,10 @@ for i, pt in ipairs(touched) do
       end_lease(ctx, pt, l, 1)
     end
   end
-  lost[i] = cut_off(pt, request[6][i][2])
+  lost[i] = cut_off(pt, request[TruncateRequest.cuts][i][Cut.first])
   save_partition(pt)
 end
-local waiting = begin_anew(ctx, request[7])
+local waiting = begin_anew(ctx, request[TruncateRequest.incarnation])
 redis.call('HSET', KEYS[1], 'unclaimed', text(ctx.incarnation)) -- what was granted before may be no more (reclaim-6+3)
 for _, id in ipairs(waiting) do -- their next exchange tells them
   want_wake(ctx, id)
@@ -64,5 +64,5 @@ end
 send_wakes(ctx)
 close(ctx)
 local reply = head(ctx, 'OK')
-reply[5] = lost
+reply[TruncateReply.lost] = lost
 return reply

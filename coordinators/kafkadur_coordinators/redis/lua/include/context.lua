@@ -7,11 +7,9 @@
 --   5 watchers hash: partition -> member that reports how far it is readable
 --   6 scratch  string: empty between scripts
 -- then three keys for each touched partition: state (hash), bits, runs.
--- ARGV[2] is the run id of the server (server_identity). ARGV[1] is one msgpack array; its first five elements
--- are the same in every script:
---   1 state version, 2 clock (ms; 0: the server's own), 3 subscription id ('' before it is known),
---   4 incarnation (0: any; -n: n or a later one), 5 member id ('' if it is none)
--- Every reply begins with: code, sequence number of the subscription, incarnation, time (ms).
+-- ARGV[2] is the run id of the server (server_identity). ARGV[1] is one msgpack array: a Request and
+-- what the script takes. Every reply begins as a Reply. The fields of both, and of what is in them, stand in
+-- ../wire.py: scripts.py puts a field's position in place of its name, such as Request.member.
 -- Codes: OK, MISSING (nothing known here), RESTARTED (the server is not the one that held this state, or holds an old
 --   copy: its caller has seen a later incarnation),
 --   INCARNATION (state was rebuilt since), GONE (another subscription has this key now), VERSION
@@ -48,7 +46,7 @@ local FIELDS = {
 --- Time in ms as the caller says, or the server's. Where the server's clock stepped back behind `last`, time goes on by
 -- what it lost: that is the new skew.
 local function read_time(request, last, skew)
-  local clock = request[2]
+  local clock = request[Request.clock]
   if clock == 0 then
     local t = redis.call('TIME')
     clock = tonumber(t[1]) * 1000 + math.floor(tonumber(t[2]) / 1000)
@@ -69,7 +67,7 @@ local function open(request)
   end
   local ctx = {
     row = row, members = {}, changed_members = {}, leases = {}, wakes = {}, heard = {},
-    caller = request[5], holder = row.holder or '',
+    caller = request[Request.member], holder = row.holder or '',
     sequence = number(row.sequence, 0), incarnation = number(row.incarnation, 0), token = number(row.token, 0),
     grace = number(row.grace, 0), next_expiry = number(row.next_expiry, 0), attached = number(row.attached, 0),
     served = number(row.served, 0), quiet = number(row.quiet, 0), partitions = number(row.partitions, 0),
@@ -83,19 +81,20 @@ local function open(request)
   ctx.now, ctx.skew = read_time(request, number(row.time, 0), ctx.skew)
   ctx.server = server_identity()
   local written = number(row.state_version, STATE_VERSION)
-  if request[1] ~= STATE_VERSION or (written ~= STATE_VERSION and written ~= TRANSACTED_VERSION) then
+  local known = written == STATE_VERSION or written == TRANSACTED_VERSION
+  if request[Request.state_version] ~= STATE_VERSION or not known then
     return ctx, 'VERSION'
   end
   if not row.id then
     return ctx, 'MISSING'
   end
-  if row.server ~= ctx.server or math.abs(request[4]) > ctx.incarnation or row.doubt == '2' then
+  if row.server ~= ctx.server or math.abs(request[Request.incarnation]) > ctx.incarnation or row.doubt == '2' then
     return ctx, 'RESTARTED'
   end
-  if request[3] ~= '' and request[3] ~= row.id then
+  if request[Request.subscription_id] ~= '' and request[Request.subscription_id] ~= row.id then
     return ctx, 'GONE'
   end
-  if request[4] > 0 and request[4] ~= ctx.incarnation then
+  if request[Request.incarnation] > 0 and request[Request.incarnation] ~= ctx.incarnation then
     return ctx, 'INCARNATION'
   end
   return ctx, 'OK'
@@ -107,7 +106,14 @@ local function was_looked_up(ctx) -- luacheck: ignore 211 (of what ends a rebuil
 end
 
 local function head(ctx, code)
-  return { code, ctx.sequence, ctx.incarnation, ctx.now }
+  return {
+    [Reply.code] = code, [Reply.sequence] = ctx.sequence, [Reply.incarnation] = ctx.incarnation, [Reply.now] = ctx.now,
+  }
+end
+
+--- What replies about a client id begin with.
+local function unnumbered(now) -- luacheck: ignore 211 (of holdid-1 and dropid-1)
+  return { sequence = 0, incarnation = 0, now = now }
 end
 
 --- Writes what the script changed in the subscription's own record; the last thing a script does.

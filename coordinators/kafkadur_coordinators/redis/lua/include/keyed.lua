@@ -1,4 +1,4 @@
---- Lanes of a key-ordered subscription. Each partition has as many lanes as the definition says (policy[5]); lane l is
+--- Lanes of a key-ordered subscription. Each partition has as many lanes as the definition says; lane l is
 --- the share l % lanes of the keys of partition l / lanes. To the scripts a lane is a partition of its own: records of
 --- other keys are gaps in it. A lane has one keeper at a time, who holds every lease on it; who that is to be follows
 --- from the members attached: they are spread over partitions first, then over the lanes of a partition.
@@ -8,7 +8,7 @@ end
 
 --- who is to keep a lane; nil if nobody is attached
 local function keeper_to_be(ctx, pt)
-  local lanes, count = ctx.policy[5], #ctx.ranks
+  local lanes, count = ctx.policy[Policy.lanes], #ctx.ranks
   if count == 0 then
     return nil
   end

@@ -3,11 +3,12 @@
 local CHOOSE = { exclusive = choose_exclusive, priority = choose_priority, serial = choose_serial }
 local SUCCESSOR = { priority = preempting, serial = next_in_turn }
 
---- Is the turn each partition's own (policy[6], scope 'partition')? Not while somebody holds the whole subscription.
+--- Is the turn each partition's own (scope 'partition')? Not while a member holds the whole subscription.
 local function has_own_turns(ctx)
   if ctx.own_turns == nil then
     local first = ctx.ranks[1] and load_member(ctx, ctx.ranks[1])
-    ctx.own_turns = ctx.row.type == 'serial' and ctx.policy[6] == 1 and not (first and first.kind == 'whole')
+    ctx.own_turns = ctx.row.type == 'serial' and ctx.policy[Policy.own_turns] == 1
+      and not (first and first.kind == 'whole')
   end
   return ctx.own_turns
 end
@@ -69,7 +70,7 @@ local function serve_lane(ctx, pt, m, position, span, offered)
     left = left - grant_runs(ctx, pt, m, s, e, marks).records
     s, e, marks = ready_stretch(ctx, pt, left)
   end
-  if s or (ctx.policy[4] == 1 and waits_for_due(pt)) then -- what comes first is not granted yet
+  if s or (ctx.policy[Policy.strict] == 1 and waits_for_due(pt)) then -- what comes first is not granted yet
     return
   end
   local bound = ctx.row.type == 'serial' and lane_successor(ctx, m) and pt.avail or math.huge
@@ -102,7 +103,7 @@ local function deliverable(ctx, pt, position)
   if ready_stretch(ctx, pt, 1) then
     return true
   end
-  return pt.avail > from and not (ctx.policy[4] == 1 and waits_for_due(pt))
+  return pt.avail > from and not (ctx.policy[Policy.strict] == 1 and waits_for_due(pt))
 end
 
 --- The holder offers its lanes: nothing of them is in its application's hands, and nothing will be until it has the
@@ -133,7 +134,7 @@ local function pass_turn(ctx, me, touched, positions)
     if l and by_partition[l.p] then
       end_lease(ctx, by_partition[l.p], l, 0)
     elseif l then
-      ctx.orphans[#ctx.orphans + 1] = { token, 0, l.p }
+      ctx.orphans[#ctx.orphans + 1] = { [Orphan.token] = token, [Orphan.how] = 0, [Orphan.partition] = l.p }
       ctx.orphans_changed = true
     end
   end

@@ -7,6 +7,8 @@
 --   16 its lease of a last attempt: it holds nothing else (token, 0: none; -1 - p: it is kept free for one of partition p),
 --   17 its lease of suspects (token, 0: none), 18 how many of its leases are of what is not written yet (ahead.lua),
 --   19 1: it settles by transactions of Kafka
+--- @include "lease"
+
 local function channel(id)
   return string.sub(KEYS[1], 1, -4) .. 'c:' .. id
 end
@@ -53,6 +55,14 @@ local function rank_of(ctx, id)
     end
   end
   return nil
+end
+
+--- The place of the member of this rank, as replies tell it.
+local function role_row(ctx, rank) -- luacheck: ignore 211 (of attach-6 and exchange-6+3)
+  return {
+    [RoleRow.rank] = rank, [RoleRow.members] = #ctx.ranks,
+    [RoleRow.neighbour] = ctx.ranks[(rank + 1) % #ctx.ranks + 1] or '',
+  }
 end
 
 --- Is partition p at home with the member of this rank? Members are spread over partitions first;
@@ -145,7 +155,10 @@ local function remove_member(ctx, m, clean)
   for _, token in ipairs(m.tokens) do
     local packed = redis.call('HGET', KEYS[3], text(token))
     if packed then
-      ctx.orphans[#ctx.orphans + 1] = { token, clean and 1 or m.kind ~= '' and 4 or 2, cmsgpack.unpack(packed)[1] }
+      ctx.orphans[#ctx.orphans + 1] = {
+        [Orphan.token] = token, [Orphan.how] = clean and 1 or m.kind ~= '' and 4 or 2,
+        [Orphan.partition] = unpack_lease(token, packed).p,
+      }
       ctx.orphans_changed = true
     end
   end

@@ -27,7 +27,7 @@ end
 local function load_partitions(ctx, parts)
   local touched = {}
   for i, part in ipairs(parts) do
-    touched[i] = load_partition(ctx, part[1], 7 + (i - 1) * 3)
+    touched[i] = load_partition(ctx, part[PartitionReport.partition], 7 + (i - 1) * 3)
     if not touched[i] then
       return nil
     end
@@ -73,11 +73,7 @@ local function load_lease(ctx, token)
   if l == nil then
     local packed = redis.call('HGET', KEYS[3], text(token))
     if packed then
-      local a = cmsgpack.unpack(packed)
-      l = {
-        token = token, p = a[1], s = a[2], e = a[3], member = a[4], marks = a[5], kind = a[6], records = a[7],
-        seen = a[8], alone = a[9], due = a[10],
-      }
+      l = unpack_lease(token, packed)
     end
     ctx.leases[token] = l or false
   end
@@ -87,12 +83,6 @@ end
 --- Does it hold runs with its token, not all of [start, horizon)?
 local function in_runs(l)
   return l.kind == 'runs' or l.kind == 'ahead'
-end
-
-local function save_lease(l)
-  redis.call('HSET', KEYS[3], text(l.token), cmsgpack.pack({
-    l.p, l.s, l.e, l.member, l.marks, l.kind, l.records, l.seen, l.alone, l.due,
-  }))
 end
 
 --- Moves the undecided offsets of [s, e) into the exceptions; base may move over them then.
@@ -185,7 +175,7 @@ local function end_lease(ctx, pt, l, how)
   if how == 2 or how == 4 then
     how = l.alone == 1 and 2 or how == 4 and 4 or 3
     -- what was in order comes again at once, unless it holds the rest back
-    delay = (not IN_ORDER[ctx.row.type] or ctx.policy[4] == 1) and -1 or 0
+    delay = (not IN_ORDER[ctx.row.type] or ctx.policy[Policy.strict] == 1) and -1 or 0
   end
   local known = math.max(math.min(l.e, pt.avail), math.min(l.s, l.e))
   if l.e > known then
@@ -224,10 +214,10 @@ local function adopt_orphans(ctx, pt)
   end
   local rest = {}
   for _, orphan in ipairs(ctx.orphans) do
-    if orphan[3] == pt.p then
-      local l = load_lease(ctx, orphan[1])
+    if orphan[Orphan.partition] == pt.p then
+      local l = load_lease(ctx, orphan[Orphan.token])
       if l then
-        end_lease(ctx, pt, l, orphan[2])
+        end_lease(ctx, pt, l, orphan[Orphan.how])
       end
       ctx.orphans_changed = true
     else
@@ -242,8 +232,8 @@ local function find_lease(ctx, p)
   local all = redis.call('HGETALL', KEYS[3])
   local found = {}
   for i = 1, #all, 2 do
-    local a = cmsgpack.unpack(all[i + 1])
-    if a[1] == p and not in_runs({ kind = a[6] }) then
+    local l = unpack_lease(tonumber(all[i]), all[i + 1])
+    if l.p == p and not in_runs(l) then
       found[#found + 1] = load_lease(ctx, tonumber(all[i]))
     end
   end

@@ -1,6 +1,5 @@
 --- When and how what was given back comes again: attempts, back-off, and how many may share a lease.
--- The policy belongs to the definition: { most attempts (0: no limit), first back-off (ms), longest back-off (ms),
--- 1: strict order, lanes a partition (keyed.lua), 1: each partition has a turn of its own (own_turns.lua) }.
+-- The policy (Policy) belongs to the definition.
 -- Marks of an offset: 32768 if it is a suspect (its last holder ended uncleanly, and it may be the reason), plus
 -- 2 * counted attempts, plus 1 if it may have been delivered before (redelivered).
 local SUSPECT = 32768
@@ -31,8 +30,8 @@ local function returned_marks(ctx, marks, how)
   if how == 2 then
     return counted * 2 + 1
   end
-  if ctx.policy[1] > 0 then
-    counted = math.min(counted, math.max(ctx.policy[1] - 1, attempts))
+  if ctx.policy[Policy.most_attempts] > 0 then
+    counted = math.min(counted, math.max(ctx.policy[Policy.most_attempts] - 1, attempts))
   end
   return (how == 3 and SUSPECT or 0) + counted * 2 + 1
 end
@@ -40,11 +39,11 @@ end
 --- How long it waits, ms: twice as long with each attempt, spread over the upper half. Which part of it depends on
 --- the place, so that what failed together does not come again together.
 local function backoff(ctx, attempts, place)
-  local first = ctx.policy[2]
+  local first = ctx.policy[Policy.backoff]
   if first <= 0 or attempts <= 0 then
     return 0
   end
-  local wait = math.min(first * 2 ^ math.min(attempts - 1, 40), ctx.policy[3])
+  local wait = math.min(first * 2 ^ math.min(attempts - 1, 40), ctx.policy[Policy.longest_backoff])
   return math.floor(wait / 2 + wait / 2 * (place * 40503 % 65536) / 65536 + 0.5)
 end
 
@@ -58,13 +57,14 @@ end
 
 --- Is this the last attempt of a suspect? It gets a lease of its own and a holder that has nothing else.
 local function is_last_attempt(ctx, marks)
-  return ctx.policy[1] > 0 and is_suspect(marks) and attempts_of(marks) == ctx.policy[1] - 1
+  local most = ctx.policy[Policy.most_attempts]
+  return most > 0 and is_suspect(marks) and attempts_of(marks) == most - 1
 end
 
 --- How many offsets with these marks may share a lease: of suspects fewer with each attempt, so that the one that
 --- ends its holders is found.
 local function most_together(ctx, marks)
-  local attempts, most = attempts_of(marks), ctx.policy[1]
+  local attempts, most = attempts_of(marks), ctx.policy[Policy.most_attempts]
   if not is_suspect(marks) or (most > 0 and attempts >= most) then
     return math.huge
   end

@@ -152,7 +152,7 @@ local function ready_stretch(ctx, pt, limit, all)
       end
     elseif token == 0 then
       least = least < 0 and due or math.min(least, due)
-      if ctx.policy[4] == 1 then
+      if ctx.policy[Policy.strict] == 1 then
         break
       end
     end

@@ -1,0 +1,177 @@
+"""One attached member on Redis: its script calls, and what they answer.
+
+A refusal of a script is raised as `Refusal`; errors of the connection as `RedisCoordinator` raises them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+
+from kafkadur_coordinators.interface import (
+    UNRANKED,
+    Attached,
+    Claim,
+    Claimed,
+    Exchange,
+    ExchangeReply,
+    Rank,
+    Standing,
+)
+from kafkadur_coordinators.redis import wire
+from kafkadur_coordinators.redis.coordinator import RedisCoordinator, SubscriptionAddress
+from kafkadur_coordinators.redis.replies import grant_of, role_of, state_of
+from kafkadur_coordinators.redis.wire import (
+    AttachReply,
+    AttachRequest,
+    Cut,
+    DetachRequest,
+    ExchangeRequest,
+    GrantRow,
+    PartClaims,
+    ReclaimReply,
+    ReclaimRequest,
+    Request,
+    StateRow,
+    TruncateReply,
+    TruncateRequest,
+)
+
+
+class MemberSession:
+    """One attached member: builds its script calls on a coordinator."""
+
+    def __init__(
+        self,
+        coordinator: RedisCoordinator,
+        address: SubscriptionAddress,
+        *,
+        subscription_id: str,
+        state: str,
+        member: str,
+    ) -> None:
+        """Remember who the member is; `attach` comes next."""
+        self._coordinator = coordinator
+        self._address = address
+        self._subscription_id = subscription_id
+        self._state = state
+        self.member = member
+        self.incarnation = 0
+        #: number of the attachment, which every exchange names
+        self.attachment = 0
+        self._fixed = address.fixed()
+        self._keys: dict[int, list[str]] = {}
+
+    def _common(self) -> Request:
+        return self._coordinator.common(
+            subscription_id=self._subscription_id, incarnation=self.incarnation, member=self.member
+        )
+
+    def _keys_with(self, partitions: Iterable[int]) -> list[str]:
+        """The keys of the subscription and of these partitions, as scripts take them."""
+        keys = list(self._fixed)
+        for partition in partitions:
+            known = self._keys.get(partition)
+            if known is None:
+                known = self._keys[partition] = self._address.partition(
+                    self._subscription_id, self._state, partition
+                )
+            keys += known
+        return keys
+
+    def attach(
+        self,
+        *,
+        name: str,
+        session_ms: int,
+        version: int,
+        most: int,
+        kind: str = "",
+        rank: Rank = UNRANKED,
+        transacted: bool = False,
+    ) -> Attached:
+        """Attach; raises `Refusal` (ACTIVE, CHANGED, CHANGING, and the common codes)."""
+        self.incarnation = 0
+        request = AttachRequest(
+            name=name,
+            session=session_ms,
+            version=version,
+            most=most,
+            kind=kind,
+            priority=rank.priority,
+            preempt=int(rank.preempt),
+            transacted=int(transacted),
+        )
+        reply = self._coordinator.call("attach", self._fixed, [*self._common(), *request])
+        found = AttachReply._make(reply.body)
+        self.incarnation, self.attachment = reply.incarnation, found.attachment
+        return Attached(
+            sequence=reply.sequence,
+            incarnation=reply.incarnation,
+            role=role_of(found.role),
+            partitions=found.partitions,
+            grace_ms=found.grace,
+        )
+
+    def exchange(self, exchange: Exchange) -> ExchangeReply:
+        """Do one exchange; raises `Refusal` (STALE, FENCED, INVALID, and the common codes)."""
+        keys = self._keys_with(part.partition for part in exchange.parts)
+        request = ExchangeRequest(
+            number=exchange.number,
+            credit=exchange.credit,
+            have=exchange.have,
+            ask_presence=int(exchange.ask_presence),
+            span=exchange.span,
+            parts=exchange.parts,
+            offer=int(exchange.offer),
+            attachment=self.attachment,
+        )
+        reply = self._coordinator.call("exchange", keys, [*self._common(), *request])
+        found = wire.ExchangeReply._make(reply.body)
+        offered = exchange.offer or any(part.drained for part in exchange.parts)
+        return ExchangeReply(
+            sequence=reply.sequence,
+            incarnation=reply.incarnation,
+            token=found.token,
+            silent_ms=found.again if found.again >= 0 else None,
+            role=role_of(found.role),
+            grants=[grant_of(row) for row in map(GrantRow._make, found.grants)],
+            horizons=dict(found.horizons),
+            refused=found.refused,
+            partitions=[state_of(row) for row in map(StateRow._make, found.states)],
+            watches=found.watches,
+            orphaned=found.left_over,
+            grace_ms=found.grace,
+            standing=Standing(found.standing),
+            held=frozenset(found.held) if offered else None,
+            paused=bool(found.paused),
+            expiry_ms=found.expiry if found.expiry >= 0 else None,
+            doubt=bool(found.doubt),
+        )
+
+    def reclaim(self, claims: Mapping[int, Sequence[Claim]]) -> dict[int, list[Claimed]]:
+        """Claim what is still in hands of an earlier incarnation, by partition (at most 16).
+
+        Raises `Refusal` (FENCED, INVALID, and the common codes).
+        """
+        keys = self._keys_with(claims)
+        request = ReclaimRequest(self.attachment, [PartClaims(p, list(some)) for p, some in claims.items()])
+        reply = self._coordinator.call("reclaim", keys, [*self._common(), *request])
+        found = zip(claims, ReclaimReply._make(reply.body).claimed, strict=True)
+        return {partition: [Claimed(*one) for one in granted] for partition, granted in found}
+
+    def truncate(self, cuts: Mapping[int, int], *, incarnation: int) -> dict[int, int]:
+        """Forget what lies at or beyond these offsets of partitions (at most 16): Kafka lost it.
+
+        Every member has to attach again. Returns how many known offsets were lost, by partition; raises
+        `Refusal`, INCARNATION also when another member was faster.
+        """
+        keys = self._keys_with(cuts)
+        request = TruncateRequest([Cut(*cut) for cut in cuts.items()], incarnation)
+        reply = self._coordinator.call("truncate", keys, [*self._common(), *request])
+        self.incarnation = reply.incarnation
+        return dict(zip(cuts, TruncateReply._make(reply.body).lost, strict=True))
+
+    def detach(self, partitions: Sequence[int]) -> None:
+        """Leave in order; what is still held goes back uncounted, at once on these (at most 16)."""
+        keys = self._keys_with(partitions)
+        self._coordinator.call("detach", keys, [*self._common(), *DetachRequest(list(partitions))])
