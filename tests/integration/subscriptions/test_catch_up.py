@@ -381,6 +381,8 @@ async def test_members_of_a_shared_subscription_speak_for_what_they_read(place: 
         ]
         for told in tolds:
             await told.until(Event.CAUGHT_UP)
+        # the first one learns with its next exchange that the second one reads partition 1
+        await asyncio.to_thread(wait_until, lambda: first.statistics()["followed"] == 1, "its own partition")
         await asyncio.to_thread(publish, place, topic, BUFFER + 100, partition=1)
         await tolds[1].until(Event.CAUGHT_UP, Event.FELL_BEHIND)
         assert tolds[0].live == [Event.CAUGHT_UP]
