@@ -96,19 +96,19 @@ class Claims:
         #: leases that no claim has returned yet
         self._new: list[Grant] = []
         #: partitions of which nothing is granted until their end is said, as it is from now on
-        self._unsure: set[int] = set()
+        self._log_end_unknown: set[int] = set()
         #: nothing is granted until somebody has looked up in Kafka what transacted members who are gone
         #: committed (`lifecycle.py`, rebuild)
-        self.doubt = False
+        self.outcome_unknown = False
         #: sent, and not answered: it may have been applied
         self._unanswered: Exchange | None = None
         #: what verdicts were answered when another call had them repeated, until they are given again
         self._late: list[tuple[Sequence[PartitionReport], ExchangeReply]] = []
 
     @property
-    def unsure(self) -> frozenset[int]:
+    def log_end_unknown(self) -> frozenset[int]:
         """Partitions of which the next claim says the end again: nothing was granted of them."""
-        return frozenset(self._unsure)
+        return frozenset(self._log_end_unknown)
 
     def claim(
         self, most: int, ends: Mapping[int, int], *, log_ends: Mapping[int, int] | None = None
@@ -116,7 +116,7 @@ class Claims:
         """Claim at most `most` records.
 
         `ends` says up to which offset each partition is readable (its LSO), asked for since the last claim;
-        `log_ends` where the log of partitions ends that are `unsure`, if that is not the same.
+        `log_ends` where the log of partitions ends that are `log_end_unknown`, if that is not the same.
         After a loss of the shared state the first claim after the members' sessions brings nothing.
         """
         self._repeat()
@@ -137,7 +137,7 @@ class Claims:
         return hulls(grants)
 
     def _readable(self, partition: int, end: int, log_ends: Mapping[int, int]) -> PartitionReport:
-        log_end = log_ends.get(partition, end) if partition in self._unsure else -1
+        log_end = log_ends.get(partition, end) if partition in self._log_end_unknown else -1
         return PartitionReport(partition=partition, avail=end, log_end=log_end)
 
     def settle(self, hull: Hull, *, rolled_back: Sequence[tuple[int, int]] = ()) -> list[int]:
@@ -238,10 +238,12 @@ class Claims:
         self._unanswered = None
         self._number = exchange.number
         self._have = max(self._have, reply.token)
-        self.doubt = reply.doubt
+        self.outcome_unknown = reply.outcome_unknown
         fresh = [grant for grant in reply.grants if grant.token not in self._held]
         self._held.update(grant.token for grant in fresh)
         self._new += fresh
         for state in reply.partitions:
-            (self._unsure.add if state.unsure else self._unsure.discard)(state.partition)
+            (self._log_end_unknown.add if state.log_end_unknown else self._log_end_unknown.discard)(
+                state.partition
+            )
         return reply

@@ -81,7 +81,7 @@ class PartitionReport(NamedTuple):
     ahead: int = 0
     #: leader epoch of what was read before `avail`; -1: not known, or nothing new
     epoch: int = -1
-    #: where the log ended when Kafka was asked because the state says `unsure`; -1: was not asked
+    #: where the log ended when Kafka was asked because the state says `log_end_unknown`; -1: was not asked
     log_end: int = -1
 
 
@@ -178,7 +178,7 @@ class PartitionState(NamedTuple):
     epoch: int = -1
     #: nothing is granted until a member says where the log ends now: up to there it may have been delivered
     #: before the state was lost
-    unsure: bool = False
+    log_end_unknown: bool = False
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -237,7 +237,7 @@ class ExchangeReply:
     #: ms until a session may have ended; None: there is no other member
     expiry_ms: int | None = None
     #: nothing is granted until somebody has looked up in Kafka what members who are gone committed
-    doubt: bool = False
+    outcome_unknown: bool = False
 
     @property
     def asked(self) -> list[int]:

@@ -147,7 +147,7 @@ class Session:
             raise rolled_back("it was being rolled back before")
         await self._finish(transaction)
         await drained(transaction.producer)
-        self._note_doubt(in_doubt=True)  # from now on who closes a subscription gives nothing to others
+        self._note_outcome(outcome_unknown=True)  # a subscription that is closed now gives nothing back
         self._taken = [(each, each.take_handed()) for each in self._subscriptions]
         if self._take_lost():
             self._begin("rollback", transaction.roll_back(anew=True))
@@ -208,7 +208,7 @@ class Session:
 
     def _end_doing(self) -> None:
         self._doing, self._job, self._taken = None, None, []
-        self._note_doubt(in_doubt=False)
+        self._note_outcome(outcome_unknown=False)
 
     async def _finish_rollback(self, transaction: Transaction) -> None:
         job = self._job = self._job or transaction.roll_back(anew=True)
@@ -223,9 +223,9 @@ class Session:
     def _take_lost(self) -> int:
         return sum(each.take_lost() for each in self._subscriptions)
 
-    def _note_doubt(self, *, in_doubt: bool) -> None:
+    def _note_outcome(self, *, outcome_unknown: bool) -> None:
         for each in self._subscriptions:
-            each.note_doubt(in_doubt=in_doubt)
+            each.note_outcome(outcome_unknown=outcome_unknown)
 
     # -- the end
 

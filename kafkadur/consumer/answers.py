@@ -135,7 +135,7 @@ class Answers:
                 schedule.due[state.partition] = sent_at + state.due_ms / 1000 + _ROUNDING
             elif state.due_ms == 0:
                 schedule.unserved.add(state.partition)
-            self._take_unsure(state)
+            self._take_log_end_unknown(state)
         new = set(reply.watches) - fetch.watches - {state.partition for state in reply.partitions}
         schedule.touch(new)  # how far it was reported, and what no member has leased, is to be known
         schedule.request(when=bool(new))
@@ -148,10 +148,10 @@ class Answers:
         waits = [wait for wait in (reply.silent_ms, reply.grace_ms or None, ended) if wait is not None]
         schedule.wake_at = sent_at + min(waits) / 1000 + _ROUNDING if waits else None
 
-    def _take_unsure(self, state: PartitionState) -> None:
+    def _take_log_end_unknown(self, state: PartitionState) -> None:
         """Have Kafka asked where a partition ends if nothing of it is granted until that is known."""
         fetch = self._fetch
-        if not state.unsure:
+        if not state.log_end_unknown:
             fetch.end_unknown.discard(state.partition)
         elif state.partition not in fetch.end_unknown and fetch.reading is not None:
             fetch.end_unknown.add(state.partition)

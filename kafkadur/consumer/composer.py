@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection
 
 from kafkadur.consumer.chunk import Chunk, Lease
-from kafkadur.consumer.harvest import Harvest
+from kafkadur.consumer.collected_verdicts import CollectedVerdicts
 from kafkadur.consumer.policy.policy import Policy
 from kafkadur.consumer.rejections import Rejections
 from kafkadur.consumer.state import State
@@ -96,13 +96,13 @@ class Composer:
             self._release_ready()
         self._policy.begin_exchange()
         chosen = self._choose_partitions(now)
-        harvest = self._harvest(set(chosen))
-        credit = self._policy.take_credit(harvest.settling)
-        self._policy.return_surplus(chosen, harvest)
-        self._end_leases(chosen, harvest)
-        self._pending.acked = harvest.acked
+        collected = self._collect(set(chosen))
+        credit = self._policy.take_credit(collected.settling)
+        self._policy.return_surplus(chosen, collected)
+        self._end_leases(chosen, collected)
+        self._pending.acked = collected.acked
         self._pending.open = [
-            (self._leases.by_token[token], count) for token, count in harvest.opened.items()
+            (self._leases.by_token[token], count) for token, count in collected.opened.items()
         ]
         self._pending.confirm = self._confirmations.take(chosen)
         offer = self._policy.offer(chosen)
@@ -118,11 +118,11 @@ class Composer:
             have=self._leases.have,
             ask_presence=self._schedule.take_ask_presence(),
             span=self._policy.span(),
-            parts=[self._report(p, harvest) for p in chosen],
+            parts=[self._report(p, collected) for p in chosen],
             offer=offer,
         )
 
-    def _report(self, partition: int, harvest: Harvest) -> PartitionReport:
+    def _report(self, partition: int, collected: CollectedVerdicts) -> PartitionReport:
         buffer = self._fetch.buffers.get(partition)
         avail = epoch = -1
         if buffer is not None and buffer.position > buffer.reported:
@@ -133,9 +133,9 @@ class Composer:
             partition=partition,
             avail=avail,
             position=self._policy.position(partition),
-            settled=harvest.settled(partition),
-            returned=harvest.returned(partition),
-            done=harvest.done(partition),
+            settled=collected.settled(partition),
+            returned=collected.returned(partition),
+            done=collected.done(partition),
             drained=int(self._policy.gives_up(partition)),
             expired=self._fetch.expiry.take_lost(partition),
             ahead=self._policy.to_reserve(partition),
@@ -177,36 +177,36 @@ class Composer:
 
     # -- verdicts and leases that end
 
-    def _harvest(self, partitions: Collection[int]) -> Harvest:
+    def _collect(self, partitions: Collection[int]) -> CollectedVerdicts:
         """Collect the verdicts given since the last exchange on these partitions and mark them as sent."""
-        harvest = Harvest()
+        collected = CollectedVerdicts()
         for lease in self._leases:
             if lease.partition in partitions:
-                harvest.take_gaps(lease)
+                collected.take_gaps(lease)
         remaining: list[Chunk] = []
         taken: list[Chunk] = []
         for chunk in self._in_flight:
             if chunk.lease.partition in partitions:
-                harvest.take(chunk)
+                collected.take(chunk)
                 taken.append(chunk)
             if chunk.low < len(chunk.messages):
                 remaining.append(chunk)
         self._pending.taken = taken
-        self._in_flight.keep(remaining, harvest.settling)
-        return harvest
+        self._in_flight.keep(remaining, collected.settling)
+        return collected
 
-    def _end_leases(self, chosen: Collection[int], harvest: Harvest) -> None:
+    def _end_leases(self, chosen: Collection[int], collected: CollectedVerdicts) -> None:
         """Say which leases end: those with nothing open, and all unread ones of a paused subscription."""
         for token, lease in self._leases.by_token.items():
-            left = lease.open - harvest.opened.get(token, 0)
+            left = lease.open - collected.opened.get(token, 0)
             if not lease.lane and left <= 0 and lease.partition in chosen:
-                harvest.end(lease)
+                collected.end(lease)
                 self._pending.done.append(lease)
         if not self._gate.paused or self._gate.closing:
             return
         for lease in self._policy.unread_leases():
-            if lease.partition in chosen and not harvest.ends(lease):
-                harvest.end(lease, self._unread_from(lease))
+            if lease.partition in chosen and not collected.ends(lease):
+                collected.end(lease, self._unread_from(lease))
                 self._pending.back.append(lease)
 
     def _unread_from(self, lease: Lease) -> int:

@@ -23,7 +23,7 @@ class Gate:
         self.resting = False
         self.failed: KafkadurError | None = None
         #: a transacted session does not know whether Kafka committed its transaction
-        self.in_doubt = False
+        self.outcome_unknown = False
         #: closed while in doubt: it makes no more exchanges, and its leases end with its session
         self.silent = False
         self.clear()

@@ -60,7 +60,7 @@ class Intake:
     # -- followed partitions
 
     def add_records(self, partition: int, messages: list[Message], number: int) -> None:
-        """Records that the tail reader read (not empty, in order)."""
+        """Records that the tail fetcher read (not empty, in order)."""
         with self._lock:
             buffer = self._fetch.of(partition, number)
             if buffer is None:  # the reader has not obeyed yet
@@ -72,7 +72,7 @@ class Intake:
         self._after_reading(news=news, asks=asks)
 
     def reach(self, partition: int, offset: int, number: int) -> None:
-        """The tail reader came to the end of the partition, which is `offset`."""
+        """The tail fetcher came to the end of the partition, which is `offset`."""
         with self._lock:
             buffer = self._fetch.of(partition, number)
             news = False
@@ -113,7 +113,7 @@ class Intake:
     # -- ranges
 
     def add_range_records(self, token: int, messages: list[Message], reached: int) -> bool:
-        """What the point reader read for a lease, up to offset `reached`. Returns whether it is to go on."""
+        """What the range fetcher read for a lease, up to offset `reached`. Returns whether it is to go on."""
         if token < 0:
             return self._add_parked(token, messages, reached)
         with self._lock:

@@ -2,7 +2,7 @@
 
 Of each key one record at a time is in the application's hands, or rolled back and not settled yet; the others
 wait here. Which lanes a member keeps and how far it may hand out is `dispatcher.py`, who reads
-`fetch/readers.py`.
+`fetch/tail_fetcher.py`.
 """
 
 from __future__ import annotations

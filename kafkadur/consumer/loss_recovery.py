@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 
 from kafkadur.consumer.chunk import Chunk, Lease
-from kafkadur.consumer.harvest import add_ranges
+from kafkadur.consumer.collected_verdicts import add_ranges
 from kafkadur_coordinators.interface import Claim, Claimed, Exchange, How, Returned
 
 

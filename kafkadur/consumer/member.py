@@ -4,7 +4,7 @@ Four kinds of threads touch a member, each under one lock that is held for a chu
 readers bring records (`intake.py`), the coordinator thread asks what to say and tells what was answered
 (`build`, `apply`), the application takes blocks (`next_block`) and gives verdicts (`verdicts.py`). Time comes
 in as a function. The coordinator thread sends (`runtime/coordinator_thread.py`), the readers read
-(`fetch/readers.py`). What is to be told to others is told after the lock was released.
+(`fetch/tail_fetcher.py`). What is to be told to others is told after the lock was released.
 """
 
 from __future__ import annotations

@@ -238,7 +238,7 @@ class CoordinatorThread:
             return 0
         member = served.member
         try:
-            if member.gate.in_doubt:  # its leases must end as those of a killed process
+            if member.gate.outcome_unknown:  # its leases must end as those of a killed process
                 member.lose("it was closed while it was not known what a commit came to")
             else:
                 self._say_farewell(served)
@@ -378,7 +378,7 @@ class CoordinatorThread:
             _log.warning("%s: Redis answers again", member.display)
             served.trouble = ""
         member.apply(reply, sent_at)
-        if reply.doubt:
+        if reply.outcome_unknown:
             self._resolve(served)
 
     def _resolve(self, served: Served) -> None:

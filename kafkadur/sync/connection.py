@@ -25,9 +25,11 @@ from kafkadur.consumer.delivery import Delivery as PlainDelivery
 from kafkadur.consumer.member import Callbacks, Member
 from kafkadur.consumer.terms import Terms
 from kafkadur.events import Event
+from kafkadur.fetch.fetchers import Fetchers
 from kafkadur.fetch.filtering import taking
 from kafkadur.fetch.key_router import KeyRouter
-from kafkadur.fetch.readers import PointReader, Readers, TailReader
+from kafkadur.fetch.range_fetcher import RangeFetcher
+from kafkadur.fetch.tail_fetcher import TailFetcher
 from kafkadur.handlers.limits import BreakerState
 from kafkadur.message.serialization import Decoding, Deserializer, Serializer
 from kafkadur.message.tracing import Tracing
@@ -196,7 +198,7 @@ class Connection:
             ),
             outdated=self._rebuild,
         )
-        self._readers: dict[str, Readers] = {}
+        self._readers: dict[str, Fetchers] = {}
         self._subscriptions: list[Subscription[Any, Any]] = []
         self._producers: list[Producer[Any, Any]] = []
         self._sessions: list[Session] = []
@@ -658,7 +660,7 @@ class Connection:
         lanes = attachment.definition.lanes
         keyed = served.member.by_key
         router = KeyRouter(served.member.intake, lanes=lanes) if keyed else None
-        tail = TailReader(
+        tail = TailFetcher(
             member=router or served.member.intake,
             kafka=kafka,
             topic=topic,
@@ -666,8 +668,8 @@ class Connection:
             floor_metadata=attachment.floor_metadata,
             probe=self._probe,
         )
-        point = PointReader(member=router or served.member.intake, kafka=kafka, topic=topic, group=group)
-        readers = Readers(tail, point)
+        point = RangeFetcher(member=router or served.member.intake, kafka=kafka, topic=topic, group=group)
+        readers = Fetchers(tail, point)
         if router is not None:
             router.reading = readers
         served.member.intake.read_by(router or readers)

@@ -357,9 +357,9 @@ class Subscription(Generic[V_co, K_co]):
         for chunk, indices in records:
             confirm(chunk, len(indices))
 
-    def note_doubt(self, *, in_doubt: bool) -> None:
+    def note_outcome(self, *, outcome_unknown: bool) -> None:
         """Whether it is not known what a commit came to: until it is nothing goes to others."""
-        self._member.gate.in_doubt = in_doubt
+        self._member.gate.outcome_unknown = outcome_unknown
 
     def decide_received(self, *, acknowledge: bool) -> list[Chunk]:
         """Acknowledge or roll back everything received and unsettled (rules K1, K3).
@@ -424,10 +424,10 @@ class Subscription(Generic[V_co, K_co]):
         if self._closed:
             return
         self._closed = True
-        self._member.gate.silent = self._member.gate.in_doubt
+        self._member.gate.silent = self._member.gate.outcome_unknown
         self.stop()
         self.give_back_block()
-        if self._member.transacted and (not self._member.gate.in_doubt):
+        if self._member.transacted and (not self._member.gate.outcome_unknown):
             self._left += sum((len(indices) for _, indices in self.take_handed()))
         unconfirmed = kept(self._connection.leave(self._served))
         if unconfirmed:

@@ -467,7 +467,7 @@ class Attachment:
             try:
                 found = call()
                 self._heard_at = began
-                if self._claims is None or not self._claims.doubt:
+                if self._claims is None or not self._claims.outcome_unknown:
                     return found
                 self._look_up()
             except Refusal as refusal:

@@ -10,8 +10,8 @@ from collections.abc import Mapping
 
 import kafkadur.sync
 from kafkadur_coordinators.claims import Claims
+from kafkadur_coordinators.exclusive_settlement import ExclusiveSettlement, Verdicts
 from kafkadur_coordinators.places import Place
-from kafkadur_coordinators.whole import Verdicts, Whole
 from kafkadur_sharing.decisions import Request
 from kafkadur_sharing.definition import Definition, HeaderType, Start, SubscriptionType
 from kafkadur_sharing.errors import IllegalState, StateLost
@@ -98,7 +98,7 @@ class Holder(Attachment):
     """Holds one subscription as a whole; a context manager. Any thread of the driver may call it."""
 
     kind = "whole"
-    _whole: Whole | None = None
+    _settlement: ExclusiveSettlement | None = None
 
     def settle(self, verdicts: Mapping[int, Verdicts]) -> int:
         """Give verdicts, by partition; returns how many offsets were settled by it.
@@ -117,7 +117,7 @@ class Holder(Attachment):
 
     def _attached(self, claims: Claims) -> None:
         """Settle with these claims from now on."""
-        self._whole = Whole(claims, self._log_ends)
+        self._settlement = ExclusiveSettlement(claims, self._log_ends)
 
     def _settle(self, verdicts: dict[int, Verdicts]) -> int:
         """Give verdicts; what was rolled back is taken out of them, so that it is not counted again."""
@@ -125,8 +125,8 @@ class Holder(Attachment):
 
         def settle() -> None:
             nonlocal count
-            while self._whole is not None:
-                given = self._whole.settle(verdicts)
+            while self._settlement is not None:
+                given = self._settlement.settle(verdicts)
                 count += given.settled
                 for partition, back in given.rolled_back.items():
                     said = verdicts.get(partition, Verdicts())

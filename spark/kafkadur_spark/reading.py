@@ -16,23 +16,23 @@ from typing import Any, Final, Protocol, get_args
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
+from kafkadur_coordinators.exclusive_settlement import Verdicts
 from kafkadur_coordinators.places import Place
-from kafkadur_coordinators.whole import Verdicts
 from kafkadur_sharing.definition import Sharing
 from kafkadur_sharing.errors import IllegalState
 from kafkadur_spark.attachment import Whereabouts
 from kafkadur_spark.batches import Batches, Stretches
 from kafkadur_spark.checkpoints import Checkpoints
-from kafkadur_spark.desk import Desk
 from kafkadur_spark.dispositions import Said, decide, exceptions
 from kafkadur_spark.generations import Acking, Generation, OnAhead, Standing, choose
 from kafkadur_spark.holder import Holder
 from kafkadur_spark.progress import Progress
+from kafkadur_spark.query_progress import QueryProgress
 from kafkadur_spark.ranges import Ranges, joined, within, without
 from kafkadur_spark.redelivering import Redelivering
+from kafkadur_spark.settlement_server import SettlementServer
 from kafkadur_spark.sink import ADDRESS, SECRET, TOPIC, AckSink
 from kafkadur_spark.source import checked, leave_out, loaded
-from kafkadur_spark.telling import Telling
 
 _log = logging.getLogger("kafkadur.spark")
 
@@ -139,7 +139,7 @@ class Reading:
         #: behind what Spark had committed when that was settled last
         self._settled = committed
         self._settling = threading.Lock()
-        self._desk: Desk | None = None
+        self._settlement_server: SettlementServer | None = None
         self._redelivering = Redelivering(holder, batches)
         #: what is read; a query on it needs `checkpoint`
         self.frame = frame
@@ -166,13 +166,13 @@ class Reading:
             streams.addListener(progress)
         query: StreamingQuery = writer.option("checkpointLocation", self.checkpoint).start()
         topic = self._holder.definition.topic.name
-        telling = Telling(str(query.runId), topic, self.generation, self._holder.tell)
-        streams.addListener(telling)
+        query_progress = QueryProgress(str(query.runId), topic, self.generation, self._holder.tell)
+        streams.addListener(query_progress)
 
         def end() -> None:
             try:
                 query.stop()
-                streams.removeListener(telling)
+                streams.removeListener(query_progress)
                 if progress is not None:
                     streams.removeListener(progress)
                     progress.look()
@@ -249,12 +249,18 @@ class Reading:
         executors need kafkadur and pyarrow. Raises `IllegalState` where the reading settles by progress.
         """
         self._check_batches()
-        if self._desk is None:
+        if self._settlement_server is None:
             self.frame.sparkSession.dataSource.register(AckSink)
-            self._desk = Desk(lambda batch, said, all_else: self._settle(batch, said, all_else=all_else))
-            self._holder.at_end(self._desk.close)
+            self._settlement_server = SettlementServer(
+                lambda batch, said, all_else: self._settle(batch, said, all_else=all_else)
+            )
+            self._holder.at_end(self._settlement_server.close)
         topic = self._holder.definition.topic.name
-        return {ADDRESS: self._desk.address, TOPIC: topic, SECRET: self._desk.secret}
+        return {
+            ADDRESS: self._settlement_server.address,
+            TOPIC: topic,
+            SECRET: self._settlement_server.secret,
+        }
 
     def _check_batches(self) -> None:
         if self._acking == "progress":

@@ -2,8 +2,8 @@
 
 Spark writes in tasks, on executors, and commits in a Python worker of its own beside the driver; neither has
 the driver's objects. So a task only gathers what its rows say, and the commit hands all of it to the driver,
-which holds the subscription (`desk.py`). A task of an attempt that was given up changes nothing, and a commit
-that is repeated, after the driver died in between, settles nothing twice.
+which holds the subscription (`settlement_server.py`). A task of an attempt that was given up changes nothing,
+and a commit that is repeated, after the driver died in between, settles nothing twice.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from pyspark.sql.types import StructType
 
 from kafkadur_sharing.errors import IllegalState
 from kafkadur_spark.columns import check_columns
-from kafkadur_spark.desk import hand_in
 from kafkadur_spark.dispositions import Said
+from kafkadur_spark.settlement_server import hand_in
 
 if TYPE_CHECKING:
     import pyarrow as pa

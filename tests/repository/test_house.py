@@ -31,7 +31,6 @@ LONG_FILES: set[str] = {
     "coordinators/kafkadur_coordinators/lifecycle.py",
     "kafkadur/admin/inspector.py",
     "kafkadur/aio/connection.py",
-    "kafkadur/fetch/readers.py",
     "kafkadur/producer/producer.py",
 }
 #: Classes that still have too many methods.

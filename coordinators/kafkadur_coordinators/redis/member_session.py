@@ -145,7 +145,7 @@ class MemberSession:
             held=frozenset(found.held) if offered else None,
             paused=bool(found.paused),
             expiry_ms=found.expiry if found.expiry >= 0 else None,
-            doubt=bool(found.doubt),
+            outcome_unknown=bool(found.outcome_unknown),
         )
 
     def reclaim(self, claims: Mapping[int, Sequence[Claim]]) -> dict[int, list[Claimed]]:

@@ -132,7 +132,7 @@ def state_of(row: StateRow) -> PartitionState:
         standing=Standing(row.standing),
         free_from=row.free_from,
         epoch=row.epoch,
-        unsure=bool(row.unsure),
+        log_end_unknown=bool(row.log_end_unknown),
     )
 
 

@@ -186,7 +186,7 @@ class StateRow(NamedTuple):
     #: leader epoch of what lies before avail; -1: not known
     epoch: int
     #: 1: the log's end is wanted; nothing is granted until it is known
-    unsure: int
+    log_end_unknown: int
 
 
 class ExchangeReply(NamedTuple):
@@ -220,7 +220,7 @@ class ExchangeReply(NamedTuple):
     #: ms until a session may have ended; -1: there is no other member
     expiry: int
     #: 1: nothing is granted until what was committed in Kafka is known (`rebuild`)
-    doubt: int
+    outcome_unknown: int
 
 
 class DetachRequest(NamedTuple):

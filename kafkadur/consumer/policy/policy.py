@@ -10,7 +10,7 @@ from collections.abc import Collection
 from typing import ClassVar
 
 from kafkadur.consumer.chunk import Chunk, Lease
-from kafkadur.consumer.harvest import Harvest
+from kafkadur.consumer.collected_verdicts import CollectedVerdicts
 from kafkadur.consumer.policy.reading import ReadingPolicy
 from kafkadur.consumer.turn import LaneGroup
 from kafkadur.events import Event
@@ -69,7 +69,7 @@ class Policy(ReadingPolicy):
         """Partitions of which records have to be given back: they are held beyond the window."""
         return set()
 
-    def return_surplus(self, chosen: Collection[int], harvest: Harvest) -> None:
+    def return_surplus(self, chosen: Collection[int], collected: CollectedVerdicts) -> None:
         """Give back records and reservations beyond the window on the partitions of an exchange."""
 
     def reservations_to_return(self) -> set[int]:

@@ -12,7 +12,7 @@ from collections.abc import Set as AbstractSet
 from typing import ClassVar
 
 from kafkadur.consumer.chunk import Chunk, Lease
-from kafkadur.consumer.harvest import Harvest
+from kafkadur.consumer.collected_verdicts import CollectedVerdicts
 from kafkadur.consumer.policy.policy import Policy
 from kafkadur.consumer.reservations import FEW, MOST, give_back, promised, surplus, withdraw
 from kafkadur.fetch.buffer import FetchBuffer
@@ -118,7 +118,7 @@ class SharedPolicy(Policy):
         over = self._over_window(self._in_flight.settled_unsaid())
         return {chunk.lease.partition for chunk in self._returnable(over)}
 
-    def return_surplus(self, chosen: Collection[int], harvest: Harvest) -> None:
+    def return_surplus(self, chosen: Collection[int], collected: CollectedVerdicts) -> None:
         """Give back reservations without room, and queued records beyond the window.
 
         Other members may have room for them. Reserved records came while the exchange was under way that
@@ -128,13 +128,13 @@ class SharedPolicy(Policy):
         for lease, count in surplus(self._leases, self._reservable()):
             if lease.partition in chosen:
                 for start, end in give_back(lease, count):
-                    harvest.give_back(lease, start, end)
-        over = self._over_window(harvest.settling)
+                    collected.give_back(lease, start, end)
+        over = self._over_window(collected.settling)
         queue = self._queue
         for chunk in [chunk for chunk in self._returnable(over) if chunk.lease.partition in chosen]:
             keep = max(chunk.handed, len(chunk.messages) - over)
             for index in range(keep, len(chunk.messages)):
-                harvest.give_back(chunk.lease, chunk.offset(index), chunk.offset(index) + 1)
+                collected.give_back(chunk.lease, chunk.offset(index), chunk.offset(index) + 1)
             messages, _ = chunk.cut(keep)
             queue.records -= len(messages)
             over -= len(messages)

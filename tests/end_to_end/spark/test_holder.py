@@ -13,7 +13,7 @@ import kafkadur_spark
 from kafkadur.admin.changes import Admin
 from kafkadur.settings import settings
 from kafkadur.stack import as_administrator
-from kafkadur_coordinators.whole import Verdicts
+from kafkadur_coordinators.exclusive_settlement import Verdicts
 from kafkadur_sharing.errors import ConnectionClosed, IllegalState, LeaseLost, StateLost
 from tests.integration.subscriptions.helpers import LIMIT_S, Place, number, wait_until
 from tests.integration.subscriptions.workers import Worker

@@ -13,8 +13,8 @@ from pyspark.sql import DataFrame, SparkSession
 import kafkadur_spark
 from kafkadur.runtime.dead_letters import ATTEMPTS, CAUSE, ORIGIN, REASON
 from kafkadur_sharing.errors import IllegalState, LeaseLost
-from kafkadur_spark.desk import Desk, hand_in
 from kafkadur_spark.dispositions import Disposition, Said
+from kafkadur_spark.settlement_server import SettlementServer, hand_in
 from kafkadur_spark.sink import ADDRESS, SECRET
 from tests.end_to_end.spark.helpers import Lab, in_partition, letters
 from tests.integration.subscriptions.helpers import LIMIT_S, Place
@@ -247,13 +247,13 @@ def test_options_that_are_wrong_or_missing_are_named(lab: Lab) -> None:
 
 
 def test_more_than_can_be_handed_in_is_refused_for_what_it_is() -> None:
-    desk = Desk(lambda *_: 0)
+    server = SettlementServer(lambda *_: 0)
     try:
         said = [Said(0, 0, 1, Disposition.REJECT, "x" * 1_000)] * 70_000
         with pytest.raises(IllegalState, match="more than a sink can hand in"):
-            hand_in(desk.address, desk.secret, 1, said, all_else=False)
+            hand_in(server.address, server.secret, 1, said, all_else=False)
     finally:
-        desk.close()
+        server.close()
 
 
 def test_who_does_not_know_the_secret_settles_nothing() -> None:
@@ -263,19 +263,19 @@ def test_who_does_not_know_the_secret_settles_nothing() -> None:
         asked.append(told)
         return 1
 
-    desk = Desk(settle)
+    server = SettlementServer(settle)
     try:
         with pytest.raises(LeaseLost):
-            hand_in(desk.address, "0" * 64, 1, [], all_else=False)
-        host, _, port = desk.address.rpartition(":")
+            hand_in(server.address, "0" * 64, 1, [], all_else=False)
+        host, _, port = server.address.rpartition(":")
         with socket.create_connection((host, int(port))) as raw:
             raw.sendall(b"\n")
             assert raw.recv(1) == b""
         with socket.create_connection((host, int(port))) as raw:
-            raw.sendall(f"{desk.secret}\nno json\n".encode())
+            raw.sendall(f"{server.secret}\nno json\n".encode())
             assert "error" in json.loads(raw.makefile().readline())
         assert asked == []
-        assert hand_in(desk.address, desk.secret, 7, [Said(0, 0, 1)], all_else=True) == 1
+        assert hand_in(server.address, server.secret, 7, [Said(0, 0, 1)], all_else=True) == 1
         assert asked == [(7, [Said(0, 0, 1)], True)]
     finally:
-        desk.close()
+        server.close()

@@ -15,7 +15,7 @@ from pyspark.sql import DataFrame, SparkSession
 import kafkadur_spark
 from kafkadur.admin.changes import Admin
 from kafkadur.settings import settings
-from kafkadur_coordinators.whole import Verdicts
+from kafkadur_coordinators.exclusive_settlement import Verdicts
 from kafkadur_sharing.errors import IllegalState, LeaseLost, SubscriptionActive
 from tests.end_to_end.spark.drivers import Driver, written
 from tests.end_to_end.spark.helpers import At, Lab, add_partition, forget_state, freeze, in_partition, records

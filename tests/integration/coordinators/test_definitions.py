@@ -277,7 +277,7 @@ def test_after_a_rebuild_leases_are_granted_when_the_grace_is_over(make: Make) -
     world.clock.advance(SESSION_MS)
     reply = member.say(report(), credit=20)
     # who had not noticed may have handed out what came until now, also what this member has not read
-    assert (list(reply.grants), reply.partitions[0].unsure) == ([], True)
+    assert (list(reply.grants), reply.partitions[0].log_end_unknown) == ([], True)
     reply = member.say(report(log_end=14), credit=20)
     assert [(g.start, g.horizon, g.seen) for g in reply.grants] == [(4, 12, 14)]
     reply = member.say(report(avail=15), credit=20)

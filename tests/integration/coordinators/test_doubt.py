@@ -36,9 +36,9 @@ def test_nothing_is_granted_until_it_was_looked_up(make: Make, kind: str) -> Non
     other = world.attach("plain")
     reply = other.say(report(log_end=10), credit=10)
     while reply.orphaned:  # first what the lost leases tried is counted
-        assert not reply.doubt
+        assert not reply.outcome_unknown
         reply = other.say(*(report(partition) for partition in reply.orphaned), credit=10)
-    assert reply.doubt
+    assert reply.outcome_unknown
     assert reply.grants == []
     world.clock.advance(SESSION_MS - 1)
     assert other.say(report(log_end=10), credit=10).grants == [], "time does not help"
@@ -48,7 +48,7 @@ def test_nothing_is_granted_until_it_was_looked_up(make: Make, kind: str) -> Non
     assert refused is not None
     assert refused.code == "INCARNATION"
     again = world.attach("plain")
-    assert not again.say(report(avail=10), credit=10).doubt
+    assert not again.say(report(avail=10), credit=10).outcome_unknown
     grants = again.say(report(log_end=10), credit=10).grants
     assert [(grant.start, grant.attempts) for grant in grants if grant.kind != "lane"] == [(0, 1)]
 
@@ -60,7 +60,7 @@ def test_who_leaves_in_order_leaves_no_doubt(make: Make) -> None:
     first.detach(0)
     other = world.attach("plain")
     reply = other.say(report(log_end=10), credit=10)
-    assert not reply.doubt
+    assert not reply.outcome_unknown
     assert reply.grants
 
 
@@ -69,7 +69,7 @@ def test_an_ordinary_member_leaves_no_doubt(make: Make) -> None:
     world.attach("plain").say(report(avail=10), credit=10)
     world.clock.advance(SESSION_MS + 1)
     reply = world.attach("other").say(report(log_end=10), credit=10)
-    assert not reply.doubt
+    assert not reply.outcome_unknown
     assert reply.grants
 
 
@@ -81,7 +81,7 @@ def test_who_attaches_again_leaves_doubt(make: Make) -> None:
     reply = again.say(report(log_end=10), credit=10)
     while reply.orphaned:
         reply = again.say(*(report(partition) for partition in reply.orphaned), credit=10)
-    assert reply.doubt
+    assert reply.outcome_unknown
     assert reply.grants == []
 
 
@@ -125,7 +125,7 @@ def test_a_log_that_was_cut_off_leaves_doubt(make: Make) -> None:
     other = world.attach("plain")
     assert other.say(report(avail=5), credit=10).grants == []
     world.clock.advance(SESSION_MS + 1)
-    assert other.say(report(log_end=5), credit=10).doubt
+    assert other.say(report(log_end=5), credit=10).outcome_unknown
 
 
 def test_the_state_is_marked_as_one_that_older_versions_refuse(make: Make) -> None:

@@ -242,17 +242,17 @@ def test_a_wiped_redis_gets_its_definition_back_with_the_mirrored_floors(
     assert second.attached.grace_ms > 0
     assert alone.clock is not None
     alone.clock.advance(SESSION_MS - 1)
-    assert not say(second, 1, PartitionReport(partition=0, avail=12)).partitions[0].unsure, (
+    assert not say(second, 1, PartitionReport(partition=0, avail=12)).partitions[0].log_end_unknown, (
         "it is too early to ask"
     )
     alone.clock.advance(1)
     reply = say(second, 2, PartitionReport(partition=0, avail=12))
-    assert (list(reply.grants), reply.partitions[0].unsure) == ([], True), (
+    assert (list(reply.grants), reply.partitions[0].log_end_unknown) == ([], True), (
         "how far it was delivered is to be known"
     )
     reply = say(second, 3, PartitionReport(partition=0, log_end=15))
     assert [(g.start, g.horizon, g.seen) for g in reply.grants] == [(7, 12, 15)], "marked as redelivered"
-    assert not reply.partitions[0].unsure
+    assert not reply.partitions[0].log_end_unknown
 
 
 @pytest.mark.parametrize("wrong", ["subscription", "epoch", "topic", "nothing"])

@@ -75,7 +75,7 @@ def test_time_goes_on_under_another_clock(pair: tuple[Valkey, Valkey], skew: int
     assert again.attached.incarnation == 5
     assert again.attached.incarnation > reply.incarnation
     # all who were attached are back: what was in hands comes again, and its session runs by the new clock
-    assert again.say(report(avail=10), credit=10).partitions[0].unsure
+    assert again.say(report(avail=10), credit=10).partitions[0].log_end_unknown
     (grant,) = again.say(report(log_end=10), credit=10).grants
     assert (grant.start, grant.horizon, grant.redelivered) == (0, 10, True)
     clock.advance(SESSION_MS - 1)

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 
 from kafkadur.stack import Valkey
 from kafkadur_coordinators.claims import Claims
-from kafkadur_coordinators.whole import Verdicts, Whole
+from kafkadur_coordinators.exclusive_settlement import ExclusiveSettlement, Verdicts
 from kafkadur_sharing.errors import CoordinatorUnavailable
 from tests.integration.coordinators.deaf import Deaf
 from tests.integration.coordinators.world import (
@@ -24,9 +24,9 @@ from tests.integration.coordinators.world import (
 Make = Callable[..., World]
 
 
-def hold(world: World, member: str = "spark") -> Whole:
+def hold(world: World, member: str = "spark") -> ExclusiveSettlement:
     """Attach somebody who holds the whole subscription."""
-    return Whole(Claims(world.attach(member, most=1, kind="whole").session))
+    return ExclusiveSettlement(Claims(world.attach(member, most=1, kind="whole").session))
 
 
 @pytest.mark.parametrize("kind", ["shared", "exclusive", "serial", "priority"])
@@ -123,7 +123,7 @@ def test_a_call_that_was_not_answered_is_made_again(
     """Wherever the answer is lost: of 20 partitions, claims and reports are several exchanges."""
     world = make(partitions=20)
     one = deaf(world)
-    holder = Whole(one.claims)
+    holder = ExclusiveSettlement(one.claims)
     said = {p: Verdicts([(0, 3), (4, 6)], [(3, 4)]) for p in range(20)}
     one.lose(after)
     settled_, back = 0, 0

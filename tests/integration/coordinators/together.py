@@ -45,7 +45,7 @@ class Peer:
         #: partition -> next offset to read, number that the reader was given
         self.followed: dict[int, tuple[int, int]] = {}
         self.hands: list[Delivery[Any, Any]] = []
-        #: whether its point reader gets anything from Kafka
+        #: whether its range fetcher gets anything from Kafka
         self.reads_ranges = True
         self._together = together
         #: partition, start, end, token

@@ -82,8 +82,10 @@ class Place:
             if error is not None:
                 errors.append(error)
 
-        for value in values:
+        for index, value in enumerate(values):
             self.raw.produce(topic, value, partition=partition, on_delivery=report)
+            if index == 0:  # a new topic may refuse the first request: nothing follows before it is in
+                assert self.raw.flush(LIMIT_S) == 0
         assert self.raw.flush(LIMIT_S) == 0
         assert errors == []
 
@@ -95,11 +97,12 @@ class Place:
 
 
 def ordered_producer(kafka: str) -> confluent_kafka.Producer:
-    """A plain producer whose messages lie in Kafka as they were sent.
+    """A plain producer whose messages lie in Kafka as they were sent, after the first of a new topic.
 
-    A new topic may refuse the first request, which is then sent again. With a second request under way its
-    messages would lie behind later ones; with idempotence they would be lost: the broker accepts the second
-    request of a producer it does not know, and takes the repeated first one for a duplicate.
+    A new topic may refuse the first request, which is then sent again. If a second request is queued, its
+    messages lie before those of the first; so who publishes waits for the first message. With idempotence
+    messages would be lost: the broker accepts the second request of a producer it does not know, and takes
+    the repeated first one for a duplicate.
     """
     return confluent_kafka.Producer(
         {"bootstrap.servers": kafka, "linger.ms": 0, "max.in.flight.requests.per.connection": 1}

@@ -9,7 +9,7 @@ from confluent_kafka import KafkaError
 
 import kafkadur
 from kafkadur.consumer.member import Member
-from kafkadur.fetch.readers import TailReader
+from kafkadur.fetch.tail_fetcher import TailFetcher
 from kafkadur.runtime.checkpoint_thread import CheckpointThread
 from kafkadur.runtime.retention_watch import RetentionWatch
 from kafkadur.runtime.stages import Stage
@@ -120,10 +120,10 @@ async def test_run_stops_where_a_breaker_is_open(place: Place) -> None:
 
 
 async def test_a_reader_that_cannot_be_made_is_told_of(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
-    def make(_: TailReader) -> None:
+    def make(_: TailFetcher) -> None:
         raise Defective
 
-    monkeypatch.setattr(TailReader, "_make", make)
+    monkeypatch.setattr(TailFetcher, "_make", make)
     async with place.connect() as connection:
         subscription = await connection.subscribe(place.topic(range(1)), durable="d", start="earliest")
         with pytest.raises(kafkadur.InternalError, match="reader"):

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 import kafkadur
-from kafkadur.fetch.readers import TailReader
+from kafkadur.fetch.tail_fetcher import TailFetcher
 from kafkadur.runtime.coordinator_thread import CoordinatorThread
 from tests.integration.subscriptions.helpers import LIMIT_S, Place, next_of, numbers, take, wait_until
 
@@ -164,7 +164,7 @@ async def test_what_a_reader_is_to_try_again_waits_for_the_rest(place: Place) ->
     async with place.connect() as connection:
         subscription = await connection.subscribe(place.topic(), durable="d")
         tail = connection._readers[subscription.member_id]._tail  # noqa: SLF001 - one that reads for somebody
-        assert isinstance(tail, TailReader)
+        assert isinstance(tail, TailFetcher)
         done: list[str] = []
 
         def again(_: object) -> None:

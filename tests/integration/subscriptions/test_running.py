@@ -33,8 +33,10 @@ ORDERED = ["exclusive", "priority", "serial"]
 
 def publish(place: Place, topic: str, messages: Iterable[tuple[str | None, int]]) -> None:
     """Publish (key, number) to partition 0."""
-    for key, n in messages:
+    for index, (key, n) in enumerate(messages):
         place.raw.produce(topic, str(n), key=key, partition=0)
+        if index == 0:  # as in `Place.publish_values`
+            assert place.raw.flush(LIMIT_S) == 0
     assert place.raw.flush(LIMIT_S) == 0
 
 

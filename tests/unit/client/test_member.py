@@ -218,7 +218,7 @@ def test_gaps_are_settled_once_a_later_record_was_read() -> None:
 
 
 def test_what_was_set_aside_comes_in_order_however_it_is_read() -> None:
-    """What lies far back is read by itself, and later than what the tail reader still has."""
+    """What lies far back is read by itself, and later than what the tail fetcher still has."""
     driver = Driver(partitions=1, lane=True)
     driver.attach(0, 1)
     far = Grant(2, 0, 5, 7, 1, redelivered=True, kind="runs", seen=0, stretch=(5, 7))

@@ -333,7 +333,7 @@ for i, pt in ipairs(touched) do
     [StateRow.partition] = pt.p, [StateRow.base] = pt.base, [StateRow.next] = pt.next, [StateRow.avail] = pt.avail,
     [StateRow.floor] = floor_of(pt), [StateRow.due] = due, [StateRow.standing] = kept and keeping(ctx, me, pt) or 0,
     [StateRow.free_from] = first_free(pt), [StateRow.epoch] = pt.epoch,
-    [StateRow.unsure] = ctx.now >= ctx.grace and is_unsure(ctx, pt) and 1 or 0,
+    [StateRow.log_end_unknown] = ctx.now >= ctx.grace and is_log_end_unknown(ctx, pt) and 1 or 0,
   }
 end
 local rank = rank_of(ctx, me.id) or 0
@@ -370,5 +370,5 @@ reply[ExchangeReply.held] = (offered or given_up) and me.tokens or {}
 reply[ExchangeReply.paused] = ctx.row.paused == '1' and 1 or 0
 reply[ExchangeReply.expiry] = #ctx.ranks > 1 and math.max(ctx.next_expiry - ctx.now, 0) or -1
 -- first what the orphans tried is counted
-reply[ExchangeReply.doubt] = ctx.row.doubt == '1' and #ctx.orphans == 0 and 1 or 0
+reply[ExchangeReply.outcome_unknown] = ctx.row.doubt == '1' and #ctx.orphans == 0 and 1 or 0
 return reply

@@ -96,7 +96,7 @@ end
 
 --- Is there something on this partition that could be handed out now, if its lane were free?
 local function deliverable(ctx, pt, position)
-  if is_unsure(ctx, pt) then
+  if is_log_end_unknown(ctx, pt) then
     return false
   end
   local from = (pt.lane ~= 0 and position >= 0) and position or pt.next

@@ -38,7 +38,7 @@ end
 --- Is it not known yet how far the partition may have been handed out before the state was lost? Old members were not
 --- told of the loss, and went on until their sessions ended: only the log's end after that bounds it. Members that do not
 --- say it (of an older version) cannot be asked.
-local function is_unsure(ctx, pt)
+local function is_log_end_unknown(ctx, pt)
   return ctx.finds_ends and pt.recovered < ctx.recovered
 end
 

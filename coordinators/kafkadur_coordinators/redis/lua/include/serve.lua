@@ -14,7 +14,7 @@ local MOST_AHEAD = 4 -- offsets that are not written yet, promised to one member
 
 --- Is anything of this partition granted now, whoever asks?
 local function may_grant(ctx, pt)
-  return ctx.now >= ctx.grace and ctx.row.paused ~= '1' and ctx.row.doubt ~= '1' and not is_unsure(ctx, pt)
+  return ctx.now >= ctx.grace and ctx.row.paused ~= '1' and ctx.row.doubt ~= '1' and not is_log_end_unknown(ctx, pt)
 end
 
 local function serve(ctx, pt, position, span, offered)

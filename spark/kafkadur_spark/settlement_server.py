@@ -1,8 +1,8 @@
 """Where the sinks of a driver hand in what their batches say: a socket on this machine's loopback.
 
 Spark commits a batch of a Python sink in a process of its own beside the driver. That process sends the
-desk's secret and what was said, in JSON, one line each, and waits for the answer: what was settled, or why
-nothing was. Who does not know the secret gets no answer.
+settlement server's secret and the verdicts, in JSON, one line each, and waits for the answer: how much was
+settled, or why nothing was. A caller that does not know the secret gets no answer.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _log = logging.getLogger("kafkadur.spark")
 
 #: Longest line, bytes: about a million stretches.
 _LONGEST = 64 * 1024 * 1024
-#: Seconds to find the desk, and to say its secret.
+#: Seconds to find the settlement server, and to say its secret.
 _CONNECT_S = 10.0
 _ENCODING = "utf-8"
 
@@ -31,11 +31,11 @@ _ENCODING = "utf-8"
 Settle = Callable[[int, Sequence[Said], bool], int]
 
 
-class Desk:
+class SettlementServer:
     """Takes what the sinks of a reading hand in, until its holder lets go."""
 
     def __init__(self, settle: Settle) -> None:
-        """`settle` is called in threads of the desk's; what it raises is told to the sink."""
+        """`settle` is called in threads of the settlement server's; what it raises is told to the sink."""
         self.secret = secrets.token_hex(32)
         secret = self.secret
 
@@ -51,7 +51,7 @@ class Desk:
         self._server.daemon_threads = True
         self._server.block_on_close = False
         self._thread = threading.Thread(
-            target=self._server.serve_forever, args=(0.1,), name="kafkadur-desk", daemon=True
+            target=self._server.serve_forever, args=(0.1,), name="kafkadur-settlement-server", daemon=True
         )
         self._thread.start()
 
@@ -107,8 +107,8 @@ def _line(value: object) -> bytes:
 def hand_in(address: str, secret: str, batch: int, said: Sequence[Said], *, all_else: bool) -> int:
     """Have the driver settle a batch; returns how many offsets were settled by it.
 
-    `address` and `secret` are a desk's. Raises `LeaseLost` when the subscription is held no more, or its
-    driver is gone, and `IllegalState` for anything else that kept it from being settled.
+    `address` and `secret` are those of a settlement server. Raises `LeaseLost` if the subscription is not
+    held any more or its driver is gone, and `IllegalState` if the batch was not settled for another reason.
     """
     host, _, port = address.rpartition(":")
     gone = LeaseLost(

@@ -12,7 +12,7 @@ from kafkadur_coordinators.interface import How, Returned, Settled
 MOST_RANGES = 20
 
 
-class Harvest:
+class CollectedVerdicts:
     """What one exchange says of leases: what is settled, what is given back, which of them end."""
 
     def __init__(self) -> None:

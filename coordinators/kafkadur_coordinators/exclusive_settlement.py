@@ -48,7 +48,7 @@ class Given(NamedTuple):
     again: bool
 
 
-class Whole:
+class ExclusiveSettlement:
     """The holder of a whole subscription. One thread at a time; every method raises as `Claims`' do."""
 
     def __init__(
@@ -98,12 +98,12 @@ class Whole:
     def _claim(self, ends: Mapping[int, int]) -> None:
         """Claim what is nobody's before these ends."""
         while True:
-            unsure = self._claims.unsure
-            known = {} if not unsure or self._log_ends is None else self._log_ends(unsure)
+            log_end_unknown = self._claims.log_end_unknown
+            known = {} if not log_end_unknown or self._log_ends is None else self._log_ends(log_end_unknown)
             found = self._claims.claim(_ALL, ends, log_ends=known)
             for hull in found:
                 self._held.setdefault(hull.partition, []).extend(_Lease(*lease) for lease in hull.leases)
-            if not found and self._claims.unsure == unsure:
+            if not found and self._claims.log_end_unknown == log_end_unknown:
                 return
 
 

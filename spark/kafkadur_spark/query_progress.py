@@ -1,4 +1,4 @@
-"""Telling people how far a query has come: what Spark says of its batches, for the holder to write down."""
+"""The progress of a query: what Spark reports of its batches, for the holder to write down."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from pyspark.sql.streaming.listener import (
 from kafkadur_coordinators.holder_progress import HolderProgress
 
 
-class Telling(StreamingQueryListener):
+class QueryProgress(StreamingQueryListener):
     """Hands on what one run of a query did last."""
 
     def __init__(

@@ -1,0 +1,342 @@
+"""A thread that owns one Kafka consumer, and what it reads for.
+
+While a thread polls, calls of another thread to the same consumer do not return for seconds. So other threads
+only put commands into a queue. Records go to the member (`consumer/intake.py`).
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Mapping
+from itertools import compress
+from typing import Any, Protocol
+
+from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
+
+from kafkadur.fetch.buffer import Mark
+from kafkadur_coordinators.client_log import client_log
+from kafkadur_coordinators.kafka_refusal import tell
+from kafkadur_coordinators.lost_brokers import SILENT_S, answers
+from kafkadur_sharing.errors import InternalError, KafkadurError, StateLost
+
+_log = logging.getLogger("kafkadur.readers")
+
+#: Records asked for in one call.
+AT_ONCE = 2_000
+#: Longest time a call waits for records, seconds: commands wait as long.
+WAIT = 0.05
+#: Longest time to wait for a broker that knows the topic's leaders, seconds.
+_FIND_LEADERS = 1.0
+#: Longest wait for where a partition begins and ends, seconds.
+WATERMARKS = 10.0
+EOF = KafkaError._PARTITION_EOF  # noqa: SLF001 - the library's name for it
+
+#: librdkafka settings without which catching up stalls (its default backs off a second whenever the queue
+#: is full).
+DEFAULTS: Mapping[str, Any] = {
+    "enable.auto.commit": False,
+    "enable.auto.offset.store": False,
+    "enable.partition.eof": True,
+    "isolation.level": "read_committed",
+    "auto.offset.reset": "error",
+    "fetch.queue.backoff.ms": 5,
+    "fetch.wait.max.ms": 50,
+    "fetch.error.backoff.ms": 50,
+    "reconnect.backoff.ms": 50,
+    "reconnect.backoff.max.ms": 1_000,
+    "topic.metadata.refresh.interval.ms": 30_000,
+}
+
+
+def consumer_config(kafka: Mapping[str, Any], group: str) -> dict[str, Any]:
+    """Configuration of a reader: defaults, then the user's, then what must not be changed."""
+    fixed = ("enable.auto.commit", "enable.auto.offset.store", "enable.partition.eof", "auto.offset.reset")
+    return {**DEFAULTS, **kafka, **{name: DEFAULTS[name] for name in fixed}, "group.id": group}
+
+
+def by_partition(messages: list[Message]) -> list[tuple[int, list[Message]]]:
+    """Split what one call returned by partition.
+
+    The order within a partition is kept. Events count as records.
+    """
+    partitions = list(map(Message.partition, messages))
+    first = partitions[0]
+    if partitions.count(first) == len(partitions):
+        return [(first or 0, messages)]
+    return [
+        (partition or 0, list(compress(messages, map(partition.__eq__, partitions))))
+        for partition in dict.fromkeys(partitions)
+    ]
+
+
+class Receiver(Protocol):
+    """Whom readers read for: a member, or what stands before one (`key_router.py`)."""
+
+    @property
+    def display(self) -> str:
+        """Name of the subscription for people."""
+        ...
+
+    @property
+    def buffered(self) -> int:
+        """Records read and not handed out."""
+        ...
+
+    @property
+    def read_ahead(self) -> int:
+        """Records that may be held back before the reader pauses."""
+        ...
+
+    def fail(self, error: KafkadurError) -> None:
+        """Reading cannot go on."""
+
+    def add_records(self, partition: int, messages: list[Message], number: int) -> None:
+        """Records that the tail fetcher read (not empty, in order)."""
+
+    def reach(self, partition: int, offset: int, number: int) -> None:
+        """The tail fetcher came to the end of the partition."""
+
+    def end_at(self, partition: int, offset: int, number: int) -> None:
+        """The log of a partition that is followed ends at `offset` now."""
+
+    def found_end(self, partition: int, offset: int, incarnation: int) -> None:
+        """The log of a partition ended at `offset` when Kafka was asked under this incarnation."""
+
+    def lead(self, partition: int, epoch: int, number: int) -> None:
+        """What is read from now on was written under this leader epoch."""
+
+    def cut(self, partition: int, offset: int) -> None:
+        """Kafka lost what lay at or beyond `offset`."""
+
+    def expire(self, partition: int, offset: int) -> None:
+        """Kafka does not keep what lies before `offset` any more."""
+
+    def add_range_records(self, token: int, messages: list[Message], reached: int) -> bool:
+        """What the range fetcher read for a lease; whether it is to go on."""
+        ...
+
+    def floors(self) -> dict[int, int]:
+        """Lowest unsettled offsets that may be mirrored."""
+        ...
+
+
+class KafkaThread:
+    """What both readers share: a thread, its commands, and how it ends."""
+
+    def __init__(
+        self,
+        *,
+        name: str,
+        config: Mapping[str, Any],
+        topic: str,
+        fail: Callable[[KafkadurError], None],
+        monotonic: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._config = dict(config)
+        self._error_cb: Callable[[KafkaError], None] | None = self._config.pop("error_cb", None)
+        #: Kafka did not answer the last time anything was heard of it.
+        self._silent = False
+        self._topic = topic
+        self._fail = fail
+        self._commands: deque[Callable[[Consumer], None]] = deque()
+        self._work = threading.Event()
+        self._closing = False
+        self._found = False
+        self._monotonic = monotonic
+        #: when Kafka was last heard, or asked
+        self._heard_at = 0.0
+        #: where partitions that nothing was read of yet begin
+        self._starts: dict[int, TopicPartition] = {}
+        self._thread = threading.Thread(target=self._main, name=name, daemon=True)
+
+    def start(self) -> None:
+        """Start the thread."""
+        self._thread.start()
+
+    def close(self) -> None:
+        """End the thread and close its Consumer."""
+        self._closing = True
+        self._work.set()
+        if self._thread.is_alive():
+            self._thread.join()
+
+    def _put(self, command: Callable[[Consumer], None]) -> None:
+        self._commands.append(command)
+        self._work.set()
+
+    def _main(self) -> None:
+        try:
+            self._consumer = self._make()
+        except Exception as error:  # noqa: BLE001 - whatever it is: nobody waits for a thread that ended unseen
+            self._give_up(error)
+            return
+        self._heard_at = self._monotonic()
+        try:
+            self._loop()
+        except Exception as error:  # noqa: BLE001 - as above
+            self._give_up(error)
+        finally:
+            self._consumer.close()
+
+    def _give_up(self, error: Exception) -> None:
+        """Tell who is read for that reading cannot go on."""
+        if isinstance(error, KafkadurError):
+            self._fail(error)
+        elif isinstance(error, KafkaException):
+            self._fail(broken(str(error.args[0]), self._topic))
+        else:
+            _log.error("reading %s met a defect", self._topic, exc_info=error)
+            self._fail(InternalError.by(error, f"the reader of topic {self._topic}"))
+
+    def _make(self) -> Consumer:
+        return Consumer({**self._config, "error_cb": self._hear}, logger=client_log)
+
+    def _loop(self) -> None:
+        raise NotImplementedError
+
+    def _look_after(self) -> None:
+        """Make the Consumer anew if it has lost Kafka for good and another one finds it.
+
+        While Kafka itself is away nothing changes: then the other one gets no answer either.
+        """
+        now = self._monotonic()
+        if now - self._heard_at < SILENT_S:
+            return
+        if not answers(self._consumer, self._topic):
+            new = self._make()
+            # Kafka may have come back just now: then this one finds it, too
+            if answers(new, self._topic) and not answers(self._consumer, self._topic):
+                self._replace(new)
+            else:
+                new.close()
+        self._heard_at = self._monotonic()
+
+    def _replace(self, new: Consumer) -> None:
+        """Let another Consumer read on where this one stands."""
+        old, self._consumer = self._consumer, new
+        _log.warning("Kafka's client of topic %s does not find Kafka any more; it was made anew", self._topic)
+        read = old.position(old.assignment())
+        new.incremental_assign([p if p.offset >= 0 else self._starts[p.partition] for p in read])
+        # what it was still to commit may keep it for most of a minute
+        threading.Thread(target=old.close, name=f"{self._thread.name}-old", daemon=True).start()
+
+    def _hear(self, error: KafkaError) -> None:
+        """Tell when no broker answers any more; the user's own `error_cb` hears everything."""
+        if error.code() == KafkaError._ALL_BROKERS_DOWN and not self._silent:  # noqa: SLF001 - as above
+            self._silent = True
+            _log.warning(
+                "Kafka, which keeps the messages, does not answer. State: %s. Owner: topic %s. Remedy: check "
+                "that Kafka runs and can be reached; reading goes on by itself.",
+                error.str(),
+                self._topic,
+            )
+        tell(self._error_cb, error)
+
+    def _begin_anew(self, consumer: Consumer, event: Message, member: Receiver, mark: Mark) -> int | None:
+        """Go on where Kafka keeps a partition, after it did not have the offset that was to be read.
+
+        Returns where that is: what lies before is not there. None: the log does not go on behind what was
+        read (`mark`), it was cut off, and the member was told.
+        """
+        partition, wanted = event.partition() or 0, event.offset()
+        try:
+            first, end = consumer.get_watermark_offsets(
+                TopicPartition(self._topic, partition), timeout=WATERMARKS
+            )
+        except KafkaException as failed:  # it is tried once more: the same event comes again
+            _log.info("looking where %s[%d] begins: %s", self._topic, partition, failed)
+            first, end = 0, mark.offset if wanted is None else wanted
+        if wanted is None or wanted > end:  # None: leader epochs do not agree
+            consumer.incremental_unassign([TopicPartition(self._topic, partition)])
+            self._cut(partition, mark if wanted is None else Mark(wanted, mark.epoch), end, member)
+            return None
+        if first > wanted:
+            member.expire(partition, first)
+        start = max(first, wanted)
+        self._starts[partition] = TopicPartition(self._topic, partition, start)
+        consumer.incremental_unassign([TopicPartition(self._topic, partition)])
+        consumer.incremental_assign([self._starts[partition]])
+        return start
+
+    def _cut(self, partition: int, mark: Mark, end: int, member: Receiver) -> None:
+        """Find out from where on the log is another one than what was read, and tell the member.
+
+        `end` is its end: without a leader epoch nothing else is known.
+        """
+        offset = min(mark.offset, end) if mark.epoch < 0 else self._find_cut(partition, mark)
+        if offset is None and self._closing:
+            return
+        if offset is None:
+            self._put(
+                lambda _: self._cut(partition, mark, end, member)
+            )  # what else is read goes on meanwhile
+        else:
+            member.cut(partition, offset)
+
+    def _find_cut(self, partition: int, mark: Mark) -> int | None:
+        """First offset at which the log is not what was read before `mark`; None: Kafka did not say in time.
+
+        Another Consumer is asked, which is allowed to go where librdkafka says that the log is the same.
+        """
+        config = {
+            **self._config,
+            "auto.offset.reset": "earliest",
+            "isolation.level": "read_uncommitted",
+            "error_cb": _say_nothing,
+        }
+        consumer = Consumer(config, logger=client_log)
+        deadline = time.monotonic() + WATERMARKS
+        try:
+            consumer.assign([TopicPartition(self._topic, partition, mark.offset, leader_epoch=mark.epoch)])
+            while time.monotonic() < deadline and not self._closing:
+                message = consumer.poll(WAIT)
+                error = None if message is None else message.error()
+                if message is None or (error is not None and error.code() != EOF):
+                    continue
+                return min(message.offset() or 0, mark.offset)
+        finally:
+            consumer.close()
+        _log.warning("looking where %s[%d] was cut off: Kafka did not say; once more", self._topic, partition)
+        return None
+
+    def _heard(self) -> None:
+        """Note that Kafka answers."""
+        self._heard_at = self._monotonic()
+        if self._silent:
+            self._silent = False
+            _log.warning("Kafka answers again: topic %s", self._topic)
+
+    def _obey(self, consumer: Consumer) -> None:
+        self._work.clear()
+        for _ in range(len(self._commands)):  # one that has to be given once more waits for the others
+            self._commands.popleft()(consumer)
+
+    def _find_leaders(self, consumer: Consumer) -> None:
+        """Ask where the topic is, right after the first assignment.
+
+        librdkafka asks by itself only if it connects later than that, else once a second.
+        """
+        if self._found:
+            return
+        self._found = True
+        try:
+            consumer.list_topics(self._topic, timeout=_FIND_LEADERS)
+        except KafkaException as error:
+            _log.info("looking for %s: %s", self._topic, error)
+
+
+def broken(state: str, topic: str) -> StateLost:
+    """Return the error for a partition that cannot be read."""
+    return StateLost(
+        "Kafka can't be read.",
+        state=state,
+        owner=f"topic {topic}",
+        remedy="correct what Kafka complains about and subscribe again; nothing is lost",
+    )
+
+
+def _say_nothing(_error: KafkaError) -> None:
+    """Brokers that are away are told of by the reader itself."""

@@ -1,0 +1,258 @@
+"""The tail fetcher: reads the partitions that a member follows, and mirrors floors as group offsets."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
+
+from kafkadur.fetch.buffer import NOWHERE, Mark
+from kafkadur.fetch.kafka_thread import (
+    AT_ONCE,
+    EOF,
+    WAIT,
+    WATERMARKS,
+    KafkaThread,
+    Receiver,
+    broken,
+    by_partition,
+    consumer_config,
+)
+from kafkadur.runtime.stages import Probe, Stage, no_probe
+from kafkadur_coordinators.kafka_refusal import refused
+from kafkadur_coordinators.topics import mirror_floors
+
+_log = logging.getLogger("kafkadur.readers")
+
+#: Seconds until Kafka is asked again where a partition ends, after it did not answer.
+_FIND_AGAIN = 0.2
+#: Seconds between two mirrorings of the floor.
+_MIRROR_EVERY = 1.0
+
+
+class TailFetcher(KafkaThread):
+    """Follows partitions from an offset on and gives the member every record."""
+
+    def __init__(
+        self,
+        *,
+        member: Receiver,
+        kafka: Mapping[str, Any],
+        topic: str,
+        group: str,
+        floor_metadata: str,
+        monotonic: Callable[[], float] = time.monotonic,
+        probe: Probe = no_probe,
+    ) -> None:
+        """Made with the member it reads for; `start` begins. `probe` is for tests (`stages.py`)."""
+        config = consumer_config(kafka, group)
+        super().__init__(
+            name=f"kafkadur-tail-{topic}", config=config, topic=topic, fail=member.fail, monotonic=monotonic
+        )
+        self._member = member
+        self._metadata = floor_metadata
+        self._probe = probe
+        self._followed: dict[int, int] = {}
+        #: what logs must agree with: how far they were read before this reader began
+        self._marks: dict[int, Mark] = {}
+        #: leader epoch of what was read last; missing: to be looked at
+        self._epochs: dict[int, int] = {}
+        #: the record that was read last
+        self._ends: dict[int, Message] = {}
+        self._mirrored: dict[int, int] = {}
+        self._mirror_at = 0.0
+        #: partitions whose end is to be asked for, each under this incarnation; and when (monotonic seconds)
+        self._endless: dict[int, int] = {}
+        self._find_at = 0.0
+
+    def follow(self, partition: int, offset: int, number: int, mark: Mark = NOWHERE) -> None:
+        """Read `partition` from `offset` on; a log that does not agree with `mark` was cut off."""
+
+        def assign(consumer: Consumer) -> None:
+            self._probe(Stage.FOLLOW)
+            if partition in self._followed:
+                consumer.incremental_unassign([TopicPartition(self._topic, partition)])
+            self._followed[partition] = number
+            self._marks[partition] = mark
+            self._epochs.pop(partition, None)
+            self._ends.pop(partition, None)
+            start = TopicPartition(self._topic, partition, offset)
+            if mark.epoch >= 0:  # librdkafka asks whether the log is still the same up to there
+                start = TopicPartition(self._topic, partition, offset, leader_epoch=mark.epoch)
+            self._starts[partition] = start
+            consumer.incremental_assign([start])
+
+        self._put(assign)
+
+    def compare(self, partition: int, mark: Mark) -> None:
+        """What is read of `partition` must agree with `mark`, too."""
+
+        def note(_: Consumer) -> None:
+            self._marks[partition] = max(mark, self._marks.get(partition, NOWHERE))
+            self._epochs.pop(partition, None)
+
+        self._put(note)
+
+    def unfollow(self, partition: int) -> None:
+        """Stop reading `partition`."""
+
+        def unassign(consumer: Consumer) -> None:
+            if self._followed.pop(partition, None) is not None:
+                consumer.incremental_unassign([TopicPartition(self._topic, partition)])
+
+        self._put(unassign)
+
+    def find_end(self, partition: int, incarnation: int) -> None:
+        """Ask Kafka where the log of `partition` ends, until it answers; the member is told."""
+
+        def note(_: Consumer) -> None:
+            self._endless[partition] = incarnation
+            self._find_at = 0.0
+
+        self._put(note)
+
+    def _find_ends(self, consumer: Consumer) -> None:
+        if not self._endless or self._monotonic() < self._find_at:
+            return
+        for partition, incarnation in list(self._endless.items()):
+            place = TopicPartition(self._topic, partition)
+            try:
+                _, end = consumer.get_watermark_offsets(place, timeout=WATERMARKS)
+            except KafkaException as failed:
+                _log.info("looking where %s[%d] ends: %s", self._topic, partition, failed)
+                self._find_at = self._monotonic() + _FIND_AGAIN
+                return
+            del self._endless[partition]
+            self._member.found_end(partition, end, incarnation)
+
+    def _replace(self, new: Consumer) -> None:
+        super()._replace(new)
+        self._mirrored.clear()  # the last ones may not have reached Kafka
+
+    def _loop(self) -> None:
+        member = self._member
+        while not self._closing:
+            consumer = self._consumer
+            if self._commands:
+                self._obey(consumer)
+                self._find_leaders(consumer)
+            self._find_ends(consumer)
+            self._mirror(consumer)
+            if not self._followed:
+                self._work.wait(WAIT)
+                self._work.clear()
+                continue
+            if member.buffered >= member.read_ahead:
+                self._work.wait(
+                    0.002
+                )  # the member takes records out meanwhile; librdkafka keeps its own queue
+                self._work.clear()
+                continue
+            messages = consumer.consume(AT_ONCE, 0)
+            if not messages:
+                message = consumer.poll(WAIT)
+                if message is None:
+                    self._look_after()
+                    continue
+                messages = [message, *consumer.consume(AT_ONCE, 0)]
+            self._heard()
+            for partition, group in by_partition(messages):
+                if partition in self._followed:
+                    self._tell_end(consumer, partition)
+                    self._give(consumer, partition, group)
+        self.mirror_now(self._consumer)  # closing the Consumer waits for it
+
+    def _tell_end(self, consumer: Consumer, partition: int) -> None:
+        """Say where the log ended when Kafka last answered.
+
+        An event of its end does not do alone: while a record comes within every `fetch.wait.max.ms`, there
+        is none, however far the reader has come.
+        """
+        _, end = consumer.get_watermark_offsets(TopicPartition(self._topic, partition), cached=True)
+        if end >= 0:
+            self._member.end_at(partition, end, self._followed[partition])
+
+    def _give(self, consumer: Consumer, partition: int, messages: list[Message]) -> None:
+        number = self._followed[partition]
+        self._probe(Stage.READ)
+        if not any(map(Message.error, messages)):
+            self._give_records(consumer, partition, messages, number)
+            return
+        start = 0
+        for index, error in enumerate(map(Message.error, messages)):
+            if error is None:
+                continue
+            if index > start and not self._give_records(consumer, partition, messages[start:index], number):
+                return
+            start = index + 1
+            if error.code() == EOF:
+                self._probe(Stage.END)
+                self._member.reach(partition, messages[index].offset() or 0, number)
+            elif error.code() == KafkaError._AUTO_OFFSET_RESET:  # noqa: SLF001 - the library's name for it
+                kept = self._begin_anew(consumer, messages[index], self._member, self._read_to(partition))
+                if kept is None:
+                    del self._followed[partition]
+                    return
+                self._member.reach(partition, kept, number)
+            else:
+                self._complain(error, partition)
+        if start < len(messages):
+            self._give_records(consumer, partition, messages[start:], number)
+
+    def _give_records(self, consumer: Consumer, partition: int, messages: list[Message], number: int) -> bool:
+        """Give the member records, unless they show that the log is not the one that was read before."""
+        epoch = messages[-1].leader_epoch()
+        if epoch is not None and epoch != self._epochs.get(partition):  # once a leader
+            mark = self._marks.get(partition, NOWHERE)
+            strange = mark.epoch >= 0 and any(
+                (message.offset() or 0) < mark.offset and (message.leader_epoch() or 0) > mark.epoch
+                for message in messages
+            )
+            if strange:
+                del self._followed[partition]
+                consumer.incremental_unassign([TopicPartition(self._topic, partition)])
+                self._cut(partition, mark, mark.offset, self._member)
+                return False
+            self._epochs[partition] = epoch
+            self._member.lead(partition, epoch, number)
+        self._ends[partition] = messages[-1]
+        self._member.add_records(partition, messages, number)
+        return True
+
+    def _read_to(self, partition: int) -> Mark:
+        """How far a partition was read, here or before."""
+        mark, last = self._marks.get(partition, NOWHERE), self._ends.get(partition)
+        if last is None:
+            return mark
+        return max(mark, Mark((last.offset() or 0) + 1, self._epochs.get(partition, -1)))
+
+    def _complain(self, error: KafkaError, partition: int) -> None:
+        if not error.retriable() and error.code() in (
+            KafkaError.TOPIC_AUTHORIZATION_FAILED,
+            KafkaError.GROUP_AUTHORIZATION_FAILED,
+            KafkaError._FATAL,  # noqa: SLF001 - the library's name for it
+        ):
+            raise refused(error, f"topic {self._topic}") or broken(error.str(), self._topic)
+        _log.info("reading %s[%d]: %s", self._topic, partition, error.str())
+
+    def _mirror(self, consumer: Consumer) -> None:
+        now = self._monotonic()
+        if not self._metadata or now < self._mirror_at:
+            return
+        self._mirror_at = now + _MIRROR_EVERY
+        self.mirror_now(consumer)
+
+    def mirror_now(self, consumer: Consumer) -> None:
+        """Commit floors that moved since the last time; a failure is left to the next time."""
+        if not self._metadata:
+            return
+        floors = {p: o for p, o in self._member.floors().items() if self._mirrored.get(p) != o}
+        try:
+            mirror_floors(consumer, self._topic, floors, self._metadata)
+        except KafkaException as error:
+            _log.info("mirroring floors of %s: %s", self._member.display, error)
+            return
+        self._mirrored |= floors
