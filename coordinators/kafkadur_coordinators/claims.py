@@ -138,7 +138,7 @@ class Claims:
 
     def _readable(self, partition: int, end: int, log_ends: Mapping[int, int]) -> PartitionReport:
         log_end = log_ends.get(partition, end) if partition in self._log_end_unknown else -1
-        return PartitionReport(partition=partition, avail=end, log_end=log_end)
+        return PartitionReport(partition=partition, readable_end=end, log_end=log_end)
 
     def settle(self, hull: Hull, *, rolled_back: Sequence[tuple[int, int]] = ()) -> list[int]:
         """Settle a hull, except the [start, end) pairs in `rolled_back`, which come again, counted.

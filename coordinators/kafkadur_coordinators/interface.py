@@ -65,7 +65,7 @@ class PartitionReport(NamedTuple):
     partition: int
     #: offset up to which the partition was really read (last record + 1, or the partition's end); -1:
     #: nothing new
-    avail: int = -1
+    readable_end: int = -1
     #: first offset of the lane that was not handed out; -1: no lane
     position: int = -1
     settled: Sequence[Settled] = ()
@@ -79,7 +79,7 @@ class PartitionReport(NamedTuple):
     expired: int = 0
     #: offsets that are not written yet and that the member can be promised, those it has included (shared)
     ahead: int = 0
-    #: leader epoch of what was read before `avail`; -1: not known, or nothing new
+    #: leader epoch of what was read before `readable_end`; -1: not known, or nothing new
     epoch: int = -1
     #: where the log ended when Kafka was asked because the state says `log_end_unknown`; -1: was not asked
     log_end: int = -1
@@ -148,7 +148,7 @@ class Grant(NamedTuple):
     #: what it holds, start, end, start, end, ...; empty: all of [start, horizon)
     stretch: Sequence[int] = ()
     #: the last attempt of what may have ended its holders: it is handed out while nothing else is in hands
-    alone: bool = False
+    isolated: bool = False
     #: ms until it may be handed out: its keeper waits (key-ordered)
     due_ms: int = 0
 
@@ -166,15 +166,15 @@ class PartitionState(NamedTuple):
     partition: int
     base: int
     next: int
-    avail: int
+    readable_end: int
     floor: int
     #: ms until the next exception is due that nobody holds (0: now); -1: there is none
     due_ms: int
     #: of a lane that has a keeper of its own: whether this member is it
     standing: Standing = Standing.STANDBY
-    #: first offset at or beyond avail that is nobody's
+    #: first offset at or beyond the readable end that is nobody's
     free_from: int = 0
-    #: leader epoch of what lies before avail; -1: not known
+    #: leader epoch of what lies before the readable end; -1: not known
     epoch: int = -1
     #: nothing is granted until a member says where the log ends now: up to there it may have been delivered
     #: before the state was lost
@@ -324,7 +324,7 @@ class PartitionView:
     partition: int
     base: int
     next: int
-    avail: int
+    readable_end: int
     origin: int
     #: offsets at or above base that are decided
     decided: int
@@ -333,7 +333,7 @@ class PartitionView:
     bits: bytes
     #: offsets that Kafka removed before they were settled
     expired: int = 0
-    #: leader epoch of what lies before avail; -1: not known
+    #: leader epoch of what lies before the readable end; -1: not known
     epoch: int = -1
     #: offsets that were known, and that Kafka lost with the end of its log
     truncated: int = 0
@@ -356,8 +356,12 @@ class PartitionView:
 
     @property
     def exceptions(self) -> list[Run]:
-        """What is listed of the offsets below avail: the others are promised, or nobody's."""
-        return [run._replace(end=min(run.end, self.avail)) for run in self.runs if run.start < self.avail]
+        """What is listed of the offsets below the readable end: the others are promised, or nobody's."""
+        return [
+            run._replace(end=min(run.end, self.readable_end))
+            for run in self.runs
+            if run.start < self.readable_end
+        ]
 
     @property
     def unsettled(self) -> int:
@@ -367,7 +371,7 @@ class PartitionView:
     @property
     def backlog(self) -> int:
         """Offsets known to be readable that are not settled."""
-        return max(self.avail - self.next, 0) + self.unsettled - max(self.next - self.avail, 0)
+        return max(self.readable_end - self.next, 0) + self.unsettled - max(self.next - self.readable_end, 0)
 
 
 class LeaseView(NamedTuple):

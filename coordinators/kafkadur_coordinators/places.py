@@ -65,9 +65,9 @@ def place_of(view: PartitionView) -> Place:
     What somebody holds may be delivered: it waits, and is redelivered. What was granted ahead of what is
     written is not said to wait.
     """
-    end = max(view.base, min(view.next, view.avail))
-    if view.runs and view.runs[-1].end > view.avail:  # base came past what is promised
-        end = min(view.next, view.avail)
+    end = max(view.base, min(view.next, view.readable_end))
+    if view.runs and view.runs[-1].end > view.readable_end:  # base came past what is promised
+        end = min(view.next, view.readable_end)
     waiting = [
         Waiting(
             run.start,

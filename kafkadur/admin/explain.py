@@ -155,7 +155,7 @@ def _undecided(where: _Where, view: PartitionView) -> Explanation:
     lease = _covering(where) if offset < view.next else None
     if lease is None:
         return _undelivered(where, redelivered=offset < view.seen)
-    reserved = offset >= view.avail
+    reserved = offset >= view.readable_end
     notes = ("The lease only reserves it: no member has read so far yet.",) if reserved else ()
     return _leased(where, lease, attempts=0, redelivered=offset < view.seen, reserved=reserved, notes=notes)
 
@@ -249,7 +249,7 @@ def in_flight(view: PartitionView, leases: Sequence[LeaseView], members: Mapping
     held = [lease for lease in leases if lease.partition == view.partition and lease.member in members]
     tokens = {lease.token for lease in held}
     return sum(
-        undecided(view, lease.start, min(lease.horizon, view.next, view.avail))
+        undecided(view, lease.start, min(lease.horizon, view.next, view.readable_end))
         for lease in held
         if lease.kind not in RUNS
     ) + sum(run.end - run.start for run in view.exceptions if run.token in tokens)

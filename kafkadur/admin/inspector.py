@@ -651,7 +651,7 @@ def _partition(
         floor=view.floor,
         base=view.base,
         next=view.next,
-        avail=view.avail,
+        avail=view.readable_end,
         in_flight=in_flight(view, leases, members),
         expired=view.expired,
         truncated=view.truncated,

@@ -37,7 +37,7 @@ def unsettled(view: PartitionView) -> Iterator[tuple[int, int]]:
     """Ranges of offsets that a lane has looked at and not settled, sorted."""
     ranges = [(run.start, run.end) for run in view.runs]
     start: int | None = None
-    end = min(view.next, view.avail)
+    end = min(view.next, view.readable_end)
     for offset in range(view.base, end):
         if view.is_decided(offset):
             if start is not None:

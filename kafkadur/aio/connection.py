@@ -23,7 +23,7 @@ from typing_extensions import TypeVar
 from kafkadur.aio.distributed import Distributed
 from kafkadur.aio.session import Session
 from kafkadur.aio.subscription import Subscription
-from kafkadur.aio.waiting import Signal, nudge, outcome
+from kafkadur.aio.waiting import Signal, exchange_inline, outcome
 from kafkadur.consumer.delivery import Delivery as PlainDelivery
 from kafkadur.consumer.member import Callbacks, Member
 from kafkadur.consumer.terms import Terms
@@ -656,8 +656,8 @@ class Connection:
             terms,
             Callbacks(
                 alive=presence.alive,
-                poke=coordinator_thread.poke,
-                nudge=lambda member: nudge(coordinator_thread, member),
+                request_exchange=coordinator_thread.request_exchange,
+                exchange_inline=lambda member: exchange_inline(coordinator_thread, member),
                 write_dead_letter=self._dead_letters.write,
                 on_ready=signal.set,
                 on_closing=bell.set,

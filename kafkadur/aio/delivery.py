@@ -23,7 +23,7 @@ async def confirm(chunk: Chunk, acks: int = 0, level: AckLevel = "redis") -> Non
     member = chunk.member
     waiting = confirmed if level == "redis" else member.verdicts.above(level, chunk, confirmed)
     member.verdicts.confirm(chunk, waiting, acks)
-    member.nudge()
+    member.exchange_inline()
     await confirmed.wait()
 
 

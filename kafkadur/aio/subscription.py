@@ -235,7 +235,7 @@ class Subscription(Generic[V_co, K_co]):
             chunk.release(index)
         self._unreceived.clear()
         self._block = iter(())
-        self._member.poke()
+        self._member.request_exchange()
 
     async def _next_deliveries(
         self, timeout: timedelta | float | None
@@ -276,7 +276,7 @@ class Subscription(Generic[V_co, K_co]):
                 if left <= 0:
                     return None
             self._rested = True
-            if not member.nudge():
+            if not member.exchange_inline():
                 await self._signal.wait(left)
 
     async def run(

@@ -98,9 +98,9 @@ class Confirmed:
         await self._future
 
 
-def nudge(coordinator_thread: CoordinatorThread, _member: Member) -> bool:
+def exchange_inline(coordinator_thread: CoordinatorThread, _member: Member) -> bool:
     """Have the coordinator thread make a member's exchange: the loop itself does no I/O."""
-    coordinator_thread.poke()
+    coordinator_thread.request_exchange()
     return False
 
 

@@ -382,7 +382,10 @@ def _facts(found: Explained) -> list[tuple[str, str]]:
         facts.append(("delivered", "perhaps before"))
     if view is not None:
         facts.append(
-            ("partition", f"floor {view.floor}, base {view.base}, next {view.next}, avail {view.avail}")
+            (
+                "partition",
+                f"floor {view.floor}, base {view.base}, next {view.next}, avail {view.readable_end}",
+            )
         )
     facts.append(("log", f"[{found.log.start}, {found.log.end}), subscribed from {found.log.subscribed}"))
     facts += [("note", note) for note in explanation.notes]
@@ -417,7 +420,7 @@ def _explained(found: Explained) -> dict[str, Any]:
         "floor": None if view is None else view.floor,
         "base": None if view is None else view.base,
         "next": None if view is None else view.next,
-        "avail": None if view is None else view.avail,
+        "avail": None if view is None else view.readable_end,
         "log_start": found.log.start,
         "log_end": found.log.end,
         "subscribed": found.log.subscribed,

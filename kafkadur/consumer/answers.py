@@ -102,7 +102,7 @@ class Answers:
             self._leases.remove(lease.token)
         for lease in pending.back:
             self._retire(lease)
-        for buffer, avail in pending.avail:
+        for buffer, avail in pending.readable_end:
             buffer.reported = max(buffer.reported, avail)
             if avail > buffer.start:
                 self._fetch.warm |= {p for p, each in self._fetch.buffers.items() if each is buffer}
@@ -250,7 +250,7 @@ class Answers:
             group=self._leases.group(grant.partition),
             seen=grant.seen,
             stretch=grant.stretch,
-            alone=grant.alone,
+            isolated=grant.isolated,
             ahead=grant.kind == "ahead",
         )
         if grant.due_ms:

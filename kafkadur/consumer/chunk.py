@@ -142,10 +142,10 @@ class Owner(Protocol):
         """Where deliveries settle."""
         ...
 
-    def poke(self) -> None:
+    def request_exchange(self) -> None:
         """Have an exchange made soon."""
 
-    def nudge(self) -> bool:
+    def exchange_inline(self) -> bool:
         """Have the exchange made that is due; whether it has been made already."""
         ...
 
@@ -161,13 +161,13 @@ class Lease:
 
     __slots__ = (
         "ahead",
-        "alone",
         "attempts",
         "end",
         "fill",
         "gaps",
         "group",
         "incarnation",
+        "isolated",
         "lane",
         "lost",
         "not_before",
@@ -199,7 +199,7 @@ class Lease:
         group: LaneGroup,
         seen: int,
         stretch: Sequence[int] = (),
-        alone: bool = False,
+        isolated: bool = False,
         ahead: bool = False,
     ) -> None:
         """A lease that holds nothing yet.
@@ -218,7 +218,7 @@ class Lease:
         self.group = group
         self.seen = seen
         #: handed out only while nothing else is in the application's hands
-        self.alone = alone
+        self.isolated = isolated
         #: of offsets that are not written yet, promised; whether what is left of them goes back
         self.ahead = ahead
         self.withdrawn = False

@@ -124,14 +124,14 @@ class Composer:
 
     def _report(self, partition: int, collected: CollectedVerdicts) -> PartitionReport:
         buffer = self._fetch.buffers.get(partition)
-        avail = epoch = -1
+        readable_end = epoch = -1
         if buffer is not None and buffer.position > buffer.reported:
             epoch = buffer.epoch  # first: it may only be too new
-            avail = buffer.position
-            self._pending.avail.append((buffer, avail))
+            readable_end = buffer.position
+            self._pending.readable_end.append((buffer, readable_end))
         return PartitionReport(
             partition=partition,
-            avail=avail,
+            readable_end=readable_end,
             position=self._policy.position(partition),
             settled=collected.settled(partition),
             returned=collected.returned(partition),

@@ -165,7 +165,7 @@ class Delivery(Generic[V_co, K_co]):
         the last attempt the policy allows, it becomes a dead letter. Raises `AlreadySettled` or `LeaseLost`.
         """
         self._roll_back(delay)
-        self._chunk.member.poke()
+        self._chunk.member.request_exchange()
 
     def _roll_back(self, delay: float | None) -> None:
         chunk, index = self._chunk, self._index
@@ -198,7 +198,7 @@ class Delivery(Generic[V_co, K_co]):
         Raises `AlreadySettled` or `LeaseLost`.
         """
         self._release()
-        self._chunk.member.poke()
+        self._chunk.member.request_exchange()
 
     def _release(self) -> None:
         if not self._chunk.release(self._index):
@@ -207,7 +207,7 @@ class Delivery(Generic[V_co, K_co]):
     def put_back(self) -> None:
         """Part of receiving: release what the application has not got; raises as `release_nowait`."""
         self._release()
-        self._chunk.member.poke()
+        self._chunk.member.request_exchange()
 
     def release_later(self, delay: float) -> None:
         """Part of keeping keys in order: as `release_nowait`, and it comes again after `delay` seconds.
@@ -215,7 +215,7 @@ class Delivery(Generic[V_co, K_co]):
         Does nothing when it has its verdict already.
         """
         if self._chunk.release(self._index, round(delay * 1000)):
-            self._chunk.member.poke()
+            self._chunk.member.request_exchange()
 
     @property
     def comes_again(self) -> bool:

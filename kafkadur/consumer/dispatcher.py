@@ -121,18 +121,18 @@ class Dispatcher:
         return None
 
     def _goes_beside(self, lease: Lease, *, again: bool) -> bool:
-        return not self._leases.alone or self._may_be_beside(lease, again=again)
+        return not self._leases.isolated or self._may_be_beside(lease, again=again)
 
-    def _one_is_alone(self) -> bool:
+    def _isolated_is_pending(self) -> bool:
         """Whether an isolated record may be dispatched: no other record may be in flight then."""
         now, leases = self._terms.monotonic(), self._leases
-        return any(leases.by_token[token].not_before <= now for token in leases.alone)
+        return any(leases.by_token[token].not_before <= now for token in leases.isolated)
 
     def _may_be_beside(self, lease: Lease, *, again: bool) -> bool:
         """Whether a record may be dispatched while an isolated one is pending."""
-        if lease.alone:
+        if lease.isolated:
             return not self._policy.holds_any()
-        return again and not any(chunk.in_flight() for chunk in self._in_flight if chunk.lease.alone)
+        return again and not any(chunk.in_flight() for chunk in self._in_flight if chunk.lease.isolated)
 
     def _is_cold(self, lease: Lease, offset: int) -> bool:
         """Whether a new holder must first report how far a lane is readable.
@@ -144,7 +144,7 @@ class Dispatcher:
         if not lease.lane or partition in self._fetch.warm:
             return False
         state = self._fetch.states.get(partition)
-        if state is not None and offset < state.avail:
+        if state is not None and offset < state.readable_end:
             return False
         self._schedule.request()
         return True

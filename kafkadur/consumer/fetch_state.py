@@ -86,7 +86,7 @@ class FetchState:
     def has_backlog(self, partition: int) -> bool:
         """Whether offsets of a partition may be there that were granted to no member."""
         state = self.states.get(partition)
-        return state is None or state.next < state.avail
+        return state is None or state.next < state.readable_end
 
     def floors(self) -> dict[int, int]:
         """Lowest unsettled offsets as far as they are known here."""

@@ -43,8 +43,8 @@ class Follower:
                 self._schedule.request()
                 continue
             # what is reserved may not be written yet
-            begin = min(self._policy.first_needed(state), state.avail)
+            begin = min(self._policy.first_needed(state), state.readable_end)
             start = self._policy.follow_from(begin, wanting.get(partition, []))
             number = next(fetch.numbers)
             fetch.buffers[partition] = FetchBuffer(start, number)
-            fetch.reading.follow(partition, start, number, Mark(state.avail, state.epoch))
+            fetch.reading.follow(partition, start, number, Mark(state.readable_end, state.epoch))

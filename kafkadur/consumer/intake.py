@@ -127,7 +127,7 @@ class Intake:
             news, more = self._router.fill_range(lease, buffer)
         if news:
             self._ready()
-        self._schedule.poke()
+        self._schedule.request_exchange()
         return more
 
     def _add_parked(self, token: int, messages: list[Message], reached: int) -> bool:
@@ -136,7 +136,7 @@ class Intake:
             more = self._policy.add_parked(token, messages, reached)
         if not more:
             self._ready()
-        self._schedule.poke()
+        self._schedule.request_exchange()
         return more
 
     # -- what Kafka lost
@@ -162,7 +162,7 @@ class Intake:
         """
         with self._lock:
             self._fetch.note_cut(partition, offset)
-        self._schedule.poke()
+        self._schedule.request_exchange()
 
     @property
     def cuts(self) -> Mapping[int, int]:
@@ -193,7 +193,7 @@ class Intake:
             self._fetch.log_ends[partition] = offset
             self._schedule.touch((partition,))
             self._schedule.request()
-        self._schedule.poke()
+        self._schedule.request_exchange()
 
     def floors(self) -> dict[int, int]:
         """Lowest unsettled offsets as far as they are known here: what is mirrored to Kafka."""
@@ -206,7 +206,7 @@ class Intake:
         if news:
             self._ready()
         if asks:
-            self._schedule.poke()
+            self._schedule.request_exchange()
 
     def _asks_after_reading(self, *, news: bool) -> bool:
         """Whether what was read is to be told at once."""
@@ -215,13 +215,13 @@ class Intake:
     def needs_exchange(self, *, news: bool) -> bool:
         """Whether what was read goes no further without an exchange; `news`: some of it can be handed out."""
         return (
-            self._wants_avail()
+            self._wants_readable_end()
             or self._only_filtered()
             or (news and self._policy.keeps_nothing)
             or bool(self._policy.beyond_window())
         )
 
-    def _wants_avail(self) -> bool:
+    def _wants_readable_end(self) -> bool:
         """Whether records wait for a grant that only an exchange can bring."""
         if not self._pending.is_answered:
             return False

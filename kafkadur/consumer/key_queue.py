@@ -177,11 +177,11 @@ class Keys:
         """Records that wait for another one of their key."""
         return sum(map(len, self._behind.values()))
 
-    def first(self, *, alone: bool) -> Record | None:
-        """The record that is handed out next; `alone`: the one that has to be alone comes first."""
-        if alone:
+    def first(self, *, isolated: bool) -> Record | None:
+        """The record that is handed out next; `isolated`: an isolated one comes first."""
+        if isolated:
             for record in self._free:
-                if record.lease.alone:
+                if record.lease.isolated:
                     self._free.remove(record)
                     self._free.appendleft(record)
                     break

@@ -83,7 +83,7 @@ class Lag:
         lag = sum(filter(None, unread)) // self._terms.definition.lanes
         lag += sum(buffer.buffered for buffer in buffers.values()) + self._queue.waiting + policy.waiting
         others = self._read_by_others(buffers)
-        lag += sum(max(state.avail - state.next, 0) for state in others if state is not None)
+        lag += sum(max(state.readable_end - state.next, 0) for state in others if state is not None)
         at_end = (
             lag == 0
             and self._unreceived.count() == 0

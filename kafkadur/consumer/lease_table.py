@@ -27,7 +27,7 @@ class LeaseTable:
         self.have = 0
         self.by_token: dict[int, Lease] = {}
         #: tokens of leases whose record must be alone in the application's hands
-        self.alone: set[int] = set()
+        self.isolated: set[int] = set()
         #: leases that still want records, by partition, in the order of their first offset
         self.wanting: dict[int, list[Lease]] = {}
         #: lanes that pass together, by partition if each has a turn of its own
@@ -48,8 +48,8 @@ class LeaseTable:
     def add(self, lease: Lease) -> None:
         """A lease was granted."""
         self.by_token[lease.token] = lease
-        if lease.alone:
-            self.alone.add(lease.token)
+        if lease.isolated:
+            self.isolated.add(lease.token)
 
     def want(self, lease: Lease) -> None:
         """A lease wants records."""
@@ -65,7 +65,7 @@ class LeaseTable:
 
     def remove(self, token: int) -> Lease | None:
         """A lease has ended; returns it, if it was held."""
-        self.alone.discard(token)
+        self.isolated.discard(token)
         return self.by_token.pop(token, None)
 
     def of_partition(self, partition: int) -> list[Lease]:

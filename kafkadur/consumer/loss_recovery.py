@@ -26,7 +26,7 @@ def keep(chunks: Iterable[Chunk], unanswered: Exchange | None) -> tuple[list[Chu
     sent, returned = _said_in(unanswered)
     kept: list[Chunk] = []
     for chunk in chunks:
-        if chunk.lease.lost or chunk.lease.alone:
+        if chunk.lease.lost or chunk.lease.isolated:
             continue
         chunk.cut(chunk.handed)
         token = chunk.lease.token

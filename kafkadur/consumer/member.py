@@ -45,9 +45,9 @@ class Callbacks:
     #: whether other processes still hear this one
     alive: Callable[[], bool]
     #: asks the coordinator thread to look at this member soon
-    poke: Callable[[], None]
+    request_exchange: Callable[[], None]
     #: asks for an exchange now; returns whether it was made, in the calling thread
-    nudge: Callable[[Member], bool]
+    exchange_inline: Callable[[Member], bool]
     #: has a dead letter written, in another thread
     write_dead_letter: Callable[[Letter], None]
     #: a block can be taken, or the state changed (any thread, lock not held)
@@ -80,7 +80,7 @@ class Member:
         self._state = state = State(
             terms,
             alive=callbacks.alive,
-            poke=callbacks.poke,
+            request_exchange=callbacks.request_exchange,
             takes=takes,
             transacted=transacted,
             ordered=kind.ORDERED,
@@ -207,7 +207,7 @@ class Member:
         with self.lock:
             block, soon = self._parts.dispatcher.next_block(limit)
         if soon:
-            self.poke()
+            self.request_exchange()
         return block
 
     def next_run(self, limit: int) -> Block | None:
@@ -226,7 +226,7 @@ class Member:
         Lanes that each have a turn of their own, and for which there is no room then, are offered.
         """
         if self._policy.takes_turns():
-            self.poke()
+            self.request_exchange()
 
     def unblock(self) -> bool:
         """Whether handing out may go on: this process is seen again, or a record of a key has become due."""
@@ -249,27 +249,27 @@ class Member:
 
     # -- exchanges
 
-    def poke(self) -> None:
+    def request_exchange(self) -> None:
         """Ask the coordinator thread for an exchange soon. Takes no lock."""
-        self._schedule.poke()
+        self._schedule.request_exchange()
 
-    def nudge(self) -> bool:
+    def exchange_inline(self) -> bool:
         """The application is about to wait: have the exchange made that is due, if one is.
 
         Whether it has been made already (in this thread): then there may be a block.
         """
-        return self.due(self.now()) <= self.now() and self._callbacks.nudge(self)
+        return self.due(self.now()) <= self.now() and self._callbacks.exchange_inline(self)
 
     def wake(self) -> None:
         """Another member, or the coordinator, says that there is news."""
         with self.lock:
             self._schedule.touch(self._policy.partitions())
-        self.poke()
+        self.request_exchange()
 
     def report_silence(self) -> None:
         """The neighbour's channel is silent: the next exchange asks for the presence of all."""
         self._schedule.ask_presence()
-        self.poke()
+        self.request_exchange()
 
     def due(self, now: float) -> float:
         """When the next exchange is to be made (monotonic seconds; in the past: now)."""
@@ -320,12 +320,12 @@ class Member:
         What others can have goes to them: of a shared subscription everything. A lane stays where it is.
         """
         self.gate.resting = True
-        self.poke()
+        self.request_exchange()
 
     def wake_up(self) -> None:
         """Ask for messages again."""
         self.gate.resting = False
-        self.poke()
+        self.request_exchange()
 
     # -- leaving
 

@@ -31,7 +31,7 @@ class Pending:
         #: chunks of which it may say verdicts
         self.taken: list[Chunk] = []
         #: how far partitions were read
-        self.avail: list[tuple[FetchBuffer, int]] = []
+        self.readable_end: list[tuple[FetchBuffer, int]] = []
 
     @property
     def is_answered(self) -> bool:

@@ -84,4 +84,4 @@ class Rejections:
             confirmation = self._confirmations.dead_letters.pop((id(chunk), index), None)
         if confirmation is not None:
             confirmation.resolve(None)
-        self._schedule.poke()
+        self._schedule.request_exchange()

@@ -1,7 +1,7 @@
 """When a member makes its next exchange, and which partitions that is to touch: the one list of reasons.
 
-A reason is either a wish (`request`, `poke`) or a time. The composer (`composer.py`) takes the reasons when
-it makes an exchange; what it cannot carry stays here.
+A reason is either a wish (`request`, `request_exchange`) or a time. The composer (`composer.py`) takes the
+reasons when it makes an exchange; what it cannot carry stays here.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class Waits:
 
 
 class Schedule:
-    """The reasons of one member. All but `poke` are called with the member's lock held."""
+    """The reasons of one member. All but `request_exchange` are called with the member's lock held."""
 
     def __init__(self, partitions: int, wake: Callable[[], None]) -> None:
         """`wake` asks the coordinator thread to look at this member soon. It takes no lock."""
@@ -39,7 +39,7 @@ class Schedule:
         """Nothing was said; everything is to be."""
         self._requested = True
         #: the same, said by any thread without the lock
-        self._poked = False
+        self._exchange_requested = False
         #: the next exchange asks for the presence of all
         self._ask_presence = False
         #: partitions with news
@@ -71,9 +71,9 @@ class Schedule:
         """The next exchange touches every partition (at most 16 at a time)."""
         self.touched.update(range(self._partitions))
 
-    def poke(self) -> None:
+    def request_exchange(self) -> None:
         """Have an exchange made soon. Any thread, no lock."""
-        self._poked = True
+        self._exchange_requested = True
         self._wake()
 
     def wake(self) -> None:
@@ -93,7 +93,7 @@ class Schedule:
 
     def next_due(self, now: float, waits: Waits) -> float:
         """When the next exchange is to be made (monotonic seconds; in the past: now)."""
-        if self._requested or self._poked or waits.answer:
+        if self._requested or self._exchange_requested or waits.answer:
             return now
         at = self.renew_at
         if self.wake_at is not None:
@@ -117,7 +117,7 @@ class Schedule:
     def is_quiet(self, now: float) -> bool:
         """Whether nothing here asks for an exchange."""
         return (
-            not (self._requested or self._poked)
+            not (self._requested or self._exchange_requested)
             and now < self.renew_at
             and (self.wake_at is None or now < self.wake_at)
             and all(now < at for at in self.due.values())
@@ -125,7 +125,7 @@ class Schedule:
 
     def begin(self) -> None:
         """An exchange is being made: what is asked for from now on is for the next one."""
-        self._requested = self._poked = False
+        self._requested = self._exchange_requested = False
 
     def takes_wake(self, now: float) -> bool:
         """Whether the time to look again has come; it is forgotten then."""

@@ -29,7 +29,7 @@ class State:
         terms: Terms,
         *,
         alive: Callable[[], bool],
-        poke: Callable[[], None],
+        request_exchange: Callable[[], None],
         takes: Takes | None,
         transacted: bool,
         ordered: bool,
@@ -41,7 +41,7 @@ class State:
         self.gate = Gate(terms, alive)
         #: what the application is told beside its messages
         self.teller = Teller()
-        self.schedule = Schedule(terms.partitions, poke)
+        self.schedule = Schedule(terms.partitions, request_exchange)
         self.pending = Pending()
         self.leases = LeaseTable(lanes_apart=lanes_apart)
         self.fetch = FetchState(terms.window)

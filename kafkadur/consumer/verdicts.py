@@ -161,7 +161,7 @@ class Verdicts:
     def confirm(self, chunk: Chunk, confirmation: Confirmation, acks: int = 0) -> None:
         """Tell `confirmation` when the verdicts given so far in this chunk are confirmed: `acks` of its own.
 
-        `nudge` comes next.
+        `exchange_inline` comes next.
         """
         with self._lock:
             lost, left = chunk.lease.lost, self._gate.left

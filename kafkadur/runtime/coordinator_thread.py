@@ -105,7 +105,7 @@ class CoordinatorThread:
         self._closing = False
         #: somebody else has the client id now: why nothing goes on
         self.displaced: KafkadurError | None = None
-        self._poked = False
+        self._requested = False
         self._neighbours_at = 0.0
         self._thread = threading.Thread(target=self._main, name="kafkadur-coordinator", daemon=True)
 
@@ -113,10 +113,10 @@ class CoordinatorThread:
         """Start the thread."""
         self._thread.start()
 
-    def poke(self) -> None:
+    def request_exchange(self) -> None:
         """Look at the members now. Any thread."""
-        if not self._poked:
-            self._poked = True
+        if not self._requested:
+            self._requested = True
             self._jobs.put(None)
 
     def assist(self, member: Member) -> bool:
@@ -126,7 +126,7 @@ class CoordinatorThread:
         it.
         """
         if not self._turn.acquire(blocking=False):
-            self.poke()
+            self.request_exchange()
             return False
         try:
             for served in self._served:
@@ -137,7 +137,7 @@ class CoordinatorThread:
                     return True
         finally:
             self._turn.release()
-        self.poke()
+        self.request_exchange()
         return False
 
     def submit(self, job: Callable[[], T], *, always: bool = False) -> Future[T]:
@@ -312,7 +312,7 @@ class CoordinatorThread:
 
     def _serve_all(self) -> float:
         """Make the exchanges that are due; returns how long to sleep, seconds."""
-        self._poked = False  # before looking: a poke from now on is seen in the next round
+        self._requested = False  # before looking: what is requested from now on is seen in the next round
         now = self._monotonic()
         if self._served and now >= self._neighbours_at:
             self._neighbours_at = now + _NEIGHBOURS_EVERY

@@ -47,7 +47,7 @@ from kafkadur.settings import Settings, settings
 from kafkadur.sync.distributed import Distributed
 from kafkadur.sync.session import Session
 from kafkadur.sync.subscription import Subscription
-from kafkadur.sync.waiting import Signal, nudge, outcome
+from kafkadur.sync.waiting import Signal, exchange_inline, outcome
 from kafkadur_coordinators.client_ids import ClientIdLease
 from kafkadur_coordinators.interface import Known, Rank
 from kafkadur_coordinators.journal.topic import Journal
@@ -636,8 +636,8 @@ class Connection:
             terms,
             Callbacks(
                 alive=presence.alive,
-                poke=coordinator_thread.poke,
-                nudge=lambda member: nudge(coordinator_thread, member),
+                request_exchange=coordinator_thread.request_exchange,
+                exchange_inline=lambda member: exchange_inline(coordinator_thread, member),
                 write_dead_letter=self._dead_letters.write,
                 on_ready=signal.set,
                 on_closing=bell.set,

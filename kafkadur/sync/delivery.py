@@ -24,7 +24,7 @@ def confirm(chunk: Chunk, acks: int = 0, level: AckLevel = "redis") -> None:
     member = chunk.member
     waiting = confirmed if level == "redis" else member.verdicts.above(level, chunk, confirmed)
     member.verdicts.confirm(chunk, waiting, acks)
-    member.nudge()
+    member.exchange_inline()
     confirmed.wait()
 
 

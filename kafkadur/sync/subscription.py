@@ -213,7 +213,7 @@ class Subscription(Generic[V_co, K_co]):
             chunk.release(index)
         self._unreceived.clear()
         self._block = iter(())
-        self._member.poke()
+        self._member.request_exchange()
 
     def _next_deliveries(self, timeout: timedelta | float | None) -> Iterator[Delivery[V_co, K_co]] | None:
         block = self._next_block(self._block_size, timeout, one=True)
@@ -251,7 +251,7 @@ class Subscription(Generic[V_co, K_co]):
                 if left <= 0:
                     return None
             self._rested = True
-            if not member.nudge():
+            if not member.exchange_inline():
                 self._signal.wait(left)
 
     def run(

@@ -72,7 +72,7 @@ class Confirmed:
                 raise self._error
 
 
-def nudge(coordinator_thread: CoordinatorThread, member: Member) -> bool:
+def exchange_inline(coordinator_thread: CoordinatorThread, member: Member) -> bool:
     """Make a member's exchange in this thread, which waits for it anyway; whether it was made."""
     return coordinator_thread.assist(member)
 

@@ -79,7 +79,7 @@ def _view(row: ViewRow) -> PartitionView:
         partition=row.partition,
         base=row.base,
         next=row.next,
-        avail=row.avail,
+        readable_end=row.readable_end,
         origin=row.origin,
         decided=row.decided,
         runs=parse_runs(row.runs),
@@ -115,7 +115,7 @@ def grant_of(row: GrantRow) -> Grant:
         kind=text_of(row.kind),
         seen=row.seen,
         stretch=row.stretch,
-        alone=bool(row.alone),
+        isolated=bool(row.isolated),
         due_ms=row.due,
     )
 
@@ -126,7 +126,7 @@ def state_of(row: StateRow) -> PartitionState:
         partition=row.partition,
         base=row.base,
         next=row.next,
-        avail=row.avail,
+        readable_end=row.readable_end,
         floor=row.floor,
         due_ms=row.due,
         standing=Standing(row.standing),

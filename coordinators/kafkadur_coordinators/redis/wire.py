@@ -157,7 +157,7 @@ class GrantRow(NamedTuple):
     #: of kind 'runs' or 'ahead': start, end, start, end, ...; else empty
     stretch: Sequence[int]
     #: 1: dispatched while nothing else is in the application's hands
-    alone: int
+    isolated: int
     #: ms until it may be dispatched
     due: int
 
@@ -175,15 +175,15 @@ class StateRow(NamedTuple):
     partition: int
     base: int
     next: int
-    avail: int
+    readable_end: int
     floor: int
     #: ms until the next exception is due; -1: there is none
     due: int
     #: of a lane with a keeper: 0 another member keeps it, 1 this one does, 2 it does and is asked to drain it
     standing: int
-    #: first offset at or beyond avail that is not reserved
+    #: first offset at or beyond the readable end that is not reserved
     free_from: int
-    #: leader epoch of what lies before avail; -1: not known
+    #: leader epoch of what lies before the readable end; -1: not known
     epoch: int
     #: 1: the log's end is wanted; nothing is granted until it is known
     log_end_unknown: int
@@ -331,7 +331,7 @@ class ViewRow(NamedTuple):
     partition: int
     base: int
     next: int
-    avail: int
+    readable_end: int
     origin: int
     #: decided offsets above base
     decided: int
@@ -341,7 +341,7 @@ class ViewRow(NamedTuple):
     bits: bytes
     #: offsets that expired unsettled
     expired: int
-    #: leader epoch of what lies before avail
+    #: leader epoch of what lies before the readable end
     epoch: int
     #: offsets lost by truncation
     truncated: int

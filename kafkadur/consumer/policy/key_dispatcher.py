@@ -41,12 +41,12 @@ class KeyDispatcher(Dispatcher):
         keys = self._policy.keys
         keys.look()
         self._policy.read_parked()
-        record = keys.first(alone=self._one_is_alone())
+        record = keys.first(isolated=self._isolated_is_pending())
         if record is not None and not self._gate.may_dispatch():
             self._gate.blocked = True
             return None
         beside = record is not None and self._may_be_beside(record.lease, again=not record.lease.lane)
-        if record is None or self._gate.paused or (self._one_is_alone() and not beside):
+        if record is None or self._gate.paused or (self._isolated_is_pending() and not beside):
             self._idle()
             return None
         lease = record.lease
@@ -56,7 +56,7 @@ class KeyDispatcher(Dispatcher):
         if room <= 0:
             self._idle()
             return None
-        records = keys.take(1 if lease.alone else room)
+        records = keys.take(1 if lease.isolated else room)
         messages, offsets = [each.message for each in records], [each.offset for each in records]
         chunk, end = self._chunk(lease, messages, offsets[0], offsets, sum(map(len, messages))), len(records)
         chunk.hand_out(0, end)

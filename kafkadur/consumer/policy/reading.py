@@ -94,7 +94,7 @@ class ReadingPolicy:
         if lease.lane or lease.point or lease.fill >= lease.end:
             return False
         state = self._fetch.states.get(lease.partition)
-        return state is not None and lease.end <= state.avail
+        return state is not None and lease.end <= state.readable_end
 
     def came(self, lease: Lease) -> None:
         """Note that records of a reservation were read."""

@@ -59,7 +59,7 @@ class SerialPolicy(OrderedPolicy):
         state = self._fetch.states.get(lease.partition)
         if lease.point or lease.fill >= lease.end or state is None:
             return False
-        return lease.fill < state.avail
+        return lease.fill < state.readable_end
 
     def take_role(self, before: Role) -> None:
         """Offer the lanes when another member has come: until now no other member wanted them."""
@@ -117,7 +117,7 @@ class SerialPolicy(OrderedPolicy):
     def _lacks_records(self, lease: Lease) -> bool:
         """Whether records of a lease were written that a reader, of either kind, has still to bring."""
         state = self._fetch.states.get(lease.partition)
-        end = lease.fill if state is None else min(lease.end, state.avail)
+        end = lease.fill if state is None else min(lease.end, state.readable_end)
         return self.starves(lease) or (lease.point and lease.fill < end)
 
     def _is_crowded(self, _group: LaneGroup) -> bool:

@@ -155,7 +155,7 @@ class SharedPolicy(Policy):
         # with a window of one a chunk that was begun is dispatched without the lock
         begun = self._in_flight.chunks if self._terms.window == 1 else []
         return [
-            chunk for chunk in reversed(self._queue.ready) if not chunk.lease.alone and chunk not in begun
+            chunk for chunk in reversed(self._queue.ready) if not chunk.lease.isolated and chunk not in begun
         ]
 
     # -- reservations
@@ -214,7 +214,7 @@ class SharedPolicy(Policy):
             return False
         for partition, buffer in unreported.items():
             state = self._fetch.states.get(partition)
-            if state is None or (state.next >= state.avail and buffer.position > state.free_from):
+            if state is None or (state.next >= state.readable_end and buffer.position > state.free_from):
                 return True
         return False
 

@@ -68,7 +68,7 @@ class Inspector:
                     "partition": view.partition,
                     "base": view.base,
                     "next": view.next,
-                    "avail": view.avail,
+                    "readable_end": view.readable_end,
                     "origin": view.origin,
                     "decided": view.decided,
                     "runs": [list(run) for run in view.runs],

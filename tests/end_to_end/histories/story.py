@@ -163,7 +163,8 @@ class Story:
         **other: Any,
     ) -> None:
         """All that is kept of partition 0 is seen; `settled`: above base; `other`: fields of the view."""
-        fields: dict[str, Any] = dict.fromkeys(("partition", "base", "next", "avail", "origin", "seen"), 0)
+        numbers = ("partition", "base", "next", "readable_end", "origin", "seen")
+        fields: dict[str, Any] = dict.fromkeys(numbers, 0)
         fields |= other
         runs: Sequence[Run] = fields.pop("runs", ())
         decided = {*settled, *(offset for run in runs for offset in range(run.start, run.end))}

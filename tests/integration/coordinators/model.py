@@ -87,7 +87,7 @@ class Place:
     """A partition."""
 
     start: int
-    avail: int
+    readable_end: int
     seen: int = 0
     settled: set[int] = field(default_factory=set[int])
     #: unsettled, readable, nobody's
@@ -116,10 +116,10 @@ class Held:
     start: int
     end: int
     lane: bool
-    #: offsets without a verdict; those at or beyond avail are a reservation
+    #: offsets without a verdict; those at or beyond the readable end are a reservation
     open: dict[int, Mark]
     #: the last attempt of a suspect
-    alone: bool = False
+    isolated: bool = False
     suspects: bool = False
     #: not to be handed out before (key-ordered); 0: at once
     due: int = 0
@@ -265,7 +265,7 @@ class Model:
         waiting = any(mark.due > now for mark in place.ready.values()) or bool(place.log_end_unknown)
         if self.policy.strict and waiting:
             return False
-        return FRESH in place.ready.values() or any(o < place.avail for x in mine for o in x.open)
+        return FRESH in place.ready.values() or any(o < place.readable_end for x in mine for o in x.open)
 
     def _has_due(self, partition: int, now: int) -> bool:
         """Whether an exception can be granted; in strict order only the lowest one can."""
@@ -308,13 +308,13 @@ class Model:
 
     # -- verdicts
 
-    def grow(self, partition: int, avail: int) -> None:
+    def grow(self, partition: int, readable_end: int) -> None:
         place = self.places[partition]
         taken = {o for x in self.leases.values() if x.partition == partition for o in x.open}
-        for offset in range(place.avail, avail):
+        for offset in range(place.readable_end, readable_end):
             if offset not in place.settled and offset not in taken:
                 place.ready[offset] = FRESH
-        place.avail = max(place.avail, avail)
+        place.readable_end = max(place.readable_end, readable_end)
 
     def settle(self, token: int, offsets: Iterable[int]) -> None:
         lease = self.leases[token]
@@ -333,10 +333,10 @@ class Model:
             if mark is None:
                 continue
             old = mark.due if how < How.ROLLED_BACK else 0
-            mark = self._returned(mark, how, alone=lease.alone)
+            mark = self._returned(mark, how, isolated=lease.isolated)
             if how > How.UNREAD:
                 self.grow(lease.partition, offset + 1)
-            if offset >= place.avail:
+            if offset >= place.readable_end:
                 continue
             wait = self.policy.wait(mark.attempts) if delay < 0 else 0
             due = max(old, now + delay if delay > 0 else 0)
@@ -344,12 +344,12 @@ class Model:
             if wait:
                 place.log_end_unknown[offset] = (max(old, now + wait // 2), max(old, now + wait))
 
-    def _returned(self, mark: Mark, how: int, *, alone: bool) -> Mark:
+    def _returned(self, mark: Mark, how: int, *, isolated: bool) -> Mark:
         if how == How.UNREAD:
             return mark
         if how == How.RELEASED:
             return Mark(mark.attempts, redelivered=True)
-        if how == How.ROLLED_BACK or alone:
+        if how == How.ROLLED_BACK or isolated:
             return Mark(mark.attempts + 1, redelivered=True)
         attempts, most = mark.attempts + 1, self.policy.most_attempts
         if 0 < most <= attempts:  # the last attempt is made alone
@@ -363,9 +363,9 @@ class Model:
             how = How.UNREAD
         # what comes in order comes at once, unless it holds back what comes later
         delay = -1 if how == UNCLEAN and (not self.in_order or self.policy.strict) else 0
-        if how == UNCLEAN and lease.end > max(place.avail, lease.start):
+        if how == UNCLEAN and lease.end > max(place.readable_end, lease.start):
             place.seen = max(place.seen, lease.end)
-        self.give_back(token, [o for o in lease.open if o < place.avail], how, delay, now)
+        self.give_back(token, [o for o in lease.open if o < place.readable_end], how, delay, now)
         del self.leases[token]
         self.orphans.pop(token, None)
 
@@ -401,7 +401,7 @@ class Model:
         return sorted(refused)
 
     def _verdicts(self, part: PartitionReport, refused: set[int], now: int) -> None:
-        self.grow(part.partition, part.avail)
+        self.grow(part.partition, part.readable_end)
         for verdict in part.settled:
             if verdict.token not in refused:
                 for a, b in zip(verdict.ranges[::2], verdict.ranges[1::2], strict=True):
@@ -533,10 +533,10 @@ class Model:
     def _take(self, lease: Held, offsets: Iterable[int]) -> None:
         place = self.places[lease.partition]
         for offset in offsets:
-            if offset < place.avail:
+            if offset < place.readable_end:
                 assert place.ready.pop(offset, None) == FRESH, f"{offset} is not fresh"
             else:
-                assert lease.lane, "nothing is granted beyond avail"
+                assert lease.lane, "nothing is granted beyond the readable end"
             lease.open[offset] = FRESH
 
     def _grant(self, view: LeaseView, held: list[tuple[int, int]], caller: str, now: int, span: int) -> None:
@@ -578,8 +578,8 @@ class Model:
             member = self.members[view.member]
             member.credit -= len(offsets)
             assert member.credit >= 0, "granted more than the credit"
-            assert not any(x.alone for x in others), "granted beside a last attempt"
-            assert not (lease.alone and others), "a last attempt was granted beside something else"
+            assert not any(x.isolated for x in others), "granted beside a last attempt"
+            assert not (lease.isolated and others), "a last attempt was granted beside something else"
 
     def _promise(self, view: LeaseView, offsets: list[int], caller: str, most: int) -> None:
         assert self.kind == "shared"
@@ -587,10 +587,10 @@ class Model:
         place = self.places[view.partition]
         assert offsets
         assert (offsets[0], offsets[-1] + 1, view.marks) == (view.start, view.horizon, 0)
-        assert offsets[0] >= place.avail, "it is there already"
+        assert offsets[0] >= place.readable_end, "it is there already"
         mine = [x for t, x in self.leases.items() if x.member == caller and t not in self.orphans]
-        assert not any(x.alone for x in mine), "promised beside a last attempt"
-        there = {o for x in mine if x.partition == view.partition for o in x.open if o >= place.avail}
+        assert not any(x.isolated for x in mine), "promised beside a last attempt"
+        there = {o for x in mine if x.partition == view.partition for o in x.open if o >= place.readable_end}
         assert len(there) + len(offsets) <= most, "more than it asked for"
         names = list(self.members)
         partitions = len(self.places)
@@ -606,9 +606,9 @@ class Model:
         self.leases[view.token] = lease
 
     def free_from(self, partition: int) -> int:
-        """The first offset at or beyond avail that is nobody's."""
+        """The first offset at or beyond the readable end that is nobody's."""
         taken = {o for x in self.leases.values() if x.partition == partition for o in x.open}
-        offset = self.places[partition].avail
+        offset = self.places[partition].readable_end
         while offset in taken:
             offset += 1
         return offset
@@ -625,12 +625,14 @@ class Model:
     def _check_turn(self, lease: Held) -> None:
         if self.kind == "serial" and self.successors(lease.member):
             end = lease.end
-            assert end <= self.places[lease.partition].avail, "what is not written yet may be the next one's"
+            assert end <= self.places[lease.partition].readable_end, (
+                "what is not written yet may be the next one's"
+            )
 
     def _grant_exceptions(self, lease: Held, marks: int, held: list[tuple[int, int]], now: int) -> None:
         ready = self.places[lease.partition].ready
         first = ready[held[0][0]]
-        lease.suspects, lease.alone = first.suspect, self.policy.is_last(first)
+        lease.suspects, lease.isolated = first.suspect, self.policy.is_last(first)
         lease.due = first.due if first.due > now else 0
         assert len(held) <= self.policy.together(first), "too many suspects share a lease"
         if self.policy.strict:
@@ -659,7 +661,7 @@ class Model:
             place = self.places[view.partition]
             check_order(view, start=place.start)
             settled, leased, ready = observe(view, seen.leases, start=place.start)
-            assert view.avail == place.avail
+            assert view.readable_end == place.readable_end
             assert settled == place.settled
             assert leased == {
                 lease.token: lease.open
@@ -668,7 +670,7 @@ class Model:
             }
             assert ready == place.ready
             assert view.floor == place.floor
-            open_ = sum(o < place.avail for x in leased.values() for o in x)
+            open_ = sum(o < place.readable_end for x in leased.values() for o in x)
             assert view.backlog == open_ + len(ready)
             assert view.seen == place.seen, (view.seen, place)
 
@@ -701,12 +703,12 @@ def observe(
     here = [lease for lease in leases if lease.partition == view.partition]
     plain = [lease for lease in here if lease.kind not in {"runs", "ahead"}]
     known = {lease.token for lease in leases if lease.partition == view.partition}
-    for offset in range(start, max(view.next, view.avail)):
+    for offset in range(start, max(view.next, view.readable_end)):
         run = view.run_of(offset)
         if run is not None:
             mark = Mark(run.attempts, run.redelivered, run.due, run.suspect)
             if run.token == 0:
-                if offset < view.avail:
+                if offset < view.readable_end:
                     ready[offset] = mark
                 else:
                     assert mark == FRESH, "something is known of what nobody has seen"

@@ -11,17 +11,17 @@ Make = Callable[..., World]
 
 
 def promised(world: World, member: Member) -> list[int]:
-    """Offsets at or beyond avail that a member holds."""
+    """Offsets at or beyond the readable end that a member holds."""
     view = world.partition()
     tokens = {token for token, lease in world.leases().items() if lease.member == member.id}
-    runs = [run for run in view.runs if run.token in tokens and run.end > view.avail]
-    return [offset for run in runs for offset in range(max(run.start, view.avail), run.end)]
+    runs = [run for run in view.runs if run.token in tokens and run.end > view.readable_end]
+    return [offset for run in runs for offset in range(max(run.start, view.readable_end), run.end)]
 
 
 def test_one_member_is_promised_what_comes_next(make: Make) -> None:
     world = make()
     member = world.attach()
-    reply = member.say(report(avail=7, ahead=4), credit=10)
+    reply = member.say(report(readable_end=7, ahead=4), credit=10)
     kinds = [(grant.kind, list(grant.stretch) or [grant.start, grant.horizon]) for grant in reply.grants]
     assert kinds == [("range", [0, 7]), ("ahead", [7, 11])]
     assert (reply.partitions[0].free_from, reply.partitions[0].due_ms) == (11, -1)
@@ -30,7 +30,7 @@ def test_one_member_is_promised_what_comes_next(make: Make) -> None:
 def test_nothing_is_promised_while_something_waits(make: Make) -> None:
     world = make()
     member = world.attach()
-    reply = member.say(report(avail=7, ahead=4), credit=5)
+    reply = member.say(report(readable_end=7, ahead=4), credit=5)
     assert [(grant.kind, grant.horizon) for grant in reply.grants] == [("range", 5)]
     assert reply.partitions[0].free_from == 5
 
@@ -50,7 +50,7 @@ def test_a_promise_takes_up_no_credit(make: Make) -> None:
     world = make(partitions=2)
     member = world.attach()
     member.say(report(0, ahead=2), credit=3)
-    reply = member.say(report(1, avail=3), credit=3)
+    reply = member.say(report(1, readable_end=3), credit=3)
     assert [(grant.kind, grant.records) for grant in reply.grants] == [("range", 3)]
 
 
@@ -65,7 +65,7 @@ def test_what_comes_is_settled_by_whom_it_was_promised(make: Make) -> None:
     # 0 and 2 are the first one's, 1 and 3 the second one's: the later one is acknowledged first
     second.say(report(settled=[settled(tokens[1], 1, 2)]), credit=5)
     view = world.partition()
-    assert (view.avail, view.floor, view.backlog) == (2, 0, 1)
+    assert (view.readable_end, view.floor, view.backlog) == (2, 0, 1)
     first.say(report(settled=[settled(tokens[0], 0, 1)]), credit=5)
     assert (world.partition().floor, world.partition().backlog) == (2, 0)
     assert promised(world, first) == [2]
@@ -74,7 +74,7 @@ def test_what_comes_is_settled_by_whom_it_was_promised(make: Make) -> None:
 def test_what_is_given_back_at_the_end_was_never_promised(make: Make) -> None:
     world = make()
     member = world.attach()
-    token = member.say(report(avail=3, ahead=4), credit=5).grants[1].token
+    token = member.say(report(readable_end=3, ahead=4), credit=5).grants[1].token
     member.say(report(returned=[unread(token, 5, 7)]), credit=0)
     assert world.partition().next == 5
     member.say(report(returned=[unread(token, 3, 5)], done=[token]), credit=0)
@@ -91,7 +91,7 @@ def test_what_is_given_back_in_between_is_anybodys_when_it_comes(make: Make) -> 
     reply = first.say(report(returned=[unread(token, 0, 1)]), credit=0)
     assert reply.partitions[0].free_from == 0
     assert second.say(report(), credit=5).grants == [], "it is not there yet"
-    grants = second.say(report(avail=1), credit=5).grants
+    grants = second.say(report(readable_end=1), credit=5).grants
     assert [(grant.kind, grant.start, grant.attempts, grant.redelivered) for grant in grants] == [
         ("runs", 0, 0, False)
     ]
@@ -124,14 +124,14 @@ def test_what_was_promised_to_the_dead_is_no_attempt(make: Make) -> None:
     reply = second.say(report(), ask=True, credit=5)
     assert reply.role.members == 1
     assert world.partition().runs[0].token == 0
-    grants = second.say(report(avail=4), credit=5).grants
+    grants = second.say(report(readable_end=4), credit=5).grants
     assert [(grant.start, grant.attempts, grant.seen) for grant in grants] == [(0, 0, 3)]
 
 
 def test_a_last_attempt_has_promises_given_back(make: Make) -> None:
     world = make(policy=(2, 0, 0, 0, 1))
     doomed = world.attach()
-    doomed.say(report(avail=1), credit=1)
+    doomed.say(report(readable_end=1), credit=1)
     other = world.attach()
     other.say(report(), credit=5)
     token = other.say(report(ahead=4), credit=5).grants[0].token
@@ -142,7 +142,7 @@ def test_a_last_attempt_has_promises_given_back(make: Make) -> None:
     # what ended its holder may be the reason: it comes alone, to a member that has nothing else
     assert (reply.standing, reply.grants) == (Standing.ASKED, [])
     reply = other.say(report(returned=[unread(token, 1, 5)], done=[token]), credit=5)
-    assert [(grant.start, grant.attempts, grant.alone) for grant in reply.grants] == [(0, 1, True)]
+    assert [(grant.start, grant.attempts, grant.isolated) for grant in reply.grants] == [(0, 1, True)]
 
 
 @pytest.mark.parametrize("kind", ["exclusive", "priority", "serial", "key-ordered"])

@@ -82,7 +82,7 @@ def test_a_level_is_reached_when_the_record_says_all(
 ) -> None:
     """One that is too long is cut: what it says is true, but it does not say what was asked for."""
     held = alone.attach(kafkadur_topic(), start="earliest")
-    token = say(held, 1, PartitionReport(partition=0, avail=9)).grants[0].token
+    token = say(held, 1, PartitionReport(partition=0, readable_end=9)).grants[0].token
     say(held, 2, PartitionReport(partition=0, settled=[Settled(token, (0, 1, 2, 3, 4, 5, 6, 7))]), credit=0)
     if not whole:
         monkeypatch.setattr(checkpoints, "LARGEST_BODY", 20)
@@ -104,12 +104,12 @@ def test_a_checkpoint_is_of_the_epoch_that_was_read(alone: Party, kafkadur_topic
     """
     name = kafkadur_topic()
     before = alone.attach(name, start="earliest")
-    say(before, 1, PartitionReport(partition=0, avail=6))
+    say(before, 1, PartitionReport(partition=0, readable_end=6))
     say(before, 2, PartitionReport(partition=0, settled=[Settled(1, (0, 6))]), credit=0)
     alone.leave(before)
     alone.lifecycle.amend(alone.key(), lambda definition: definition, lambda _: {0: Place(next=2)})
     again = alone.attach(name, start="earliest")
-    token = say(again, 1, PartitionReport(partition=0, avail=6)).grants[0].token
+    token = say(again, 1, PartitionReport(partition=0, readable_end=6)).grants[0].token
     say(again, 2, PartitionReport(partition=0, settled=[Settled(token, (2, 4))]), credit=0)
     checkpointer = checkpoints_of(alone)
     checkpointer.add(Settler(), before.subscription)

@@ -153,7 +153,7 @@ def test_a_hull_says_exactly_what_to_skip(valkey: Valkey, fates: list[str], fres
     """Another member settled, gave back (at once, uncounted, with a delay) or holds each of the offsets."""
     world = World(valkey.url).create()
     other = world.attach("other")
-    other.say(report(avail=len(fates)), credit=ALL)
+    other.say(report(readable_end=len(fates)), credit=ALL)
     given_back = {
         "a": lambda o: rolled_back(1, o, o + 1),
         "u": lambda o: released(1, o, o + 1),
@@ -209,7 +209,7 @@ def test_between_claims_nothing_is_granted(make: Make) -> None:
     world = make()
     claims, other = beside(world), world.attach("other")
     assert shapes(claims.claim(ALL, {0: 4})) == [(0, 0, 4)]
-    other.say(report(avail=9), credit=3)
+    other.say(report(readable_end=9), credit=3)
     assert [(grant.start, grant.horizon) for grant in other.grants.values()] == [(4, 7)]
     assert {lease.start for lease in world.leases().values() if lease.member == "spark"} == {0}
 
@@ -230,10 +230,10 @@ def test_a_claim_and_a_member_each_get_what_is_at_home_with_the_other(make: Make
     claims, other = beside(world), world.attach("other")
     found = claims.claim(7, dict.fromkeys(range(4), 2))
     assert sum(hull.records for hull in found) == 7
-    other.say(report(3, avail=2), credit=5)
+    other.say(report(3, readable_end=2), credit=5)
     assert [(grant.partition, grant.start) for grant in other.grants.values()] == [(3, 1)]
     for partition in range(4):
-        other.say(report(partition, avail=4), credit=8)
+        other.say(report(partition, readable_end=4), credit=8)
     assert sum(grant.records for grant in other.grants.values()) == 1 + 8, "it works, and gets more"
     for hull in found:
         assert claims.settle(hull) == []
@@ -242,10 +242,10 @@ def test_a_claim_and_a_member_each_get_what_is_at_home_with_the_other(make: Make
 def test_members_share_what_is_at_home_with_each_as_long_as_nobody_claims(make: Make) -> None:
     world = make(partitions=2)
     one, other = world.attach("one"), world.attach("other")
-    one.say(report(0, avail=2), credit=5)
-    one.say(report(1, avail=2), credit=3)
+    one.say(report(0, readable_end=2), credit=5)
+    one.say(report(1, readable_end=2), credit=3)
     assert [grant.partition for grant in one.grants.values()] == [0], "it works, and 1 is the other's"
-    other.say(report(1, avail=2), credit=5)
+    other.say(report(1, readable_end=2), credit=5)
     assert [grant.partition for grant in other.grants.values()] == [1]
 
 
@@ -523,7 +523,7 @@ def test_what_became_due_before_a_claim_was_made_again_has_its_place(
 ) -> None:
     world = make()
     other = world.attach("other")
-    other.say(report(avail=5), credit=5)
+    other.say(report(readable_end=5), credit=5)
     other.say(
         report(settled=[settled(1, 0, 2), settled(1, 3, 5)], returned=[rolled_back(1, 2, 3, delay=5_000)])
     )
@@ -541,7 +541,7 @@ def test_what_is_told_again_is_not_claimed_twice(make: Make, deaf: Callable[...,
     """Until a claim names the partition of exceptions that were granted, all leases are told of again."""
     world = make(partitions=4)
     other = world.attach("other")
-    other.say(report(3, avail=3), credit=3)
+    other.say(report(3, readable_end=3), credit=3)
     one = deaf(world, kind="claims")
     one.lose()
     with pytest.raises(CoordinatorUnavailable):

@@ -65,7 +65,7 @@ def test_a_change_is_seen_with_its_deadline_until_it_is_resolved(blank: World) -
 
 def test_a_late_install_changes_nothing(make: Make) -> None:
     world = make()
-    world.attach().say(report(avail=3), credit=3)
+    world.attach().say(report(readable_end=3), credit=3)
     before = world.dump()
     assert world.install("first", version=1).code == "OK"
     assert world.install("first", version=9).code == "CHANGED"
@@ -109,7 +109,7 @@ def test_a_change_given_up_leaves_everything_as_it_was(make: Make) -> None:
     """What members who are gone held stays known: it would be stranded otherwise."""
     world = make("exclusive")
     member = world.attach()
-    member.say(report(avail=6), span=10)
+    member.say(report(readable_end=6), span=10)
     member.say(report(settled=[settled(1, 0, 2)]), span=10)
     world.clock.advance(SESSION_MS + 1)
     assert world.run("change", 1, "given-up", DEADLINE_MS).code == "OK"
@@ -135,7 +135,7 @@ def test_a_definition_that_is_deleted_leaves_nothing_of_itself(make: Make) -> No
 def test_a_zombie_of_a_replaced_subscription_changes_nothing(make: Make) -> None:
     world = make()
     member = world.attach()
-    member.say(report(avail=3), credit=3)
+    member.say(report(readable_end=3), credit=3)
     world.clock.advance(SESSION_MS + 1)
     world.run("change", 1, "other", DEADLINE_MS)
     old, world.id = world.id, "0.new"
@@ -183,7 +183,7 @@ def test_who_holds_the_whole_keeps_others_out(make: Make) -> None:
 def test_attaching_again_ends_the_former_attachment(make: Make) -> None:
     world = make("exclusive")
     member = world.attach("m")
-    member.say(report(avail=3), span=5)
+    member.say(report(readable_end=3), span=5)
     again = world.attach("m")
     reply = again.say(report(), span=5)
     assert [(g.kind, g.start, g.attempts) for g in reply.grants] == [("runs", 0, 1), ("lane", 3, 0)]
@@ -196,10 +196,10 @@ def test_attaching_again_ends_the_former_attachment(make: Make) -> None:
 def test_added_partitions_start_empty_and_known_ones_keep_their_state(make: Make) -> None:
     world = make()
     member = world.attach()
-    member.say(report(avail=3), credit=3)
+    member.say(report(readable_end=3), credit=3)
     world.partitions = 3
     assert world.put("", starts=[99, 0, 7]).code == "OK"
-    assert [(v.base, v.next, v.avail) for v in world.inspect().partitions] == [
+    assert [(v.base, v.next, v.readable_end) for v in world.inspect().partitions] == [
         (0, 3, 3),
         (0, 0, 0),
         (7, 7, 7),
@@ -216,7 +216,7 @@ def test_added_partitions_start_empty_and_known_ones_keep_their_state(make: Make
 def test_a_wiped_server_is_noticed_by_the_next_call(make: Make) -> None:
     world = make()
     member = world.attach()
-    member.say(report(avail=3), credit=3)
+    member.say(report(readable_end=3), credit=3)
     client: Any = redis.Redis.from_url(as_administrator(world.url))
     with client:
         client.flushall()
@@ -272,7 +272,7 @@ def lost(world: World) -> World:
 def test_after_a_rebuild_leases_are_granted_when_the_grace_is_over(make: Make) -> None:
     world = lost(make())
     member = world.attach()
-    reply = member.say(report(avail=12), credit=20)
+    reply = member.say(report(readable_end=12), credit=20)
     assert (reply.incarnation, list(reply.grants), reply.grace_ms) == (6, [], SESSION_MS)
     world.clock.advance(SESSION_MS)
     reply = member.say(report(), credit=20)
@@ -280,7 +280,7 @@ def test_after_a_rebuild_leases_are_granted_when_the_grace_is_over(make: Make) -
     assert (list(reply.grants), reply.partitions[0].log_end_unknown) == ([], True)
     reply = member.say(report(log_end=14), credit=20)
     assert [(g.start, g.horizon, g.seen) for g in reply.grants] == [(4, 12, 14)]
-    reply = member.say(report(avail=15), credit=20)
+    reply = member.say(report(readable_end=15), credit=20)
     assert [(g.start, g.horizon, g.seen) for g in reply.grants] == [(12, 15, 14)]
 
 
@@ -297,7 +297,7 @@ def test_a_member_that_cannot_say_where_the_log_ends_is_not_waited_for(make: Mak
     member = world.attach()
     world.clock.advance(SESSION_MS)
     assert [g.seen for g in member.say(cast("PartitionReport", Older(report()[:-1])), credit=1).grants] == []
-    reply = member.say(cast("PartitionReport", Older(report(avail=12)[:-1])), credit=20)
+    reply = member.say(cast("PartitionReport", Older(report(readable_end=12)[:-1])), credit=20)
     assert [(g.start, g.horizon, g.seen) for g in reply.grants] == [(4, 12, 12)]
 
 
@@ -314,8 +314,8 @@ def restarted(own: Valkey) -> Iterator[World]:
     """Provide a subscription with two members, each with leases, on a server that has restarted since."""
     world = World(own.url, partitions=2).create()
     first, second = world.attach("first"), world.attach("second")
-    first.say(report(0, avail=8), credit=4)
-    second.say(report(1, avail=8), credit=4)
+    first.say(report(0, readable_end=8), credit=4)
+    second.say(report(1, readable_end=8), credit=4)
     first.say(report(0, settled=[settled(1, 0, 1)], returned=[rolled_back(1, 1, 2, delay=1)]), credit=0)
     world.members = (first, second)  # type: ignore[attr-defined]
     own.stop()

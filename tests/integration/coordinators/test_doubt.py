@@ -31,7 +31,7 @@ def look_up(world: World, incarnation: int = 5) -> None:
 def test_nothing_is_granted_until_it_was_looked_up(make: Make, kind: str) -> None:
     world = make(kind)
     gone = transacted(world)
-    assert gone.say(report(avail=10), credit=10).grants
+    assert gone.say(report(readable_end=10), credit=10).grants
     world.clock.advance(SESSION_MS + 1)
     other = world.attach("plain")
     reply = other.say(report(log_end=10), credit=10)
@@ -48,7 +48,7 @@ def test_nothing_is_granted_until_it_was_looked_up(make: Make, kind: str) -> Non
     assert refused is not None
     assert refused.code == "INCARNATION"
     again = world.attach("plain")
-    assert not again.say(report(avail=10), credit=10).outcome_unknown
+    assert not again.say(report(readable_end=10), credit=10).outcome_unknown
     grants = again.say(report(log_end=10), credit=10).grants
     assert [(grant.start, grant.attempts) for grant in grants if grant.kind != "lane"] == [(0, 1)]
 
@@ -56,7 +56,7 @@ def test_nothing_is_granted_until_it_was_looked_up(make: Make, kind: str) -> Non
 def test_who_leaves_in_order_leaves_no_doubt(make: Make) -> None:
     world = make()
     first = transacted(world)
-    first.say(report(avail=10), credit=10)
+    first.say(report(readable_end=10), credit=10)
     first.detach(0)
     other = world.attach("plain")
     reply = other.say(report(log_end=10), credit=10)
@@ -66,7 +66,7 @@ def test_who_leaves_in_order_leaves_no_doubt(make: Make) -> None:
 
 def test_an_ordinary_member_leaves_no_doubt(make: Make) -> None:
     world = make()
-    world.attach("plain").say(report(avail=10), credit=10)
+    world.attach("plain").say(report(readable_end=10), credit=10)
     world.clock.advance(SESSION_MS + 1)
     reply = world.attach("other").say(report(log_end=10), credit=10)
     assert not reply.outcome_unknown
@@ -76,7 +76,7 @@ def test_an_ordinary_member_leaves_no_doubt(make: Make) -> None:
 def test_who_attaches_again_leaves_doubt(make: Make) -> None:
     """The same member attaches once more: what it had before may have been committed."""
     world = make()
-    transacted(world).say(report(avail=10), credit=10)
+    transacted(world).say(report(readable_end=10), credit=10)
     again = transacted(world)
     reply = again.say(report(log_end=10), credit=10)
     while reply.orphaned:
@@ -88,8 +88,8 @@ def test_who_attaches_again_leaves_doubt(make: Make) -> None:
 def test_while_it_is_looked_up_nothing_is_settled(make: Make) -> None:
     world = make(partitions=2)
     gone, stays = transacted(world), world.attach("plain")
-    gone.say(report(avail=10), credit=10)
-    stays.say(report(1, avail=10), credit=10)
+    gone.say(report(readable_end=10), credit=10)
+    stays.say(report(1, readable_end=10), credit=10)
     (token,) = stays.grants
     world.clock.advance(SESSION_MS - 1)
     stays.say(report(), credit=0)
@@ -109,7 +109,7 @@ def test_while_it_is_looked_up_nothing_is_settled(make: Make) -> None:
 
 def test_no_change_begins_before_it_was_looked_up(make: Make) -> None:
     world = make()
-    transacted(world).say(report(avail=10), credit=10)
+    transacted(world).say(report(readable_end=10), credit=10)
     world.clock.advance(SESSION_MS + 1)
     assert world.run("change", 1, "token", 20_000).code == "DOUBT"
     look_up(world)
@@ -120,10 +120,10 @@ def test_a_log_that_was_cut_off_leaves_doubt(make: Make) -> None:
     """All have to attach again, and one that settles by transactions may not come back."""
     world = make()
     gone = transacted(world)
-    gone.say(report(avail=10), credit=10)
+    gone.say(report(readable_end=10), credit=10)
     gone.session.truncate({0: 5}, incarnation=7)
     other = world.attach("plain")
-    assert other.say(report(avail=5), credit=10).grants == []
+    assert other.say(report(readable_end=5), credit=10).grants == []
     world.clock.advance(SESSION_MS + 1)
     assert other.say(report(log_end=5), credit=10).outcome_unknown
 

@@ -66,16 +66,16 @@ def test_who_is_not_attached_is_fenced(make: Make) -> None:
     world = make()
     member = world.attach()
     member.detach()
-    assert refused_unchanged(world, member, report(avail=5)) == "FENCED"
+    assert refused_unchanged(world, member, report(readable_end=5)) == "FENCED"
 
 
 def test_an_exchange_of_an_earlier_attachment_is_refused(make: Make) -> None:
     """It was under way for long: its member has attached again meanwhile, and counts from one."""
     world = make("serial")
     member = world.attach("m")
-    late = member.build(report(avail=5), credit=5)._replace(number=9, offer=True)
+    late = member.build(report(readable_end=5), credit=5)._replace(number=9, offer=True)
     again = world.attach("m")
-    again.say(report(avail=5), credit=5)
+    again.say(report(readable_end=5), credit=5)
     assert again.session.attachment > member.session.attachment
     before = world.dump()
     assert code(lambda: member.session.exchange(late)) == "FENCED"
@@ -86,9 +86,9 @@ def test_a_member_holds_a_thousand_leases_at_most(make: Make) -> None:
     world = make()
     member = world.attach()
     for avail in range(1, 1_002):
-        member.say(report(avail=avail), credit=5_000)
+        member.say(report(readable_end=avail), credit=5_000)
     assert len(world.leases()) == 1_000
-    assert member.say(report(avail=1_002), credit=5_000).grants == []
+    assert member.say(report(readable_end=1_002), credit=5_000).grants == []
     reply = member.say(report(settled=[settled(1, 0, 1)], done=[1]), credit=5_000)
     assert [(grant.start, grant.horizon) for grant in reply.grants] == [(1_000, 1_002)]
 
@@ -99,7 +99,7 @@ def test_an_exchange_of_another_incarnation_is_refused(make: Make) -> None:
     session = world.session("another")
     session.truncate({0: 0}, incarnation=7)
     assert session.incarnation == 7
-    assert refused_unchanged(world, member, report(avail=5)) == "INCARNATION"
+    assert refused_unchanged(world, member, report(readable_end=5)) == "INCARNATION"
 
 
 def test_a_member_of_a_later_incarnation_shows_that_this_is_an_old_copy(make: Make) -> None:
@@ -107,7 +107,7 @@ def test_a_member_of_a_later_incarnation_shows_that_this_is_an_old_copy(make: Ma
     world = make()
     member = world.attach()
     member.session.incarnation += 1
-    assert refused_unchanged(world, member, report(avail=5)) == "RESTARTED"
+    assert refused_unchanged(world, member, report(readable_end=5)) == "RESTARTED"
 
 
 def test_an_exchange_of_another_subscription_is_refused(make: Make) -> None:
@@ -155,7 +155,7 @@ def test_a_partition_nobody_knows_is_refused(make: Make) -> None:
 def test_a_verdict_outside_its_lease_changes_nothing(make: Make, verdict: dict[str, Any]) -> None:
     world = make(starts=(8,))
     member = world.attach()
-    member.say(report(avail=13), credit=5)
+    member.say(report(readable_end=13), credit=5)
     assert [(g.token, g.start, g.horizon) for g in member.grants.values()] == [(1, 8, 13)]
     assert refused_unchanged(world, member, report(**verdict)) == "INVALID"
 
@@ -163,7 +163,7 @@ def test_a_verdict_outside_its_lease_changes_nothing(make: Make, verdict: dict[s
 def test_a_blob_may_end_with_the_last_byte_of_its_lease(make: Make) -> None:
     world = make(starts=(10,))
     member = world.attach()
-    member.say(report(avail=21), credit=20)
+    member.say(report(readable_end=21), credit=20)
     member.say(report(settled=[blob(1, [10, 20])]))
     view = world.partition()
     assert [o for o in range(10, 21) if view.is_decided(o)] == [10, 20]
@@ -172,7 +172,7 @@ def test_a_blob_may_end_with_the_last_byte_of_its_lease(make: Make) -> None:
 def test_a_partition_named_twice_changes_nothing(make: Make) -> None:
     world = make()
     member = world.attach()
-    assert refused_unchanged(world, member, report(0, avail=5), report(0, avail=7)) == "INVALID"
+    assert refused_unchanged(world, member, report(0, readable_end=5), report(0, readable_end=7)) == "INVALID"
 
 
 def test_seventeen_partitions_are_too_many(make: Make) -> None:
@@ -185,15 +185,15 @@ def test_seventeen_partitions_are_too_many(make: Make) -> None:
 def test_a_lease_named_under_another_partition_changes_nothing(make: Make) -> None:
     world = make(partitions=2)
     member = world.attach()
-    member.say(report(0, avail=5), report(1, avail=5), credit=20)
+    member.say(report(0, readable_end=5), report(1, readable_end=5), credit=20)
     assert refused_unchanged(world, member, report(0, done=[1]), report(1, done=[1])) == "INVALID"
 
 
 def test_a_token_of_somebody_else_is_refused_and_the_rest_is_applied(make: Make) -> None:
     world = make(partitions=2)
     first, second = world.attach(), world.attach()
-    first.say(report(0, avail=4), credit=4)
-    second.say(report(1, avail=4), credit=4)
+    first.say(report(0, readable_end=4), credit=4)
+    second.say(report(1, readable_end=4), credit=4)
     reply = second.say(report(0, settled=[settled(1, 0, 4)]), report(1, settled=[settled(2, 0, 2)]))
     assert reply.refused == [1]
     assert [view.floor for view in world.inspect().partitions] == [0, 2]
@@ -202,7 +202,7 @@ def test_a_token_of_somebody_else_is_refused_and_the_rest_is_applied(make: Make)
 def test_a_lease_of_an_earlier_attachment_is_refused(make: Make) -> None:
     world = make()
     member = world.attach("m")
-    member.say(report(avail=4), credit=4)
+    member.say(report(readable_end=4), credit=4)
     again = world.attach("m")
     reply = again.say(report(settled=[settled(1, 0, 4)]))
     assert reply.refused == [1]
@@ -215,7 +215,7 @@ def test_a_lease_of_an_earlier_attachment_is_refused(make: Make) -> None:
 def test_a_repeat_brings_the_same_grants_and_changes_nothing(make: Make) -> None:
     world = make(partitions=2)
     member = world.attach()
-    first = member.say(report(0, avail=3), report(1, avail=3), credit=4)
+    first = member.say(report(0, readable_end=3), report(1, readable_end=3), credit=4)
     before = world.dump()
     assert member.last is not None
     again = member.session.exchange(member.last)
@@ -241,7 +241,7 @@ def test_single_messages_go_round_beginning_with_the_first_attached(make: Make) 
         member.say(credit=10)
     got: list[str] = []
     for avail in range(1, 8):
-        members[0].say(report(avail=avail), credit=10)
+        members[0].say(report(readable_end=avail), credit=10)
         lease = world.leases()[avail]
         got.append(lease.member)
     assert got == [members[i % 3].id for i in range(7)]
@@ -252,7 +252,7 @@ def test_a_backlog_is_divided_by_those_who_want_it(make: Make) -> None:
     members = [world.attach() for _ in range(3)]
     for member in members:
         member.say(credit=100)
-    members[0].say(report(avail=90), credit=100)
+    members[0].say(report(readable_end=90), credit=100)
     assert [(v.start, v.horizon, v.member) for v in world.leases().values()] == [
         (0, 30, members[0].id),
         (30, 60, members[1].id),
@@ -263,7 +263,7 @@ def test_a_backlog_is_divided_by_those_who_want_it(make: Make) -> None:
 def test_nobody_gets_more_than_its_credit(make: Make) -> None:
     world = make(partitions=3)
     member = world.attach()
-    reply = member.say(*(report(p, avail=50) for p in range(3)), credit=60)
+    reply = member.say(*(report(p, readable_end=50) for p in range(3)), credit=60)
     assert sum(grant.records for grant in reply.grants) == 60
 
 
@@ -271,9 +271,9 @@ def test_what_was_granted_meanwhile_is_taken_off_the_credit_reported(make: Make)
     world = make()
     first, second = world.attach(), world.attach()
     second.say(credit=4)
-    first.say(report(avail=8), credit=4)
+    first.say(report(readable_end=8), credit=4)
     assert sum(v.horizon - v.start for v in world.leases().values() if v.member == second.id) == 4
-    second.say(report(avail=20), credit=4)  # written before it learned of the four
+    second.say(report(readable_end=20), credit=4)  # written before it learned of the four
     assert sum(v.horizon - v.start for v in world.leases().values() if v.member == second.id) == 4
 
 
@@ -282,7 +282,7 @@ def test_a_member_nobody_hears_is_not_served_by_others(make: Make) -> None:
     first, second = world.attach(), world.attach()
     second.say(credit=10)
     world.ears.forget(second.channel)
-    first.say(report(avail=4), credit=10)
+    first.say(report(readable_end=4), credit=10)
     assert {v.member for v in world.leases().values()} == {first.id}
 
 
@@ -290,7 +290,7 @@ def test_an_idle_member_gets_work_of_partitions_it_is_not_at_home_with(make: Mak
     world = make(partitions=2)
     first, second = world.attach(), world.attach()
     second.say(credit=5)
-    first.say(report(0, avail=3), credit=0)
+    first.say(report(0, readable_end=3), credit=0)
     assert {v.member for v in world.leases().values()} == {second.id}
 
 
@@ -298,7 +298,7 @@ def test_a_lane_with_more_partitions_than_leases_gets_its_exceptions(make: Make)
     world = make("exclusive", partitions=80)
     member = world.attach()
     for first in range(0, 80, 16):
-        member.say(*(report(p, avail=1) for p in range(first, first + 16)))
+        member.say(*(report(p, readable_end=1) for p in range(first, first + 16)))
     lanes = {grant.partition: token for token, grant in member.grants.items()}
     assert len(lanes) == 80
     reply = member.say(report(3, returned=[rolled_back(lanes[3], 0, 1)]))
@@ -308,10 +308,10 @@ def test_a_lane_with_more_partitions_than_leases_gets_its_exceptions(make: Make)
 def test_a_horizon_never_falls_and_runs_ahead_by_at_most_span(make: Make) -> None:
     world = make("exclusive")
     member = world.attach()
-    member.say(report(avail=5, position=-1), span=10)
+    member.say(report(readable_end=5, position=-1), span=10)
     horizons = [world.leases()[1].horizon]
     for position, avail in ((3, 5), (0, 5), (5, 9), (-1, 9), (9, 9), (4, 30)):
-        member.say(report(avail=avail, position=position), span=10)
+        member.say(report(readable_end=avail, position=position), span=10)
         horizons.append(world.leases()[1].horizon)
     assert horizons == [10, 13, 13, 15, 15, 19, 19]
     assert world.partition().next == 19
@@ -320,7 +320,7 @@ def test_a_horizon_never_falls_and_runs_ahead_by_at_most_span(make: Make) -> Non
 def test_a_lane_takes_up_again_what_it_gave_back_unread(make: Make) -> None:
     world = make("exclusive")
     member = world.attach()
-    member.say(report(avail=8), span=10)
+    member.say(report(readable_end=8), span=10)
     member.say(report(position=4, settled=[settled(1, 0, 4)], returned=[unread(1, 4, 10)]), span=0)
     assert world.partition().next == 4
     member.detach(0)
@@ -335,7 +335,7 @@ def test_a_lane_takes_up_again_what_it_gave_back_unread(make: Make) -> None:
 def test_the_unread_tail_is_as_if_it_had_never_been_granted(make: Make) -> None:
     world = make()
     member = world.attach()
-    member.say(report(avail=10), credit=10)
+    member.say(report(readable_end=10), credit=10)
     member.say(report(settled=[settled(1, 0, 4)], returned=[unread(1, 4, 10)], done=[1]), credit=0)
     view = world.partition()
     assert (view.base, view.next, view.runs) == (4, 4, ())
@@ -344,8 +344,8 @@ def test_the_unread_tail_is_as_if_it_had_never_been_granted(make: Make) -> None:
 def test_the_unread_tail_is_given_back_below_what_another_lease_holds(make: Make) -> None:
     world = make()
     first, second = world.attach(), world.attach()
-    first.say(report(avail=5), credit=5)
-    second.say(report(avail=10), credit=5)
+    first.say(report(readable_end=5), credit=5)
+    second.say(report(readable_end=10), credit=5)
     first.say(report(returned=[unread(1, 2, 5)]), credit=0)
     view = world.partition()
     assert (view.next, view.runs) == (10, (Run(2, 5, 0, False, 0, 0),))
@@ -354,7 +354,7 @@ def test_the_unread_tail_is_given_back_below_what_another_lease_holds(make: Make
 def test_what_lies_beyond_avail_never_becomes_an_exception(make: Make) -> None:
     world = make("exclusive")
     member = world.attach()
-    member.say(report(avail=8), span=20)
+    member.say(report(readable_end=8), span=20)
     # offset 6 was a gap: settled before 5 was handed out
     member.say(report(settled=[settled(1, 0, 5, 6, 7)], returned=[unread(1, 5, 20)]), span=0)
     view = world.partition()
@@ -366,13 +366,13 @@ def test_a_blob_tells_how_far_a_partition_is_readable(make: Make) -> None:
     member = world.attach()
     member.say(report(), span=20)
     member.say(report(settled=[blob(1, [0, 2, 11])]), span=20)
-    assert world.partition().avail == 12
+    assert world.partition().readable_end == 12
 
 
 def test_only_what_may_have_been_delivered_counts_after_a_death(make: Make) -> None:
     world = make("exclusive")
     member = world.attach()
-    member.say(report(avail=6), span=10)
+    member.say(report(readable_end=6), span=10)
     member.say(report(settled=[settled(1, 0, 2)], returned=[rolled_back(1, 3, 4, delay=60_000)]), span=10)
     world.clock.advance(SESSION_MS + 1)
     other = world.attach()
@@ -386,7 +386,7 @@ def test_only_what_may_have_been_delivered_counts_after_a_death(make: Make) -> N
 def test_leaving_in_order_counts_nothing(make: Make) -> None:
     world = make()
     member = world.attach()
-    member.say(report(avail=6), credit=6)
+    member.say(report(readable_end=6), credit=6)
     member.say(report(returned=[released(1, 0, 2)]), credit=0)
     member.detach(0)
     assert [(r.start, r.end, r.attempts) for r in world.partition().runs] == [(0, 2, 0), (2, 6, 0)] or [
@@ -397,7 +397,7 @@ def test_leaving_in_order_counts_nothing(make: Make) -> None:
 def test_a_message_rolled_back_for_ever_keeps_its_mark(make: Make) -> None:
     world = make()
     member = world.attach()
-    member.say(report(avail=1), credit=1)
+    member.say(report(readable_end=1), credit=1)
     member.say(report(returned=[rolled_back(1, 0, 1)], done=[1]), credit=0)
     runs = world.keys(0)[2]
     client: Any = redis.Redis.from_url(as_administrator(world.url))
@@ -415,7 +415,7 @@ def test_a_lease_granted_by_another_members_exchange_knows_what_was_seen(make: M
     world.coordinator.command("HSET", world.keys(1)[0], "seen", "3")
     first, second = world.attach(), world.attach()
     second.say(credit=5)
-    first.say(report(1, avail=4), credit=0)
+    first.say(report(1, readable_end=4), credit=0)
     grants = second.say(report(0), credit=0).grants
     assert [(g.partition, g.seen) for g in grants] == [(1, 3)]
 
@@ -472,14 +472,14 @@ def test_a_grant_wakes_its_holder_and_nobody_else(make: Make) -> None:
     for p, member in enumerate(members):
         member.say(report(p), credit=5)
     world.ears.heard()
-    members[0].say(report(1, avail=1), credit=5)
+    members[0].say(report(1, readable_end=1), credit=5)
     assert world.ears.heard() == [members[1].channel]
 
 
 def test_what_is_given_back_wakes_who_gets_it(make: Make) -> None:
     world = make()
     first, second = world.attach(), world.attach()
-    first.say(report(avail=3), credit=3)
+    first.say(report(readable_end=3), credit=3)
     second.say(credit=5)
     world.ears.heard()
     first.say(report(returned=[rolled_back(1, 1, 2)]), credit=0)
@@ -491,8 +491,8 @@ def test_what_is_given_back_wakes_who_gets_it(make: Make) -> None:
 def test_a_member_that_leaves_wakes_the_others(make: Make, in_order: bool) -> None:
     world = make(partitions=20)
     first, second, third = world.attach(), world.attach(), world.attach()
-    first.say(*(report(p, avail=2) for p in range(16)), credit=100)
-    first.say(*(report(p, avail=2) for p in range(16, 20)), credit=100)
+    first.say(*(report(p, readable_end=2) for p in range(16)), credit=100)
+    first.say(*(report(p, readable_end=2) for p in range(16, 20)), credit=100)
     world.ears.heard()
     if in_order:
         first.detach(*range(16))
@@ -516,7 +516,7 @@ def test_a_member_that_leaves_wakes_the_others(make: Make, in_order: bool) -> No
 def test_a_killed_process_is_given_up_half_a_second_later(make: Make) -> None:
     world = make()
     first, second = world.attach(), world.attach()
-    first.say(report(avail=4), credit=4)
+    first.say(report(readable_end=4), credit=4)
     world.ears.forget(first.channel)
     assert second.say(credit=4, ask=True).silent_ms == 500
     world.clock.advance(499)
@@ -532,7 +532,7 @@ def test_a_killed_process_is_given_up_half_a_second_later(make: Make) -> None:
 def test_a_process_that_comes_back_in_time_keeps_its_leases(make: Make) -> None:
     world = make()
     first, second = world.attach(), world.attach()
-    first.say(report(avail=4), credit=4)
+    first.say(report(readable_end=4), credit=4)
     world.ears.forget(first.channel)
     second.say(ask=True)
     world.clock.advance(400)
@@ -550,7 +550,7 @@ def test_a_process_that_comes_back_in_time_keeps_its_leases(make: Make) -> None:
 def test_time_goes_on_when_the_servers_clock_steps_back(make: Make) -> None:
     world = make()
     member = world.attach()
-    member.say(report(avail=1), credit=1)
+    member.say(report(readable_end=1), credit=1)
     member.say(report(returned=[rolled_back(1, 0, 1, delay=1_000)], done=[1]), credit=0)
     times = [world.inspect().now]
     world.clock.advance(-3_600_000)
@@ -586,7 +586,7 @@ def test_the_bitmap_is_cut_below_base(make: Make) -> None:
     world = make()
     member = world.attach()
     total = 60_000
-    member.say(report(avail=total), credit=total)
+    member.say(report(readable_end=total), credit=total)
     member.say(report(settled=[settled(1, 1, 50_000)]), credit=0)
     assert (world.partition().base, len(world.partition().bits)) == (0, 6_250)
     member.say(report(settled=[settled(1, 0, 1, 50_001, 50_002)]), credit=0)
@@ -599,9 +599,9 @@ def test_the_bitmap_is_cut_below_base(make: Make) -> None:
 def test_an_old_lease_is_set_aside_when_the_bitmap_grows_long(make: Make) -> None:
     world = make()
     stuck, busy = world.attach(), world.attach()
-    stuck.say(report(avail=2), credit=2)
+    stuck.say(report(readable_end=2), credit=2)
     for avail in range(20_002, 140_002, 20_000):
-        reply = busy.say(report(avail=avail), credit=20_000)
+        reply = busy.say(report(readable_end=avail), credit=20_000)
         token, start, end = reply.grants[-1].token, reply.grants[-1].start, reply.grants[-1].horizon
         busy.say(report(settled=[settled(token, start, end)], done=[token]), credit=0)
     view = world.partition()
@@ -618,7 +618,7 @@ def test_setting_many_holes_aside_is_done_in_steps(make: Make) -> None:
     world = make()
     member = world.attach()
     total = 70_000
-    member.say(report(avail=total), credit=total)
+    member.say(report(readable_end=total), credit=total)
     member.say(report(settled=[blob(1, range(1, 4_000, 2))]), credit=0)
     counts = []
     for _ in range(9):
@@ -638,7 +638,7 @@ def test_large_numbers_survive_packing(make: Make) -> None:
     world = make(starts=(start,))
     member = world.attach()
     world.coordinator.command("HSET", world.address.fixed()[0], "token", str(2**33))
-    grant = member.say(report(avail=start + 300), credit=300).grants[0]
+    grant = member.say(report(readable_end=start + 300), credit=300).grants[0]
     assert (grant.token, grant.start, grant.horizon) == (2**33 + 1, start, start + 300)
     member.say(
         report(
@@ -655,7 +655,7 @@ def test_large_numbers_survive_packing(make: Make) -> None:
 def test_many_ranges_in_one_exchange(make: Make) -> None:
     world = make()
     member = world.attach()
-    member.say(report(avail=20_000), credit=20_000)
+    member.say(report(readable_end=20_000), credit=20_000)
     bounds = [b for o in range(0, 20_000, 2) for b in (o, o + 1)]
     member.say(report(settled=[settled(1, *bounds)]), credit=0)
     assert world.partition().unsettled == 10_000
@@ -667,7 +667,7 @@ def test_many_ranges_in_one_exchange(make: Make) -> None:
 def test_full_memory_is_told_and_changes_nothing(make: Make, valkey: Valkey) -> None:
     world = make()
     member = world.attach()
-    member.say(report(avail=5), credit=5)
+    member.say(report(readable_end=5), credit=5)
     client: Any = redis.Redis.from_url(as_administrator(valkey.url))
     with client:
         before = world.dump()

@@ -242,11 +242,11 @@ def test_a_wiped_redis_gets_its_definition_back_with_the_mirrored_floors(
     assert second.attached.grace_ms > 0
     assert alone.clock is not None
     alone.clock.advance(SESSION_MS - 1)
-    assert not say(second, 1, PartitionReport(partition=0, avail=12)).partitions[0].log_end_unknown, (
+    assert not say(second, 1, PartitionReport(partition=0, readable_end=12)).partitions[0].log_end_unknown, (
         "it is too early to ask"
     )
     alone.clock.advance(1)
-    reply = say(second, 2, PartitionReport(partition=0, avail=12))
+    reply = say(second, 2, PartitionReport(partition=0, readable_end=12))
     assert (list(reply.grants), reply.partitions[0].log_end_unknown) == ([], True), (
         "how far it was delivered is to be known"
     )
@@ -325,7 +325,7 @@ def test_a_change_abandoned_before_its_record_is_given_up(alone: Party, kafkadur
     """The subscription stays what it is, with what its dead member held."""
     topic = kafkadur_topic()
     first = alone.attach(topic)
-    say(first, 1, PartitionReport(partition=0, avail=6))
+    say(first, 1, PartitionReport(partition=0, readable_end=6))
     say(first, 2, PartitionReport(partition=0, settled=[Settled(1, (0, 2))]), credit=0)
     assert alone.clock is not None
     alone.clock.advance(SESSION_MS + 1)
@@ -361,7 +361,7 @@ def test_another_type_abandoned_after_its_record_keeps_what_is_settled(
     """From one lane to four and back: each time somebody else has to finish it."""
     topic = kafkadur_topic(2)
     first = alone.attach(topic)
-    say(first, 1, PartitionReport(partition=0, avail=6), PartitionReport(partition=1, avail=3))
+    say(first, 1, PartitionReport(partition=0, readable_end=6), PartitionReport(partition=1, readable_end=3))
     say(first, 2, PartitionReport(partition=0, settled=[Settled(1, (0, 2, 4, 6))]), credit=0)
     alone.leave(first)
     known = alone.known()
@@ -389,12 +389,12 @@ def test_another_type_abandoned_after_its_record_keeps_what_is_settled(
 def test_giving_a_change_up_keeps_the_place_after_a_move(alone: Party, kafkadur_topic: TopicFactory) -> None:
     topic = kafkadur_topic()
     first = alone.attach(topic)
-    say(first, 1, PartitionReport(partition=0, avail=6))
+    say(first, 1, PartitionReport(partition=0, readable_end=6))
     say(first, 2, PartitionReport(partition=0, settled=[Settled(1, (0, 6))]), credit=0)
     alone.leave(first)
     alone.lifecycle.amend(alone.key(), lambda definition: definition, lambda _: {0: Place(next=2)})
     second = alone.attach(topic)
-    reply = say(second, 1, PartitionReport(partition=0, avail=6))
+    reply = say(second, 1, PartitionReport(partition=0, readable_end=6))
     token = reply.grants[0].token
     say(second, 2, PartitionReport(partition=0, settled=[Settled(token, (2, 5))]), credit=0)
     alone.leave(second)
@@ -463,7 +463,7 @@ def test_who_was_overtaken_leaves_the_state_alone(
         slow.lifecycle.unsubscribe(UnsubscribeRequest(key=slow.key()))
     assert second[0].subscription.id == first.subscription.id
     assert quick.floors(second[0]) == [0]
-    assert say(second[0], 1, PartitionReport(partition=0, avail=3)).grants
+    assert say(second[0], 1, PartitionReport(partition=0, readable_end=3)).grants
 
 
 def test_a_creation_given_up_does_not_come_back(

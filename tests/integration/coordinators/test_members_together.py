@@ -282,7 +282,7 @@ def test_what_others_settled_holds_nothing_back(make: Make) -> None:
 def test_leases_of_two_partitions_are_told_in_the_end(make: Make) -> None:
     world = make(partitions=2)
     first, second = world.attach("first"), world.attach("second")
-    token = second.say(report(1, avail=3), credit=3).grants[0].token
+    token = second.say(report(1, readable_end=3), credit=3).grants[0].token
     first.say(report(0), credit=5)
     second.say(report(1, returned=[rolled_back(token, 0, 3)], done=[token]), credit=0)  # the first one's now
     reply = first.say(report(0, ahead=4), credit=5)

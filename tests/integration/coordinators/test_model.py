@@ -252,7 +252,7 @@ class Life(RuleBasedStateMachine):
     def _report(
         self, member: Member, p: int, data: st.DataObject, *, leaving: bool, offer: bool
     ) -> PartitionReport:
-        avail = self.model.places[p].avail + data.draw(st.sampled_from((0, 0, 1, 3, 9, 24)))
+        readable_end = self.model.places[p].readable_end + data.draw(st.sampled_from((0, 0, 1, 3, 9, 24)))
         settled: list[Settled] = []
         returned: list[Returned] = []
         done: list[int] = []
@@ -266,29 +266,33 @@ class Life(RuleBasedStateMachine):
                 settled.append(Settled(token, (grant.start, grant.horizon)))
                 continue
             if ((offer and self.model.lane) or drained) and lease.lane:
-                position = self._judge_all_handed_out(lease, avail, data, settled, returned)
+                position = self._judge_all_handed_out(lease, readable_end, data, settled, returned)
                 continue
             if lease.due > self.now:  # it is not handed out yet
                 continue
-            position = max(position, self._judge(lease, avail, data, settled, returned, leaving=leaving))
+            position = max(
+                position, self._judge(lease, readable_end, data, settled, returned, leaving=leaving)
+            )
             if data.draw(st.integers(0, 4)) == 0:
                 done.append(token)
         if self.stale and data.draw(st.integers(0, 5)) == 0:
             done.append(data.draw(st.sampled_from(self.stale)))
-        said_avail = avail if data.draw(st.booleans()) else -1
+        said_readable_end = readable_end if data.draw(st.booleans()) else -1
         ahead = 0 if leaving or self.kind != "shared" else data.draw(st.sampled_from((0, 0, 1, 2, 4)))
-        return PartitionReport(p, said_avail, position, settled, returned, done, int(drained), ahead=ahead)
+        return PartitionReport(
+            p, said_readable_end, position, settled, returned, done, int(drained), ahead=ahead
+        )
 
     def _judge_all_handed_out(
         self,
         lease: Held,
-        avail: int,
+        readable_end: int,
         data: st.DataObject,
         settled: list[Settled],
         returned: list[Returned],
     ) -> int:
         """Leave nothing of a lane in the application's hands; returns the position."""
-        end = max(min(lease.end, avail), lease.start)
+        end = max(min(lease.end, readable_end), lease.start)
         decided = [offset for offset in range(lease.start, end) if offset not in lease.open]
         position = data.draw(st.integers(max(decided, default=lease.start - 1) + 1, end))
         back = position
@@ -302,7 +306,7 @@ class Life(RuleBasedStateMachine):
     def _judge(
         self,
         lease: Held,
-        avail: int,
+        readable_end: int,
         data: st.DataObject,
         settled: list[Settled],
         returned: list[Returned],
@@ -310,7 +314,7 @@ class Life(RuleBasedStateMachine):
         leaving: bool,
     ) -> int:
         """Verdicts on parts of a lease; returns the position of a lane, -1 for a range."""
-        end = min(lease.end, avail)
+        end = min(lease.end, readable_end)
         at, bits = lease.start, list[int]()
         while at < end:
             stop = min(end, at + data.draw(st.integers(1, 5)))
@@ -331,8 +335,8 @@ class Life(RuleBasedStateMachine):
             at = stop
         if bits:
             settled.append(blob(lease.token, bits))
-        if lease.ahead and max(avail, lease.start) < lease.end and data.draw(st.integers(0, 2)) == 0:
-            unread = data.draw(st.integers(max(avail, lease.start), lease.end - 1))
+        if lease.ahead and max(readable_end, lease.start) < lease.end and data.draw(st.integers(0, 2)) == 0:
+            unread = data.draw(st.integers(max(readable_end, lease.start), lease.end - 1))
             returned.append(Returned(lease.token, unread, lease.end, int(How.UNREAD)))
         if leaving and lease.lane:
             unread = data.draw(st.integers(lease.start, lease.end))
@@ -393,7 +397,7 @@ class Life(RuleBasedStateMachine):
         for grant in reply.grants:
             lease = mine[grant.token]
             assert (grant.partition, grant.start, grant.horizon) == (lease.partition, lease.start, lease.end)
-            assert (grant.alone, grant.due_ms) == (lease.alone, max(lease.due - self.script_now, 0))
+            assert (grant.isolated, grant.due_ms) == (lease.isolated, max(lease.due - self.script_now, 0))
             seen = self.model.places[grant.partition].seen
             # shared: the reply that told of it first may be lost, and others have ended since
             assert (
@@ -421,9 +425,9 @@ class Life(RuleBasedStateMachine):
         )
         for state in reply.partitions:
             place = self.model.places[state.partition]
-            assert (state.avail, state.floor) == (place.avail, place.floor)
+            assert (state.readable_end, state.floor) == (place.readable_end, place.floor)
             free_from = self.model.free_from(state.partition)
-            assert state.free_from == (state.next if state.next < place.avail else free_from)
+            assert state.free_from == (state.next if state.next < place.readable_end else free_from)
             assert (state.standing is Standing.STANDBY) == (not each or place.keeper != member.id)
             view = self.world.partition(state.partition)
             waiting = [run.due for run in view.exceptions if run.token == 0]
@@ -521,7 +525,7 @@ class Life(RuleBasedStateMachine):
             parts = [self._all(member, p) for p in self.model.places]
             self._send(member, member.build(*parts, credit=30, span=self.span))
             self.world.clock.advance(longest)
-            if all(x.settled == set(range(x.start, x.avail)) for x in self.model.places.values()):
+            if all(x.settled == set(range(x.start, x.readable_end)) for x in self.model.places.values()):
                 return
         msg = f"not drained: {self.model.places}"
         raise AssertionError(msg)
@@ -531,9 +535,9 @@ class Life(RuleBasedStateMachine):
         leases = [x for t, x in self.model.leases.items() if x.partition == p and t in member.grants]
         return PartitionReport(
             p,
-            place.avail,
-            place.avail if self.kind != "shared" else -1,
-            [Settled(x.token, (x.start, max(min(x.end, place.avail), x.start))) for x in leases],
+            place.readable_end,
+            place.readable_end if self.kind != "shared" else -1,
+            [Settled(x.token, (x.start, max(min(x.end, place.readable_end), x.start))) for x in leases],
             [],
             [x.token for x in leases if not x.lane],
         )

@@ -92,7 +92,7 @@ def test_what_is_written_is_what_is_read(place: Place) -> None:
         partition=0,
         base=place.next,
         next=place.next,
-        avail=place.next,
+        readable_end=place.next,
         origin=place.next - place.next % 8,
         decided=0,
         runs=runs,
@@ -108,7 +108,7 @@ def test_what_is_held_waits_and_was_perhaps_delivered() -> None:
         partition=0,
         base=3,
         next=30,
-        avail=10,
+        readable_end=10,
         origin=0,
         decided=2,
         runs=(Run(start=1, end=2, attempts=2, redelivered=False, due=5, token=9),),
@@ -135,7 +135,7 @@ def test_read_from_what_the_scripts_wrote(make: Callable[..., World]) -> None:
     """Settle some, roll one back, hold some: the place says what is left."""
     world = make("shared")
     member = world.attach()
-    reply = member.say(report(avail=12), credit=8)
+    reply = member.say(report(readable_end=12), credit=8)
     token = reply.grants[0].token
     member.say(
         report(settled=[settled(token, 0, 2, 4, 6)], returned=[rolled_back(token, 2, 3, 50)]), credit=0

@@ -54,7 +54,7 @@ def waiting(world: World, partition: int = 0) -> list[tuple[int, int, int, int]]
 def test_what_is_in_hands_is_kept_over_a_restart(make: Make) -> None:
     world = make()
     member = world.attach("m")
-    member.say(report(0, avail=6), credit=6)
+    member.say(report(0, readable_end=6), credit=6)
     member.say(report(0, settled=[settled(1, 0, 2)]))
     restart(world)
     member = world.attach("m")
@@ -72,7 +72,7 @@ def test_what_is_in_hands_is_kept_over_a_restart(make: Make) -> None:
 
 def test_attempts_are_those_of_the_claim(make: Make) -> None:
     world = make()
-    world.attach("m").say(report(0, avail=2), credit=2)
+    world.attach("m").say(report(0, readable_end=2), credit=2)
     restart(world)
     token, _ = claim(world.attach("m"), 1, 0, 1, marks=7)
     assert waiting(world) == [(0, 1, 3, token), (1, 2, 0, 0)]
@@ -86,20 +86,20 @@ def test_what_is_in_hands_is_kept_after_a_loss(make: Make) -> None:
     token, held = claim(member, 7, 14, 16, 19, 20)
     assert held == [14, 16, 19, 20]
     view = world.partition()
-    assert (view.floor, view.next, view.avail) == (10, 20, 20)
+    assert (view.floor, view.next, view.readable_end) == (10, 20, 20)
     assert waiting(world) == [(10, 14, 0, 0), (14, 16, 0, token), (16, 19, 0, 0), (19, 20, 0, token)]
     assert [run.redelivered for run in view.runs] == [True, False, True, False]
     member.have = token
-    assert not member.say(report(0, avail=30), credit=9).grants, "grace"
+    assert not member.say(report(0, readable_end=30), credit=9).grants, "grace"
     world.clock.advance(SESSION_MS)
-    grants = member.say(report(0, avail=30, log_end=30), credit=9).grants
+    grants = member.say(report(0, readable_end=30, log_end=30), credit=9).grants
     assert min(g.start for g in grants) == 10
 
 
 def test_what_is_settled_is_not_claimed(make: Make) -> None:
     world = make()
     member = world.attach("m")
-    member.say(report(0, avail=6), credit=6)
+    member.say(report(0, readable_end=6), credit=6)
     member.say(report(0, settled=[settled(1, 1, 3)]))
     restart(world)
     member = world.attach("m")
@@ -150,8 +150,8 @@ def test_a_lane_has_one_holder_after_claims(make: Make, kind: str) -> None:
     world.clock.advance(SESSION_MS - 1)
     new.say(report())
     world.clock.advance(1)
-    assert not old.say(report(0, avail=9, log_end=9), credit=9).grants
-    assert new.say(report(0, avail=9, settled=[settled(mine, 4, 6)]), credit=9).grants
+    assert not old.say(report(0, readable_end=9, log_end=9), credit=9).grants
+    assert new.say(report(0, readable_end=9, settled=[settled(mine, 4, 6)]), credit=9).grants
 
 
 def test_nothing_is_claimed_when_leases_are_granted_again(make: Make) -> None:
@@ -166,7 +166,7 @@ def test_nothing_is_claimed_when_leases_are_granted_again(make: Make) -> None:
 def test_grace_lasts_until_all_have_claimed(make: Make) -> None:
     world = make()
     for name in ("a", "b"):
-        world.attach(name).say(report(0, avail=9), credit=2)
+        world.attach(name).say(report(0, readable_end=9), credit=2)
     restart(world)
     a, b = world.attach("a"), world.attach("b")
     a_reply = a.say(report(0), credit=5)
@@ -211,14 +211,14 @@ def test_a_repeated_claim_is_answered_again(make: Make) -> None:
     """Its answer was lost: the member asks again, and must neither lose what it has nor get it twice."""
     world = make()
     member = world.attach("m")
-    member.say(report(0, avail=3), credit=3)
+    member.say(report(0, readable_end=3), credit=3)
     restart(world)
     member = world.attach("m")
     first = claim(member, 1, 0, 2)
     assert claim(member, 1, 0, 2) == first
     assert [lease.token for lease in world.leases().values()] == [first[0]]
     member.have = first[0]
-    grants = member.say(report(0, avail=3, log_end=3), credit=1).grants
+    grants = member.say(report(0, readable_end=3, log_end=3), credit=1).grants
     assert [(g.start, g.horizon) for g in grants] == [(2, 3)]
 
 

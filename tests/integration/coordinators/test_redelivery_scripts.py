@@ -50,13 +50,13 @@ def offer(member: Member, *parts: PartitionReport, span: int = 10) -> ExchangeRe
 def test_suspects_come_again_in_halves_and_the_last_attempt_alone(make: Make) -> None:
     world = make(policy=(4, 0, 0, 0, 1))
     member = world.attach()
-    member.say(report(avail=16), credit=16)
+    member.say(report(readable_end=16), credit=16)
     seen: list[tuple[str, int, int, int]] = []
     for _ in range(3):
         member = die(member)
         seen += told(member.say(report(), credit=16))
     assert seen == [("runs", 0, 4, 1), ("runs", 0, 2, 2), ("runs", 0, 1, 3)]
-    assert [grant.alone for grant in member.grants.values()] == [True]
+    assert [grant.isolated for grant in member.grants.values()] == [True]
     die(member).say(report(), credit=0)
     assert runs(world) == [(0, 1, 4, False), (1, 2, 3, True), (2, 4, 2, True), (4, 16, 1, True)]
 
@@ -64,25 +64,25 @@ def test_suspects_come_again_in_halves_and_the_last_attempt_alone(make: Make) ->
 def test_without_a_limit_suspects_are_halved_from_1024_down_to_one(make: Make) -> None:
     world = make()
     member = world.attach()
-    member.say(report(avail=2_000), credit=2_000)
+    member.say(report(readable_end=2_000), credit=2_000)
     sizes: list[int] = []
     for _ in range(12):
         member = die(member)
         sizes += [grant.records for grant in member.say(report(), credit=2_000).grants]
     assert sizes == [512, 256, 128, 64, 32, 16, 8, 4, 2, 1, 1, 1]
-    assert not any(grant.alone for grant in member.grants.values())
+    assert not any(grant.isolated for grant in member.grants.values())
 
 
 @pytest.mark.parametrize("most", [1, 2, 3])
 def test_only_the_last_attempt_alone_uses_an_offset_up(make: Make, most: int) -> None:
     world = make(policy=(most, 0, 0, 0, 1))
     member = world.attach()
-    member.say(report(avail=1), credit=1)
+    member.say(report(readable_end=1), credit=1)
     counted: list[tuple[int, bool]] = []
     for _ in range(most + 1):
         member = die(member)
         reply = member.say(report(), credit=1)
-        counted += [(grant.attempts, grant.alone) for grant in reply.grants]
+        counted += [(grant.attempts, grant.isolated) for grant in reply.grants]
     # the first lease of an offset is no suspect's: it may count one attempt, unless that would be the last
     assert counted == [
         *((attempt, attempt == most - 1) for attempt in range(min(1, most - 1), most)),
@@ -93,13 +93,13 @@ def test_only_the_last_attempt_alone_uses_an_offset_up(make: Make, most: int) ->
 def test_who_had_more_attempts_than_are_allowed_keeps_their_number(make: Make) -> None:
     world = make(policy=TWO_ATTEMPTS)
     member = world.attach()
-    member.say(report(avail=1), credit=1)
+    member.say(report(readable_end=1), credit=1)
     for token in (1, 2):
         member.say(report(returned=[rolled_back(token, 0, 1)], done=[token]), credit=1)
     assert runs(world) == [(0, 1, 2, False)]
     reply = die(member).say(report(), credit=1)
     assert told(reply) == [("runs", 0, 1, 2)]
-    assert not reply.grants[0].alone
+    assert not reply.grants[0].isolated
 
 
 @pytest.mark.parametrize(
@@ -115,7 +115,7 @@ def test_what_is_said_of_a_suspect_clears_it(
 ) -> None:
     world = make(policy=(4, 0, 0, 0, 1))
     member = world.attach()
-    member.say(report(avail=2), credit=2)
+    member.say(report(readable_end=2), credit=2)
     member = die(member)
     assert told(member.say(report(), credit=2)) == [("runs", 0, 2, 1)]
     member.say(report(returned=[verdict], done=[2]), credit=0)
@@ -125,7 +125,7 @@ def test_what_is_said_of_a_suspect_clears_it(
 def test_who_holds_the_whole_makes_no_suspects(make: Make) -> None:
     world = make("exclusive", policy=(3, 0, 0, 0, 1))
     member = world.attach(kind="whole")
-    member.say(report(avail=9), credit=9)
+    member.say(report(readable_end=9), credit=9)
     counted: list[tuple[str, int, int, int]] = []
     for _ in range(4):
         member = world.attach(member.id, kind="whole")
@@ -140,9 +140,9 @@ def test_who_holds_the_whole_makes_no_suspects(make: Make) -> None:
 def test_a_member_holds_one_lease_of_suspects(make: Make) -> None:
     world = make(policy=(3, 0, 0, 0, 1))
     first, second = world.attach(), world.attach()
-    first.say(report(avail=6), credit=6)
+    first.say(report(readable_end=6), credit=6)
     first = die(first)
-    second.say(report(avail=8), credit=9)
+    second.say(report(readable_end=8), credit=9)
     assert told(second.say(report(), credit=9)) == []
     held = [(v.kind, v.start, v.horizon) for v in world.leases().values()]
     assert held == [("runs", 0, 2), ("range", 6, 8)]
@@ -156,8 +156,8 @@ def kept_free(make: Make) -> tuple[World, Member, Member]:
     """Make offset 0 wait for its last attempt, while `busy` holds offset 1 and `free` has no credit."""
     world = make(policy=TWO_ATTEMPTS)
     free, busy = world.attach(), world.attach()
-    free.say(report(avail=1), credit=1)
-    busy.say(report(avail=2), credit=1)
+    free.say(report(readable_end=1), credit=1)
+    busy.say(report(readable_end=2), credit=1)
     free = die(free)
     busy.say(report(), credit=5)
     assert runs(world) == [(0, 1, 1, True)]
@@ -167,12 +167,12 @@ def kept_free(make: Make) -> tuple[World, Member, Member]:
 
 def test_a_busy_member_is_kept_free_for_a_last_attempt(make: Make) -> None:
     world, free, busy = kept_free(make)
-    assert told(busy.say(report(avail=9), credit=5)) == [], "it is kept free"
+    assert told(busy.say(report(readable_end=9), credit=5)) == [], "it is kept free"
     assert told(free.say(report(), credit=3)) == [("range", 2, 5, 0)]
     reply = busy.say(report(settled=[settled(2, 1, 2)], done=[2]), credit=5)
     assert told(reply) == [("runs", 0, 1, 1)]
-    assert reply.grants[0].alone
-    assert told(busy.say(report(avail=12), credit=5)) == [], "nothing beside a last attempt"
+    assert reply.grants[0].isolated
+    assert told(busy.say(report(readable_end=12), credit=5)) == [], "nothing beside a last attempt"
     token = reply.grants[0].token
     reply = busy.say(report(settled=[settled(token, 0, 1)], done=[token]), credit=5)
     assert told(reply) == [("range", 5, 10, 0)]
@@ -182,8 +182,8 @@ def test_a_busy_member_is_kept_free_for_a_last_attempt(make: Make) -> None:
 def test_a_member_kept_free_is_sent_where_the_last_attempt_is(make: Make) -> None:
     world = make(partitions=2, policy=TWO_ATTEMPTS)
     free, busy = world.attach(), world.attach()
-    free.say(report(0, avail=1), credit=1)
-    busy.say(report(1, avail=1), credit=1)
+    free.say(report(0, readable_end=1), credit=1)
+    busy.say(report(1, readable_end=1), credit=1)
     die(free)
     busy.say(report(0), credit=5)
     reply = busy.say(report(1, settled=[settled(2, 0, 1)], done=[2]), credit=5)
@@ -195,7 +195,7 @@ def test_a_member_kept_free_is_sent_where_the_last_attempt_is(make: Make) -> Non
 def test_who_was_kept_free_for_nothing_gets_other_work_at_once(make: Make) -> None:
     world, free, busy = kept_free(make)
     busy.say(report(), credit=0)
-    assert told(free.say(report(avail=4), credit=1)) == [("runs", 0, 1, 1)], "who had nothing got it"
+    assert told(free.say(report(readable_end=4), credit=1)) == [("runs", 0, 1, 1)], "who had nothing got it"
     reply = busy.say(report(settled=[settled(2, 1, 2)], done=[2]), credit=5)
     assert told(reply) == [("range", 2, 4, 0)], "nobody else would come for it"
     assert world.partition().next == 4
@@ -204,8 +204,8 @@ def test_who_was_kept_free_for_nothing_gets_other_work_at_once(make: Make) -> No
 def test_a_kept_member_that_fell_silent_is_passed_over(make: Make) -> None:
     world = make(partitions=2, policy=TWO_ATTEMPTS)
     free, busy = world.attach(), world.attach()
-    free.say(report(0, avail=1), credit=1)
-    busy.say(report(1, avail=1), credit=1)
+    free.say(report(0, readable_end=1), credit=1)
+    busy.say(report(1, readable_end=1), credit=1)
     free = die(free)
     busy.say(report(0), credit=5)
     busy.say(report(1, settled=[settled(2, 0, 1)], done=[2]), credit=5)  # it is to look at partition 0 now
@@ -220,7 +220,7 @@ def test_a_kept_member_that_fell_silent_is_passed_over(make: Make) -> None:
 def test_the_back_off_doubles_up_to_the_longest_and_is_spread(make: Make) -> None:
     world = make(policy=(0, 100, 700, 0, 1))
     member = world.attach()
-    member.say(report(avail=50), credit=50)
+    member.say(report(readable_end=50), credit=50)
     for attempts, longest in enumerate((100, 200, 400, 700, 700), start=1):
         tokens = sorted(token for token, v in world.leases().items() if v.member == member.id)
         parts = [
@@ -253,7 +253,7 @@ def test_the_same_place_waits_the_same_time(make: Make) -> None:
     for _ in range(2):
         world = make(policy=(0, 1_000, 1_000, 0, 1))
         member = world.attach()
-        member.say(report(avail=9), credit=9)
+        member.say(report(readable_end=9), credit=9)
         member.say(report(returned=[rolled_back(1, o, o + 1, delay=-1) for o in range(9)]), credit=0)
         waits.append([run.due - world.clock.now for run in world.partition().runs])
     assert waits[0] == waits[1]
@@ -262,7 +262,7 @@ def test_the_same_place_waits_the_same_time(make: Make) -> None:
 def test_a_release_after_no_attempt_waits_for_nothing(make: Make) -> None:
     world = make(policy=(0, 1_000, 1_000, 0, 1))
     member = world.attach()
-    member.say(report(avail=1), credit=1)
+    member.say(report(readable_end=1), credit=1)
     member.say(report(returned=[released(1, 0, 1)._replace(delay=-1)], done=[1]), credit=0)
     assert world.partition().runs == (Run(0, 1, 0, True, 0, 0),)
 
@@ -284,7 +284,7 @@ def test_after_an_unclean_end_what_is_in_order_comes_at_once(
 ) -> None:
     world = make(type_, policy=(5, 1_000, 8_000, strict, 1))
     member = world.attach()
-    member.say(report(avail=4), credit=4)
+    member.say(report(readable_end=4), credit=4)
     die(member).say(report(), credit=0, span=0)
     found = world.partition().runs
     assert [(run.start, run.end, run.attempts, run.suspect) for run in found] == [(0, 4, 1, True)]
@@ -297,9 +297,9 @@ def test_after_an_unclean_end_what_is_in_order_comes_at_once(
 def test_on_a_lane_nothing_new_comes_before_a_ready_exception(make: Make) -> None:
     world = make("exclusive", policy=(4, 0, 0, 0, 1))
     member = world.attach()
-    member.say(report(avail=8), span=8)
+    member.say(report(readable_end=8), span=8)
     member = die(member)
-    assert told(member.say(report(avail=20), span=8)) == [("runs", 0, 4, 1)]
+    assert told(member.say(report(readable_end=20), span=8)) == [("runs", 0, 4, 1)]
     assert world.partition().next == 8
     token = max(member.grants)
     reply = member.say(report(settled=[settled(token, 0, 4)], done=[token]), span=8)
@@ -309,7 +309,7 @@ def test_on_a_lane_nothing_new_comes_before_a_ready_exception(make: Make) -> Non
 def test_a_lane_is_not_extended_while_more_exceptions_wait_than_may_be_read(make: Make) -> None:
     world = make("exclusive")
     member = world.attach()
-    member.say(report(avail=9), span=9)
+    member.say(report(readable_end=9), span=9)
     back = [rolled_back(1, 0, 9)]
     reply = member.say(report(position=9, returned=back), span=4)
     assert told(reply) == [("runs", 0, 4, 1)]
@@ -320,7 +320,7 @@ def test_a_lane_is_not_extended_while_more_exceptions_wait_than_may_be_read(make
 def test_in_strict_order_nothing_new_comes_while_an_exception_waits(make: Make, strict: int) -> None:
     world = make("priority", policy=(0, 0, 0, strict, 1))
     first, second = world.attach(), world.attach()
-    first.say(report(avail=9), span=9)
+    first.say(report(readable_end=9), span=9)
     back = [rolled_back(1, 3, 4, delay=9_000)]
     reply = first.say(report(position=4, settled=[settled(1, 0, 3)], returned=back), span=9)
     assert reply.horizons == {1: 9 if strict else 13}
@@ -337,7 +337,7 @@ def test_in_strict_order_nothing_new_comes_while_an_exception_waits(make: Make, 
 def test_in_strict_order_an_exception_waits_for_earlier_ones(make: Make, strict: int) -> None:
     world = make("priority", policy=(0, 0, 0, strict, 1))
     first = world.attach()
-    first.say(report(avail=9), span=9)
+    first.say(report(readable_end=9), span=9)
     back = [rolled_back(1, 3, 4, delay=9_000), rolled_back(1, 5, 6, delay=1_000)]
     first.say(report(position=6, settled=[settled(1, 0, 3, 4, 5)], returned=back), span=9)
     world.clock.advance(1_000)
@@ -353,7 +353,7 @@ def test_in_strict_order_a_turn_does_not_pass_on_for_what_is_kept_back(make: Mak
     world = make("serial", policy=(0, 0, 0, 1, 1))
     first, second = world.attach(), world.attach()
     second.say(credit=5)
-    first.say(report(avail=4), credit=5, span=9)
+    first.say(report(readable_end=4), credit=5, span=9)
     first.say(report(position=1, returned=[rolled_back(1, 0, 1, delay=9_000)]), credit=5)
     assert world.field("holder") == first.id
     offer(first, report(position=1))
@@ -367,7 +367,7 @@ def test_in_strict_order_a_turn_does_not_pass_on_for_what_is_kept_back(make: Mak
 def test_who_passed_suspects_on_may_get_suspects_again(make: Make) -> None:
     world = make("serial", policy=(4, 0, 0, 0, 1))
     first, second = world.attach(), world.attach()
-    first.say(report(avail=5), credit=5)
+    first.say(report(readable_end=5), credit=5)
     first = die(first)
     second.say(credit=5)
     assert told(first.say(report(), credit=5)) == [("runs", 0, 4, 1)]
@@ -381,7 +381,7 @@ def test_what_was_set_aside_under_a_lane_is_not_lost_when_it_is_offered(make: Ma
     world = make("serial")
     first, second = world.attach(), world.attach()
     span = 70_000
-    first.say(report(avail=span), credit=span, span=span)
+    first.say(report(readable_end=span), credit=span, span=span)
     second.say(report(), credit=span, span=span)
     first.say(report(position=0), credit=span, span=span)
     assert world.partition().base > 0, "the bitmap was cut short, and what it held set aside"
@@ -395,10 +395,10 @@ def test_what_was_set_aside_under_a_lane_is_not_lost_when_it_is_offered(make: Ma
 def test_what_is_not_written_yet_is_not_set_aside(make: Make) -> None:
     world = make("exclusive")
     member = world.attach()
-    member.say(report(avail=3), span=100_000)
-    member.say(report(avail=4, position=0), span=100_000)
+    member.say(report(readable_end=3), span=100_000)
+    member.say(report(readable_end=4, position=0), span=100_000)
     assert (world.partition().base, world.partition().runs) == (0, ())
-    member.say(report(avail=80_000, position=0), span=100_000)
+    member.say(report(readable_end=80_000, position=0), span=100_000)
     assert world.partition().base == 32_768
 
 
@@ -429,7 +429,7 @@ def test_lanes_of_keys_are_spread_over_members(make: Make) -> None:
 def test_a_lane_of_keys_passes_on_with_an_exception_that_is_not_due(make: Make) -> None:
     world = make("key-ordered", partitions=2, policy=(0, 0, 0, 0, 2))
     first = world.attach()
-    first.say(report(0, avail=9), report(1, avail=9), span=9)
+    first.say(report(0, readable_end=9), report(1, readable_end=9), span=9)
     lane = next(token for token, grant in first.grants.items() if grant.partition == 1)
     reply = first.say(
         report(1, position=3, settled=[settled(lane, 0, 2)], returned=[rolled_back(lane, 2, 3, delay=5_000)]),
@@ -456,12 +456,12 @@ def test_a_lane_of_keys_passes_on_with_an_exception_that_is_not_due(make: Make) 
 def test_what_was_not_due_when_its_keeper_died_counts_no_attempt(make: Make) -> None:
     world = make("key-ordered", policy=TWO_ATTEMPTS)
     member = world.attach()
-    member.say(report(avail=2), span=2)
+    member.say(report(readable_end=2), span=2)
     member.say(report(position=2, returned=[rolled_back(1, 0, 1, delay=5_000)]), span=2)
     due = world.clock.now + 5_000
     member = die(member)
     reply = member.say(report(), span=2)
-    assert [(g.start, g.attempts, g.due_ms, g.alone) for g in reply.grants] == [
+    assert [(g.start, g.attempts, g.due_ms, g.isolated) for g in reply.grants] == [
         (0, 1, 5_000, False),
         (1, 1, 0, True),
         (2, 0, 0, False),
@@ -475,7 +475,7 @@ def test_what_was_not_due_when_its_keeper_died_counts_no_attempt(make: Make) -> 
 def test_a_lane_of_keys_asks_nobody_to_come_for_what_is_held(make: Make) -> None:
     world = make("key-ordered")
     member = world.attach()
-    member.say(report(avail=2), span=2)
+    member.say(report(readable_end=2), span=2)
     reply = member.say(report(position=1, returned=[rolled_back(1, 0, 1, delay=50)]), span=2)
     token = reply.grants[0].token
     world.clock.advance(60)
@@ -488,7 +488,7 @@ def test_a_lane_of_keys_asks_nobody_to_come_for_what_is_held(make: Make) -> None
 def test_a_lane_whose_keeper_is_gone_needs_nobody_to_give_it_up(make: Make) -> None:
     world = make("key-ordered", partitions=2)
     first, second = world.attach(), world.attach()
-    first.say(report(0, avail=4), span=4)
+    first.say(report(0, readable_end=4), span=4)
     second.say(report(1), span=4)
     assert second.say(report(0), span=4).grants == []
     first.detach()

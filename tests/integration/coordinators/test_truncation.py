@@ -33,20 +33,22 @@ def is_settled(world: World, offset: int) -> bool:
     return view.is_decided(offset) and view.run_of(offset) is None
 
 
-def deliver_all(member: Member, avail: int) -> set[int]:
+def deliver_all(member: Member, readable_end: int) -> set[int]:
     """Settle whatever a member gets until it gets nothing more; returns the offsets."""
     got: set[int] = set()
-    reply = member.say(report(avail=avail), credit=1_000, span=1_000)
+    reply = member.say(report(readable_end=readable_end), credit=1_000, span=1_000)
     for _ in range(50):
         verdicts, done = [], []
         for grant in member.grants.values():
-            pieces = [grant.start, min(grant.horizon, avail)]
+            pieces = [grant.start, min(grant.horizon, readable_end)]
             if grant.stretch:
                 pieces = list(grant.stretch)
             if pieces[0] >= pieces[-1]:  # a lane of what is not written yet
                 continue
             got |= {
-                o for at in range(0, len(pieces), 2) for o in range(pieces[at], min(pieces[at + 1], avail))
+                o
+                for at in range(0, len(pieces), 2)
+                for o in range(pieces[at], min(pieces[at + 1], readable_end))
             }
             verdicts.append(settled(grant.token, *pieces))
             if grant.kind != "lane":
@@ -55,7 +57,9 @@ def deliver_all(member: Member, avail: int) -> set[int]:
         if not verdicts:
             return got
         member.grants.clear()
-        reply = member.say(report(settled=verdicts, done=done, position=avail), credit=1_000, span=1_000)
+        reply = member.say(
+            report(settled=verdicts, done=done, position=readable_end), credit=1_000, span=1_000
+        )
         for token, grant in lanes.items():
             if reply.horizons.get(token, 0) > grant.horizon:
                 member.grants[token] = grant._replace(start=grant.horizon, horizon=reply.horizons[token])
@@ -85,7 +89,7 @@ def test_all_that_comes_after_the_cut_is_delivered(
     """Verdicts: a and p acknowledged, r rolled back with a delay, k kept in hands."""
     world = make(kind)
     first = world.attach()
-    reply = first.say(report(avail=END, epoch=3), credit=END, span=END)
+    reply = first.say(report(readable_end=END, epoch=3), credit=END, span=END)
     (grant,) = reply.grants
     parts: dict[str, Any] = {
         "settled": [
@@ -103,7 +107,7 @@ def test_all_that_comes_after_the_cut_is_delivered(
     assert lost == {0: max(END - cut, 0)}
     assert view.truncated == max(END - cut, 0)
     assert {o for o in range(END + 50) if is_settled(world, o)} == {o for o in before if o < cut}
-    assert view.avail == min(END, cut)
+    assert view.readable_end == min(END, cut)
     assert view.next <= cut
     assert all(run.end <= cut for run in view.runs)
     assert world.leases() == {}
@@ -113,14 +117,14 @@ def test_all_that_comes_after_the_cut_is_delivered(
     end = max(cut, 1) + grown
     got = deliver_all(member, end)
     assert got == {o for o in range(end) if o >= cut or o not in before}
-    assert world.partition().floor == max(end, view.avail)
+    assert world.partition().floor == max(end, view.readable_end)
 
 
 def test_all_members_begin_anew_and_none_counts_an_attempt(make: Make) -> None:
     world = make(partitions=2)
     members = [world.attach(), world.attach()]
     for member in members:
-        member.say(report(0, avail=10, epoch=1), report(1, avail=10, epoch=1), credit=5)
+        member.say(report(0, readable_end=10, epoch=1), report(1, readable_end=10, epoch=1), credit=5)
     members[0].session.truncate({0: 2}, incarnation=9)
     assert sorted(world.ears.heard())[-2:] == sorted(member.channel for member in members)
     for member in members[1:]:
@@ -144,17 +148,17 @@ def code(member: Member) -> str:
 def test_who_comes_second_is_told(make: Make) -> None:
     world = make()
     one, other = world.attach(), world.attach()
-    one.say(report(avail=10), credit=10)
+    one.say(report(readable_end=10), credit=10)
     one.session.truncate({0: 5}, incarnation=0)
     with pytest.raises(Refusal, match="INCARNATION"):
         other.session.truncate({0: 3}, incarnation=0)
-    assert world.partition().avail == 5
+    assert world.partition().readable_end == 5
 
 
 def test_a_partition_that_is_not_known_changes_nothing(make: Make) -> None:
     world = make()
     member = world.attach()
-    member.say(report(avail=10), credit=10)
+    member.say(report(readable_end=10), credit=10)
     before = world.dump()
     with pytest.raises(Refusal, match="MISSING"):
         member.session.truncate({0: 5, 7: 5}, incarnation=0)
@@ -164,23 +168,23 @@ def test_a_partition_that_is_not_known_changes_nothing(make: Make) -> None:
 def test_what_is_not_there_yet_is_no_longer_promised(make: Make) -> None:
     world = make()
     member = world.attach()
-    member.say(report(avail=10), credit=10)
+    member.say(report(readable_end=10), credit=10)
     (token,) = member.grants
     member.say(report(settled=[settled(token, 0, 10)], done=[token], ahead=4), credit=10)
     assert world.partition().next > 10
     member.session.truncate({0: 8}, incarnation=0)
     view = world.partition()
-    assert (view.base, view.next, view.avail, view.runs) == (8, 8, 8, ())
+    assert (view.base, view.next, view.readable_end, view.runs) == (8, 8, 8, ())
 
 
 def test_the_epoch_rises_and_stays_with_what_was_read(make: Make) -> None:
     world = make()
     member = world.attach()
-    reply = member.say(report(avail=5, epoch=3))
+    reply = member.say(report(readable_end=5, epoch=3))
     assert reply.partitions[0].epoch == 3
-    member.say(report(avail=5, epoch=2))
+    member.say(report(readable_end=5, epoch=2))
     assert world.partition().epoch == 3
-    member.say(report(avail=6))
+    member.say(report(readable_end=6))
     assert world.partition().epoch == 3
     member.session.truncate({0: 2}, incarnation=0)
     # what lies before the cut was written under this epoch or an earlier one
@@ -191,7 +195,7 @@ def test_leases_of_members_who_went_do_not_reach_beyond_the_cut(make: Make) -> N
     """An orphan on the cut partition, and one on another partition."""
     world = make(partitions=2)
     gone, stays = world.attach(), world.attach()
-    gone.say(report(0, avail=10), report(1, avail=10), credit=20)
+    gone.say(report(0, readable_end=10), report(1, readable_end=10), credit=20)
     gone_holds = {(lease.partition, lease.member) for lease in world.leases().values()}
     assert (0, gone.id) in gone_holds or (1, gone.id) in gone_holds
     world.clock.advance(SESSION_MS // 2)
@@ -215,7 +219,7 @@ def test_leases_of_members_who_went_do_not_reach_beyond_the_cut(make: Make) -> N
 def test_released_after_the_cut_is_refused(make: Make) -> None:
     world = make()
     member = world.attach()
-    member.say(report(avail=10), credit=10)
+    member.say(report(readable_end=10), credit=10)
     (token,) = member.grants
     member.session.truncate({0: 5}, incarnation=0)
     late = world.attach(member.id)

@@ -55,7 +55,7 @@ def test_time_goes_on_under_another_clock(pair: tuple[Valkey, Valkey], skew: int
     first, second = pair
     world = World(first.url).create()
     member = world.attach()
-    reply = member.say(report(avail=10), credit=10)
+    reply = member.say(report(readable_end=10), credit=10)
     (token,) = member.grants
     before = world.inspect().now
     clock = take_over(world, second, skew)
@@ -75,7 +75,7 @@ def test_time_goes_on_under_another_clock(pair: tuple[Valkey, Valkey], skew: int
     assert again.attached.incarnation == 5
     assert again.attached.incarnation > reply.incarnation
     # all who were attached are back: what was in hands comes again, and its session runs by the new clock
-    assert again.say(report(avail=10), credit=10).partitions[0].log_end_unknown
+    assert again.say(report(readable_end=10), credit=10).partitions[0].log_end_unknown
     (grant,) = again.say(report(log_end=10), credit=10).grants
     assert (grant.start, grant.horizon, grant.redelivered) == (0, 10, True)
     clock.advance(SESSION_MS - 1)
@@ -96,12 +96,12 @@ def test_nobody_waits_longer_than_a_session_for_who_does_not_come_back(
     world = World(first.url).create()
     world.clock.now = BEGIN_MS + HOUR
     gone, stays = world.attach(), world.attach()
-    gone.say(report(avail=10), credit=10)
+    gone.say(report(readable_end=10), credit=10)
     clock = take_over(world, second, -HOUR)
     assert world.run("rebuild", "r", 20_000).code == "OK"
     assert world.run("reincarnate", "r", 5).code == "OK"
     again = world.attach(stays.id)
-    assert again.say(report(avail=10), credit=10).grants == []
+    assert again.say(report(readable_end=10), credit=10).grants == []
     clock.advance(SESSION_MS + 1)
     assert again.say(report(log_end=10), credit=10).grants, "the session of who is gone is over"
     world.close()

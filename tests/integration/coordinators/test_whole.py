@@ -53,7 +53,7 @@ def test_replaying_a_batch_changes_nothing(make: Make) -> None:
 def test_what_was_settled_before_is_left_alone(make: Make) -> None:
     world = make()
     first = world.attach("ordinary")
-    first.say(report(avail=10), credit=10)
+    first.say(report(readable_end=10), credit=10)
     (token,) = first.grants
     first.say(report(settled=[settled(token, 2, 4)], returned=[rolled_back(token, 6, 7)], done=[token]))
     first.detach(0)
@@ -148,7 +148,7 @@ def test_suspects_are_settled_and_rolled_back_as_all_others(make: Make) -> None:
     """Few of them would come at a time to who works on them one by one."""
     world = make(policy=(3, 0, 0, 0, 1))
     first = world.attach("ordinary")
-    first.say(report(avail=200), credit=200)
+    first.say(report(readable_end=200), credit=200)
     world.clock.advance(SESSION_MS + 1)
     holder = hold(world)
     given = holder.settle({0: Verdicts([(100, 200)], [(0, 100)])})

@@ -68,8 +68,8 @@ class Peer:
             terms,
             Callbacks(
                 alive=lambda: True,
-                poke=lambda: None,
-                nudge=lambda _: False,
+                request_exchange=lambda: None,
+                exchange_inline=lambda _: False,
                 write_dead_letter=lambda _: None,
                 on_ready=lambda: None,
                 on_closing=lambda: None,
@@ -168,7 +168,7 @@ class Peer:
 
     def ack(self, index: int = 0) -> None:
         self.hands.pop(index).ack_nowait()
-        self.member.poke()
+        self.member.request_exchange()
 
     def ack_all(self) -> None:
         while self.hands:
@@ -176,11 +176,11 @@ class Peer:
 
     def roll_back(self, index: int = 0, delay: float | None = None) -> None:
         self.hands.pop(index).rollback_nowait(delay)
-        self.member.poke()
+        self.member.request_exchange()
 
     def release(self, index: int = 0) -> None:
         self.hands.pop(index).release_nowait()
-        self.member.poke()
+        self.member.request_exchange()
 
 
 class Together:

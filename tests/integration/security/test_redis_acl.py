@@ -92,7 +92,7 @@ def drive(world: World) -> None:
     coordinator.command("ZREM", index, "one")
     world.create()
     one, two = world.attach(), world.attach()
-    one.say(report(avail=4_000), credit=3_000)
+    one.say(report(readable_end=4_000), credit=3_000)
     two.say(credit=500, ask=True)
     token = next(iter(one.grants))
     one.say(report(settled=[settled(token, 100, 900)]), credit=0)
@@ -101,7 +101,7 @@ def drive(world: World) -> None:
     one.say(report(settled=[settled(token, 0, 20)]), credit=0)
     one.say(report(settled=[settled(token, 25, 100)]), credit=10)
     world.inspect()
-    two.say(report(avail=5_000), credit=500)
+    two.say(report(readable_end=5_000), credit=500)
     assert world.ears.heard()
     world.run("pause", 1)
     world.run("pause", 0)
@@ -120,7 +120,7 @@ def cut_bitmap(world: World) -> None:
     """Settle so much that the bitmap is cut below base."""
     world.create()
     member = world.attach()
-    member.say(report(avail=60_000), credit=60_000)
+    member.say(report(readable_end=60_000), credit=60_000)
     member.say(report(settled=[settled(1, 1, 50_000, 50_001, 50_002)]), credit=0)
     member.say(report(settled=[settled(1, 0, 1)]), credit=0)
 

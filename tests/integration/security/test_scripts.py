@@ -53,7 +53,7 @@ def neighbour(server: Valkey) -> Iterator[World]:
     """Provide a subscription that nobody must touch."""
     world = World(server.url, partitions=2).create()
     member = world.attach()
-    member.say(report(avail=10), credit=5)
+    member.say(report(readable_end=10), credit=5)
     member.say(report(settled=[settled(1, 0, 2)]), credit=0)
     yield world
     world.close()
@@ -134,7 +134,7 @@ def test_a_hostile_member_stays_within_its_keys(server: Valkey, neighbour: World
 def prepared(world: World, name: str) -> str:
     """Bring a subscription where a script has something to do; returns the member's id."""
     member = world.attach()
-    member.say(report(avail=50), credit=20)
+    member.say(report(readable_end=50), credit=20)
     if name in CHANGING:
         member.detach(0, 1)
     if name in {"install", "partitions"}:
@@ -158,8 +158,12 @@ def usual_request(world: World, member: str, name: str) -> Sequence[object]:
     """A request as members make it."""
     common = world.coordinator.common(subscription_id=world.id, incarnation=1, member=member)
     parts = [
-        report(avail=60, settled=[settled(1, 0, 3), blob(1, [9, 11])], returned=[rolled_back(1, 5, 8, 100)]),
-        report(1, avail=50),
+        report(
+            readable_end=60,
+            settled=[settled(1, 0, 3), blob(1, [9, 11])],
+            returned=[rolled_back(1, 5, 8, 100)],
+        ),
+        report(1, readable_end=50),
     ]
     return {
         "attach": [*common, "name", 10_000, 1, 0, "", 0, 0],

@@ -503,7 +503,7 @@ async def test_b1_step_3_read_while_the_exchange_is_on_its_way(place: Place, kin
         subscriptions.append(subscription)
         await told.until(Event.CAUGHT_UP)
         race.arm()
-        subscription._member.poke()  # noqa: SLF001 - an exchange now, with nothing to say
+        subscription._member.request_exchange()  # noqa: SLF001 - an exchange now, with nothing to say
         await race.over()
         try:
             assert await offsets(subscription, MORE) == list(range(MORE))
@@ -531,7 +531,7 @@ async def test_b1_step_3_woken_before_it_waits(place: Place, stage: Stage) -> No
         others.append(other)
         await ready_to_receive(first, other)
         race.arm()
-        first._member.poke()  # noqa: SLF001 - an exchange now, with nothing to say
+        first._member.request_exchange()  # noqa: SLF001 - an exchange now, with nothing to say
         await race.over()
         held = await take(other, 3)  # its window is full: all else is for the first
         seen = [d.offset for d in held] + await offsets(first, MORE - 3)
@@ -572,7 +572,7 @@ async def test_b1_step_4_read_after_the_last_exchange_was_answered(place: Place,
         subscriptions.append(subscription)
         await told.until(Event.CAUGHT_UP)
         race.arm()
-        subscription._member.poke()  # noqa: SLF001 - an exchange now, with nothing to say
+        subscription._member.request_exchange()  # noqa: SLF001 - an exchange now, with nothing to say
         await race.over()
         try:
             assert await offsets(subscription, MORE) == list(range(MORE))
@@ -615,7 +615,7 @@ async def test_b1_step_4_the_last_exchange_fails(place: Place, kind: str, stage:
         if kind != "key-ordered":
             held += await take(subscription, BACKLOG - 1)
         race.arm()
-        subscription._member.poke()  # noqa: SLF001 - an exchange now, with nothing to say
+        subscription._member.request_exchange()  # noqa: SLF001 - an exchange now, with nothing to say
         await race.over()
         try:
             await failure.over()
@@ -651,7 +651,7 @@ async def test_b1_step_4_the_connection_breaks_under_the_last_exchange(
     ):
         assert await offsets(subscription, BACKLOG) == list(range(BACKLOG))
         race.arm()
-        subscription._member.poke()  # noqa: SLF001 - an exchange now, with nothing to say
+        subscription._member.request_exchange()  # noqa: SLF001 - an exchange now, with nothing to say
         await race.over()
         assert await offsets(subscription, MORE) == list(range(BACKLOG, BACKLOG + MORE))
 

@@ -176,11 +176,11 @@ async def test_ack_in_the_moment_a_lane_is_given_up(place: Place, monkeypatch: p
 
         monkeypatch.setattr(policy, "gives_up", gives_up)
         member._schedule.touch({lane})  # noqa: SLF001 - as above
-        member.poke()
+        member.request_exchange()
         await asyncio.to_thread(wait_until, lambda: bool(told), "the moment")
         for delivery, waiting in told:
             member.verdicts.confirm(delivery._chunk, waiting)  # noqa: SLF001 - as above
-        member.poke()
+        member.request_exchange()
         others = [d for d in held if d not in mine]
         for delivery in others:
             await delivery.ack()

@@ -35,7 +35,7 @@ VIEW = PartitionView(
     partition=3,
     base=20,
     next=50,
-    avail=45,
+    readable_end=45,
     origin=16,
     decided=3,
     runs=(
@@ -153,7 +153,7 @@ def test_counting_agrees_with_looking_at_each_offset() -> None:
         base = origin + rng.randrange(20)
         settled = {offset for offset in range(origin, origin + 64) if rng.random() < 0.4}
         view = PartitionView(
-            partition=0, base=base, next=origin + 90, avail=origin + 90, origin=origin, decided=0,
+            partition=0, base=base, next=origin + 90, readable_end=origin + 90, origin=origin, decided=0,
             runs=(), seen=0, bits=bitmap(origin, settled),
         )  # fmt: skip
         start = rng.randrange(120)

@@ -71,8 +71,8 @@ class Driver:
             terms,
             Callbacks(
                 alive=lambda: True,
-                poke=lambda: None,
-                nudge=lambda _: False,
+                request_exchange=lambda: None,
+                exchange_inline=lambda _: False,
                 write_dead_letter=lambda _: None,
                 on_ready=lambda: self.woken.append(True),
                 on_closing=lambda: None,
@@ -89,7 +89,7 @@ class Driver:
     def exchange(
         self, rank: int, members: int, states: Sequence[PartitionState], grants: Sequence[Grant] = ()
     ) -> Exchange:
-        self.member.poke()
+        self.member.request_exchange()
         exchange = self.member.build(1.0)
         assert exchange is not None
         self._token = max([self._token, *(grant.token for grant in grants)])
@@ -130,8 +130,10 @@ class Driver:
         return block
 
 
-def state(partition: int, *, next_: int, avail: int) -> PartitionState:
-    return PartitionState(partition=partition, base=0, next=next_, avail=avail, floor=0, due_ms=-1)
+def state(partition: int, *, next_: int, readable_end: int) -> PartitionState:
+    return PartitionState(
+        partition=partition, base=0, next=next_, readable_end=readable_end, floor=0, due_ms=-1
+    )
 
 
 def lease(token: int, partition: int, start: int, end: int) -> Grant:
@@ -151,14 +153,14 @@ def settled_offsets(exchange: Exchange) -> set[int]:
 
 def test_the_reader_is_told_how_far_the_log_was_read_under_which_leader() -> None:
     driver = Driver(partitions=1)
-    driver.exchange(0, 1, [state(0, next_=3, avail=7)._replace(epoch=4)], [lease(1, 0, 0, 3)])
+    driver.exchange(0, 1, [state(0, next_=3, readable_end=7)._replace(epoch=4)], [lease(1, 0, 0, 3)])
     assert driver.reading.marks == {0: Mark(7, 4)}
     number = driver.reading.followed[0][1]
     driver.member.intake.lead(0, 5, number)
     driver.member.intake.lead(0, 9, number - 1)  # an assignment from before
     driver.records(0, range(9))
-    said = driver.exchange(0, 1, [state(0, next_=9, avail=9)])
-    assert (said.parts[0].avail, said.parts[0].epoch) == (9, 5)
+    said = driver.exchange(0, 1, [state(0, next_=9, readable_end=9)])
+    assert (said.parts[0].readable_end, said.parts[0].epoch) == (9, 5)
     driver.member.wake()
     assert driver.exchange(0, 1, []).parts[0].epoch == -1, "nothing new"
 
@@ -167,7 +169,7 @@ def test_records_of_an_earlier_assignment_are_no_gap() -> None:
     """A partition is given up and taken back before the reader obeys: what it still brings is dropped."""
     driver = Driver(partitions=2)
     driver.attach(0, 1)
-    both = [state(0, next_=0, avail=1000), state(1, next_=0, avail=1000)]
+    both = [state(0, next_=0, readable_end=1000), state(1, next_=0, readable_end=1000)]
     driver.exchange(0, 1, both)
     first = driver.reading.followed[1][1]
     driver.records(1, range(500))
@@ -177,7 +179,7 @@ def test_records_of_an_earlier_assignment_are_no_gap() -> None:
     driver.records(1, range(500, 1000), first)  # the reader has not obeyed yet
     driver.member.intake.reach(1, 1000, first)
     driver.records(1, range(1000))
-    driver.exchange(0, 1, [state(1, next_=100, avail=1000)], [lease(1, 1, 0, 100)])
+    driver.exchange(0, 1, [state(1, next_=100, readable_end=1000)], [lease(1, 1, 0, 100)])
     chunk, start, end = driver.block()
     assert (chunk.offset(start), chunk.offset(end - 1)) == (0, 99)
     assert settled_offsets(driver.exchange(0, 1, both)) == set()
@@ -186,7 +188,9 @@ def test_records_of_an_earlier_assignment_are_no_gap() -> None:
 def test_lease_on_a_partition_given_up_in_the_same_answer_is_read_as_a_range() -> None:
     driver = Driver(partitions=2)
     driver.attach(0, 1)
-    driver.exchange(0, 2, [state(0, next_=0, avail=10), state(1, next_=10, avail=10)], [lease(1, 1, 0, 10)])
+    driver.exchange(
+        0, 2, [state(0, next_=0, readable_end=10), state(1, next_=10, readable_end=10)], [lease(1, 1, 0, 10)]
+    )
     assert driver.reading.ranges == [(1, 0, 10, 1)]
     messages = [Message(topic="t", partition=1, offset=o, value=b"x") for o in range(10)]
     assert driver.member.intake.add_range_records(1, messages, 10) is False
@@ -197,19 +201,19 @@ def test_lease_on_a_partition_given_up_in_the_same_answer_is_read_as_a_range() -
 def test_a_lease_that_waits_for_records_keeps_the_reader_going() -> None:
     driver = Driver(partitions=2, window=10_000)
     driver.attach(0, 1)
-    driver.exchange(0, 1, [state(0, next_=0, avail=0), state(1, next_=0, avail=0)])
+    driver.exchange(0, 1, [state(0, next_=0, readable_end=0), state(1, next_=0, readable_end=0)])
     driver.records(0, range(30_000))
     assert driver.member.intake.buffered >= driver.member.intake.read_ahead
-    driver.exchange(0, 1, [state(1, next_=10, avail=10)], [lease(1, 1, 0, 10)])
+    driver.exchange(0, 1, [state(1, next_=10, readable_end=10)], [lease(1, 1, 0, 10)])
     assert driver.member.intake.buffered == 0
 
 
 def test_gaps_are_settled_once_a_later_record_was_read() -> None:
     driver = Driver(partitions=1)
     driver.attach(0, 1)
-    driver.exchange(0, 1, [state(0, next_=0, avail=0)])
+    driver.exchange(0, 1, [state(0, next_=0, readable_end=0)])
     driver.records(0, range(3))
-    driver.exchange(0, 1, [state(0, next_=10, avail=10)], [lease(1, 0, 0, 10)])
+    driver.exchange(0, 1, [state(0, next_=10, readable_end=10)], [lease(1, 0, 0, 10)])
     assert settled_offsets(driver.exchange(0, 1, [])) == set()
     driver.records(0, range(8, 9))
     assert settled_offsets(driver.exchange(0, 1, [])) == {3, 4, 5, 6, 7}
@@ -224,7 +228,7 @@ def test_what_was_set_aside_comes_in_order_however_it_is_read() -> None:
     far = Grant(2, 0, 5, 7, 1, redelivered=True, kind="runs", seen=0, stretch=(5, 7))
     near = Grant(3, 0, 199_990, 199_992, 1, redelivered=True, kind="runs", seen=0, stretch=(199_990, 199_992))
     lane = Grant(4, 0, 200_000, 200_100, 0, redelivered=False, kind="lane", seen=0)
-    driver.exchange(0, 1, [state(0, next_=200_100, avail=200_000)], [far, near, lane])
+    driver.exchange(0, 1, [state(0, next_=200_100, readable_end=200_000)], [far, near, lane])
     assert driver.reading.ranges == [(0, 5, 7, 2)]
     driver.records(0, range(199_990, 200_010))
     assert driver.member.next_block(10) is None, "what comes first was not read yet"
@@ -240,9 +244,9 @@ def test_what_was_set_aside_comes_in_order_however_it_is_read() -> None:
 def test_window_bounds_what_is_handed_out() -> None:
     driver = Driver(partitions=1, window=5)
     driver.attach(0, 1)
-    driver.exchange(0, 1, [state(0, next_=0, avail=0)])
+    driver.exchange(0, 1, [state(0, next_=0, readable_end=0)])
     driver.records(0, range(20))
-    driver.exchange(0, 1, [state(0, next_=20, avail=20)], [lease(1, 0, 0, 20)])
+    driver.exchange(0, 1, [state(0, next_=20, readable_end=20)], [lease(1, 0, 0, 20)])
     chunk, start, end = driver.block()
     assert end - start == 5
     assert driver.member.next_block(1_000) is None
@@ -255,7 +259,7 @@ def test_the_end_of_the_log_moves_while_an_exchange_is_made(monkeypatch: pytest.
     """The reader's thread notes the end without the lock, between any two looks at it."""
     driver = Driver(partitions=1)
     driver.attach(0, 1)
-    driver.exchange(0, 1, [state(0, next_=0, avail=0)])
+    driver.exchange(0, 1, [state(0, next_=0, readable_end=0)])
     number = driver.reading.followed[0][1]
     driver.member.intake.end_at(0, 0, number)
     unread = vars(FetchBuffer)["unread"].fget
@@ -267,7 +271,7 @@ def test_the_end_of_the_log_moves_while_an_exchange_is_made(monkeypatch: pytest.
         return looks[-1]
 
     monkeypatch.setattr(FetchBuffer, "unread", property(look))
-    driver.member.poke()
+    driver.member.request_exchange()
     exchange = driver.member.build(1.0)
     assert looks[0] == 0, "it was at the end"
     assert exchange is not None

@@ -105,7 +105,7 @@ def test_clean_inspections() -> None:
     story = Story("shared")
     one = story.attach("p1", "shared")
     places = [story.publish("shared") for _ in range(7)]
-    story.inspect("shared", avail=7)
+    story.inspect("shared", readable_end=7)
     first, second, third = (story.deliver(one, place) for place in places[:3])
     story.settle(first)
     story.settle(third)
@@ -116,13 +116,13 @@ def test_clean_inspections() -> None:
         "shared",
         base=3,
         next=6,
-        avail=7,
+        readable_end=7,
         settled=[5],
         runs=[run(1, 2), run(4, 5, token=9)],
         leases=[lease(8, 3, 6), lease(9, 4, 5, "runs")],
     )
     story.fault("flush")
-    story.inspect("shared", next=0, avail=7)
+    story.inspect("shared", next=0, readable_end=7)
     for offset in (1, 3, 4, 6):
         story.settle(story.deliver(one, places[offset], attempt=1 + (offset == 1)))
     assert found(story) == set()
@@ -132,7 +132,7 @@ def test_what_was_seen_of_an_ended_lease_lies_below_the_bound() -> None:
     story = Story("exclusive")
     one = story.attach("p1", "exclusive")
     held = [story.deliver(one, story.publish("exclusive")) for _ in range(2)]
-    story.inspect("exclusive", next=0, avail=0, seen=2)
+    story.inspect("exclusive", next=0, readable_end=0, seen=2)
     for delivery in held:
         story.settle(delivery)
     assert found(story) == set()
@@ -400,57 +400,62 @@ def settled_before_delivered(story: Story, one: str, _two: str) -> None:
 
 
 def granted_and_forgotten(story: Story, _one: str, _two: str) -> None:
-    story.inspect("exclusive", next=3, avail=3, leases=[lease(1, 0, 2)])
+    story.inspect("exclusive", next=3, readable_end=3, leases=[lease(1, 0, 2)])
 
 
 def held_under_a_token_that_is_no_more(story: Story, _one: str, _two: str) -> None:
-    story.inspect("exclusive", base=1, next=1, avail=1, runs=[run(0, 1, token=9)])
+    story.inspect("exclusive", base=1, next=1, readable_end=1, runs=[run(0, 1, token=9)])
 
 
 def held_outside_its_lease(story: Story, _one: str, _two: str) -> None:
     story.inspect(
-        "exclusive", base=2, next=2, avail=2, runs=[run(0, 2, token=9)], leases=[lease(9, 1, 2, "runs")]
+        "exclusive",
+        base=2,
+        next=2,
+        readable_end=2,
+        runs=[run(0, 2, token=9)],
+        leases=[lease(9, 1, 2, "runs")],
     )
 
 
 def held_twice(story: Story, _one: str, _two: str) -> None:
-    story.inspect("exclusive", next=2, avail=2, leases=[lease(1, 0, 2), lease(2, 1, 2)])
+    story.inspect("exclusive", next=2, readable_end=2, leases=[lease(1, 0, 2), lease(2, 1, 2)])
 
 
 def listed_twice(story: Story, _one: str, _two: str) -> None:
-    story.inspect("exclusive", base=2, next=2, avail=2, runs=[run(0, 2), run(1, 2)])
+    story.inspect("exclusive", base=2, next=2, readable_end=2, runs=[run(0, 2), run(1, 2)])
 
 
 def decided_before_it_was_granted(story: Story, _one: str, _two: str) -> None:
-    story.inspect("exclusive", next=1, avail=9, settled=[5], leases=[lease(1, 0, 1)])
+    story.inspect("exclusive", next=1, readable_end=9, settled=[5], leases=[lease(1, 0, 1)])
 
 
 def settled_by_nobody(story: Story, one: str, _two: str) -> None:
     places = [story.publish("exclusive") for _ in range(2)]
-    story.inspect("exclusive", next=2, avail=2, settled=[1], leases=[lease(1, 0, 2)])
+    story.inspect("exclusive", next=2, readable_end=2, settled=[1], leases=[lease(1, 0, 2)])
     for place in places:
         story.settle(story.deliver(one, place))
 
 
 def confirmed_and_not_settled(story: Story, one: str, _two: str) -> None:
     story.settle(story.deliver(one, story.publish("exclusive")))
-    story.inspect("exclusive", next=1, avail=1, leases=[lease(1, 0, 1)])
+    story.inspect("exclusive", next=1, readable_end=1, leases=[lease(1, 0, 1)])
 
 
 def confirmed_and_to_be_granted_again(story: Story, one: str, _two: str) -> None:
     place = story.publish("exclusive")
     story.settle(story.deliver(one, place), "reject")
     story.bury(place, "rejected", 1)
-    story.inspect("exclusive", next=0, avail=1, seen=1)
+    story.inspect("exclusive", next=0, readable_end=1, seen=1)
 
 
 def lease_beyond_the_bound(story: Story, _one: str, _two: str) -> None:
-    story.inspect("exclusive", next=1, avail=3, leases=[lease(1, 0, 3, "lane")])
+    story.inspect("exclusive", next=1, readable_end=3, leases=[lease(1, 0, 3, "lane")])
 
 
 def handed_out_beyond_the_bound(story: Story, one: str, _two: str) -> None:
     held = [story.deliver(one, story.publish("exclusive")) for _ in range(2)]
-    story.inspect("exclusive", next=1, avail=1, leases=[lease(1, 0, 1, "lane")])
+    story.inspect("exclusive", next=1, readable_end=1, leases=[lease(1, 0, 1, "lane")])
     for delivery in held:
         story.settle(delivery)
 

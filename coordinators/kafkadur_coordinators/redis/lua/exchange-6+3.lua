@@ -89,12 +89,12 @@ local function check(ctx, me, parts)
 end
 
 local function apply(ctx, pt, part, leases)
-  local before = pt.avail
-  pt.avail = math.max(pt.avail, part[PartitionReport.avail])
+  local before = pt.readable_end
+  pt.readable_end = math.max(pt.readable_end, part[PartitionReport.readable_end])
   pt.epoch = math.max(pt.epoch, part[PartitionReport.epoch] or -1) -- older clients do not say it
   if pt.recovered < ctx.recovered and ctx.now >= ctx.grace then
-    local log_end = part[PartitionReport.log_end] or part[PartitionReport.avail]
-    pt.seen = math.max(pt.seen, pt.avail, log_end)
+    local log_end = part[PartitionReport.log_end] or part[PartitionReport.readable_end]
+    pt.seen = math.max(pt.seen, pt.readable_end, log_end)
     pt.recovered = log_end >= 0 and ctx.recovered or pt.recovered
   end
   pt.expired = pt.expired + part[PartitionReport.expired]
@@ -103,11 +103,11 @@ local function apply(ctx, pt, part, leases)
     if l then
       for i = 1, #v[Settled.ranges], 2 do
         settle_range(pt, l, v[Settled.ranges][i], v[Settled.ranges][i + 1])
-        pt.avail = math.max(pt.avail, v[Settled.ranges][i + 1])
+        pt.readable_end = math.max(pt.readable_end, v[Settled.ranges][i + 1])
       end
       if #v[Settled.blob] > 0 then
         settle_blob(pt, l, v[Settled.blob_from], v[Settled.blob])
-        pt.avail = math.max(pt.avail, blob_end(v[Settled.blob_from], v[Settled.blob]))
+        pt.readable_end = math.max(pt.readable_end, blob_end(v[Settled.blob_from], v[Settled.blob]))
       end
     end
   end
@@ -116,7 +116,7 @@ local function apply(ctx, pt, part, leases)
     if l then
       give_back(ctx, pt, l, v[Returned.start], v[Returned.end], v[Returned.how], v[Returned.delay])
       if v[Returned.how] > 0 then
-        pt.avail = math.max(pt.avail, v[Returned.end])
+        pt.readable_end = math.max(pt.readable_end, v[Returned.end])
       end
     end
   end
@@ -144,7 +144,7 @@ local function grant_row(l, stretch, alone, due)
   return {
     [GrantRow.token] = l.token, [GrantRow.partition] = l.p, [GrantRow.start] = l.s, [GrantRow.horizon] = l.e,
     [GrantRow.marks] = l.marks, [GrantRow.kind] = l.kind, [GrantRow.seen] = l.seen, [GrantRow.stretch] = stretch,
-    [GrantRow.alone] = alone, [GrantRow.due] = due,
+    [GrantRow.isolated] = alone, [GrantRow.due] = due,
   }
 end
 
@@ -159,7 +159,7 @@ local function new_leases(ctx, me, have, touched)
           out[#out + 1] = grant_row(l, {}, 0, 0)
         elseif pt then -- a lease of exceptions is told when its partition is touched: what it holds stands there
           local stretch = stretch_of(pt, l.s, l.e, token)
-          out[#out + 1] = grant_row(l, stretch, l.alone, math.max(l.due - ctx.now, 0))
+          out[#out + 1] = grant_row(l, stretch, l.isolated, math.max(l.due - ctx.now, 0))
         else
           untold[#untold + 1] = l.p
           known = math.min(known, token - 1) -- each answer gets further: its partition is touched next
@@ -172,7 +172,7 @@ end
 
 --- Does the member hold the lanes, and is somebody better waiting for them?
 local function standing(ctx, me, lane)
-  if me.alone < 0 and me.ahead > 0 then
+  if me.isolated < 0 and me.ahead > 0 then
     return 2
   end
   if not lane or ctx.holder ~= me.id then
@@ -290,8 +290,8 @@ if request[ExchangeRequest.number] > me.exchange then
   local freed = false
   for i, pt in ipairs(touched) do
     serve_part(i, pt)
-    if me.alone == -1 - pt.p and #me.tokens == 0 then -- what it was kept free for is gone
-      me.alone, freed = 0, true
+    if me.isolated == -1 - pt.p and #me.tokens == 0 then -- what it was kept free for is gone
+      me.isolated, freed = 0, true
     end
   end
   for i, pt in ipairs(touched) do
@@ -330,7 +330,7 @@ for i, pt in ipairs(touched) do
   end
   local due = pt.xd < 0 and -1 or math.max(pt.xd - ctx.now, 0)
   states[i] = {
-    [StateRow.partition] = pt.p, [StateRow.base] = pt.base, [StateRow.next] = pt.next, [StateRow.avail] = pt.avail,
+    [StateRow.partition] = pt.p, [StateRow.base] = pt.base, [StateRow.next] = pt.next, [StateRow.readable_end] = pt.readable_end,
     [StateRow.floor] = floor_of(pt), [StateRow.due] = due, [StateRow.standing] = kept and keeping(ctx, me, pt) or 0,
     [StateRow.free_from] = first_free(pt), [StateRow.epoch] = pt.epoch,
     [StateRow.log_end_unknown] = ctx.now >= ctx.grace and is_log_end_unknown(ctx, pt) and 1 or 0,
@@ -351,8 +351,8 @@ end
 for _, p in ipairs(untold) do
   leave_over(p)
 end
-if me.alone < 0 and #me.tokens == 0 then
-  leave_over(-1 - me.alone)
+if me.isolated < 0 and #me.tokens == 0 then
+  leave_over(-1 - me.isolated)
 end
 local reply = head(ctx, 'OK')
 reply[ExchangeReply.token] = known -- what was not told is asked for again

@@ -28,7 +28,7 @@ for i, p in ipairs(request[InspectRequest.partitions]) do
       decided = redis.call('BITCOUNT', pt.bits_key, pt.base - pt.origin, bit_length(pt) - 1, 'BIT')
     end
     states[i] = {
-      [ViewRow.partition] = p, [ViewRow.base] = pt.base, [ViewRow.next] = pt.next, [ViewRow.avail] = pt.avail,
+      [ViewRow.partition] = p, [ViewRow.base] = pt.base, [ViewRow.next] = pt.next, [ViewRow.readable_end] = pt.readable_end,
       [ViewRow.origin] = pt.origin, [ViewRow.decided] = decided, [ViewRow.runs] = runs_text(pt),
       [ViewRow.seen] = pt.seen, [ViewRow.bits] = redis.call('GET', pt.bits_key) or '', [ViewRow.expired] = pt.expired,
       [ViewRow.epoch] = pt.epoch, [ViewRow.truncated] = pt.truncated,

@@ -115,7 +115,7 @@ local function reclaim(ctx, me, pt, claim, others)
   local s, e = pairs_[1], pairs_[#pairs_]
   if e > pt.next then -- what this state never heard of was granted, too: it is not settled, and may have been delivered
     local from = pt.next
-    pt.next, pt.avail = e, math.max(pt.avail, e)
+    pt.next, pt.readable_end = e, math.max(pt.readable_end, e)
     set_aside(pt, from, e, 1, 0, 0)
   end
   local token, count, beaten = ctx.token + 1, 0, {}
@@ -146,7 +146,7 @@ local function reclaim(ctx, me, pt, claim, others)
   ctx.token = token
   save_lease({
     token = token, p = pt.p, s = s, e = e, member = me.id, marks = claim[Claim.marks], kind = 'runs', records = count,
-    seen = pt.seen, alone = 0, due = 0,
+    seen = pt.seen, isolated = 0, due = 0,
   })
   me.tokens[#me.tokens + 1] = token
   touch_member(ctx, me)

@@ -16,14 +16,14 @@
 
 --- Forgets what lies at or beyond `from`; returns how many offsets of it were known to be readable.
 local function cut_off(pt, from)
-  local lost = math.max(pt.avail - from, 0)
+  local lost = math.max(pt.readable_end - from, 0)
   local i = run_search(pt, from)
   if i <= run_count(pt) then
     local s, e, marks, due, token = run_at(pt, i)
     run_splice(pt, i, run_count(pt) + 1, run_text(s, math.min(e, from), marks, due, token))
   end
   undecide_from(pt, from)
-  pt.next, pt.avail = math.min(pt.next, from), math.min(pt.avail, from)
+  pt.next, pt.readable_end = math.min(pt.next, from), math.min(pt.readable_end, from)
   pt.seen = math.min(pt.seen, from)
   pt.truncated = pt.truncated + lost
   return lost

@@ -1,6 +1,6 @@
 """I9: at any moment each offset up to what was granted is settled, leased or ready, and only one of them.
 
-Checked of every inspection, which is of one moment: [floor, min(next, avail)) falls apart into what is
+Checked of every inspection, which is of one moment: [floor, min(next, readable_end)) falls apart into what is
 settled, what one lease holds and what is ready; that is what members have said about it by then; and what was
 handed out before lies below the dispatch bound (next, or what may have been seen of a lease that has ended).
 """
@@ -128,7 +128,7 @@ def _against_verdicts(
     settling: Mapping[Place, _Settling],
 ) -> Iterator[tuple[Place, str, str]]:
     """What is settled is what members have settled; what nobody can have settled is not."""
-    bound = min(view.next, view.avail)
+    bound = min(view.next, view.readable_end)
     for place in places[bisect_left([place.offset for place in places], view.floor) :]:
         known = settling[place]
         settled = view.is_decided(place.offset) and view.run_of(place.offset) is None

@@ -1,8 +1,8 @@
---- Shared subscriptions: what is not written yet is promised to members that have come to the end of a partition, so that
---- nobody need ask when it comes. A promise is a lease of single offsets at or beyond avail, every n-th one where n members
---- share the partition: what comes is spread evenly. It takes up no credit, so its member gives it back as soon as it has
---- no room for it. What was given back, and what nobody has asked for, is nobody's until avail passes it: then it is
---- ready as any other offset. Decided as a place like every exception, promises never hold base back.
+--- Reservations of shared subscriptions: members that have come to the end of a partition get offsets that are not
+--- written yet, so that they need not ask when these come. A reservation is a lease of single offsets at or beyond the
+--- readable end, every n-th one where n members share the partition: so records are spread evenly. It takes up no credit,
+--- so its member gives it back as soon as it has no room for it. An offset without a reservation is ready as any other
+--- once the readable end passes it. Reserved offsets are decided, as exceptions are, and do not hold base back.
 
 --- how many members share a partition, and which of them this one is, from 0 in the order of attaching
 local function share_of(ctx, p, me)
@@ -13,12 +13,12 @@ local function share_of(ctx, p, me)
   return count, math.max(math.ceil((rank_of(ctx, me.id) - p) / ctx.partitions), 0) % count
 end
 
---- first offset at or beyond avail that is nobody's
+--- first offset at or beyond the readable end that is nobody's
 local function first_free(pt)
-  for i = run_search(pt, pt.avail), run_count(pt) do
+  for i = run_search(pt, pt.readable_end), run_count(pt) do
     local s, _, _, _, token = run_at(pt, i)
     if token == 0 then
-      return math.max(s, pt.avail)
+      return math.max(s, pt.readable_end)
     end
   end
   return pt.next
@@ -28,12 +28,12 @@ end
 --- rest.
 local function forget_vacated(ctx, pt)
   local from, i = pt.next, run_count(pt)
-  while i > 0 and from > pt.avail do
+  while i > 0 and from > pt.readable_end do
     local s, e, marks, due, token = run_at(pt, i)
     if token ~= 0 or e ~= from then
       break
     end
-    from = math.max(s, pt.avail)
+    from = math.max(s, pt.readable_end)
     run_splice(pt, i, i + 1, run_text(s, from, marks, due, token))
     i = i - 1
   end
@@ -47,13 +47,13 @@ local function forget_vacated(ctx, pt)
   end
 end
 
---- Of the offsets at or beyond avail that are nobody's every `stride`-th, those that leave the remainder `index`, from
+--- Of the offsets at or beyond the readable end that are nobody's every `stride`-th, those that leave the remainder `index`, from
 --- the lowest on: at most `most` with those that the member has.
 local function choose_ahead(pt, tokens, stride, index, most)
   local vacant, count = {}, 0
-  for i = run_search(pt, pt.avail), run_count(pt) do
+  for i = run_search(pt, pt.readable_end), run_count(pt) do
     local s, e, _, _, token = run_at(pt, i)
-    for o = math.max(s, pt.avail), e - 1 do
+    for o = math.max(s, pt.readable_end), e - 1 do
       if tokens[token] then
         count = count + 1
       elseif token == 0 then
@@ -83,7 +83,7 @@ end
 
 --- Promises offsets of one partition to the caller; most: how many it is to have there, those it has included.
 local function promise(ctx, pt, me, most)
-  if most <= 0 or pt.next < pt.avail or me.alone ~= 0 or me.ahead >= MAX_LEASES then
+  if most <= 0 or pt.next < pt.readable_end or me.isolated ~= 0 or me.ahead >= MAX_LEASES then
     return
   end
   local tokens = {}

@@ -15,9 +15,9 @@ local function choose_shared(ctx, pt, marks)
     local m = load_member(ctx, id)
     if not m then
       redis.call('ZREM', KEYS[4], id)
-    elseif m.alone == -1 - pt.p then
+    elseif m.isolated == -1 - pt.p then
       kept = (id == ctx.caller or is_heard(ctx, id)) and m or kept -- who may be dead must not use the attempt up
-    elseif m.alone == 0 and m.credit > 0 and #m.tokens - m.ahead < MAX_LEASES and (id == ctx.caller or is_heard(ctx, id)) then
+    elseif m.isolated == 0 and m.credit > 0 and #m.tokens - m.ahead < MAX_LEASES and (id == ctx.caller or is_heard(ctx, id)) then
       local rank = rank_of(ctx, id)
       local working = #m.tokens > m.ahead
       if m.kind == '' and ((last and #m.tokens > 0) or (suspects and m.suspect ~= 0)) then
@@ -40,7 +40,7 @@ local function choose_shared(ctx, pt, marks)
     return kept, 1
   end
   if not kept and not chosen and idle then -- it gets nothing more until what it holds is settled
-    idle.alone = -1 - pt.p
+    idle.isolated = -1 - pt.p
     touch_member(ctx, idle)
     want_wake(ctx, idle.id)
   end
@@ -61,7 +61,7 @@ end
 local function serve_shared(ctx, pt)
   local share
   for _ = 1, MAX_GRANTS do
-    local fresh = math.max(pt.avail - pt.next, 0)
+    local fresh = math.max(pt.readable_end - pt.next, 0)
     local due, _, marks = ready_stretch(ctx, pt, 1)
     if fresh == 0 and not due then
       return

@@ -73,7 +73,7 @@ local function serve_lane(ctx, pt, m, position, span, offered)
   if s or (ctx.policy[Policy.strict] == 1 and waits_for_due(pt)) then -- what comes first is not granted yet
     return
   end
-  local bound = ctx.row.type == 'serial' and lane_successor(ctx, m) and pt.avail or math.huge
+  local bound = ctx.row.type == 'serial' and lane_successor(ctx, m) and pt.readable_end or math.huge
   if pt.lane == 0 then
     local horizon = math.min(pt.next + span, bound)
     if horizon > pt.next then
@@ -103,7 +103,7 @@ local function deliverable(ctx, pt, position)
   if ready_stretch(ctx, pt, 1) then
     return true
   end
-  return pt.avail > from and not (ctx.policy[Policy.strict] == 1 and waits_for_due(pt))
+  return pt.readable_end > from and not (ctx.policy[Policy.strict] == 1 and waits_for_due(pt))
 end
 
 --- The holder offers its lanes: nothing of them is in its application's hands, and nothing will be until it has the
@@ -128,7 +128,7 @@ local function pass_turn(ctx, me, touched, positions)
   for _, pt in ipairs(touched) do
     by_partition[pt.p] = pt
   end
-  me.tokens, me.alone, me.suspect, me.ahead = {}, 0, 0, 0
+  me.tokens, me.isolated, me.suspect, me.ahead = {}, 0, 0, 0
   for _, token in ipairs(tokens) do
     local l = load_lease(ctx, token)
     if l and by_partition[l.p] then

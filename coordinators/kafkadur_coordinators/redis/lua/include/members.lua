@@ -25,7 +25,7 @@ local function load_member(ctx, id)
     m = {
       id = id, n = a[1], expiry = a[2], credit = a[3], exchange = a[4], tokens = a[5], silent = a[6], name = a[7],
       refused = a[8], ttl = a[9], watches = a[10], kind = a[11], served = a[12], since = a[13], priority = a[14],
-      preempt = a[15], alone = a[16], suspect = a[17], ahead = a[18], transacted = a[19] or 0,
+      preempt = a[15], isolated = a[16], suspect = a[17], ahead = a[18], transacted = a[19] or 0,
     }
     ctx.members[id] = m
   end
@@ -41,7 +41,7 @@ local function save_members(ctx)
     if ctx.members[id] then
       redis.call('HSET', KEYS[2], id, cmsgpack.pack({
         m.n, m.expiry, m.credit, m.exchange, m.tokens, m.silent, m.name, m.refused, m.ttl, m.watches, m.kind,
-        m.served, m.since, m.priority, m.preempt, m.alone, m.suspect, m.ahead, m.transacted,
+        m.served, m.since, m.priority, m.preempt, m.isolated, m.suspect, m.ahead, m.transacted,
       }))
     end
   end
@@ -136,7 +136,7 @@ local function drop_token(m, token)
   for i, held in ipairs(m.tokens) do
     if held == token then
       table.remove(m.tokens, i)
-      m.alone = m.alone == token and 0 or m.alone
+      m.isolated = m.isolated == token and 0 or m.isolated
       m.suspect = m.suspect == token and 0 or m.suspect
       return true
     end

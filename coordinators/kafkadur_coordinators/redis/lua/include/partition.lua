@@ -15,7 +15,7 @@ local function load_partition(_, p, first_key)
   if not row[1] then
     return nil
   end
-  pt.base, pt.next, pt.avail, pt.origin = tonumber(row[1]), tonumber(row[2]), tonumber(row[3]), tonumber(row[4])
+  pt.base, pt.next, pt.readable_end, pt.origin = tonumber(row[1]), tonumber(row[2]), tonumber(row[3]), tonumber(row[4])
   pt.xd, pt.seen, pt.lane, pt.keeper = tonumber(row[5]), tonumber(row[6]), tonumber(row[7]), row[8] or ''
   pt.expired, pt.recovered = number(row[9], 0), number(row[10], 0)
   pt.epoch, pt.truncated = number(row[11], -1), number(row[12], 0)
@@ -43,7 +43,7 @@ local function is_log_end_unknown(ctx, pt)
 end
 
 local function save_partition(pt)
-  redis.call('HSET', pt.state_key, 'base', text(pt.base), 'next', text(pt.next), 'avail', text(pt.avail),
+  redis.call('HSET', pt.state_key, 'base', text(pt.base), 'next', text(pt.next), 'avail', text(pt.readable_end),
     'origin', text(pt.origin), 'due', text(pt.xd), 'seen', text(pt.seen), 'lane', text(pt.lane), 'keeper', pt.keeper,
     'expired', text(pt.expired), 'recovered', text(pt.recovered))
   if pt.epoch ~= pt.saved_epoch or pt.truncated ~= pt.saved_truncated then -- with a new leader
@@ -138,9 +138,9 @@ end
 --- Gives [s, e) of a lease back. how: see returned_marks; delay: ms until it comes again, -1: as the policy says.
 --- What was never handed out at the end of what was granted is simply not granted any more.
 local function give_back(ctx, pt, l, s, e, how, delay)
-  if how == 0 and s < pt.avail and pt.avail < e then -- what may not exist yet must not become an exception
-    give_back(ctx, pt, l, pt.avail, e, how, delay)
-    e = pt.avail
+  if how == 0 and s < pt.readable_end and pt.readable_end < e then -- what may not exist yet must not become an exception
+    give_back(ctx, pt, l, pt.readable_end, e, how, delay)
+    e = pt.readable_end
   end
   if run_count(pt) > 0 then
     run_change(pt, s, e, l.token, function(marks, due)
@@ -149,7 +149,7 @@ local function give_back(ctx, pt, l, s, e, how, delay)
     end)
   end
   if in_runs(l) then
-    pt.vacated = pt.vacated or e > pt.avail
+    pt.vacated = pt.vacated or e > pt.readable_end
     return
   end
   if how == 0 and e >= pt.next and next_decided(pt, math.max(s, pt.base), pt.next) == pt.next then
@@ -165,7 +165,7 @@ local function give_back(ctx, pt, l, s, e, how, delay)
 end
 
 --- Ends a lease. how: 0 nothing of it was handed out, 1 in order, 2 uncleanly: what may have been delivered counts as
---- an attempt, 4 uncleanly by who takes stretches at once. Offsets at or beyond avail were a reservation: they
+--- an attempt, 4 uncleanly by who takes stretches at once. Offsets at or beyond the readable end were a reservation: they
 --- are only marked (pt.seen).
 local function end_lease(ctx, pt, l, how)
   local delay = 0
@@ -173,11 +173,11 @@ local function end_lease(ctx, pt, l, how)
     how = 0
   end
   if how == 2 or how == 4 then
-    how = l.alone == 1 and 2 or how == 4 and 4 or 3
+    how = l.isolated == 1 and 2 or how == 4 and 4 or 3
     -- what was in order comes again at once, unless it holds the rest back
     delay = (not IN_ORDER[ctx.row.type] or ctx.policy[Policy.strict] == 1) and -1 or 0
   end
-  local known = math.max(math.min(l.e, pt.avail), math.min(l.s, l.e))
+  local known = math.max(math.min(l.e, pt.readable_end), math.min(l.s, l.e))
   if l.e > known then
     if how >= 2 then
       pt.seen = math.max(pt.seen, l.e)
@@ -249,7 +249,7 @@ end
 
 --- Keeps the bitmap short: what an old lease holds back is set aside under its token, so base can move on.
 local function bound_bitmap(ctx, pt)
-  if math.min(pt.next, pt.avail) - pt.base <= CONVERT_BITS then -- what may not exist yet is no exception
+  if math.min(pt.next, pt.readable_end) - pt.base <= CONVERT_BITS then -- what may not exist yet is no exception
     return
   end
   local lease_of = find_lease(ctx, pt.p)
@@ -277,7 +277,7 @@ local function grant(ctx, pt, m, s, e, marks, kind)
   ctx.token = ctx.token + 1
   local l = {
     token = ctx.token, p = pt.p, s = s, e = e, member = m.id, marks = marks, kind = kind, records = e - s,
-    seen = pt.seen, alone = m.kind == '' and is_last_attempt(ctx, marks) and 1 or 0, due = 0,
+    seen = pt.seen, isolated = m.kind == '' and is_last_attempt(ctx, marks) and 1 or 0, due = 0,
   }
   save_lease(l)
   ctx.leases[l.token] = l
@@ -302,8 +302,8 @@ local function grant_runs(ctx, pt, m, s, e, marks)
   if m.kind == '' and is_suspect(marks) then
     m.suspect = l.token
   end
-  if l.alone == 1 then
-    m.alone = l.token
+  if l.isolated == 1 then
+    m.isolated = l.token
   end
   return l
 end

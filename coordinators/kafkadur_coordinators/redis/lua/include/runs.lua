@@ -2,7 +2,7 @@
 -- They are kept as runs in one string, sorted by offset, 24 bytes a run:
 --   start (6 bytes), length (4), marks (2), due (6, ms), token (6), all big-endian.
 -- marks: attempts, and whether it may have been delivered before (redelivery.lua).
--- token = 0: nobody holds the run; it is ready once `due` has passed, as far as it lies below avail.
+-- token = 0: nobody holds the run; it is ready once `due` has passed, as far as it lies below the readable end.
 -- Runs never overlap. Memory follows the number of holes, not the distance to the oldest one.
 -- `pt` is the table that load_partition made; pt.xd is a lower bound of the earliest due time of
 -- the runs that nobody holds (-1: there is none).
@@ -119,8 +119,9 @@ end
 
 --- Ready runs from the lowest offset on that one lease can take: first offset, end, marks; nil if there is none. In
 -- strict order none of those behind one that is not due yet.
--- They lie below avail and near each other, have equal marks, are at most STRETCH_RUNS, and have `limit` records at most
--- together, and no more than most_together allows, but for who takes stretches at once (`all`).
+-- They lie below the readable end and near each other, and have equal marks. They are at most STRETCH_RUNS, with `limit`
+-- records together at most, and no more than most_together allows; a member that takes stretches at once (`all`) is
+-- not bound by that.
 -- Looks at every run only when something may be due, and then corrects pt.xd.
 local STRETCH_RUNS = 64
 local STRETCH_GAP = 1000
@@ -133,10 +134,10 @@ local function ready_stretch(ctx, pt, limit, all)
   local least, first, stop, marks, count = -1, nil, nil, nil, 0
   for i = 1, run_count(pt) do
     local s, e, m, due, token = run_at(pt, i)
-    if s >= pt.avail then -- promised to somebody who gave it back (ahead.lua), and not there yet
+    if s >= pt.readable_end then -- promised to somebody who gave it back (ahead.lua), and not there yet
       break
     end
-    e = math.min(e, pt.avail)
+    e = math.min(e, pt.readable_end)
     if token == 0 and due <= now then
       if first and (m ~= marks or s - stop > STRETCH_GAP or count == STRETCH_RUNS) then
         return first, stop, marks
@@ -163,10 +164,10 @@ local function ready_stretch(ctx, pt, limit, all)
   return first, stop, marks
 end
 
---- What may lie between the avail before and now was nobody's: it is ready.
+--- What may lie between the readable end before and now was nobody's: it is ready.
 local function note_reached(pt, before)
   local n = run_count(pt)
-  if pt.avail > before and n > 0 and select(2, run_at(pt, n)) > before then
+  if pt.readable_end > before and n > 0 and select(2, run_at(pt, n)) > before then
     note_due(pt, 0)
   end
 end
