@@ -23,7 +23,7 @@ def main() -> None:
         kafkadur.sync.connect,
         kafka=stack.kafka,
         redis=stack.redis,
-        client_id="settlement server",
+        client_id="desk",
         client_id_policy="unrestricted",
         mode="weblogic",
     )

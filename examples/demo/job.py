@@ -135,7 +135,7 @@ def started(folder: Path) -> SparkSession:
 def main(argument: str) -> int:
     """Do the job; returns the exit status."""
     job = Job(**json.loads(argument))
-    # Standard output is for query_progress the demo: what Java says there goes to standard error.
+    # Standard output is for telling the demo: what Java says there goes to standard error.
     out = os.dup(1)
     os.dup2(2, 1)
     told: Tell = partial(tell, out=out)

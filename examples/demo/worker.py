@@ -120,7 +120,7 @@ def tell(event: str, *, out: int = 1, **more: object) -> None:
 
 
 class Work:
-    """The work on one subscription: what was done so far, and query_progress about it."""
+    """The work on one subscription: what was done so far, and telling about it."""
 
     def __init__(self, job: Job, ledger: LedgerWriter, orders: Orders) -> None:
         """Nothing is done yet."""

@@ -11,10 +11,10 @@ from kafkadur_sharing.errors import KafkadurError
 class Gate:
     """The conditions of one member. Reading one takes no lock."""
 
-    def __init__(self, terms: Terms, alive: Callable[[], bool]) -> None:
-        """`alive` says whether other processes still hear this one."""
+    def __init__(self, terms: Terms, heard_since: Callable[[], float]) -> None:
+        """`heard_since`: since when other processes hear this one (monotonic seconds; infinity: not now)."""
         self._terms = terms
-        self._alive = alive
+        self._heard_since = heard_since
         #: nothing more is handed out; those who wait were told so; nothing is confirmed any more
         self.closing = self.closing_told = self.left = False
         #: the subscription is paused
@@ -42,6 +42,15 @@ class Gate:
         """Whether nothing is handed out any more, whatever comes."""
         return self.closing or self.failed is not None
 
+    def is_heard(self) -> bool:
+        """Whether other processes hear this one now."""
+        return self._heard_since() < float("inf")
+
     def may_dispatch(self) -> bool:
-        """Whether this process is still sure to hold its leases."""
-        return self._alive() and self._terms.monotonic() - self.last_ok < self._terms.session * 0.9
+        """Whether this process is still sure to hold its leases.
+
+        It was heard without a pause since the last exchange, which is not older than the session allows.
+        """
+        if self._terms.monotonic() - self.last_ok >= self._terms.session * 0.9:
+            return False
+        return self.last_ok >= self._heard_since()

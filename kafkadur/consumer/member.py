@@ -42,8 +42,8 @@ from kafkadur_sharing.errors import KafkadurError
 class Callbacks:
     """What a member calls outside of itself."""
 
-    #: whether other processes still hear this one
-    alive: Callable[[], bool]
+    #: since when other processes hear this one without a pause (monotonic seconds; infinity: not now)
+    heard_since: Callable[[], float]
     #: asks the coordinator thread to look at this member soon
     request_exchange: Callable[[], None]
     #: asks for an exchange now; returns whether it was made, in the calling thread
@@ -79,7 +79,7 @@ class Member:
         kind = policy_of(terms.definition)
         self._state = state = State(
             terms,
-            alive=callbacks.alive,
+            heard_since=callbacks.heard_since,
             request_exchange=callbacks.request_exchange,
             takes=takes,
             transacted=transacted,
@@ -229,11 +229,13 @@ class Member:
             self.request_exchange()
 
     def unblock(self) -> bool:
-        """Whether handing out may go on: this process is seen again, or a record of a key has become due."""
+        """Whether dispatching may go on: the leases are sure again, or a record of a key has become due."""
         if self.gate.blocked and self.gate.may_dispatch():
             self.gate.blocked = False
             return True
         with self.lock:
+            # heard again after a pause: the answer to an exchange says which leases are left
+            self._schedule.request(when=self.gate.blocked and self.gate.is_heard())
             return self._parts.dispatcher.is_due(self.now())
 
     def look_around(self, now: float) -> None:

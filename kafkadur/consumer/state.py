@@ -28,7 +28,7 @@ class State:
         self,
         terms: Terms,
         *,
-        alive: Callable[[], bool],
+        heard_since: Callable[[], float],
         request_exchange: Callable[[], None],
         takes: Takes | None,
         transacted: bool,
@@ -38,7 +38,7 @@ class State:
         """A member that is not attached; the parameters are those of `Member`, and of the policy."""
         self.terms = terms
         self.lock = threading.Lock()
-        self.gate = Gate(terms, alive)
+        self.gate = Gate(terms, heard_since)
         #: what the application is told beside its messages
         self.teller = Teller()
         self.schedule = Schedule(terms.partitions, request_exchange)

@@ -635,7 +635,7 @@ class Connection:
         return Member(
             terms,
             Callbacks(
-                alive=presence.alive,
+                heard_since=presence.heard_since,
                 request_exchange=coordinator_thread.request_exchange,
                 exchange_inline=lambda member: exchange_inline(coordinator_thread, member),
                 write_dead_letter=self._dead_letters.write,

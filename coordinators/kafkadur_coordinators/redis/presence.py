@@ -49,19 +49,27 @@ class Presence:
         self._listeners: dict[bytes, Callable[[], None]] = {}
         self._confirmed: dict[bytes, threading.Event] = {}
         self._pings: deque[float] = deque()
-        self._answered = float("-inf")
+        #: when the last ping that was answered was sent, and since when there was no pause of `STOP_AFTER`
+        self._answered, self._heard_since = float("-inf"), float("inf")
         #: Why the server refused to have a channel listened on; empty if it did not.
         self._refusal = ""
         self._closing = threading.Event()
         self._thread = threading.Thread(target=self._run, name="kafkadur-presence", daemon=True)
         self._thread.start()
 
-    def alive(self) -> bool:
-        """Whether a ping sent within `STOP_AFTER` was answered.
+    def heard_since(self) -> float:
+        """Return since when other processes hear this one (monotonic seconds); infinity: they may not now.
 
-        Only then may members of this process hand out.
+        They do while a ping sent within `STOP_AFTER` was answered. After a pause other members may have taken
+        over: a lease may be used again only after an exchange that was sent later than this (invariant I5).
         """
-        return self._monotonic() - self._answered < STOP_AFTER
+        answered = self._answered  # before the other: an answer changes that one first
+        since = self._heard_since
+        return since if self._monotonic() - answered < STOP_AFTER else float("inf")
+
+    def alive(self) -> bool:
+        """Whether other processes hear this one now."""
+        return self.heard_since() < float("inf")
 
     def listen(self, channel: str, wake: Callable[[], None]) -> None:
         """Call `wake` (in the presence thread; it must not block) on every message on `channel`.
@@ -187,7 +195,10 @@ class Presence:
                     _log.exception("waking met a defect")
         elif kind == b"pong":
             if self._pings:
-                self._answered = self._pings.popleft()
+                sent_at = self._pings.popleft()
+                if sent_at - self._answered >= STOP_AFTER:
+                    self._heard_since = self._monotonic()  # first: see `heard_since`
+                self._answered = sent_at
         elif kind == b"ssubscribe":
             confirmed = self._confirmed.get(answer[1])
             if confirmed is not None:

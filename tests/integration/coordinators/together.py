@@ -67,7 +67,7 @@ class Peer:
         self.member = Member(
             terms,
             Callbacks(
-                alive=lambda: True,
+                heard_since=lambda: 0.0,
                 request_exchange=lambda: None,
                 exchange_inline=lambda _: False,
                 write_dead_letter=lambda _: None,

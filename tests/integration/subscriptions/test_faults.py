@@ -246,7 +246,7 @@ async def test_what_an_old_holder_hands_out_after_a_loss_is_marked(fragile: Plac
                 lambda: bool(warm) if kind == "exclusive" else old.statistics()["promised"] > 0,
                 "records beyond the end are granted",
             )
-            old._member.gate._alive = lambda: True  # noqa: SLF001 - as if its pings were answered all the time
+            old._member.gate._heard_since = lambda: 0.0  # noqa: SLF001 - as if its pings were answered all the time
             link.pause()
             with redis.Redis.from_url(fragile.stack.admin_redis) as client:
                 client.flushall()

@@ -55,6 +55,7 @@ class Driver:
     def __init__(self, *, partitions: int, window: int = 100, lane: bool = False) -> None:
         self.reading = Reading()
         self.woken: list[bool] = []
+        self.heard_since = 0.0
         terms = Terms(
             display="test",
             definition=Definition(
@@ -70,7 +71,7 @@ class Driver:
         self.member = Member(
             terms,
             Callbacks(
-                alive=lambda: True,
+                heard_since=lambda: self.heard_since,
                 request_exchange=lambda: None,
                 exchange_inline=lambda _: False,
                 write_dead_letter=lambda _: None,
@@ -196,6 +197,23 @@ def test_lease_on_a_partition_given_up_in_the_same_answer_is_read_as_a_range() -
     assert driver.member.intake.add_range_records(1, messages, 10) is False
     chunk, start, end = driver.block()
     assert [chunk.offset(i) for i in range(start, end)] == list(range(10))
+
+
+def test_after_a_pause_of_being_heard_nothing_is_dispatched_before_an_exchange() -> None:
+    """Other members may hold its leases by now (invariant I5)."""
+    driver = Driver(partitions=1)
+    driver.attach(0, 1)
+    driver.exchange(0, 1, [state(0, next_=2, readable_end=2)], [lease(1, 0, 0, 2)])
+    driver.records(0, range(2))
+    for heard_since in (float("inf"), 1.5):  # not heard; heard again, after the last exchange
+        driver.heard_since = heard_since
+        assert driver.member.next_block(1) is None
+        assert not driver.member.unblock()
+    assert driver.member.due(2.0) <= 2.0, "an exchange is due at once"
+    exchange = driver.member.build(2.0)
+    assert exchange is not None
+    driver.member.apply(driver.reply(0, 1, [], []), 2.0)
+    assert driver.member.next_block(1) is not None
 
 
 def test_a_lease_that_waits_for_records_keeps_the_reader_going() -> None:
