@@ -1,6 +1,6 @@
-"""Kafka and Valkey in containers, for tests of who has an engine: the fixture `kafkadur_containers`.
+"""Kafka and Valkey in containers, for tests where there is a container engine: fixture `kafkadur_containers`.
 
-Who has none takes the embedded stack, which is a real Kafka and a real Valkey, too.
+Without an engine take the embedded stack, which is a real Kafka and a real Valkey, too.
 """
 
 from __future__ import annotations
@@ -76,8 +76,8 @@ def containers(*, kafka_image: str = KAFKA_IMAGE, valkey_image: str = VALKEY_IMA
     untyped: Any = DockerContainer
     kafka = untyped(kafka_image).with_bind_ports(_KAFKA_PORT, port)
     valkey = untyped(valkey_image).with_exposed_ports(_VALKEY_PORT)
-    # An engine publishes ports on all addresses: nobody else shall use it, and without a password images
-    # that are less open than Valkey's own accept nobody from outside.
+    # An engine publishes ports on all addresses: no other host may use it, and without a password images
+    # that are less open than Valkey's own accept no connection from outside.
     password = secrets.token_hex(16)
     valkey = valkey.with_command(
         f"valkey-server --appendonly yes --maxmemory-policy noeviction --requirepass {password}"

@@ -19,7 +19,7 @@ class Event(StrEnum):
 
     #: it holds the lane of a priority subscription now
     BECAME_ACTIVE = "became-active"
-    #: somebody else holds it, or it is not known any more whether this member does
+    #: another member holds it, or it is not known any more whether this one does
     BECAME_STANDBY = "became-standby"
     #: It is live: everything that was written to the partitions it reads has been granted, and everything
     #: granted to it has been handed out. A member begins without being live, so this event comes first.
@@ -46,8 +46,8 @@ class Teller:
     """
 
     def __init__(self) -> None:
-        """Nobody listens yet."""
-        #: who is told
+        """No listener."""
+        #: the application's function
         self.on_event: Callable[[Event], None] | None = None
         self._events: deque[Event] = deque()
         self._telling = threading.Lock()

@@ -1,8 +1,8 @@
 """Metrics of the subscriptions of a namespace, for Prometheus: asked for when they are scraped.
 
-Whoever scrapes looks from outside, as `kafkadur sub ls` does: nobody has to be attached for it, and every
-subscription is there once, whoever works on it. There is no label of members, keys or partitions: their
-number has no bound.
+A scrape looks from outside, as `kafkadur sub ls` does: no member has to be attached for it, and every
+subscription is there once, whichever process works on it. There is no label of members, keys or partitions:
+their number has no bound.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def _seconds(ms: float | None) -> float | None:
 
 
 def _query(info: SubscriptionInfo, name: str) -> float | None:
-    told = next(iter(info.progress.values()), None)  # who holds the whole is alone
+    told = next(iter(info.progress.values()), None)  # a holder of the whole subscription is the only member
     found: float | None = None if told is None else getattr(told, name)
     return found
 
@@ -116,7 +116,7 @@ class SubscriptionMetrics(Collector):
         return asked.result(self._limit)
 
     def describe(self) -> Iterable[Metric]:
-        """Return nothing: so nobody is asked when it is registered."""
+        """Return nothing: so no server is asked when it is registered."""
         return ()
 
     def collect(self) -> Iterator[Metric]:

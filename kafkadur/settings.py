@@ -21,7 +21,7 @@ from kafkadur_sharing.keys import ClientIdPolicy
 from kafkadur_sharing.names import validate_client_id, validate_namespace
 
 _PREFIX = "KAFKADUR_"
-#: Names of Kafka settings whose values nobody may see; what is behind them is not printed.
+#: Names of Kafka settings whose values are secret and not printed.
 _SECRET: Final = re.compile(
     r"password|passphrase|secret|token|\.pem$|jaas|oauthbearer\.config", re.IGNORECASE
 )

@@ -1,8 +1,8 @@
 """Changing what a subscription is: create, replace, delete, alter, move, copy.
 
-Each step so that a stop after it leaves nothing half made: a change is begun in Redis (CHANGING), written to
-the journal, decided there by log order, and installed. Whoever finds a change past its deadline finishes it.
-Which change is allowed, and who is attached, is `lifecycle.py`.
+A change is begun in Redis (CHANGING), written to the journal, decided there by log order, and installed. So a
+stop after any step leaves nothing half made: a process that finds a change past its deadline finishes it.
+Whether a change is allowed, and which members are attached, is decided in `lifecycle.py`.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from kafkadur_coordinators.topics import TopicInfo, Topics
 from kafkadur_sharing.definition import Definition, SubscriptionType
 from kafkadur_sharing.keys import SubscriptionKey
 
-#: How long a change or a rebuild may take before somebody else may finish it, ms.
+#: How long a change or a rebuild may take before another process may finish it, ms.
 CHANGE_MS = 20_000
 #: Lanes that a key-ordered subscription has altogether, about, and of one partition at most.
 _LANES, _LANES_OF_ONE = 64, 16
@@ -206,7 +206,7 @@ class Changes:
         """Create, replace (`definition`) or delete (None) what `known` says is in force.
 
         A new one begins where its definition says, or at `places`.
-        Returns whether this change is in force now: somebody else may have been faster, and the caller
+        Returns whether this change is in force now: another process may have been faster, and the caller
         looks again. Raises `Refusal` when it can't begin.
         """
         address = self.address(key)
@@ -254,7 +254,7 @@ class Changes:
                 incarnation=incarnation,
                 places=places if mine else None,
             )
-            if found.id != known.id:  # else somebody gave this change up and works on with what there was
+            if found.id != known.id:  # else another process gave this change up
                 self._forget(known, address)
         return found is not None and found.version == version
 

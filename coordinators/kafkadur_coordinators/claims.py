@@ -1,9 +1,9 @@
-"""Claims: leases for a reader that takes whole stretches at once, such as a Spark job.
+"""Batch leases, for a reader that takes long stretches at once, such as a Spark job.
 
-A claim asks for up to so many records and gets, for each partition, one *hull* [start, end) and the offsets
-inside that it must skip: they are settled, or somebody else's. It renews, settles and releases like any
-other member, over the same exchange. Whoever holds the whole subscription attaches as kind "whole", who
-claims beside others as kind "claims" (`lifecycle.py`).
+The reader asks for a number of records. It gets, for each partition, one *hull* [start, end) and the offsets
+inside that it must skip: they are settled, or leased to another member. It renews, settles and releases like
+any other member, over the same exchange. A reader that holds the whole subscription attaches as kind "whole",
+one that works beside others as kind "claims" (`lifecycle.py`).
 """
 
 from __future__ import annotations
@@ -87,7 +87,7 @@ class Claims:
     """
 
     def __init__(self, session: MemberSession) -> None:
-        """`session` is attached, and used by nobody else."""
+        """`session` is attached, and not used elsewhere."""
         self._session = session
         self._number = 0
         self._have = 0
@@ -97,7 +97,7 @@ class Claims:
         self._new: list[Grant] = []
         #: partitions of which nothing is granted until their end is said, as it is from now on
         self._log_end_unknown: set[int] = set()
-        #: nothing is granted until somebody has looked up in Kafka what transacted members who are gone
+        #: nothing is granted until it was looked up in Kafka what transacted members that are gone
         #: committed (`lifecycle.py`, rebuild)
         self.outcome_unknown = False
         #: sent, and not answered: it may have been applied
@@ -130,7 +130,7 @@ class Claims:
             self._exchange(left, [self._readable(p, ends[p], log_ends or {}) for p in group])
             if self._records() < most:
                 hungry.append(group)
-        # until the next claim nothing is to be granted to this member, and nobody is to wait for its reading
+        # until the next claim this member gets no grant, and no other member waits for its reading
         for group in hungry:
             self._exchange(0, [PartitionReport(partition=p) for p in group])
         grants, self._new = self._new, []
@@ -220,7 +220,7 @@ class Claims:
     def _repeat(self) -> None:
         """Have the exchange answered that was not: under its number it is applied once.
 
-        If it never arrived, nothing is claimed by it any more: who asks may ask for less now.
+        If it never arrived, nothing is claimed by it any more: the reader may ask for less now.
         """
         sent = self._unanswered
         if sent is not None:

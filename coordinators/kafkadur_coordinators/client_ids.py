@@ -83,7 +83,7 @@ class ClientIdLease:
             self._wait(min(refusal.held.left / 1000 + 0.001, _LOOK_EVERY))
 
     def renew(self) -> Refusal | None:
-        """Take it or go on to hold it; returns the refusal where somebody else has it.
+        """Take it or go on to hold it; returns the refusal if another connection has it.
 
         Raises as `RedisCoordinator`.
         """
@@ -104,7 +104,7 @@ class ClientIdLease:
         self._run("dropid")
 
     def held(self, refusal: Refusal) -> InvalidClientId:
-        """The error for a client id that somebody else holds."""
+        """Return the error for a client id that another connection holds."""
         since = datetime.fromtimestamp(refusal.held.since_at / 1000, UTC).isoformat(timespec="seconds")
         return InvalidClientId(
             f"Client id {self._client_id} is held by another connection.",

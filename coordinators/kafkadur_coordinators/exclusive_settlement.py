@@ -1,8 +1,8 @@
 """Settling for a reader that holds a whole subscription: any stretch of it, when it has been processed.
 
-The reader says which offsets it has done with. What of them is nobody's yet is claimed then, so it need not
-ask before it reads: nobody else may (kind "whole", `lifecycle.py`). What is settled already stays so, and
-what waits for its time comes later; so a stretch may be settled twice, as a batch that is replayed is.
+The reader says which offsets it has processed. Those without a lease are leased then, so it need not ask
+before it reads: no other member may lease them (kind "whole", `lifecycle.py`). Settled offsets stay settled,
+and offsets that wait for their time come later. So a stretch may be settled twice, as a replayed batch is.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class ExclusiveSettlement:
     def __init__(
         self, claims: Claims, log_ends: Callable[[Iterable[int]], Mapping[int, int]] | None = None
     ) -> None:
-        """`claims` are those of a member that holds the whole, and used by nobody else.
+        """`claims` are those of a member of the kind "whole", and not used elsewhere.
 
         `log_ends` says where the log of partitions ends, asked after a loss of the state; None: where the
         verdicts do.
@@ -96,7 +96,7 @@ class ExclusiveSettlement:
         return given
 
     def _claim(self, ends: Mapping[int, int]) -> None:
-        """Claim what is nobody's before these ends."""
+        """Lease what has no lease before these ends."""
         while True:
             log_end_unknown = self._claims.log_end_unknown
             known = {} if not log_end_unknown or self._log_ends is None else self._log_ends(log_end_unknown)

@@ -1,4 +1,4 @@
-"""What a member and the coordinator say to each other: the contents of one exchange, and who is attached.
+"""What a member and the coordinator send each other: the contents of one exchange, and the attached members.
 
 These are plain values. How they travel is `redis/wire.py`.
 """
@@ -28,7 +28,7 @@ class How(IntEnum):
 class Standing(IntEnum):
     """A member's place on a lane."""
 
-    #: somebody else holds it; also: the subscription has no lanes
+    #: another member holds it; also: the subscription has no lanes
     STANDBY = 0
     ACTIVE = 1
     #: it holds the lane and is asked to hand out nothing more, and to offer it
@@ -168,11 +168,11 @@ class PartitionState(NamedTuple):
     next: int
     readable_end: int
     floor: int
-    #: ms until the next exception is due that nobody holds (0: now); -1: there is none
+    #: ms until the next exception without a lease is due (0: now); -1: there is none
     due_ms: int
     #: of a lane that has a keeper of its own: whether this member is it
     standing: Standing = Standing.STANDBY
-    #: first offset at or beyond the readable end that is nobody's
+    #: first offset at or beyond the readable end that is not reserved
     free_from: int = 0
     #: leader epoch of what lies before the readable end; -1: not known
     epoch: int = -1
@@ -223,7 +223,7 @@ class ExchangeReply:
     refused: Sequence[int]
     partitions: Sequence[PartitionState]
     watches: Sequence[int]
-    #: partitions to touch next: leases of members who are gone, or new ones of this member, wait there
+    #: partitions to touch next: leases of members that are gone, or new ones of this member, wait there
     orphaned: Sequence[int]
     #: ms until leases are granted again
     grace_ms: int
@@ -236,7 +236,7 @@ class ExchangeReply:
     paused: bool
     #: ms until a session may have ended; None: there is no other member
     expiry_ms: int | None = None
-    #: nothing is granted until somebody has looked up in Kafka what members who are gone committed
+    #: nothing is granted until it was looked up in Kafka what members that are gone committed
     outcome_unknown: bool = False
 
     @property
@@ -311,7 +311,7 @@ class Run(NamedTuple):
     redelivered: bool
     #: ms since the epoch; 0: at once
     due: int
-    #: 0: nobody holds them
+    #: 0: no lease
     token: int
     #: their last holder ended uncleanly: they are granted few at a time
     suspect: bool = False
@@ -356,7 +356,7 @@ class PartitionView:
 
     @property
     def exceptions(self) -> list[Run]:
-        """What is listed of the offsets below the readable end: the others are promised, or nobody's."""
+        """Exceptions below the readable end; those beyond it are reserved, or without a lease."""
         return [
             run._replace(end=min(run.end, self.readable_end))
             for run in self.runs

@@ -1,7 +1,7 @@
 """What Kafka refuses, in words: who connects, with which certificates, and what they may do.
 
 librdkafka goes on trying when a password or a certificate is wrong, and says so only to its `error_cb`;
-whoever asked sees a time-out. `Refusals` listens, and knows the reason then.
+the caller sees a time-out. `Refusals` listens, and knows the reason then.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _AROUND: Final = re.compile(r"^.*?/bootstrap: |^\S+://\S+?: | \(after \d+ms in s
 
 
 def refused(error: KafkaError, owner: str) -> KafkaRefused | None:
-    """The error to raise for one of Kafka's, None if Kafka refused nobody. `owner`: what it is about."""
+    """The error to raise for one of Kafka's, None if Kafka refused nothing. `owner`: what it is about."""
     code = error.code()
     if code in _FORBIDDEN:
         return KafkaRefused(

@@ -1,10 +1,9 @@
 """The life of a subscription: attach, create, replace, unsubscribe, and rebuild when Redis lost it.
 
-Joins the three parts that know something: the shared state (`redis/coordinator.py`), the journal
-(`journal.py`) and Kafka (`topics.py`). What is to be done is decided by the pure rules of kafkadur_sharing;
-here it is carried out, each step so that stopping after it leaves nothing half made: a change is begun in
-Redis (CHANGING), written to the journal, decided there by log order, and installed. Whoever finds a change
-past its deadline finishes it.
+It joins the shared state (`redis/coordinator.py`), the journal (`journal/topic.py`) and Kafka (`topics.py`).
+The pure rules of kafkadur_sharing decide what is to be done; here it is carried out. Stopping after any step
+leaves nothing half made: a change is begun in Redis (CHANGING), written to the journal, decided there by log
+order, and installed. A process that finds a change past its deadline finishes it.
 """
 
 from __future__ import annotations
@@ -77,7 +76,7 @@ ATTACH_WAIT = 60.0
 _SWEPT_AT_ONCE, _LOOK_AGAIN_MS = 5, 1_000
 #: Subscriptions that are rebuilt together at most.
 _REBUILT_AT_ONCE = 2_500
-#: How often ending a non-durable subscription is tried; then it is left to the next who comes by.
+#: How often ending a non-durable subscription is tried; then it is left to the next subscriber.
 _END_TRIES = 10
 
 
@@ -252,7 +251,7 @@ class Lifecycle:
         try:
             self._changes.amend(key, known, with_lanes(definition, partitions), None)
         except Refusal as refusal:
-            if refusal.code != "ACTIVE":  # somebody has attached meanwhile: what is told then the rules say
+            if refusal.code != "ACTIVE":  # a member has attached meanwhile: the rules say which error follows
                 raise
 
     def _sweep_or_raise(
@@ -280,7 +279,7 @@ class Lifecycle:
     ) -> None:
         """Wait for a holder that seems to be gone.
 
-        Raise for one that is not, or after `GONE_WAIT` seconds: nobody is put out for somebody else (C5).
+        Raise for one that is not, or after `GONE_WAIT` seconds: no member is detached for another one (C5).
         """
         names, again = refusal.active
         if again >= 0 and waited <= GONE_WAIT:
@@ -319,7 +318,7 @@ class Lifecycle:
         self._wait(self._rng.uniform(0.005, 0.03))
 
     def _sweep(self, key: SubscriptionKey, known: Known, member: str) -> None:
-        """Let a script look for members who are gone; waits until looking again makes sense."""
+        """Have a script look for members that are gone; wait until looking again makes sense."""
         session = self._session(key, known, member)
         try:
             session.attach(name="", session_ms=self._session_ms, version=known.version, most=1)
@@ -412,7 +411,7 @@ class Lifecycle:
     def _register(self, key: SubscriptionKey, member: MemberSession, session: str) -> None:
         """Write down that a session settles by transactions, before anything is granted to its member.
 
-        Whoever begins a later incarnation reads it, and sees to it that the session commits nothing more.
+        A process that begins a later incarnation reads it, and keeps the session from committing.
         """
         record = (self._journal.shard(key.tag), session_key(key.tag, session, member.incarnation), b"1")
         try:
@@ -424,7 +423,7 @@ class Lifecycle:
         self._registered.setdefault(session, []).append(record)
 
     def end_session(self, session: str) -> None:
-        """A transacted session has ended in order: nobody has to look up what it committed.
+        """A transacted session has ended in order: no member has to look up what it committed.
 
         Raises `StateLost`.
         """
@@ -523,7 +522,7 @@ class Lifecycle:
     def rebuild(self, seen: Mapping[SubscriptionKey, int]) -> None:
         """Bring back at once what Redis lost of these durable subscriptions, seen under these incarnations.
 
-        What does not succeed is tried again by whoever asks for it.
+        A failed one is tried again when it is used.
         """
         self._rebuilder.rebuild([key for key in seen if key.durable], seen)
 
@@ -579,7 +578,7 @@ class Lifecycle:
 
         `change` makes the new definition of the one in force; `places` says of where it stands where it is to
         stand, by partition; those that are not named stay. Raises `InvalidDestination` if there is none,
-        `SubscriptionActive` while somebody is attached.
+        `SubscriptionActive` while a member is attached.
         """
         deadline = self._monotonic() + ATTACH_WAIT
         refused_at: float | None = None
@@ -637,7 +636,7 @@ class Lifecycle:
         return self._changes.views(key, known)
 
     def end(self, key: SubscriptionKey) -> None:
-        """Delete a non-durable subscription if nobody is attached any more (rules N4, V3)."""
+        """Delete a non-durable subscription if no member is attached any more (rules N4, V3)."""
         for _ in range(_END_TRIES):
             known = self._known(key)
             if known is None:

@@ -12,7 +12,7 @@ from typing import Any, Final, Protocol
 
 from confluent_kafka import KafkaException
 
-#: Seconds of silence after which whoever waits for Kafka asks whether its client still finds it.
+#: Seconds of silence after which a thread that waits for Kafka asks whether its client still finds it.
 SILENT_S: Final = 5.0
 #: Seconds a client may take to answer.
 ASK_S: Final = 2.0

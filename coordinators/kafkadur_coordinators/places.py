@@ -1,7 +1,7 @@
 """Where a subscription stands in a partition, as a value: what is settled, and what of the rest was tried.
 
 It is read from the shared state, joined where a partition has several lanes of keys, and written back: for
-another type, another place, another subscription. Pure; who reads and writes is `changes.py`.
+another type, another place, another subscription. Pure; `changes.py` reads and writes it.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ class Place(NamedTuple):
 def place_of(view: PartitionView) -> Place:
     """Read the place from the state of a partition, or of one lane of it.
 
-    What somebody holds may be delivered: it waits, and is redelivered. What was granted ahead of what is
+    Leased offsets may have been delivered: they wait, and are redelivered. What was granted ahead of what is
     written is not said to wait.
     """
     end = max(view.base, min(view.next, view.readable_end))
@@ -197,7 +197,7 @@ def moved_from(place: Place, before: Place | None) -> Place:
 
 
 def packed(place: Place) -> bytes:
-    """What waits, as runs of the shared state that nobody holds."""
+    """What waits, as runs of the shared state without a lease."""
     runs = bytearray()
     for item in place.waiting:
         marks = SUSPECT * item.suspect + 2 * item.attempts + item.redelivered

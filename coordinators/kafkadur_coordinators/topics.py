@@ -39,7 +39,7 @@ _ELECTING = (
     KafkaError.UNKNOWN_LEADER_EPOCH,
     KafkaError._NOENT,  # noqa: SLF001 - the library's name for it: "No leaders found", right after a restart
 )
-#: Errors that say that nobody answered.
+#: Errors that say that no broker answered.
 _SILENT = (KafkaError._TIMED_OUT, KafkaError._TRANSPORT, KafkaError._ALL_BROKERS_DOWN)  # noqa: SLF001 - the library's name for it
 #: Errors that pass when the coordinator of a group is there.
 _COORDINATING = (

@@ -1,4 +1,4 @@
-"""What was settled by transactions of Kafka, looked up when nobody can say whether they were committed.
+"""What was settled by transactions of Kafka, looked up when it is not known whether they were committed.
 
 A transacted session writes what it settles into a topic beside the journal, in the transaction that its
 messages are sent in; only then it tells Redis. Who rebuilds a subscription, or takes over from a session that

@@ -130,7 +130,7 @@ class Admin(Inspector):
         messages above that are delivered again. With `retroactive` what the old selector skipped since the
         subscription was made, and the new one takes, is delivered: the topic is read once more for it;
         `on_progress` is told how many records were read. Raises `InvalidDestination` if there is none,
-        `SubscriptionActive` while somebody is attached, `InvalidSelector`, `IllegalState` for what cannot be
+        `SubscriptionActive` while a member is attached, `InvalidSelector`, `IllegalState` for what cannot be
         changed.
         """
         parse_selector(changes.get("selector"))
@@ -161,7 +161,7 @@ class Admin(Inspector):
             skipped.look({p: (start, places[p].next) for p, start in starts.items() if p in places})
 
         def unsettled(places: Mapping[int, Place]) -> Mapping[int, Place]:
-            look(places)  # what was settled since, if somebody came by
+            look(places)  # with what another member settled since
             found = {partition: skipped.found(partition, place.next) for partition, place in places.items()}
             return {
                 partition: unsettle(places[partition], offsets)
@@ -186,7 +186,7 @@ class Admin(Inspector):
         at or after it), or offsets by partition; others stay where they are. A snapshot brings back exactly
         what was settled and what waited when it was taken. With `dry_run` it is only said what would be done.
         Attempts and delays are forgotten, but those of a snapshot. Raises `InvalidDestination` if there is no
-        such subscription or partition, `SubscriptionActive` while somebody is attached, `TopicChanged`.
+        such subscription or partition, `SubscriptionActive` while a member is attached, `TopicChanged`.
         """
         seen = self._existing(key)
         definition = seen.definition
@@ -311,7 +311,7 @@ class Admin(Inspector):
     def unsubscribe(self, key: SubscriptionKey) -> None:
         """Delete a subscription with all that waits in it (rules X1-X5).
 
-        Raises `InvalidDestination` if there is none, `SubscriptionActive` while somebody is attached,
+        Raises `InvalidDestination` if there is none, `SubscriptionActive` while a member is attached,
         `IllegalState` while deliveries are unsettled.
         """
         self._existing(key)

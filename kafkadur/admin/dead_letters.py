@@ -90,7 +90,7 @@ class DeadLetterAdmin:
         self._topics = topics_of(settings)
 
     def letters(self, key: SubscriptionKey, where: Selector | None = None) -> Iterator[DeadLetter]:
-        """Return the letters of a subscription that nobody is done with.
+        """Return the dead letters of a subscription that were neither replayed nor discarded.
 
         Raises `InvalidDestination` if there is no such subscription, and what `Admin` raises.
         """
@@ -259,7 +259,7 @@ def _is_done(view: PartitionView | None, offset: int) -> bool:
 
 
 def _number(text: str) -> int:
-    """A number in a header; 0 for what is none: whoever may write to the topic may write anything."""
+    """Return the number in a header; 0 if it is none: any producer may write to the topic."""
     return int(text) if text.isdecimal() and text.isascii() and len(text) <= _DIGITS else 0
 
 

@@ -21,7 +21,7 @@ class OffsetState(StrEnum):
 
     #: A member holds it.
     LEASED = "leased"
-    #: Nobody holds it; it is delivered next, or when its due time has come.
+    #: No member has a lease on it; it is delivered next, or when its due time has come.
     READY = "ready"
     #: It has its verdict and is never delivered again.
     SETTLED = "settled"
@@ -168,7 +168,7 @@ def _undelivered(
     due: int | None = None,
     notes: tuple[str, ...] = (),
 ) -> Explanation:
-    """Nobody holds it: it is ready, unless Kafka has deleted it."""
+    """No member has a lease on it: it is ready, unless Kafka has deleted it."""
     state = OffsetState.READY
     if where.offset < where.log.start:
         state = OffsetState.BEFORE_LOG

@@ -72,7 +72,7 @@ class PartitionInfo:
 
     @property
     def behind(self) -> int | None:
-        """Offsets that were written and granted to nobody yet; None when the topic is not there."""
+        """Offsets that were written and not granted yet; None when the topic is not there."""
         if self.log_start is None or self.log_end is None:
             return None
         return max(self.log_end - max(self.next, self.log_start), 0)
@@ -108,11 +108,11 @@ class SubscriptionInfo:
 
     @property
     def active(self) -> bool:
-        """Whether somebody is attached, or went a moment ago."""
+        """Whether a member is attached, or left a moment ago."""
         return self.unattended_since is None
 
     def is_abandoned(self, older_than: timedelta) -> bool:
-        """Whether nobody is attached to it for so long."""
+        """Whether no member was attached for so long."""
         since = self.unattended_since
         return since is not None and self.now - since >= older_than.total_seconds() * 1000
 
@@ -164,7 +164,7 @@ class SubscriptionInfo:
 
     @property
     def behind(self) -> int | None:
-        """Offsets that were written and granted to nobody yet; 0: live. None when the topic is not there."""
+        """Offsets that were written and not granted yet; 0: live. None when the topic is not there."""
         return _total(partition.behind for partition in self.partitions)
 
     @property
@@ -673,9 +673,10 @@ def topic_changed(key: SubscriptionKey, topic: str) -> KafkadurError:
 
 
 def _unattended_since(known: Known) -> int | None:
-    """When the last member went; a member whose session ended may be listed until somebody comes by.
+    """Return when the last member left, ms since 1970; None if one is attached.
 
-    Where that is not known (an older kafkadur made the state) it is now: nothing is taken for abandoned.
+    A member whose session ended may be listed until another one makes an exchange. If it is not known when
+    the last member left (an older kafkadur made the state), it is now: the subscription is not abandoned.
     """
     if any(member.heard and member.expires > known.now for member in known.members):
         return None

@@ -169,7 +169,7 @@ def _committing(namespace: str, *, create: bool) -> Iterable[Rule]:
         name=f"kafkadur:{namespace}:",
         prefixed=True,
         operation="Write",
-        purpose="commit transacted sessions, and end those of who is gone",
+        purpose="commit transacted sessions, and end those that were left behind",
     )
     for operation, purpose in (
         ("Read", "look up what transacted sessions have committed"),

@@ -27,7 +27,7 @@ class ParkedKey:
     offset: int
     #: Counted attempts of it.
     attempts: int
-    #: When it comes again, ms since 1970; None: at once, or it is in somebody's hands.
+    #: When it comes again, ms since 1970; None: at once, or it is in flight.
     due: int | None
     #: Messages of the key behind it that were looked at already.
     behind: int

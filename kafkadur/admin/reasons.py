@@ -99,7 +99,7 @@ def _unreadable(offset: int, around: Around) -> Iterator[str]:
 
 
 def _waiting(explanation: Explanation, around: Around) -> Iterator[str]:
-    """What a message that nobody holds waits for."""
+    """What a message without a lease waits for."""
     definition, view = around.definition, around.view
     if around.grace_ms > 0:
         yield f"Redis lost its memory or was replaced: leases are granted in {around.grace_ms / 1000:.1f} s."

@@ -1,6 +1,6 @@
 """What an old selector skipped and a new one takes: found by reading the topic once more.
 
-Whoever changes a selector may want it. What was delivered before is not touched: a record that the old
+A user who changes a selector may want it. What was delivered before is not touched: a record that the old
 selector took has been delivered, or will be.
 """
 

@@ -295,7 +295,7 @@ class Connection:
             )
         chosen = self.settings.client_id_policy if policy is None else _policy(policy)
         name = validate_client_id(client_id)
-        self._used = True  # nobody else sets it meanwhile
+        self._used = True  # no other call sets it meanwhile
         try:
             await self._hold(name, chosen)
         except BaseException:
@@ -732,11 +732,11 @@ class Connection:
         try:
             return await outcome(attaching)
         except BaseException:
-            attaching.add_done_callback(self._turn_away)  # nobody else would close what is attached yet
+            attaching.add_done_callback(self._turn_away)  # else what is attached later would stay attached
             raise
 
     def _turn_away(self, attaching: Future[Served]) -> None:
-        """Whoever wanted to subscribe has given up: leave what was attached after that. Any thread."""
+        """The caller has given up: leave what was attached after that. Any thread."""
         if attaching.cancelled() or attaching.exception() is not None:
             return
         with contextlib.suppress(ConnectionClosed):  # then it ends with the connection
@@ -787,7 +787,7 @@ class Connection:
         return transaction
 
     def _session_ended(self, session: Session, *, in_order: bool) -> None:
-        """A transacted session has ended; in order: nobody has to look up what it committed."""
+        """A transacted session has ended; `in_order`: no member has to look up what it committed."""
         coordinator_thread, lifecycle = self._coordinator_thread, self._lifecycle
         transaction = session.transaction
         self._sessions = [each for each in self._sessions if each is not session]

@@ -355,7 +355,7 @@ class Subscription(Generic[V_co, K_co]):
     # -- told by a transacted session
 
     def take_handed(self) -> list[tuple[Chunk, list[int]]]:
-        """What the application has received and nobody settled: records of chunks, by index."""
+        """Return what the application has received and not settled: records of chunks, by index."""
         return self._member.verdicts.handed(self._unreceived.records())
 
     def take_lost(self) -> int:

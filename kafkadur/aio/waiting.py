@@ -36,10 +36,10 @@ class Signal:
         self._waiters: set[asyncio.Future[None]] = set()
 
     def set(self) -> None:
-        """Wake who waits; costs nothing when nobody does."""
+        """Wake the waiting tasks; costs nothing if there are none."""
         self._set = True
         if self._waiters:
-            with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits any more
+            with contextlib.suppress(RuntimeError):  # the loop is closed: no task waits any more
                 self._loop.call_soon_threadsafe(self._release)
 
     def _release(self) -> None:
@@ -82,7 +82,7 @@ class Confirmed:
 
     def resolve(self, error: KafkadurError | None) -> None:
         """Tell the result."""
-        with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits any more
+        with contextlib.suppress(RuntimeError):  # the loop is closed: no task waits any more
             self._loop.call_soon_threadsafe(self._settle, error)
 
     def _settle(self, error: KafkadurError | None) -> None:
@@ -110,7 +110,7 @@ async def outcome(future: concurrent.futures.Future[T]) -> T:
 
 
 async def kept(future: concurrent.futures.Future[T]) -> T:
-    """The result of a job of another thread that goes on when who waits is cancelled."""
+    """Return the result of a job of another thread, which goes on if the waiting task is cancelled."""
     job = asyncio.wrap_future(future)
     job.add_done_callback(_heard)
     return await asyncio.shield(job)

@@ -120,7 +120,7 @@ def run(
         from kafkadur.worker.logs import log_to_stderr  # noqa: PLC0415
 
         log_to_stderr(log_format.value, log_level.value)
-        # a second series for each counter, which nobody asked for
+        # a second series for each counter, which is of no use
         disable_created_metrics()  # type: ignore[no-untyped-call]  # it has no annotations
     except ImportError as error:
         raise IllegalState(

@@ -343,7 +343,7 @@ def explain(
     partition: Annotated[int, typer.Argument(metavar="PARTITION", min=0, help="Partition of the topic.")],
     offset: Annotated[int, typer.Argument(metavar="OFFSET", min=0, help="Offset in the partition.")],
 ) -> None:
-    """Say what has become of one message: who holds it, when it is due, or that it is settled."""
+    """Say what has become of one message: which member holds it, when it is due, or that it is settled."""
     with _admin(call) as admin:
         found = admin.explain(admin.key(name), partition, offset)
     if call.options.json:

@@ -143,7 +143,7 @@ class Answers:
         schedule.orphaned |= set(reply.orphaned)
         if reply.silent_ms is not None:  # a silent member is looked at again before it is given up
             schedule.ask_presence()
-        # one after the other: the first one who looks ends the session, and wakes who is next
+        # one after the other: the first member that looks ends the session, and wakes the next one
         ended = None if reply.expiry_ms is None else reply.expiry_ms + min(reply.role.rank, 20) * _APART_MS
         waits = [wait for wait in (reply.silent_ms, reply.grace_ms or None, ended) if wait is not None]
         schedule.wake_at = sent_at + min(waits) / 1000 + _ROUNDING if waits else None

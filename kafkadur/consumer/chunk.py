@@ -470,7 +470,7 @@ class Chunk:
     # -- a loss of the shared state
 
     def unsend(self, index: int) -> bool:
-        """Whether an acknowledgement was on its way: nobody has answered it, so it is to be said again."""
+        """Whether an acknowledgement was sent and not answered, and has to be sent again."""
         if self.verdicts[index] != SENT:
             return False
         self.verdicts[index] = ACKED
@@ -482,7 +482,7 @@ class Chunk:
         return self.verdicts[index] == RETURNED
 
     def take_back(self, index: int, *, released: bool, delay: int) -> None:
-        """Nobody has answered that a record was given back, so it is to be said again."""
+        """A returned record was sent and not answered, and has to be sent again."""
         if released:
             self.verdicts[index] = RELEASED
         else:
@@ -502,7 +502,7 @@ class Chunk:
     def take_over(self, *, held: Callable[[int], bool], arrived: Callable[[int], bool]) -> tuple[int, int]:
         """Keep the records whose offset was leased again; returns how many deliveries and acks are lost.
 
-        `arrived`: whether an acknowledgement that nobody answered is known to have been applied.
+        `arrived`: whether an unanswered acknowledgement is known to have been applied.
         """
         hands = acks = 0
         for index in range(self.low, self.handed):

@@ -195,7 +195,7 @@ class Member:
         try:
             self.lose(str(error))
         finally:
-            self.on_ready()  # whatever came of it: nobody waits for what does not come
+            self.on_ready()  # whatever happened: no caller may wait for ever
 
     # -- blocks go out
 
@@ -332,10 +332,10 @@ class Member:
     # -- leaving
 
     def begin_close(self) -> None:
-        """Hand out nothing more; what is in hands may still get its verdict.
+        """Dispatch nothing more; messages in flight may still get their verdicts.
 
-        Takes no lock, and has the coordinator thread wake who waits: a signal handler may have interrupted
-        the thread that holds the lock, or that is about to wait.
+        Takes no lock, and has the coordinator thread wake waiting threads: a signal handler may have
+        interrupted the thread that holds the lock, or that is about to wait.
         """
         self.gate.closing = True
         self._schedule.wake()

@@ -47,7 +47,7 @@ class LaneGroup:
     __slots__ = ("frozen", "seen", "standing", "turn", "withheld")
 
     def __init__(self) -> None:
-        """Somebody else has them."""
+        """Another member holds them."""
         self.standing = Standing.STANDBY
         #: nothing of it may be handed out: it is offered, or asked for. Read without the member's lock by
         #: `chunk.one_by_one`, which marks a record before it looks; the member sets this before it

@@ -1,4 +1,4 @@
-"""All checks, and what of the subscriptions themselves needs somebody."""
+"""All checks, and the subscriptions that need attention."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """What was read from one partition and waits for a lease: batches of records, and how far reading has come.
 
-Pure bookkeeping over offsets; who reads is `readers.py`, which lease gets what is `consumer/router.py`.
+Pure bookkeeping over offsets. `tail_fetcher.py` reads; `consumer/router.py` gives records to leases.
 """
 
 from __future__ import annotations
@@ -132,7 +132,7 @@ class FetchBuffer:
         self.position = max(self.position, offset)
 
     def drop_before(self, offset: int) -> None:
-        """Forget records before `offset`: they belong to somebody else, or are settled."""
+        """Forget records before `offset`: they belong to another member, or are settled."""
         while self.batches and self.batches[0].last < offset:
             self.buffered -= len(self.batches.popleft().messages)
         if self.batches and self.batches[0].first < offset:

@@ -1,7 +1,7 @@
 """Which messages a subscription takes: its selector and noLocal, asked of a record as it was read.
 
 What a selector means is `kafkadur_sharing/selector.py`. A record that is not taken is settled as filtered by
-who holds its lease (`consumer/selection.py`); nobody ever gets it.
+the member with its lease (`consumer/selection.py`); no member gets it.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Which partitions a member of a shared subscription follows, and of which it reads only what it was granted.
 
 Following reads everything once and uses a part of it; a range of its own costs a read of its own. What is
-cheaper is judged from what was granted, to this member and to all. No I/O; who reads is `readers.py`.
+cheaper is judged from what was granted, to this member and to all. No I/O; `tail_fetcher.py` reads.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class Following:
             account.leases += 1
 
     def advanced(self, partition: int, offset: int) -> None:
-        """The first offset that nobody was granted is `offset` now; comes after this member's grants.
+        """The first offset without a grant is `offset` now; comes after this member's grants.
 
         To leave and to return differ by a factor of two, so that a choice lasts.
         """

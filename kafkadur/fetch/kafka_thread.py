@@ -170,7 +170,7 @@ class KafkaThread:
     def _main(self) -> None:
         try:
             self._consumer = self._make()
-        except Exception as error:  # noqa: BLE001 - whatever it is: nobody waits for a thread that ended unseen
+        except Exception as error:  # noqa: BLE001 - any error: a thread must not end without notice
             self._give_up(error)
             return
         self._heard_at = self._monotonic()
@@ -182,7 +182,7 @@ class KafkaThread:
             self._consumer.close()
 
     def _give_up(self, error: Exception) -> None:
-        """Tell who is read for that reading cannot go on."""
+        """Tell the receiver that reading cannot go on."""
         if isinstance(error, KafkadurError):
             self._fail(error)
         elif isinstance(error, KafkaException):

@@ -63,7 +63,7 @@ class RangeFetcher(KafkaThread):
                     self._look_after()
                 records, reached, gone = self._sort_out(messages, reached)
                 if gone is not None:
-                    # of the leader nothing is known here: whoever follows the partition finds out exactly
+                    # nothing is known of the leader here: a member that follows the partition finds out
                     begins = self._begin_anew(consumer, gone, self._member, Mark(reached))
                     if begins is None:
                         return

@@ -88,7 +88,7 @@ class _Line(Generic[D]):
         """`offset` came instead of what is expected before it: that is not waited for without end.
 
         Only the time in which one and the same message is received again and again counts: each time, what
-        is before it had its chance. Nobody receives anything while a breaker is open, for example.
+        is before it had its chance. No message is received while a breaker is open, for example.
         """
         if now < self.due:
             return
@@ -109,7 +109,7 @@ class HandlerKeyQueue(Generic[D]):
 
     Of each key one delivery is begun at a time. Where the subscription has an order (`ordered`), nothing of a
     key overtakes what was given back: it is given back as well, uncounted and for as long, and they come
-    again by offset. Elsewhere what was given back may go to any consumer, and nobody waits for it.
+    again by offset. Elsewhere what was given back may go to any consumer, and no message waits for it.
     """
 
     def __init__(
@@ -125,8 +125,8 @@ class HandlerKeyQueue(Generic[D]):
 
         `back_off` gives the longest wait of the redelivery policy after an attempt, seconds. What was given
         back and does not come within `patience` seconds of receiving after it was due is gone (removed by
-        retention, say), and nobody waits for it any more. `handovers` changes when other consumers may have
-        got what was expected.
+        retention, say), and no message waits for it any more. `handovers` changes when other consumers may
+        have got what was expected.
         """
         self._ordered = ordered
         self._monotonic = monotonic

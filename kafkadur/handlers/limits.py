@@ -1,6 +1,6 @@
 """How fast handlers are called, and when not for a while: rate limit and circuit breaker.
 
-Values and machines over a clock that is handed in; no I/O, no waiting: who waits is `aio/running.py`.
+Values and state machines over a clock that is passed in; no I/O, no waiting: that is `aio/running.py`.
 """
 
 from __future__ import annotations

@@ -28,7 +28,7 @@ from kafkadur_sharing.redelivery import Redelivery
 
 _log = logging.getLogger("kafkadur.jms")
 
-#: How often who waits for its turn to call a listener looks whether it is to end, seconds.
+#: How often a thread that waits to call a listener checks whether it has to end, seconds.
 _LOOK_EVERY = 0.05
 #: How long a consumer of a transacted session waits for a message at its turn, seconds.
 _TURN_S = 0.01
@@ -360,7 +360,7 @@ class Session:
             return self.is_started and not consumer.is_closed
 
     def wake(self) -> None:
-        """Part of closing a consumer: who waits looks again."""
+        """Part of closing a consumer: have waiting threads check again."""
         with self._connection.gate:
             self._connection.gate.notify_all()
 

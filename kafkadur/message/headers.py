@@ -43,7 +43,7 @@ DEFAULT_DELIVERY_MODE: Final[DeliveryMode] = "PERSISTENT"
 
 _INT64_MIN: Final = -(2**63)
 _INT64_MAX: Final = 2**63 - 1
-#: Different companions of all producers of a topic: a few, unless somebody makes them up.
+#: Different companions of all producers of a topic: a few, unless an attacker makes them up.
 _CACHED_COMPANIONS: Final = 512
 #: A longer companion is read anew each time, so that the cache stays below 512 times this many bytes.
 _LONGEST_CACHED_COMPANION: Final = 4096
@@ -333,7 +333,7 @@ _READER_OF_TYPE: Final[Mapping[HeaderType, _Reader]] = {
 
 @lru_cache(maxsize=_CACHED_COMPANIONS)
 def _readers(companion: bytes) -> Mapping[str, _Reader]:
-    """Return the readers a companion asks for; entries nobody understands are passed over."""
+    """Return the readers a companion asks for; unknown entries are passed over."""
     readers: dict[str, _Reader] = {}
     for entry in companion.decode(errors="replace").split(";"):
         name, _, letter = entry.partition("=")

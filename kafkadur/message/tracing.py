@@ -1,6 +1,6 @@
 """Spans of OpenTelemetry for what is sent, received, processed and settled, in its messaging conventions.
 
-Only its API is used: whoever runs the program decides with the SDK what becomes of spans. The context of a
+Only its API is used: the program chooses with the SDK what becomes of spans. The context of a
 message travels in its Kafka headers, as the program's propagator writes it (`traceparent`). OpenTelemetry is
 imported only when the setting `tracing` is on. No keys and no payloads are written to spans.
 """
@@ -63,7 +63,7 @@ class Processing:
     """A message that is processed: what its handler, and `run` for it, does is part of its span."""
 
     def __init__(self, span: Span) -> None:
-        """The span is ended by whoever made it."""
+        """The span is ended by its maker."""
         self._span = span
 
     def failed(self, error: BaseException) -> None:
@@ -77,7 +77,7 @@ class Untraced:
     """A message that is processed where no spans are made."""
 
     def failed(self, error: BaseException) -> None:
-        """Nobody is told."""
+        """Do nothing."""
 
 
 _UNTRACED: Final = Untraced()

@@ -113,7 +113,7 @@ _Outgoing = tuple[
 
 
 class _Outbox:
-    """The senders of one event loop: who waits for room, and the reports on their way to the loop."""
+    """The senders of one event loop: those that wait for room, and the reports on their way to the loop."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self.loop = loop
@@ -132,7 +132,7 @@ class _Outbox:
         try:
             self.loop.call_soon_threadsafe(self._resolve)
         except RuntimeError:
-            # The loop is closed, so nobody can be waiting.
+            # The loop is closed, so no task can be waiting.
             self._reports.clear()
 
     def _resolve(self) -> None:
@@ -316,7 +316,7 @@ class Producer(Generic[V_contra, K_contra]):
             self._traced(topic, headers, partial(self._send_report, outbox, future, sent_id)),
         )
         try:
-            # Behind a message that waits everybody waits: the order of the calls is kept.
+            # All callers wait behind a message that waits: the order of the calls is kept.
             if outbox.drainer is not None or not self._enqueue(*outgoing):
                 outbox.waiting.append((outgoing, future))
                 if outbox.drainer is None:
@@ -530,7 +530,7 @@ class Producer(Generic[V_contra, K_contra]):
         try:
             while outbox.waiting:
                 outgoing, future = outbox.waiting.popleft()
-                if future.done():  # cancelled: whoever sent it does not wait any more
+                if future.done():  # cancelled: the caller does not wait any more
                     _untold(outgoing[-1], asyncio.CancelledError())
                     continue
                 try:
@@ -560,7 +560,7 @@ class Producer(Generic[V_contra, K_contra]):
             if self._retired is not None:  # a call that was under way may have put something into it
                 self._retired.purge()
                 self._retired.poll(0)
-        except confluent_kafka.KafkaException as error:  # a fatal one: whoever uses the client is told, too
+        except confluent_kafka.KafkaException as error:  # a fatal one: every caller is told, too
             _log.info("Kafka's client of a producer has failed: %s", error.args[0])
         except Exception:  # noqa: BLE001 - whatever a callback of the user raises
             # A callback of the user's configuration failed; the reports of other messages must go on coming
@@ -571,7 +571,7 @@ class Producer(Generic[V_contra, K_contra]):
     def _look_after(self) -> None:
         """Replace Kafka's client if it has lost Kafka for good, which another one finds.
 
-        What it has fails now: nobody knows what of it was written, and it would fail when its time is up.
+        Its messages fail now: it is not known which were written, and they would fail when their time is up.
         """
         now, pending = time.monotonic(), len(self._kafka)
         if not pending or pending < self._pending:  # flush() in another thread serves reports, too
@@ -709,7 +709,7 @@ def _settings(config: Mapping[str, object], connection_id: str) -> dict[str, Any
     defaults: dict[str, Any] = {**DEFAULTS, "client.id": f"kafkadur-{connection_id}"}
     acks = config.get("acks", config.get("request.required.acks", "all"))
     if str(acks) not in {"all", "-1"}:
-        # Whoever asks for fewer acknowledgements has decided against idempotence: librdkafka refuses the two
+        # A user who asks for fewer acknowledgements decides against idempotence: librdkafka refuses the two
         # together.
         del defaults["enable.idempotence"]
     # What librdkafka has to say goes where the rest of the library logs, not to stderr.

@@ -129,7 +129,7 @@ class TransactedProducer(Producer[str | bytes | None, str | bytes | None]):
             self.renewals += 1
             old.purge()
             with contextlib.suppress(KafkaException):  # a fatal one, such as that it was taken over
-                old.flush(_REPORTS_S)  # who waits for a receipt is told
+                old.flush(_REPORTS_S)  # callers that wait for a receipt are told
             self._begin_anew()
             self._retired = old
 

@@ -33,7 +33,7 @@ from kafkadur_sharing.definition import AckLevel
 
 _log = logging.getLogger("kafkadur.checkpoints")
 
-#: Seconds between two checkpoints of a partition that nobody waits for.
+#: Seconds between two checkpoints of a partition for which no caller waits.
 EVERY = 1.0
 
 
@@ -68,7 +68,7 @@ class _Task:
     entry: _Entry
     shard: int
     lanes: list[int]
-    #: who is told afterwards
+    #: confirmations to resolve afterwards
     waiting: list[Wait]
     records: list[Record] = field(default_factory=list[Record])
     #: under which all its lanes were found; 0: not all were found under one
@@ -152,7 +152,7 @@ class CheckpointThread:
         return confirmation if entry is None else self._waiters.above(entry, level, chunk, confirmation)
 
     def _awaited(self) -> None:
-        """Somebody begins to wait for the journal."""
+        """A caller begins to wait for the journal."""
         with self._lock:
             self._start()
         self._bell.set()
@@ -238,7 +238,7 @@ class CheckpointThread:
                 self._waiters.resolve(task.entry, task.waiting, task.incarnation)
 
     def _tasks(self, entries: Sequence[_Entry], *, due: bool) -> list[_Task]:
-        """What is to be written: what somebody waits for, and if it is time all that has changed."""
+        """What is to be written: what callers wait for and, if it is time, all that has changed."""
         tasks: list[_Task] = []
         for entry in entries:
             waiting = self._waiters.of(entry, "journal")

@@ -35,7 +35,7 @@ class ClientIdKeeper:
     ) -> None:
         """`make` makes the lease of the coordinator, which is closed with this, and of how it waits.
 
-        `on_displaced` is told, in the thread, when somebody else has the client id: this connection stops.
+        `on_displaced` is told, in the thread, when another connection has the client id: this one stops.
         """
         self._coordinator = coordinator
         self._presence = presence
@@ -45,7 +45,7 @@ class ClientIdKeeper:
         self._closing = threading.Event()
         self._bell = threading.Event()
         self._thread = threading.Thread(target=self._main, name="kafkadur-client-id", daemon=True)
-        #: somebody else has it now: why nothing goes on
+        #: why nothing goes on: another connection has the client id
         self.displaced: KafkadurError | None = None
 
     def take(self) -> Future[None]:
@@ -96,14 +96,14 @@ class ClientIdKeeper:
         except KafkadurError as error:
             _log.warning("the client id is not renewed: %s", error)
             return self._lease.renew_every
-        except Exception:  # noqa: BLE001 - a defect: who ends here would let somebody else have it, too
+        except Exception:  # noqa: BLE001 - a defect: ending here would let another connection have it, too
             _log.exception("the client id is not renewed")
             return self._lease.renew_every
         if refusal is not None:
             self.displaced = self._lease.held(refusal)
             _log.warning("%s", self.displaced)
             self._on_displaced(self.displaced)
-        # others take who is not heard for gone, unless it renews
+        # others take a connection that is not heard for gone, unless it renews
         return self._lease.renew_every if self._presence.alive() else _SOON_S
 
     def _end(self) -> None:

@@ -103,7 +103,7 @@ class CoordinatorThread:
         #: held to hand in a job, and to say that none comes any more
         self._gate = threading.Lock()
         self._closing = False
-        #: somebody else has the client id now: why nothing goes on
+        #: why nothing goes on: another connection has the client id
         self.displaced: KafkadurError | None = None
         self._requested = False
         self._neighbours_at = 0.0
@@ -270,7 +270,7 @@ class CoordinatorThread:
             if farewell:
                 break
         if member.transacted and member.unconfirmed_acks():
-            return  # Redis does not know what is committed: whoever finds it gone looks it up
+            return  # Redis does not know what is committed: another member looks it up
         served.session.detach(member.held_partitions())
 
     def _end(self, served: Served) -> None:
@@ -281,7 +281,7 @@ class CoordinatorThread:
         try:
             self._lifecycle.end(key)
         except (KafkadurError, Refusal) as error:
-            _log.info("ending %s: %s", key, error)  # whoever subscribes next sweeps it
+            _log.info("ending %s: %s", key, error)  # the next subscriber removes it
 
     # -- the thread
 
@@ -299,7 +299,7 @@ class CoordinatorThread:
                 return
 
     def _leave_the_rest(self) -> None:
-        """Leave what was attached while the connection was closed: nobody else does."""
+        """Leave what was attached while the connection was closed."""
         for served in list(self._served):
             self.leave(served)
             served.member.fail(ConnectionClosed(owner=f"subscription {served.member.display}"))

@@ -91,7 +91,7 @@ class RetentionWatch:
             self._thread.join()
 
     def _main(self) -> None:
-        self._closed.wait(min(self._every, _FIRST_LOOK))  # who has just subscribed has other things to do
+        self._closed.wait(min(self._every, _FIRST_LOOK))  # a new subscriber has other things to do
         topics = self._topics()
         try:
             while not self._closed.is_set():

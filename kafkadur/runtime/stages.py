@@ -27,4 +27,4 @@ Probe = Callable[[Stage], None]
 
 
 def no_probe(_: Stage) -> None:
-    """Nobody looks."""
+    """Do nothing."""

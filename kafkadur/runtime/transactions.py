@@ -2,7 +2,7 @@
 
 At a commit the offsets that the session settles are written into the topic of transactions beside the
 journal, in the transaction that its messages are in; when Kafka has committed, Redis is told. Between the two
-nothing is lost: who takes over looks the records up (`kafkadur_coordinators/transactions.py`). What a failed
+nothing is lost: the next member looks the records up (`kafkadur_coordinators/transactions.py`). What a failed
 commit came to is looked up in the same way, so it is always known in the end.
 """
 
@@ -221,9 +221,9 @@ class Transaction:
     def _look_at(self, producer: TransactedProducer, parts: Sequence[Part]) -> None:
         """Commit only what is leased still, as far as the journal knows.
 
-        Whoever begins a later incarnation writes that down before it ends the transactions of this session:
-        either that is found here, or the transaction ends. A new client has not been ended for what was
-        before it, so each asks once.
+        A process that begins a later incarnation writes that down before it ends the transactions of this
+        session: either that is found here, or the transaction ends. A new client has not been ended for what
+        was before it, so each asks once.
         """
         if self._looked_since != producer.renewals:
             self._looked_since = producer.renewals
@@ -310,7 +310,7 @@ class Transaction:
     def close(self) -> Future[None]:
         """Close the clients; what is open is rolled back, what was settled is in the journal then.
 
-        Raises `StateLost` if that could not be written: then it is looked up by whoever takes over.
+        Raises `StateLost` if that could not be written: then the member that takes over looks it up.
         """
         done = self._run(self._close)
         self._thread.shutdown(wait=False)
@@ -335,7 +335,7 @@ class Transaction:
 
     @property
     def closed_in_order(self) -> bool:
-        """Whether all that it committed is in the journal, so that nobody has to look it up."""
+        """Whether all that it committed is in the journal, so that no other member has to look it up."""
         return self._closed_in_order
 
     def _run(self, job: Callable[[], T]) -> Future[T]:

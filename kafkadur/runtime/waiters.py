@@ -33,7 +33,7 @@ _WAIT_MS = 500
 
 
 class Wait(NamedTuple):
-    """Somebody who waits for a level above Redis."""
+    """A caller that waits for a level above Redis."""
 
     #: of this wait, in the connection
     number: int
@@ -116,7 +116,7 @@ class Waiters:
         """`coordinator` makes a client of this thread's own, at its first use.
 
         `replicas`: how many must have a write for the level `replicated`; `patience`: seconds after which
-        somebody who waits for a level is told that it was not reached; `beacon`: a Redis key that is written
+        a caller that waits for a level is told that it was not reached; `beacon`: a Redis key that is written
         so that WAIT has something to wait for.
         """
         self._make_coordinator = coordinator
@@ -128,13 +128,13 @@ class Waiters:
         self._lock = threading.Lock()
         self._bell = threading.Event()
         self._numbers = itertools.count(1)
-        #: those of whom somebody waits, by identity
+        #: confirmations for which a caller waits, by identity
         self._askers: dict[int, Asker] = {}
         self._thread: threading.Thread | None = None
         self._closing = False
         #: what keeps each level away
         self.trouble: Mapping[AckLevel, Trouble] = {"replicated": Trouble(), "journal": Trouble()}
-        #: called when somebody begins to wait for the journal
+        #: called when a caller begins to wait for the journal
         self.on_journal: Callable[[], None] = lambda: None
 
     def above(self, asker: Asker, level: AckLevel, chunk: Chunk, confirmation: Confirmation) -> Confirmation:
@@ -144,7 +144,7 @@ class Waiters:
     def add(
         self, asker: Asker, level: AckLevel, lane: int, incarnation: int, confirmation: Confirmation
     ) -> None:
-        """Somebody waits from now on: what this incarnation has confirmed of a lane is to reach a level."""
+        """A caller waits from now on: what this incarnation has confirmed of a lane is to reach a level."""
         until = self._monotonic() + self._patience
         with self._lock:
             number = next(self._numbers)
@@ -188,7 +188,7 @@ class Waiters:
             self._coordinator.close()
 
     def _removed(self, asker: Asker, waits: Iterable[Wait]) -> list[Wait]:
-        """Those of `waits` who are to be told by the caller; others were told already."""
+        """Return those of `waits` that the caller has to resolve; the others are resolved already."""
         with self._lock:
             found = [wait for wait in waits if asker.waiting.pop(wait.number, None) is not None]
             if not asker.waiting:
@@ -214,7 +214,7 @@ class Waiters:
                 return
 
     def _rest(self) -> float | None:
-        """Seconds until there is something to do; None: until somebody waits."""
+        """Seconds until there is something to do; None: until a caller waits."""
         with self._lock:
             waits = [wait for asker in self._askers.values() for wait in asker.waiting.values()]
         if any(wait.level == "replicated" for wait in waits):

@@ -199,7 +199,7 @@ def _running(folder: Path) -> RunningStack | None:
 
 
 def _holder(lock: Path) -> int | None:
-    """Return the pid of the process that holds a lock file, None if nobody does."""
+    """Return the pid of the process that holds a lock file, None if none does."""
     try:
         with lock.open("r+") as file:
             try:

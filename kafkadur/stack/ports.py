@@ -18,7 +18,7 @@ TRIES = 200
 
 
 def free_ports(count: int) -> list[int]:
-    """Return ``count`` different ports that nobody listens on now. Raises StackError if there are none."""
+    """Return ``count`` different ports on which no process listens; raise StackError if there are none."""
     rng = random.Random()  # noqa: S311 - spreads stacks over the range, protects nothing
     highest = min(HIGHEST, _first_outgoing() - 1)
     chosen: list[int] = []

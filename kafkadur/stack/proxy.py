@@ -157,7 +157,7 @@ class TcpProxy:
             if not self._refusing:
                 await self._connect(reader, writer)
         except (OSError, asyncio.CancelledError):
-            # A broken or cut connection ends here; there is nobody to tell but its two ends.
+            # A broken or cut connection ends here; only its two ends can be told.
             pass
         finally:
             writer.transport.abort()

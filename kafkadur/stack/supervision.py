@@ -108,7 +108,7 @@ class Supervisor:
         self._ask(op="detach")
         with self._mutex:
             self._close_pipes()
-            # The supervisor is meant to go on; without this Popen would warn that nobody waited for it.
+            # The supervisor is meant to go on; without this Popen would warn that no process waited for it.
             self._process.returncode = 0
 
     def close(self) -> None:

@@ -716,7 +716,7 @@ class Connection:
             raise
 
     def _turn_away(self, attaching: Future[Served]) -> None:
-        """Whoever wanted to subscribe has given up: leave what was attached after that. Any thread."""
+        """The caller has given up: leave what was attached after that. Any thread."""
         if attaching.cancelled() or attaching.exception() is not None:
             return
         with contextlib.suppress(ConnectionClosed):
@@ -767,7 +767,7 @@ class Connection:
         return transaction
 
     def _session_ended(self, session: Session, *, in_order: bool) -> None:
-        """A transacted session has ended; in order: nobody has to look up what it committed."""
+        """A transacted session has ended; `in_order`: no member has to look up what it committed."""
         coordinator_thread, lifecycle = (self._coordinator_thread, self._lifecycle)
         transaction = session.transaction
         self._sessions = [each for each in self._sessions if each is not session]

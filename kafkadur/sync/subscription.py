@@ -326,7 +326,7 @@ class Subscription(Generic[V_co, K_co]):
         self._connection.log_undecodable(error, self._member)
 
     def take_handed(self) -> list[tuple[Chunk, list[int]]]:
-        """What the application has received and nobody settled: records of chunks, by index."""
+        """Return what the application has received and not settled: records of chunks, by index."""
         return self._member.verdicts.handed(self._unreceived.records())
 
     def take_lost(self) -> int:

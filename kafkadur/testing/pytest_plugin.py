@@ -1,7 +1,7 @@
 """pytest fixtures over real servers, for kafkadur's own tests and for those of applications.
 
 One broker and one Valkey serve a whole test run: processes of the embedded stack (`kafkadur_stack`), or
-containers for who has an engine (`kafkadur_containers`). Each test gets topics and a namespace of its own.
+containers where there is an engine (`kafkadur_containers`). Each test gets topics and a namespace of its own.
 Nothing is imported or started before the first test that asks for it.
 """
 

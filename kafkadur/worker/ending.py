@@ -60,7 +60,7 @@ def leave(status: int) -> NoReturn:
         logging.shutdown()
         sys.stdout.flush()
         sys.stderr.flush()
-    finally:  # whoever reads it may have gone
+    finally:  # the reader may have gone
         os._exit(status)
 
 
@@ -131,5 +131,5 @@ class Ending:
 
 
 def _late(text: str) -> None:
-    """Say why, past the log: whoever holds its lock may be what does not go on."""
+    """Say why without the log: the thread that holds its lock may be the one that hangs."""
     os.write(sys.stderr.fileno(), f"kafkadur: {text}\n".encode())

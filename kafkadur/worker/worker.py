@@ -39,7 +39,7 @@ from kafkadur_sharing.errors import (
 
 _log = logging.getLogger("kafkadur.worker")
 
-#: Somebody else has the subscription: the worker stands by until that one has left.
+#: Another consumer has the subscription: the worker stands by until that one has left.
 _OCCUPIED = (SubscriptionActive, ResourceLimit)
 #: What passes by itself; anything else ends the worker.
 _PASSING = (CoordinatorUnavailable, StateLost, LeaseLost)
@@ -60,7 +60,7 @@ _LAST_S = 3.0
 
 
 def _say_nothing() -> None:
-    """Nobody asked."""
+    """No stop was asked for."""
 
 
 class State(StrEnum):
@@ -89,7 +89,7 @@ class Serving:
 
     @property
     def ready(self) -> bool:
-        """Whether it has what it can have: its subscription, or a place behind who has it."""
+        """Whether it has its subscription, or waits behind the consumer that has it."""
         return self.state in (State.ATTACHED, State.STANDING_BY)
 
 

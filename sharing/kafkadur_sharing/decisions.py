@@ -2,7 +2,7 @@
 
 `decide` and `decide_unsubscribe` look at what exists and at what is asked for, and answer with what to do.
 What does not live here: doing it. The coordinator applies a decision by compare-and-set on the definition's
-version and asks again when somebody was faster, so of two racing processes only one has its way.
+version and asks again if another process was faster, so only one of two racing processes succeeds.
 """
 
 from __future__ import annotations

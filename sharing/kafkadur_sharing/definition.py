@@ -1,6 +1,6 @@
 """What a subscription is like: its type, topic, selector and the few other things fixed when it is created.
 
-What does not live here: who it is (`keys.py`), what may be done with it (`decisions.py`), and how the
+What does not live here: its key (`keys.py`), what may be done with it (`decisions.py`), and how the
 definition gets into the journal and into Redis (the coordinators' room).
 """
 

@@ -1,7 +1,7 @@
 """All errors of the project, below one base: `KafkadurError`.
 
 An error's text says what is the case (state), who owns the thing (owner) and what to do next (remedy). The
-same three are attributes, so nobody has to parse text; a class's docstring is its default message. What does
+same three are attributes, so no text has to be parsed; a class's docstring is its default message. What does
 not live here: the decision when an error is due (`decisions.py` for attaching and unsubscribing, the callers
 for the rest).
 """
@@ -51,7 +51,7 @@ class KafkadurError(Exception):
 
     #: What is the case, as a short phrase; None when the message says it all.
     state: str | None
-    #: Who owns what the error is about (a member, a subscription, a server); None when nobody does.
+    #: Who owns what the error is about (a member, a subscription, a server); None if there is no owner.
     owner: str | None
     #: What the reader can do next, as an imperative sentence; None when there is nothing to do.
     remedy: str | None

@@ -2,7 +2,7 @@
 
 The thread renews the session, settles what the driver says is done with, and has the journal and Kafka's
 consumer group follow. When the state in Redis is lost it attaches again, without letting go; when it may have
-been gone meanwhile, it is lost for good: who reads for it is told, and nothing can be settled any more, so
+been gone meanwhile, it is lost for good: its readers are told, and nothing can be settled any more, so
 that everything not settled comes again. What is read and settled is `holder.py` (a whole subscription) and
 `claiming.py` (beside others).
 """
@@ -53,7 +53,7 @@ from kafkadur_spark.rejecting import Reasons, bury
 T = TypeVar("T")
 _log = logging.getLogger("kafkadur.spark")
 
-#: Codes of a state that was lost: it is attached again, if nobody can have had the subscription meanwhile.
+#: Codes of a lost state: the job attaches again, if no other member can have been attached meanwhile.
 _AGAIN = ("MISSING", "RESTARTED", "INCARNATION")
 #: Errors that pass.
 _PASSING = (CoordinatorUnavailable, KafkaRefused, StateLost)
@@ -321,7 +321,7 @@ class Attachment:
             self._lose(f"its thread has ended: {error!r}")
         with self._lock:
             self._ended = True
-        # nobody waits for ever for what came after the end
+        # no caller waits for ever for what came after the end
         with contextlib.suppress(queue.Empty):
             while True:
                 job = self._jobs.get_nowait()

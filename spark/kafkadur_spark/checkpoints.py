@@ -22,7 +22,7 @@ _GENERATION = re.compile(r"g(\d+)\.(\d+)\.json")
 
 
 class Checkpoints:
-    """The folder of one subscription. The driver's only: who holds the subscription writes there."""
+    """The folder of one subscription. Only the driver that holds the subscription writes there."""
 
     def __init__(self, spark: SparkSession, root: str, subscription: str) -> None:
         """`root` is a path or URL as Spark takes it. Raises `IllegalState` without a JVM of its own."""

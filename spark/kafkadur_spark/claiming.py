@@ -73,7 +73,7 @@ class Claim:
     claimer: Claimer
     #: under which attachment
     life: int
-    #: what no verdict was given on yet, and tokens of what was somebody else's when it was
+    #: offsets without a verdict; tokens of leases that were refused
     left: list[Hull] = field(default_factory=list[Hull], repr=False)
     refused: list[int] = field(default_factory=list[int], repr=False)
 
@@ -106,7 +106,7 @@ class Claimer(Attachment):
         self._kept: list[Hull] = []
 
     def claim(self, most: int = 1_000_000, *, timeout: float = 0.0) -> Claim | None:
-        """Claim at most `most` records that nobody has; None if there were none for `timeout` seconds.
+        """Lease at most `most` records without a lease; None if there were none for `timeout` seconds.
 
         What Kafka removed unsettled is settled, and counted as expired. Several claims may be open at once;
         when partitions were added there is no further one until those are settled.

@@ -1,6 +1,6 @@
 """What is said of the offsets of a batch - settled, rolled back, rejected, left - and what of it counts.
 
-Pure: who asks is `reading.py` and `claiming.py`; what a sink's rows say comes by `settlement_server.py`.
+Pure. Its callers are `reading.py` and `claiming.py`; the verdicts of a sink come by `settlement_server.py`.
 """
 
 from __future__ import annotations

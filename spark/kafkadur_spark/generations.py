@@ -3,10 +3,10 @@
 The subscription is the truth about what is settled, a checkpoint about what Spark planned. A query keeps its
 checkpoint as long as Spark, going on from it, does all that is left to do: what it planned and did not
 commit, and everything after that. Where something before that is unsettled again - it was rolled back, or
-somebody moved the subscription - only a new generation with a checkpoint of its own reads it. What was
+the subscription was moved - only a new generation with a checkpoint of its own reads it. What was
 settled when a generation began is pinned with it and never computed anew: a batch that is replayed must leave
 out what it left out before. Behind what Spark has planned more may be left out at each start, in another
-revision of the generation: somebody else may have worked on it.
+revision of the generation: another member may have worked on it.
 """
 
 from __future__ import annotations

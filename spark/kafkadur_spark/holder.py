@@ -1,4 +1,4 @@
-"""A subscription that a Spark driver holds as a whole: while it is held nobody else is attached.
+"""A subscription that a Spark driver holds as a whole: no other member is attached meanwhile.
 
 How it stays attached is `attachment.py`.
 """

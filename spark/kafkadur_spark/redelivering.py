@@ -120,7 +120,7 @@ class Redelivering:
         for message in records_of(
             settings.kafka, held.topic.name, wanted(), namespace=settings.namespace, timeout=READ_S
         ):
-            if takes is None or takes(message):  # what it does not take nobody gets
+            if takes is None or takes(message):  # a record that it does not take is delivered to no member
                 rows.append(_row(message, frame.columns))
                 size += len(message.value() or b"") + len(message.key() or b"")
         return rows, dict(read)

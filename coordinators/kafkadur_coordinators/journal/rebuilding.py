@@ -51,7 +51,7 @@ class Outcome(Enum):
     REBUILT = "rebuilt"
     #: Redis had it
     INTACT = "intact"
-    #: somebody else is at it
+    #: another process rebuilds it
     BUSY = "busy"
 
 

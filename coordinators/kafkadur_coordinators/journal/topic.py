@@ -152,7 +152,7 @@ def weaknesses(config: Mapping[str, str], replicas: int) -> list[str]:
 def session_key(tag: str, session: str, incarnation: int) -> bytes:
     """Key of the record of a session that settles something of a subscription by transactions.
 
-    Each incarnation it is attached under has its own, so that whoever removes one removes no later one.
+    Each incarnation it is attached under has its own, so that removing one removes no later one.
     """
     return _SESSION + f"{tag}/{session}/{incarnation}".encode()
 
@@ -427,7 +427,7 @@ class Journal:
 
         All with a number above `since` are among them: a shard is read from there, and once more when a
         subscription with an older incarnation is asked for. A writer may say that its record counts if no
-        newer incarnation of the subscription is here: whoever recovers appends one and then reads to the end,
+        newer incarnation of the subscription is here: a recovery appends one and then reads to the end,
         and so either finds the record or is found.
         """
         follower = self._following({shard: offset for shard, offset in since.items() if shard in until})

@@ -363,9 +363,9 @@ class RedisCoordinator:
         try:
             replies = [connection.read_response() for _ in calls]
         except (RedisConnectionError, RedisTimeoutError, NoScriptError, OSError) as error:
-            self._unavailable(error)  # of scripts: somebody removed them
+            self._unavailable(error)  # of scripts: they were removed
         except ResponseError as error:
-            self.disconnect()  # replies that were not read belong to nobody
+            self.disconnect()  # replies that were not read must not be taken for others
             self._explain(error)
         return [
             self._taken(name, request, reply)
@@ -460,7 +460,7 @@ class RedisCoordinator:
         self.call("pause", address.fixed(), [*common, *PauseRequest(int(paused))])
 
     def heard(self, channels: Sequence[str]) -> dict[str, bool]:
-        """Whether somebody listens on each of these channels of one subscription."""
+        """Return for each of these channels of one subscription whether a process listens on it."""
         reply = self.command("PUBSUB", "SHARDNUMSUB", *channels)
         return {text_of(reply[i]): reply[i + 1] > 0 for i in range(0, len(reply), 2)}
 

@@ -1,6 +1,6 @@
-"""Presence: the one connection a process listens on: how others see that it lives, how it is woken.
+"""Presence: the connection on which a process listens. Others see by it that the process lives, and wake it.
 
-Every member has a sharded channel. That somebody listens on it is seen by scripts (PUBSUB SHARDNUMSUB) within
+Every member has a sharded channel. Scripts see whether a process listens on it (PUBSUB SHARDNUMSUB) within
 milliseconds of a process's death; what is published on it wakes the member. The other way round the process
 pings this connection: a member stops handing out when no ping was answered that was sent within
 `STOP_AFTER`, and others take over no earlier than 0.5 s after the channel fell silent
@@ -113,7 +113,7 @@ class Presence:
     def be_at(self, run_id: str) -> None:
         """Listen on the server with this run id: there the scripts of this process run now.
 
-        An old master may go on to answer those who are connected to it when another one has taken over.
+        An old master may go on to answer its connections when another one has taken over.
         """
         with self._lock:
             if self._connection is not None and self._run_id != run_id.encode():

@@ -206,7 +206,7 @@ class ExchangeReply(NamedTuple):
     states: Sequence[StateRow]
     #: partitions to report
     watches: Sequence[int]
-    #: partitions to touch next: leases of members who are gone, or of this one, are still to be seen there
+    #: partitions to touch next: leases of members that are gone, or of this one, are still to be seen there
     left_over: Sequence[int]
     #: ms until leases are granted again
     grace: int

@@ -58,7 +58,7 @@ ctx.members[me.id] = me
 touch_member(ctx, me)
 ctx.ranks[#ctx.ranks + 1] = me.id
 ctx.ranks_changed = true
-if #ctx.ranks == 1 then -- who comes first holds the lanes, if the subscription has any
+if #ctx.ranks == 1 then -- the first member holds the lanes, if the subscription has any
   ctx.holder, ctx.holder_changed = me.id, true
 end
 if ctx.next_expiry == 0 or me.expiry < ctx.next_expiry then

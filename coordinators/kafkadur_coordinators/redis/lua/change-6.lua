@@ -1,10 +1,10 @@
---- Begins a change of the definition: create, replace, unsubscribe. Nobody can attach until it is installed
---- or, past its deadline, resolved by whoever finds it.
+--- Begins a change of the definition: create, replace, unsubscribe. No member can attach until it is installed
+--- or, past its deadline, resolved by the process that finds it.
 -- KEYS     see include/context.lua
 -- ARGV[1]  Request, ChangeRequest
 -- Reply    Reply
 -- Codes    OK; CHANGED: the version is another one; CHANGING (Changing); ACTIVE (Active): members are in the way;
---          DOUBT: what members who are gone committed in Kafka is to be looked up first (rebuild-6); and those of
+--          DOUBT: what members that are gone committed in Kafka is to be looked up first (rebuild-6); and those of
 --          context.lua
 --- @include "context"
 --- @include "members"

@@ -170,7 +170,7 @@ local function new_leases(ctx, me, have, touched)
   return out, untold, known
 end
 
---- Does the member hold the lanes, and is somebody better waiting for them?
+--- Does the member hold the lanes, and does a better member wait for them?
 local function standing(ctx, me, lane)
   if me.isolated < 0 and me.ahead > 0 then
     return 2
@@ -178,7 +178,7 @@ local function standing(ctx, me, lane)
   if not lane or ctx.holder ~= me.id then
     return 0
   end
-  if ctx.row.paused == '1' then -- what nobody has in hands goes back
+  if ctx.row.paused == '1' then -- what is not in flight goes back
     return #me.tokens > 0 and 2 or 1
   end
   return ctx.row.type == 'priority' and lane_successor(ctx, me) and 2 or 1
@@ -194,7 +194,7 @@ local function keeping(ctx, me, pt)
   end
   for _, token in ipairs(ctx.row.paused == '1' and me.tokens or {}) do
     local l = load_lease(ctx, token)
-    if l and l.p == pt.p then -- what nobody has in hands goes back
+    if l and l.p == pt.p then -- what is not in flight goes back
       return 2
     end
   end
@@ -202,7 +202,7 @@ local function keeping(ctx, me, pt)
 end
 
 --- The member is back after a restart, and has claimed what it wanted (reclaim-6+3): when all who were attached
---- are, nobody need wait for them any more.
+--- are, no member need wait for them any more.
 local function note_back(ctx, me)
   local rest = {}
   for _, id in ipairs(ctx.awaited) do
@@ -310,7 +310,7 @@ if request[ExchangeRequest.number] > me.exchange then
     ask_the_full(ctx)
   end
   if lane then
-    lane_holder(ctx) -- also when no partition was touched: who is chosen must be woken
+    lane_holder(ctx) -- also when no partition was touched: the chosen member must be woken
   elseif not kept then
     adopt_unwatched(ctx, me)
   end

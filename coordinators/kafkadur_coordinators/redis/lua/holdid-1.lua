@@ -1,11 +1,11 @@
 --- A connection takes its client id, or goes on to hold it: one live connection has it (rule C1).
 -- Who holds it and does not listen on its channel any more is taken for gone after PRESENCE_GRACE_MS; who listens, when
--- its time-out has passed. A holder that is in somebody's way is woken: one that lives renews at once, and shows it.
+-- its time-out has passed. A holder that another connection waits for is woken: a live one renews at once, and shows it.
 -- KEYS[1]  hash: holder, name, since, ttl, expiry, renewals, silent, server, quiet, time, skew
 -- ARGV[1]  Request (the member is the id of the connection; subscription and incarnation are not used), HoldRequest;
 --          ARGV[2] as in include/context.lua
 -- Reply    Reply (sequence and incarnation are 0); with HELD also Held
--- Codes    OK; HELD: somebody else holds it; VERSION
+-- Codes    OK; HELD: another connection holds it; VERSION
 --- @include "context"
 
 local request = cmsgpack.unpack(ARGV[1])
@@ -19,7 +19,7 @@ if request[Request.state_version] ~= STATE_VERSION then
   return head(unnumbered(now), 'VERSION')
 end
 local server = server_identity()
-if held_by and held_by ~= server then -- everybody connects anew then: who is heard says nothing for a while
+if held_by and held_by ~= server then -- all connect anew then: presence says nothing for a while
   quiet = now + ttl
   expiry = math.max(expiry, quiet)
 end

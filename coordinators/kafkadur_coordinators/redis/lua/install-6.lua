@@ -30,7 +30,7 @@ if newer or not mine then
   return head(ctx, newer and 'OK' or 'CHANGED')
 end
 if id ~= '' and ctx.row.id == id and code ~= 'MISSING' and request[InstallRequest.anew] == 0 then
-  -- A change was given up: the subscription stays what it is, with what members who are gone still hold of it.
+  -- A change was given up: the subscription stays what it is, with the leases of members that are gone.
   if code ~= 'OK' then -- first of all the restart of the server must be dealt with (rebuild-6)
     return head(ctx, 'CHANGED')
   end
@@ -48,7 +48,7 @@ local times = ctx.row.id == id and redis.call('HMGET', KEYS[1], 'begun', 'left',
 local incarnation = math.max(request[InstallRequest.incarnation], ctx.incarnation + 1)
 local grace = grace_wanted > 0 and time + grace_wanted or 0
 local quiet = grace
-if was_looked_up(ctx) then -- nobody is awaited but who was attached, and these listen
+if was_looked_up(ctx) then -- only members that were attached are awaited, and these listen
   grace, quiet = #awaited > 0 and grace or 0, ctx.quiet
 end
 redis.call('DEL', KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6])

@@ -1,5 +1,5 @@
 --- Gives partitions their first state: before the definition is installed, when the topic has grown, or when the
---- subscription is moved or laid anew. What members who are gone held of them is forgotten then.
+--- subscription is moved or laid anew. The leases of members that are gone on them are forgotten then.
 -- KEYS     see include/context.lua; three keys for each of its partitions, at most 16
 -- ARGV[1]  Request, PartitionsRequest
 -- Reply    Reply

@@ -1,5 +1,5 @@
 --- Takes the right to rebuild a subscription whose state is gone, to go on with state that a server kept, or to look up
---- what members who are gone have committed in Kafka: from then on that is as after a restart.
+--- what members that are gone have committed in Kafka: from then on that is as after a restart.
 -- KEYS     see include/context.lua
 -- ARGV[1]  Request, RebuildRequest
 -- Reply    Reply, RebuildReply

@@ -1,4 +1,4 @@
---- A member that is attached again after a loss claims what its application still has in its hands: offsets of leases
+--- A member that is attached again after a loss claims messages that are still in flight: offsets of leases
 --- of an earlier incarnation. While no lease is granted (grace) they become leases of this one, so that they need not be
 --- delivered again. Who had the higher token of an offset, or of a lane, has it. What was granted before Kafka lost the end
 --- of a partition (truncate-6+3) cannot be claimed: it may be no more.
@@ -52,7 +52,7 @@ local function claimed_by_others(ctx, me)
   return others, all
 end
 
---- A lane has one holder: whoever had the highest token of it. Ends what others had claimed of it; nil if it is not `me`.
+--- A lane has one holder: whoever had the highest token of it. Ends the leases that others claimed of it; nil if it is not `me`.
 local function takes_lane(ctx, me, pt, claim, others)
   local apart = is_keyed(ctx) or has_own_turns(ctx)
   if not apart and not is_lane(ctx) then
@@ -166,7 +166,7 @@ local function overlap(one, other)
 end
 
 --- What this very claim got before: its answer was lost, and the member asks again; nil if it got nothing. It must not be
---- told as a new lease later: the application has it in its hands.
+--- told as a new lease later: its messages are in flight.
 local function granted_before(ctx, me, pt, claim, all)
   for _, made in ipairs(all) do
     local l = made[Made.incarnation] == claim[Claim.incarnation] and made[Made.claimed] == claim[Claim.token]

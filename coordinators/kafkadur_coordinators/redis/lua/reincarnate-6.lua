@@ -1,5 +1,5 @@
 --- The server restarted and kept its data: a new incarnation. Settled offsets stay; every lease has ended
---- and nothing is counted for it; what members still have in hands they claim (reclaim-6+3). No fresh lease is granted
+--- and nothing is counted for it; members claim what is still in flight (reclaim-6+3). No fresh lease is granted
 --- until all who were attached are back and have made an exchange, or the longest session is over:
 --- also who seems to hold nothing, because what was granted last may not have been kept.
 -- KEYS     see include/context.lua

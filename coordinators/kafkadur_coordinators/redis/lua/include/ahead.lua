@@ -13,7 +13,7 @@ local function share_of(ctx, p, me)
   return count, math.max(math.ceil((rank_of(ctx, me.id) - p) / ctx.partitions), 0) % count
 end
 
---- first offset at or beyond the readable end that is nobody's
+--- first offset at or beyond the readable end without a lease
 local function first_free(pt)
   for i = run_search(pt, pt.readable_end), run_count(pt) do
     local s, _, _, _, token = run_at(pt, i)
@@ -24,7 +24,7 @@ local function first_free(pt)
   return pt.next
 end
 
---- What was given back at the very end is as if it had never been promised. Somebody who sees what comes is told of the
+--- An offset that was given back at the very end is as if it had not been reserved. The end reporter is told of the
 --- rest.
 local function forget_vacated(ctx, pt)
   local from, i = pt.next, run_count(pt)
@@ -47,7 +47,7 @@ local function forget_vacated(ctx, pt)
   end
 end
 
---- Of the offsets at or beyond the readable end that are nobody's every `stride`-th, those that leave the remainder `index`, from
+--- Of the offsets at or beyond the readable end without a lease every `stride`-th, those that leave the remainder `index`, from
 --- the lowest on: at most `most` with those that the member has.
 local function choose_ahead(pt, tokens, stride, index, most)
   local vacant, count = {}, 0
@@ -111,5 +111,5 @@ local function promise(ctx, pt, me, most)
       pt.next = o + 1
     end
   end
-  ready_stretch(ctx, pt, 1) -- that nobody's are there is no reason to come again
+  ready_stretch(ctx, pt, 1) -- offsets without a lease are no reason to come again
 end

@@ -16,7 +16,7 @@ local function choose_priority(ctx)
   return m or best(ctx)
 end
 
---- who is to have the lane instead of its holder; nil if nobody
+--- the member that is to have the lane instead of its holder; nil if there is none
 local function preempting(ctx, holder)
   local m = best(ctx)
   return m and m.preempt == 1 and m.priority > holder.priority and m or nil

@@ -1,12 +1,12 @@
 --- The next holder of a lane of type serial: members take turns, in the order of attaching. A turn ends when the
---- holder has nothing in its application's hands and there is something for the next one; until then it keeps
+--- holder has nothing in flight and there is something for the next one; until then it keeps
 --- the lane and watches.
 local function choose_serial(ctx)
   local m = ctx.holder ~= '' and load_member(ctx, ctx.holder)
   if m then
     return m
   end
-  for _, id in ipairs(ctx.ranks) do -- the first pick is free; after a death it goes on with who can take it
+  for _, id in ipairs(ctx.ranks) do -- the first pick is free; after a death it goes to a member that can take it
     if id == ctx.caller or is_heard(ctx, id) then
       return load_member(ctx, id)
     end
@@ -14,7 +14,7 @@ local function choose_serial(ctx)
   return nil
 end
 
---- whose turn is next, if somebody else can take one
+--- the member whose turn is next; nil if no other member can take it
 local function next_in_turn(ctx, holder)
   local rank = rank_of(ctx, holder.id)
   if not rank then

@@ -1,10 +1,10 @@
 --- The next holder of a range of type shared: round-robin over the members with free credit, starting
 --- with the first attached. Members that are at home with the partition come first; a member that holds
---- nothing at all is given work of other partitions when nobody at home has room. Readers of claims, who ask now and
---- then for much, are at home everywhere, and what would be theirs alone is everybody's.
+--- nothing at all gets work of other partitions when no member that prefers them has room. Readers of claims ask now and
+--- then for much: they prefer every partition, and their share goes to all members.
 -- Suspects (redelivery.lua) go to a member that has no others; a last attempt to one that holds nothing at all and
 -- gets nothing else: one is kept free for it if there is none. Who takes stretches at once takes them as they come.
--- Returns the member and how many members could have been chosen; nil if nobody has room.
+-- Returns the member and how many members could have been chosen; nil if none has room.
 local LOOK_AT = 64
 
 --- marks: of the exceptions that are to be served; 0 for new offsets

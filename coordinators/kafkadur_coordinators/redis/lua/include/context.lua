@@ -129,7 +129,7 @@ local function close(ctx)
       set[#set + 1] = cmsgpack.pack(ctx[name])
     end
   end
-  -- doubt 1: somebody who commits in Kafka has gone; 2: what was committed is being looked up (rebuild-6)
+  -- doubt 1: a member that commits in Kafka has gone; 2: what was committed is being looked up (rebuild-6)
   for _, name in ipairs({ 'left', 'verdict', 'doubt' }) do -- the first two are for people; nothing is decided by them
     if ctx[name] then
       set[#set + 1] = name

@@ -6,7 +6,7 @@ local function is_keyed(ctx)
   return ctx.row.type == 'key-ordered'
 end
 
---- who is to keep a lane; nil if nobody is attached
+--- the member that is to keep a lane; nil if none is attached
 local function keeper_to_be(ctx, pt)
   local lanes, count = ctx.policy[Policy.lanes], #ctx.ranks
   if count == 0 then
@@ -21,7 +21,7 @@ local function keeper_to_be(ctx, pt)
   return load_member(ctx, ctx.ranks[p + partitions * math.floor(pt.p % lanes * sharing / lanes) + 1])
 end
 
---- Exceptions that nobody holds, from the lowest on, due or not: their keeper waits for them, and keeps back what
+--- Exceptions without a lease, from the lowest on, due or not: their keeper waits for them, and keeps back what
 --- has the same key. Equal in marks and due time. As ready_stretch.
 local function keyed_stretch(ctx, pt, limit)
   local first, stop, marks, due
@@ -65,7 +65,7 @@ local function grant_keyed(ctx, pt, m, s, e, marks, due)
   return l
 end
 
---- The keeper gives a lane up: nothing of it is in its application's hands, and nothing will be until the reply.
+--- The keeper gives a lane up: nothing of it is in flight, and nothing is dispatched until the reply.
 local function give_up_lane(ctx, pt, me)
   if pt.keeper ~= me.id then
     return
@@ -107,7 +107,7 @@ local function serve_keyed(ctx, pt, position, span)
   if s then -- what comes first is not granted yet
     return
   end
-  pt.xd = -1 -- nobody need come for an exception
+  pt.xd = -1 -- no member need come for an exception
   if pt.lane == 0 then
     local l = grant(ctx, pt, to, pt.next, pt.next + span, 0, 'lane')
     pt.lane = l.token

@@ -31,7 +31,7 @@ local function lane_holder(ctx)
   return ctx.lane_holder or nil
 end
 
---- who is to have the lanes after their holder; nil if nobody
+--- the member that is to have the lanes after their holder; nil if there is none
 local function lane_successor(ctx, holder)
   if ctx.lane_successor == nil then
     local choose = SUCCESSOR[ctx.row.type]
@@ -40,7 +40,7 @@ local function lane_successor(ctx, holder)
   return ctx.lane_successor or nil
 end
 
---- Is there an exception that nobody holds? In strict order what comes later waits for it.
+--- Is there an exception without a lease? In strict order later offsets wait for it.
 local function waits_for_due(pt)
   for i = 1, run_count(pt) do
     local _, _, _, _, token = run_at(pt, i)
@@ -106,13 +106,13 @@ local function deliverable(ctx, pt, position)
   return pt.readable_end > from and not (ctx.policy[Policy.strict] == 1 and waits_for_due(pt))
 end
 
---- The holder offers its lanes: nothing of them is in its application's hands, and nothing will be until it has the
---- reply. They pass to who is next, if there is one - serial: and if there is something for it. While the subscription is
+--- The holder offers its lanes: nothing of them is in flight, and nothing is dispatched until it has the
+--- reply. They pass to the next member, if there is one - serial: and if there is something for it. While the subscription is
 --- paused they end.
 -- Returns whether they did. What was granted and not handed out is as if it had not been granted.
 local function pass_turn(ctx, me, touched, positions)
   local holder = lane_holder(ctx)
-  local paused = ctx.row.paused == '1' -- then they go to nobody, and stay this member's to have
+  local paused = ctx.row.paused == '1' -- then they pass to no member, and this one may have them again
   local to = holder and holder.id == me.id and (paused and holder or lane_successor(ctx, me))
   if not to then
     return false

@@ -1,4 +1,4 @@
---- Members of a subscription: who is attached, who is alive, who wants work.
+--- Members of a subscription: which are attached, which are alive, which have credit.
 -- A packed member is an array:
 --   1 attach number, 2 expiry (ms), 3 free credit (records), 4 number of the exchange applied last,
 --   5 tokens held, 6 time its channel fell silent (ms, 0: it is heard), 7 name, 8 tokens refused in the
@@ -75,7 +75,7 @@ local function at_home(ctx, p, rank)
   return rank % ctx.partitions == p
 end
 
---- Is partition p at home with readers of claims only? They ask now and then: what would be theirs is everybody's.
+--- Do only readers of claims prefer partition p? They ask now and then: their share goes to all members.
 local function is_everybodys(ctx, p)
   local count = #ctx.ranks
   local rank, step = p, ctx.partitions
@@ -208,7 +208,7 @@ local function begin_anew(ctx, incarnation)
 end
 
 --- Ends members whose session is over: time-out passed, or channel silent for PRESENCE_GRACE_MS.
---- Presence is not asked for one session after the server changed: everybody reconnects then.
+--- Presence is not asked for one session after the server changed: all processes reconnect then.
 --- Returns in how many ms a silent member is to be looked at again (-1: there is none).
 local function reap(ctx, ask_presence)
   local again, nearest = -1, 0

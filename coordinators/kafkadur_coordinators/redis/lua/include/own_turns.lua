@@ -1,4 +1,4 @@
---- Lanes of a serial subscription whose partitions have a turn of their own (lane.lua): each has a keeper, who has the
+--- Lanes of a serial subscription whose partitions have a turn of their own (lane.lua): each has a keeper, which has the
 --- turn (pt.keeper). It is served as any other lane, and passes by itself.
 --- The keeper of a lane; chosen when there is none: members are spread over partitions, in the order of attaching.
 local function keeper_in_turn(ctx, pt)
@@ -35,7 +35,7 @@ local function ask_the_full(ctx)
   end
 end
 
---- The keeper offers one lane, as pass_turn: it passes to who is next if there is something for it, or if the keeper is
+--- The keeper offers one lane, as pass_turn: it passes to the next member if there is something for it, or if the keeper is
 --- about to leave. While the subscription is paused it ends.
 local function pass_own_turn(ctx, pt, me, position, leaving)
   if pt.keeper ~= me.id then

@@ -67,7 +67,7 @@ local function floor_of(pt)
   return pt.base
 end
 
---- one table a lease and script call: whoever changes it changes it for all
+--- one table a lease and script call: a change of it is seen by all
 local function load_lease(ctx, token)
   local l = ctx.leases[token]
   if l == nil then
@@ -164,9 +164,9 @@ local function give_back(ctx, pt, l, s, e, how, delay)
   set_aside(pt, s, math.min(e, pt.next), marks, due_after(ctx, marks, s, delay), 0)
 end
 
---- Ends a lease. how: 0 nothing of it was handed out, 1 in order, 2 uncleanly: what may have been delivered counts as
---- an attempt, 4 uncleanly by who takes stretches at once. Offsets at or beyond the readable end were a reservation: they
---- are only marked (pt.seen).
+--- Ends a lease. how: 0 nothing of it was dispatched, 1 in order, 2 uncleanly: what may have been delivered counts an
+--- attempt, 4 uncleanly by a member that takes stretches at once. Offsets at or beyond the readable end were reserved:
+--- they are only marked (pt.seen).
 local function end_lease(ctx, pt, l, how)
   local delay = 0
   if l.due > ctx.now then -- its holder still waited for it
@@ -207,7 +207,7 @@ local function end_lease(ctx, pt, l, how)
   end
 end
 
---- Ends the leases that members who are gone held on this partition.
+--- Ends the leases of members that are gone on this partition.
 local function adopt_orphans(ctx, pt)
   if #ctx.orphans == 0 then
     return

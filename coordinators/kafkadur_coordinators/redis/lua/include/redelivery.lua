@@ -16,7 +16,7 @@ end
 
 --- The marks of an offset that is given back. how: 0 never handed out, 1 handed out but not counted, 2 counted,
 --- 3 its holder ended uncleanly while it had other offsets, too: then the last attempt is still before it, because
---- that one is alone in its lease, and no other message's fault; 4 as 3, but it is no suspect: who holds the whole
+--- that one is alone in its lease, and no other message's fault; 4 as 3, but it is no suspect: a member that holds the whole
 --- subscription, or claims stretches of it, takes all of it again at once.
 local function returned_marks(ctx, marks, how)
   if how == 0 then

@@ -2,10 +2,10 @@
 -- They are kept as runs in one string, sorted by offset, 24 bytes a run:
 --   start (6 bytes), length (4), marks (2), due (6, ms), token (6), all big-endian.
 -- marks: attempts, and whether it may have been delivered before (redelivery.lua).
--- token = 0: nobody holds the run; it is ready once `due` has passed, as far as it lies below the readable end.
+-- token = 0: the run has no lease; it is ready once `due` has passed, as far as it lies below the readable end.
 -- Runs never overlap. Memory follows the number of holes, not the distance to the oldest one.
 -- `pt` is the table that load_partition made; pt.xd is a lower bound of the earliest due time of
--- the runs that nobody holds (-1: there is none).
+-- the runs without a lease (-1: there is none).
 local RUN = '>I6I4I2I6I6'
 local RUN_SIZE = 24
 
@@ -134,7 +134,7 @@ local function ready_stretch(ctx, pt, limit, all)
   local least, first, stop, marks, count = -1, nil, nil, nil, 0
   for i = 1, run_count(pt) do
     local s, e, m, due, token = run_at(pt, i)
-    if s >= pt.readable_end then -- promised to somebody who gave it back (ahead.lua), and not there yet
+    if s >= pt.readable_end then -- was reserved and given back (ahead.lua), and is not written yet
       break
     end
     e = math.min(e, pt.readable_end)
@@ -164,7 +164,7 @@ local function ready_stretch(ctx, pt, limit, all)
   return first, stop, marks
 end
 
---- What may lie between the readable end before and now was nobody's: it is ready.
+--- Exceptions without a lease between the readable end before and now are ready.
 local function note_reached(pt, before)
   local n = run_count(pt)
   if pt.readable_end > before and n > 0 and select(2, run_at(pt, n)) > before then

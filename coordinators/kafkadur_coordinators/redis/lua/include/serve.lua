@@ -1,7 +1,7 @@
 --- Who gets what next: one include a subscription type decides, everything else is the same for all.
-local MAX_LEASES = 1000 -- a member holds at most so many, and so many promises: it bounds the cost of ending it
+local MAX_LEASES = 1000 -- a member holds at most so many, and so many reservations: it bounds the cost of ending it
 local MAX_GRANTS = 16 -- in one script call and partition
-local MOST_AHEAD = 4 -- offsets that are not written yet, promised to one member of a shared subscription on one partition
+local MOST_AHEAD = 4 -- offsets that one member of a shared subscription may have reserved on one partition
 
 --- @include "choose_exclusive"
 --- @include "choose_priority"
@@ -12,7 +12,7 @@ local MOST_AHEAD = 4 -- offsets that are not written yet, promised to one member
 --- @include "keyed"
 --- @include "own_turns"
 
---- Is anything of this partition granted now, whoever asks?
+--- May anything of this partition be granted now, to any member?
 local function may_grant(ctx, pt)
   return ctx.now >= ctx.grace and ctx.row.paused ~= '1' and ctx.row.doubt ~= '1' and not is_log_end_unknown(ctx, pt)
 end
@@ -34,7 +34,7 @@ local function serve(ctx, pt, position, span, offered)
     return
   end
   local m = is_lane(ctx) and lane_holder(ctx)
-  if not is_lane(ctx) or (m and m.kind == 'whole') then -- who holds the whole reads ranges, whatever the type
+  if not is_lane(ctx) or (m and m.kind == 'whole') then -- a holder of the whole reads ranges, whatever the type
     serve_shared(ctx, pt)
   elseif m and m.id == ctx.caller then
     serve_lane(ctx, pt, m, position, span, offered)
@@ -83,7 +83,7 @@ local function well_watched(ctx, p, holder)
 end
 
 --- Who watches a touched partition after this exchange. A member at home takes the watch over from one that is
---- not or has no room, and hands it on in the exchange that fills it. Who takes stretches at once looks by itself.
+--- not or has no room, and hands it on in the exchange that fills it. A member that takes stretches at once looks by itself.
 local function settle_watch(ctx, p, me)
   local id = redis.call('HGET', KEYS[5], p)
   local mine = id == me.id
@@ -100,14 +100,14 @@ local function settle_watch(ctx, p, me)
       ctx.unwatched = without(ctx.unwatched, p)
       ctx.unwatched_changed = true
     end
-  elseif mine or not id then -- nobody with room has touched it yet
+  elseif mine or not id then -- no member with room has touched it yet
     redis.call('HDEL', KEYS[5], p)
     me.watches = without(me.watches, p)
     hand_on_watch(ctx, p, me)
   end
 end
 
---- A member with room that takes record by record takes on partitions that nobody watches.
+--- A member with room that takes record by record takes on partitions without an end reporter.
 local function adopt_unwatched(ctx, me)
   if me.kind ~= '' or me.credit <= 0 then
     return
