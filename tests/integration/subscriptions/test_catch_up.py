@@ -383,10 +383,14 @@ async def test_members_of_a_shared_subscription_speak_for_what_they_read(place: 
             await told.until(Event.CAUGHT_UP)
         # the first one learns with its next exchange that the second one reads partition 1
         await asyncio.to_thread(wait_until, lambda: first.statistics()["followed"] == 1, "its own partition")
+        # a member with room would help with partition 1, and report its end
+        await asyncio.to_thread(publish, place, topic, 2, partition=0)
+        held = [await next_of(first) for _ in range(2)]
         await asyncio.to_thread(publish, place, topic, BUFFER + 100, partition=1)
         await tolds[1].until(Event.CAUGHT_UP, Event.FELL_BEHIND)
         assert tolds[0].live == [Event.CAUGHT_UP]
         assert [s.statistics()["live"] for s in (first, second)] == [1, 0]
+        assert [delivery.partition for delivery in held] == [0, 0]
 
 
 @every_type
