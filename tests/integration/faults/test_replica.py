@@ -6,6 +6,7 @@ name; the replica copies through another proxy, which can be cut: then it stays 
 
 import asyncio
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
 import redis
@@ -29,6 +30,7 @@ class Pair:
         self.first, self.second = stack.valkey, stack.replica
         self.address = stack.redis_proxy
         self.copying = stack.replication_proxy
+        self._administrator = stack.admin_redis
 
     def make_whole(self) -> None:
         """The first is the master, the second its replica, in step."""
@@ -45,7 +47,11 @@ class Pair:
         self.address.point_at(("127.0.0.1", server.port))
 
     def stop_copying(self) -> None:
-        """The replica hears nothing of its master any more."""
+        """The replica hears nothing of its master any more; it has everything from before."""
+        client: Any = redis.Redis.from_url(self._administrator)
+        with client:
+            client.set("in-step", "1", px=60_000)  # WAIT is for what this connection has written
+            assert client.wait(1, 10_000) == 1
         self.copying.cut(refuse=True)
 
     def take_over(self) -> None:
