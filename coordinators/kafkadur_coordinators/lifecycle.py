@@ -1,4 +1,4 @@
-"""The life of a subscription: attach, create, replace, unsubscribe, and rebuild when Redis lost it.
+"""The life of a subscription: attach, create, replace, amend and unsubscribe.
 
 It joins the shared state (`redis/coordinator.py`), the journal (`journal/topic.py`) and Kafka (`topics.py`).
 The pure rules of kafkadur_sharing decide what is to be done; here it is carried out. Stopping after any step
@@ -17,7 +17,7 @@ import uuid
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from kafkadur_coordinators.changes import CHANGE_MS, Changes, Outdated, deleted, state_in_force, with_lanes
+from kafkadur_coordinators.changes import with_lanes
 from kafkadur_coordinators.interface import (
     MAX_PARTITIONS,
     UNRANKED,
@@ -27,19 +27,15 @@ from kafkadur_coordinators.interface import (
     PartitionView,
     Rank,
 )
-from kafkadur_coordinators.journal.rebuilding import Outcome, Rebuilder, Rebuilt
-from kafkadur_coordinators.journal.records import by_tag, in_force
-from kafkadur_coordinators.journal.recoveries import Recovery
-from kafkadur_coordinators.journal.topic import Journal, Record, Scan, session_key
+from kafkadur_coordinators.journal.topic import Journal, Record, session_key
+from kafkadur_coordinators.known import KnownSubscriptions
 from kafkadur_coordinators.places import Place
 from kafkadur_coordinators.redis.coordinator import (
     RedisCoordinator,
     Refusal,
     SubscriptionAddress,
-    state_lost,
 )
 from kafkadur_coordinators.redis.member_session import MemberSession
-from kafkadur_coordinators.redis.wire import RebuildRequest, ReincarnateRequest
 from kafkadur_coordinators.topics import TopicInfo, Topics, floor_metadata
 from kafkadur_sharing.decisions import (
     Attach,
@@ -55,7 +51,6 @@ from kafkadur_sharing.decisions import (
 )
 from kafkadur_sharing.definition import Definition, SubscriptionType
 from kafkadur_sharing.errors import (
-    CoordinatorRefused,
     IllegalState,
     KafkadurError,
     KafkaRefused,
@@ -70,12 +65,8 @@ _log = logging.getLogger("kafkadur.lifecycle")
 #: How long to wait for a member that seems to be gone before refusing, seconds: its channel must be silent
 #: for 0.5 s.
 GONE_WAIT = 1.5
-#: How long the whole of an attach may take, seconds.
-ATTACH_WAIT = 60.0
 #: How many left non-durable subscriptions one attach looks at, and not again for so long.
 _SWEPT_AT_ONCE, _LOOK_AGAIN_MS = 5, 1_000
-#: Subscriptions that are rebuilt together at most.
-_REBUILT_AT_ONCE = 2_500
 #: How often ending a non-durable subscription is tried; then it is left to the next subscriber.
 _END_TRIES = 10
 
@@ -124,7 +115,7 @@ def _packed(key: SubscriptionKey) -> str:
     return json.dumps(key.to_record(), sort_keys=True)
 
 
-class Lifecycle:
+class Lifecycle(KnownSubscriptions):
     """Carries out decisions about subscriptions. One thread at a time."""
 
     def __init__(
@@ -144,29 +135,20 @@ class Lifecycle:
 
         Clocks, waiting and randomness can be replaced.
         """
-        self._coordinator = coordinator
-        self._journal = journal
-        self._topics = topics
-        self._prefix = prefix
-        self._changes = Changes(coordinator=coordinator, journal=journal, topics=topics, prefix=prefix)
-        self._rebuilder = Rebuilder(
+        super().__init__(
             coordinator=coordinator,
             journal=journal,
             topics=topics,
-            changes=self._changes,
+            prefix=prefix,
             session_ms=session_ms,
+            monotonic=monotonic,
+            wait=wait,
             clock=clock,
+            rng=rng,
         )
+        self._prefix = prefix
         #: records of transacted sessions
         self._registered: dict[str, list[Record]] = {}
-        self._session_ms = session_ms
-        self._monotonic = monotonic
-        self._wait = wait
-        self._rng = rng or random.Random()  # noqa: S311 - spreads retries, no secret
-
-    def address(self, key: SubscriptionKey) -> SubscriptionAddress:
-        """Where the state of a subscription lies."""
-        return self._changes.address(key)
 
     # -- attaching
 
@@ -200,12 +182,10 @@ class Lifecycle:
         self._begin(key, new=only is None)
         before(address)
         who = _Who(member=member, name=name, kind=kind, rank=rank, session=session)
-        deadline = self._monotonic() + ATTACH_WAIT
         refused_at: float | None = None
-        while self._monotonic() < deadline:
-            known = self._known(key, seen)
-            if known is None:
-                continue
+        rounds = self._rounds(key, seen)
+        while True:
+            known = next(rounds)
             if only is not None and known.id != only:
                 raise TopicChanged(
                     "The subscription was deleted or replaced while it was in use.",
@@ -228,7 +208,6 @@ class Lifecycle:
             except Refusal as refusal:
                 refused_at = refused_at or self._monotonic()
                 self._wait_out(key, known, refusal, self._monotonic() - refused_at)
-        raise state_lost(str(key), "no consistent state was reached in time")
 
     def _begin(self, key: SubscriptionKey, *, new: bool) -> None:
         """Somebody is about to attach to a subscription; nobody else would look for non-durable ones."""
@@ -303,20 +282,6 @@ class Lifecycle:
             else "close it there, or use a type with several members",
         ) from None
 
-    def _retry(self, key: SubscriptionKey, refusal: Refusal) -> None:
-        """Wait a little where asking again makes sense; raise where it does not."""
-        if isinstance(refusal, Outdated):
-            self.rebuild({key: refusal.number})
-        if refusal.code == "DOUBT":
-            self.rebuild({key: 0})
-        if refusal.code == "VERSION":
-            raise CoordinatorRefused(
-                "The shared state is of another version.",
-                owner=f"subscription {key}",
-                remedy="use the kafkadur version that the other processes use",
-            )
-        self._wait(self._rng.uniform(0.005, 0.03))
-
     def _sweep(self, key: SubscriptionKey, known: Known, member: str) -> None:
         """Have a script look for members that are gone; wait until looking again makes sense."""
         session = self._session(key, known, member)
@@ -341,20 +306,6 @@ class Lifecycle:
             members=len(members),
             holders=tuple(member.name for member in members),
             unsettled=any(member.leases for member in members),
-        )
-
-    @staticmethod
-    def _definition(known: Known) -> Definition:
-        """The definition in force."""
-        return Definition.from_record(json.loads(known.definition)["definition"])
-
-    def _session(self, key: SubscriptionKey, known: Known, member: str) -> MemberSession:
-        return MemberSession(
-            self._coordinator,
-            self.address(key),
-            subscription_id=known.id,
-            state=state_in_force(known),
-            member=member,
         )
 
     def subscription(self, key: SubscriptionKey, known: Known) -> Subscription:
@@ -466,106 +417,6 @@ class Lifecycle:
             lost |= membership.session.truncate(group, incarnation=incarnation)
         return lost
 
-    # -- what is known
-
-    def known(self, key: SubscriptionKey) -> Known | None:
-        """What is in force for a key, rebuilding what Redis lost; None if there is no such subscription."""
-        deadline = self._monotonic() + ATTACH_WAIT
-        while self._monotonic() < deadline:
-            known = self._known(key)
-            if known is not None:
-                return known if known.version else None
-        raise state_lost(str(key), "no consistent state was reached in time")
-
-    def _known(self, key: SubscriptionKey, seen: int = 0) -> Known | None:
-        """What is in force; version 0: no such subscription. None: something was repaired, ask again."""
-        try:
-            known = self._coordinator.peek(self.address(key), seen=seen)
-        except Refusal as refusal:
-            if refusal.code in ("MISSING", "RESTARTED"):
-                return self._rebuild(key, kept=refusal.code == "RESTARTED", seen=seen)
-            self._retry(key, refusal)
-            return None
-        if known.changing_ms is not None:
-            if known.changing_ms > 0:
-                self._wait(min(known.changing_ms / 1000, self._rng.uniform(0.01, 0.05)))
-            else:
-                self._changes.resolve(key, known)
-            return None
-        return known
-
-    # -- rebuilding
-
-    def _rebuild(self, key: SubscriptionKey, *, kept: bool, seen: int) -> Known | None:
-        """Bring back a subscription that Redis lost, or go on with what a restarted server kept.
-
-        Returns what is known if the journal knows no such subscription (version 0), else None: ask again.
-        """
-        if not key.durable:
-            if not kept:
-                return _nothing()
-            self._rebuild_unwritten(key, seen)
-            return None
-        if not kept:
-            shard = self._journal.shard(key.tag)
-            if deleted(in_force(self._journal.read(shard), key.tag, shard)):
-                return _nothing()
-        outcome = self._rebuilder.rebuild([key], {key: seen})[key]
-        if isinstance(outcome, Refusal):
-            self._retry(key, outcome)
-        elif isinstance(outcome, KafkadurError):
-            raise outcome
-        elif outcome is Outcome.BUSY:
-            self._wait(self._rng.uniform(0.01, 0.05))
-        return None
-
-    def rebuild(self, seen: Mapping[SubscriptionKey, int]) -> None:
-        """Bring back at once what Redis lost of these durable subscriptions, seen under these incarnations.
-
-        A failed one is tried again when it is used.
-        """
-        self._rebuilder.rebuild([key for key in seen if key.durable], seen)
-
-    def rebuild_all(self, told: Callable[[int, int], None] = lambda _done, _all: None) -> Rebuilt:
-        """Bring back at once what Redis lost of all subscriptions of the namespace.
-
-        `told` hears how many of how many are done.
-        """
-        scan = self._journal.scan()
-        keys = self.all_keys(scan)
-        outcomes: dict[SubscriptionKey, Outcome | KafkadurError] = {}
-        by_shard = sorted(keys, key=lambda key: self._journal.shard(key.tag))
-        for first in range(0, len(by_shard), _REBUILT_AT_ONCE):
-            told(len(outcomes), len(keys))
-            outcomes |= self._rebuilder.rebuild(by_shard[first : first + _REBUILT_AT_ONCE], scan=scan)
-        told(len(outcomes), len(keys))
-        return Rebuilt(outcomes)
-
-    def recoveries(self) -> list[Recovery]:
-        """The last recovery of each durable subscription that there is, as the journal has it."""
-        found: list[Recovery] = []
-        for number, shard in self._journal.read_shards().items():
-            entries = by_tag(shard.entries)
-            for recovery in shard.recoveries:
-                now = in_force(entries.get(recovery.tag, ()), recovery.tag, number)
-                if now is not None and now.id == recovery.id and now.change.definition is not None:
-                    found.append(recovery)
-        return sorted(found, key=lambda recovery: recovery.subscription.display)
-
-    def _rebuild_unwritten(self, key: SubscriptionKey, seen: int) -> None:
-        """Go on with what a restarted server kept of a non-durable subscription."""
-        address, token = self.address(key), uuid.uuid4().hex
-        common = self._coordinator.common(incarnation=-seen)
-        request = RebuildRequest(token, CHANGE_MS)
-        reply = self._coordinator.run("rebuild", address.fixed(), [*common, *request])
-        if reply.code == "OK":
-            again = ReincarnateRequest(token, seen + 1)
-            self._coordinator.run("reincarnate", address.fixed(), [*common, *again])
-        elif reply.code == "VERSION":
-            self._retry(key, Refusal(reply))
-        else:
-            self._wait(self._rng.uniform(0.01, 0.05))
-
     # -- changing the definition
 
     def amend(
@@ -580,12 +431,8 @@ class Lifecycle:
         stand, by partition; those that are not named stay. Raises `InvalidDestination` if there is none,
         `SubscriptionActive` while a member is attached.
         """
-        deadline = self._monotonic() + ATTACH_WAIT
         refused_at: float | None = None
-        while self._monotonic() < deadline:
-            known = self._known(key)
-            if known is None:
-                continue
+        for known in self._rounds(key):
             decision = decide_unsubscribe(self._existing(known), UnsubscribeRequest(key=key))
             try:
                 if isinstance(decision, Refuse) and decision.rule != "X4":
@@ -606,15 +453,10 @@ class Lifecycle:
                     return
             except Refusal as refusal:
                 self._retry(key, refusal)
-        raise state_lost(str(key), "no consistent state was reached in time")
 
     def create_at(self, key: SubscriptionKey, definition: Definition, places: Mapping[int, Place]) -> None:
         """Create a durable subscription that stands at `places`; raises `IllegalState` if there is one."""
-        deadline = self._monotonic() + ATTACH_WAIT
-        while self._monotonic() < deadline:
-            known = self._known(key)
-            if known is None:
-                continue
+        for known in self._rounds(key):
             if known.version:
                 raise IllegalState(
                     f"There is a subscription {key} already.",
@@ -625,7 +467,6 @@ class Lifecycle:
                     return
             except Refusal as refusal:
                 self._retry(key, refusal)
-        raise state_lost(str(key), "no consistent state was reached in time")
 
     def places(self, key: SubscriptionKey, known: Known) -> dict[int, Place]:
         """Where a subscription stands, by partition."""
@@ -674,12 +515,8 @@ class Lifecycle:
     def unsubscribe(self, request: UnsubscribeRequest) -> None:
         """Delete a subscription with all that waits in it (rules X1-X7); raises what the rules say."""
         key = request.key
-        deadline = self._monotonic() + ATTACH_WAIT
         refused_at: float | None = None
-        while self._monotonic() < deadline:
-            known = self._known(key)
-            if known is None:
-                continue
+        for known in self._rounds(key):
             decision = decide_unsubscribe(self._existing(known), request)
             try:
                 if isinstance(decision, Refuse):
@@ -691,20 +528,6 @@ class Lifecycle:
                     return
             except Refusal as refusal:
                 self._retry(key, refusal)
-        raise state_lost(str(key), "no consistent state was reached in time")
-
-    def all_keys(self, scan: Scan | None = None) -> list[SubscriptionKey]:
-        """Every subscription that the journal knows, or that an earlier `scan` of it shows, by name."""
-        keys: dict[str, SubscriptionKey] = {}
-        for shard, entries in self._journal.read_all(scan).items():
-            for tag, some in by_tag(entries).items():
-                found = in_force(some, tag, shard)
-                if found is not None and found.change.definition is not None:
-                    try:
-                        keys[tag] = SubscriptionKey.from_record(found.change.key)
-                    except KafkadurError as error:
-                        _log.warning("A subscription in the journal is left out: %s", error)
-        return sorted(keys.values(), key=lambda key: key.display)
 
 
 def _topic_changed(key: SubscriptionKey, topic: TopicInfo, made_for: str) -> TopicChanged:
@@ -712,20 +535,4 @@ def _topic_changed(key: SubscriptionKey, topic: TopicInfo, made_for: str) -> Top
         state=f"topic id is {topic.id}, the subscription was made for {made_for}",
         owner=f"topic {topic.name}, subscription {key}",
         remedy="unsubscribe, then subscribe again: old offsets mean nothing in the new topic",
-    )
-
-
-def _nothing() -> Known:
-    return Known(
-        id="",
-        version=0,
-        definition="",
-        incarnation=0,
-        changing_ms=None,
-        changing_from=0,
-        members=(),
-        partitions=0,
-        grace_ms=0,
-        paused=False,
-        now=0,
     )

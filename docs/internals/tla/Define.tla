@@ -1,7 +1,7 @@
 --------------------------------- MODULE Define ---------------------------------
 (* Changes of a definition: CHANGING in Redis, a record in the journal, the first valid one in log order wins, install.
 
-   Modelled: coordinators/kafkadur_coordinators/changes.py, lifecycle.py (rebuild), records.py (which record is in force),
+   Modelled: coordinators/kafkadur_coordinators/changes.py, known.py (rebuild), records.py (which record is in force),
    lua/change-6.lua, install-6.lua, rebuild-6.lua, reincarnate-6.lua.
    - Changers, each of which may stop at any step and go on much later, or for ever. One unsubscribes, others replace.
    - Whoever finds CHANGING past its deadline resolves it: an abort record, then install.
