@@ -253,11 +253,11 @@ class Chunk:
         "first",
         "handed",
         "lease",
-        "log_end_unknown",
         "low",
         "member",
         "messages",
         "offsets",
+        "outcome_unknown",
         "overdue",
         "taken",
         "verdicts",
@@ -293,7 +293,7 @@ class Chunk:
         #: records that were held too long and have been rolled back
         self.overdue: set[int] = set()
         #: records whose acknowledgement was sent before a loss, and never answered
-        self.log_end_unknown: set[int] = set()
+        self.outcome_unknown: set[int] = set()
 
     # -- offsets
 
@@ -474,7 +474,7 @@ class Chunk:
         if self.verdicts[index] != SENT:
             return False
         self.verdicts[index] = ACKED
-        self.log_end_unknown.add(index)
+        self.outcome_unknown.add(index)
         return True
 
     def is_returned(self, index: int) -> bool:
@@ -507,7 +507,7 @@ class Chunk:
         hands = acks = 0
         for index in range(self.low, self.handed):
             verdict, offset = self.verdicts[index], self.offset(index)
-            if verdict in {ACKED, DEAD} and index in self.log_end_unknown and arrived(offset):
+            if verdict in {ACKED, DEAD} and index in self.outcome_unknown and arrived(offset):
                 self.verdicts[index] = SENT
             elif verdict in _KEPT and not held(offset):
                 hands += verdict == HANDED

@@ -101,8 +101,8 @@ class Transaction:
         #: keys in the topic, by tag, of what is in the journal: to be removed
         self._moved: dict[str, list[bytes]] = {}
         self._closed_in_order = False
-        #: what a commit was to settle of which it is not known what it came to
-        self._log_end_unknown: dict[_Lane, Ranges] = {}
+        #: offsets of a commit whose outcome is not known
+        self._undecided: dict[_Lane, Ranges] = {}
         self.unknown = False
         #: number of the last commit, and how often what is settled was moved into the journal: parts of keys
         self._number = 0
@@ -160,14 +160,14 @@ class Transaction:
         producer.begin()
         self._look_at(producer, parts)
         lanes = {_lane(part): part.offsets for part in parts}
-        self._log_end_unknown = {
+        self._undecided = {
             lane: with_offsets(self._settled.get(lane, ()), offsets) for lane, offsets in lanes.items()
         }
         self._number += 1
         self.unknown = True
         deadline = time.monotonic() + _COMMIT_S
         shard, key = self._mark
-        records = [*self._records(self._log_end_unknown), (shard, key, str(self._number).encode())]
+        records = [*self._records(self._undecided), (shard, key, str(self._number).encode())]
         try:
             for record in records:
                 producer.produce_settled(self._beside.topic, *record, deadline=deadline)
@@ -188,8 +188,8 @@ class Transaction:
                 return
 
     def _committed(self) -> None:
-        self._settled.update(self._log_end_unknown)
-        self._log_end_unknown = {}
+        self._settled.update(self._undecided)
+        self._undecided = {}
         self.unknown = False
         if sum(map(len, self._settled.values())) > MOST_RANGES:
             with contextlib.suppress(KafkadurError):  # the next time, then
@@ -240,7 +240,7 @@ class Transaction:
             self._looked_at.add(tag)
 
     def _rolled_back(self, reason: str) -> TransactionRolledBack:
-        self._log_end_unknown = {}
+        self._undecided = {}
         self.unknown = False
         return rolled_back(reason)
 

@@ -186,15 +186,15 @@ class Claimer(Attachment):
 
     def _claim_now(self, most: int) -> tuple[Claim | None, bool]:
         """Claim once; returns the claim, and whether asking again at once makes sense."""
-        unsure = frozenset[int]() if self._claims is None else self._claims.log_end_unknown
+        unknown = frozenset[int]() if self._claims is None else self._claims.log_end_unknown
         # Kafka is asked here, not in the thread that renews; what it keeps only where something was granted
         ends = self.ends()
-        log_ends = self._while_it_may_pass(lambda: self._log_ends(unsure)) if unsure else {}
+        log_ends = self._while_it_may_pass(lambda: self._log_ends(unknown)) if unknown else {}
         claim = None
         if self._patiently(lambda: self._again(lambda: self._grant(most, ends, log_ends))):
             earliest = self.earliest()
             claim = self._patiently(lambda: self._again(lambda: self._claim(earliest)))
-        again = claim is None and self._claims is not None and self._claims.log_end_unknown != unsure
+        again = claim is None and self._claims is not None and self._claims.log_end_unknown != unknown
         return claim, again
 
     # -- the thread

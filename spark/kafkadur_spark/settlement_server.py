@@ -35,7 +35,7 @@ class SettlementServer:
     """Takes what the sinks of a reading hand in, until its holder lets go."""
 
     def __init__(self, settle: Settle) -> None:
-        """`settle` is called in threads of the settlement server's; what it raises is told to the sink."""
+        """`settle` is called in threads of the settlement server; what it raises is told to the sink."""
         self.secret = secrets.token_hex(32)
         secret = self.secret
 

@@ -93,7 +93,7 @@ class Place:
     #: unsettled, readable, nobody's
     ready: dict[int, Mark] = field(default_factory=dict[int, Mark])
     #: of ready ones whose back-off was chosen by the scripts: when they may be due, earliest and latest
-    log_end_unknown: dict[int, tuple[int, int]] = field(default_factory=dict[int, tuple[int, int]])
+    due_between: dict[int, tuple[int, int]] = field(default_factory=dict[int, tuple[int, int]])
     #: who holds all leases on this lane, if it is one of keys or has a turn of its own
     keeper: str = ""
 
@@ -262,7 +262,7 @@ class Model:
         mine = [x for x in self.leases.values() if x.partition == part.partition]
         if self._has_due(part.partition, now):
             return True
-        waiting = any(mark.due > now for mark in place.ready.values()) or bool(place.log_end_unknown)
+        waiting = any(mark.due > now for mark in place.ready.values()) or bool(place.due_between)
         if self.policy.strict and waiting:
             return False
         return FRESH in place.ready.values() or any(o < place.readable_end for x in mine for o in x.open)
@@ -342,7 +342,7 @@ class Model:
             due = max(old, now + delay if delay > 0 else 0)
             place.ready[offset] = mark._replace(due=due)
             if wait:
-                place.log_end_unknown[offset] = (max(old, now + wait // 2), max(old, now + wait))
+                place.due_between[offset] = (max(old, now + wait // 2), max(old, now + wait))
 
     def _returned(self, mark: Mark, how: int, *, isolated: bool) -> Mark:
         if how == How.UNREAD:
@@ -465,12 +465,12 @@ class Model:
         """Take in how long the scripts made things wait, within the bounds of the policy."""
         for view in seen.partitions:
             place = self.places[view.partition]
-            for offset, (earliest, latest) in place.log_end_unknown.items():
+            for offset, (earliest, latest) in place.due_between.items():
                 run = view.run_of(offset)
                 assert run is not None, "what was handed out is listed"
                 assert earliest <= run.due <= latest, "the back-off is not the policy's"
                 place.ready[offset] = place.ready[offset]._replace(due=run.due)
-            place.log_end_unknown.clear()
+            place.due_between.clear()
 
     def _exceptions(self, lease: Held) -> list[Mark]:
         """What nobody holds of the part of a lane that was granted."""
