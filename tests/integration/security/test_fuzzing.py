@@ -61,14 +61,11 @@ def fuzz(*, share: float = 1.0, **strategies: st.SearchStrategy[Any]) -> Callabl
     """
 
     def decorate(check: Test) -> Test:
-        given_examples = given(**strategies)(check)
-
         @pytest.mark.parametrize("examples", [FEW, pytest.param(MANY, marks=pytest.mark.long)])
         def test(examples: int) -> None:
             most = max(1, round(examples * share))
-            profile(max_examples=most, deadline=None, suppress_health_check=[HealthCheck.too_slow])(
-                given_examples
-            )()
+            limits = profile(max_examples=most, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+            limits(given(**strategies)(check))()  # a function takes settings once: a new one each time
 
         test.__name__ = check.__name__
         test.__doc__ = check.__doc__
