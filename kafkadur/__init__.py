@@ -17,7 +17,8 @@ if TYPE_CHECKING:
     from kafkadur.events import Event
     from kafkadur.handlers.limits import CircuitBreaker, RateLimit
     from kafkadur.handlers.results import Reject
-    from kafkadur.producer.producer import Producer, Receipt
+    from kafkadur.producer.producer import Producer
+    from kafkadur.producer.receipt import Receipt
     from kafkadur.settings import Settings
     from kafkadur.stack import embedded
     from kafkadur.worker.app import App
@@ -124,7 +125,8 @@ _MODULES = {
     "kafkadur.events": ("Event",),
     "kafkadur.handlers.results": ("Reject",),
     "kafkadur.handlers.limits": ("CircuitBreaker", "RateLimit"),
-    "kafkadur.producer.producer": ("Producer", "Receipt"),
+    "kafkadur.producer.producer": ("Producer",),
+    "kafkadur.producer.receipt": ("Receipt",),
     "kafkadur.worker.app": ("App",),
     "kafkadur.settings": ("Settings",),
     "kafkadur.stack": ("embedded",),

@@ -16,7 +16,8 @@ from typing import Final, NamedTuple
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from kafkadur.admin.inspector import Inspector, SubscriptionInfo
+from kafkadur.admin.inspector import Inspector
+from kafkadur.admin.subscription_info import SubscriptionInfo
 from kafkadur_sharing.errors import KafkadurError
 
 _log = logging.getLogger("kafkadur.metrics")

@@ -18,7 +18,8 @@ from kafkadur_coordinators.interface import Known
 from kafkadur_coordinators.journal.rebuilding import Outcome, Rebuilder, Rebuilt
 from kafkadur_coordinators.journal.records import by_tag, in_force
 from kafkadur_coordinators.journal.recoveries import Recovery
-from kafkadur_coordinators.journal.topic import Journal, Scan
+from kafkadur_coordinators.journal.shard import Scan
+from kafkadur_coordinators.journal.topic import Journal
 from kafkadur_coordinators.redis.coordinator import (
     RedisCoordinator,
     Refusal,

@@ -27,7 +27,8 @@ from kafkadur_coordinators.interface import (
     PartitionView,
     Rank,
 )
-from kafkadur_coordinators.journal.topic import Journal, Record, session_key
+from kafkadur_coordinators.journal.shard import session_key
+from kafkadur_coordinators.journal.topic import Journal, Record
 from kafkadur_coordinators.known import KnownSubscriptions
 from kafkadur_coordinators.places import Place
 from kafkadur_coordinators.redis.coordinator import (

@@ -16,7 +16,8 @@ from typing import Any
 from confluent_kafka import KafkaException, Producer
 
 from kafkadur_coordinators.client_log import client_log
-from kafkadur_coordinators.journal.topic import Journal, Shard
+from kafkadur_coordinators.journal.shard import Shard
+from kafkadur_coordinators.journal.topic import Journal
 from kafkadur_coordinators.kafka_refusal import Refusals, refused
 from kafkadur_coordinators.places import Place, Waiting
 from kafkadur_coordinators.topics import Topics

@@ -1,6 +1,6 @@
 """Changing subscriptions from outside: pause, alter, move, copy, unsubscribe.
 
-How a subscription is looked at is `looking.py`; how a change is carried out is the coordinators'
+Subscriptions are read by `inspector.py`; a change is carried out by the coordinators'
 `lifecycle.py`.
 """
 
@@ -12,16 +12,10 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any
 
-from kafkadur.admin.inspector import (
-    LOOK_S,
-    Explained,
-    Inspector,
-    PartitionInfo,
-    SubscriptionInfo,
-    topic_changed,
-)
+from kafkadur.admin.inspector import LOOK_S, Explained, Inspector, topic_changed
 from kafkadur.admin.retroactive import Skipped
 from kafkadur.admin.snapshots import Snapshot, partition_snapshot
+from kafkadur.admin.subscription_info import PartitionInfo, SubscriptionInfo
 from kafkadur_coordinators.changes import origins_of
 from kafkadur_coordinators.journal.rebuilding import Rebuilt
 from kafkadur_coordinators.journal.recoveries import Recovery

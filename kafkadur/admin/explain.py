@@ -1,6 +1,6 @@
 """What the state of one partition says about its offsets: explain one of them, count many. Pure functions.
 
-The words are those of `docs/internals/state-machine.md`. Where the state comes from is `admin.py`; how an
+The words are those of `docs/internals/state-machine.md`. The state is read by `inspector.py`; how an
 explanation is shown to people is the command line's.
 """
 

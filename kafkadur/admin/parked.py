@@ -1,6 +1,6 @@
 """Keys of a key-ordered subscription that wait: at which message each is stuck, and how many are behind it.
 
-Found by reading the records whose offsets are not settled; nothing is kept. Who asks is `looking.py`.
+Found by reading the records whose offsets are not settled; nothing is kept. `inspector.py` asks.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Why a message is where it is: sentences that join the state of its offset with what lies around it.
 
-Pure. The state alone is explained by `explain.py`; what lies around is gathered by `looking.py`.
+Pure. The state alone is explained by `explain.py`; what lies around is gathered by `inspector.py`.
 """
 
 from __future__ import annotations

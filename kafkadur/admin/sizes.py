@@ -2,7 +2,7 @@
 
 *Pending* is what a consumer holds without a verdict, or what waits to come again: stored, but invisible to
 others. *Current* is the rest of what waits. Kafka does not know sizes of single messages, so they are read:
-counting here, reading in `looking.py`.
+counting here, reading in `inspector.py`.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """A snapshot: the whole settled state of a subscription at one moment, as a value and as a file.
 
 It says what was settled, what waited and how often that had been tried, by partition. Taking and restoring
-one is `admin.py`.
+one is `changes.py`.
 """
 
 from __future__ import annotations

@@ -106,8 +106,8 @@ def connect(
 
     `kafka` is bootstrap servers or confluent-kafka configuration, `redis` a URL; further settings are those
     of `kafkadur.settings.Settings`, each also read from the environment as KAFKADUR_<NAME>. `recorder` sees
-    every call to the coordinator; `probe` is called at the stages of `kafkadur.stages`, for tests. Raises
-    `IllegalState` for a wrong setting.
+    every call to the coordinator; `probe` is called at the stages of `kafkadur.runtime.stages`, for tests.
+    Raises `IllegalState` for a wrong setting.
     """
     given = {
         "kafka": dict(kafka) if isinstance(kafka, Mapping) else kafka,

@@ -1,4 +1,4 @@
-"""`kafkadur sub ls | info | explain | parked | unsubscribe`: tables and JSON of what `admin.py` answers."""
+"""`kafkadur sub ls | info | explain | parked | unsubscribe`: tables and JSON."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Whether a member is live: it has caught up with the end of the log. A rule over numbers, no I/O.
 
-What waits for a member is counted in `lag.py`, where the log ends is read in `readers.py`.
+What waits for a member is counted in `lag.py`, the end of the log is read in `tail_fetcher.py`.
 """
 
 from __future__ import annotations

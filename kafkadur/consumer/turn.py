@@ -1,6 +1,6 @@
 """Lanes that pass from member to member together, and the turn that a member has on them.
 
-When a turn is over is decided by `lanes.py`; which member is next, by the coordinator (`lane.lua`).
+`policy/serial.py` decides when a turn is over, the coordinator (`lane.lua`) which member is next.
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from kafkadur.admin.changes import Admin
-from kafkadur.admin.inspector import SubscriptionInfo
+from kafkadur.admin.subscription_info import SubscriptionInfo
 from kafkadur.doctor.finding import Finding, Level, counted, failed, good, problem, warning
 from kafkadur.doctor.of_kafka import look_at_kafka
 from kafkadur.doctor.of_redis import look_at_redis

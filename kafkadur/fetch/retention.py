@@ -1,7 +1,7 @@
 """Retention against subscriptions: which unsettled messages Kafka is about to remove.
 
 A message is removed some time after it became as old as the topic's retention; what is a tenth of that away
-(an hour at most) is said to expire soon. Who looks is `watch.py` for members and `looking.py` for people.
+(an hour at most) is said to expire soon. `retention_watch.py` looks for members, `inspector.py` for people.
 """
 
 from __future__ import annotations

@@ -19,7 +19,8 @@ from functools import partial
 from typing import Any, Self
 
 from kafkadur.message.headers import Property
-from kafkadur.producer.producer import Producer, Receipt
+from kafkadur.producer.producer import Producer
+from kafkadur.producer.receipt import Receipt
 from kafkadur_sharing.distributed import DistributedTopic, TopicMember
 from kafkadur_sharing.errors import DeliveryFailed
 

@@ -16,20 +16,17 @@ import threading
 import time
 import warnings
 import weakref
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from enum import Enum, auto
 from functools import partial
 from types import TracebackType
-from typing import Any, Final, Generic, Self, cast
+from typing import Any, Final, Generic, Self
 
 import confluent_kafka
 from typing_extensions import TypeVar
 
 from kafkadur.message.headers import (
-    CLIENT_ID_HEADER,
-    CONNECTION_ID_HEADER,
     DEFAULT_DELIVERY_MODE,
     DEFAULT_PRIORITY,
     MESSAGE_ID_HEADER,
@@ -40,7 +37,9 @@ from kafkadur.message.headers import (
 )
 from kafkadur.message.serialization import Encoding, Headers, Serializer
 from kafkadur.message.tracing import Report, Sending, Tracing
-from kafkadur_coordinators.client_log import client_log
+from kafkadur.producer.configuration import producer_settings, sender_headers
+from kafkadur.producer.outbox import Outbox, Outgoing
+from kafkadur.producer.receipt import Receipt, describe, not_delivered, receipt_of
 from kafkadur_coordinators.kafka_refusal import Refusals
 from kafkadur_coordinators.lost_brokers import SILENT_S, answers
 from kafkadur_sharing.errors import (
@@ -51,18 +50,6 @@ from kafkadur_sharing.errors import (
 )
 
 _log = logging.getLogger(__name__)
-
-#: Used where the user's configuration says nothing. `murmur2_random` puts a key where Java's default
-#: partitioner puts it, and spreads messages without a key.
-DEFAULTS: Final[Mapping[str, object]] = {
-    "acks": "all",
-    "enable.idempotence": True,
-    # With more, the first message to a new topic can be lost and reported as sent: docs/decisions/0032.
-    "max.in.flight.requests.per.connection": 1,
-    "partitioner": "murmur2_random",
-    "linger.ms": 5,
-    "compression.type": "none",
-}
 
 #: Seconds without any report while messages wait after which it is looked whether Kafka's client has lost
 #: Kafka; and seconds it has to find it after another one has.
@@ -83,70 +70,6 @@ class _Auto(Enum):
 
 #: For `message_id`: make one up.
 AUTO: Final = _Auto.AUTO
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Receipt:
-    """Where Kafka put a message."""
-
-    topic: str
-    partition: int
-    offset: int
-    #: Timestamp of the record in milliseconds since 1970; None if the topic has none.
-    timestamp: int | None
-    #: The message id it was sent with; None if it was sent without.
-    message_id: str | None
-
-
-#: A message on its way into librdkafka's buffer: the arguments of `Producer._enqueue`. A bare tuple, because
-#: one is made for every message; its headers are Any because confluent-kafka's type of them admits nothing
-#: narrower.
-_Outgoing = tuple[
-    str,
-    str | bytes | None,
-    str | bytes | None,
-    int,
-    int,
-    Any,
-    Callable[[confluent_kafka.KafkaError | None, confluent_kafka.Message], None],
-]
-
-
-class _Outbox:
-    """The senders of one event loop: those that wait for room, and the reports on their way to the loop."""
-
-    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
-        self.loop = loop
-        #: Messages that found the buffer full, in the order of their `send` calls.
-        self.waiting: deque[tuple[_Outgoing, asyncio.Future[Receipt]]] = deque()
-        self.drainer: asyncio.Task[None] | None = None
-        self._reports: deque[tuple[asyncio.Future[Receipt], Receipt | DeliveryFailed]] = deque()
-        self._woken = False
-
-    def report(self, future: asyncio.Future[Receipt], result: Receipt | DeliveryFailed) -> None:
-        """Hand a result to the loop, from any thread; one wake-up carries all results up to then."""
-        self._reports.append((future, result))
-        if self._woken:
-            return
-        self._woken = True
-        try:
-            self.loop.call_soon_threadsafe(self._resolve)
-        except RuntimeError:
-            # The loop is closed, so no task can be waiting.
-            self._reports.clear()
-
-    def _resolve(self) -> None:
-        # Cleared before the deque is emptied: a report that comes in between wakes the loop once too often,
-        # never once too seldom.
-        self._woken = False
-        while self._reports:
-            future, result = self._reports.popleft()
-            if future.done():
-                continue
-            if isinstance(result, Receipt):
-                future.set_result(result)
-            else:
-                future.set_exception(result)
 
 
 def release(client: confluent_kafka.Producer) -> None:
@@ -187,7 +110,7 @@ class Producer(Generic[V_contra, K_contra]):
         self._tracing = tracing
         encoding = Encoding(key=key_serializer, value=value_serializer)
         self._encoding = None if encoding.is_raw else encoding
-        settings = _settings(config, connection_id)
+        settings = producer_settings(config, connection_id)
         self._on_delivery = settings.pop("on_delivery", None) or settings.pop("dr_cb", None)
         self._refusals = settings["error_cb"] = Refusals(settings.get("error_cb"))
         self._settings = settings
@@ -196,13 +119,13 @@ class Producer(Generic[V_contra, K_contra]):
         except confluent_kafka.KafkaException as error:
             raise IllegalState(
                 "The configuration of the producer is refused.",
-                state=_describe(error),
+                state=describe(error),
                 owner="librdkafka",
                 remedy="correct the setting it names",
             ) from error
         self._client_id = client_id
         self._connection_id = connection_id
-        self._sender = _sender_headers(client_id, connection_id)
+        self._sender = sender_headers(client_id, connection_id)
         # A connection may have several producers, and a connection id may come again: the random part keeps
         # ids apart.
         self._message_id_prefix = f"ID:{connection_id}-{secrets.token_hex(4)}-"
@@ -216,7 +139,7 @@ class Producer(Generic[V_contra, K_contra]):
         self._room = threading.Condition()
         self._blocked = 0
         self._failures: Counter[str] = Counter()
-        self._outboxes: dict[asyncio.AbstractEventLoop, _Outbox] = {}
+        self._outboxes: dict[asyncio.AbstractEventLoop, Outbox] = {}
         #: What was replaced because it had lost Kafka, and when Kafka was last heard, asked, and found by
         #: another client than this one.
         self._retired: confluent_kafka.Producer | None = None
@@ -258,21 +181,9 @@ class Producer(Generic[V_contra, K_contra]):
         sent_id, headers = self._headers(
             properties, correlation_id, type, priority, delivery_mode, message_id
         )
-        raw_value, raw_key = self._raw(topic, value, key, headers)
-        outgoing = (
-            topic,
-            raw_value,
-            raw_key,
-            -1 if partition is None else partition,
-            timestamp or 0,
-            headers,
-            self._traced(
-                topic,
-                headers,
-                self._count_report if on_report is None else partial(self._tell_report, on_report, sent_id),
-            ),
-        )
-        if not self._enqueue(*outgoing):
+        report = self._count_report if on_report is None else partial(self._tell_report, on_report, sent_id)
+        outgoing = self._outgoing(topic, value, key, partition, timestamp, headers, report)
+        if not self._enqueue(outgoing):
             self._enqueue_when_room(outgoing)
 
     def send(
@@ -305,19 +216,11 @@ class Producer(Generic[V_contra, K_contra]):
         sent_id, headers = self._headers(
             properties, correlation_id, type, priority, delivery_mode, message_id
         )
-        raw_value, raw_key = self._raw(topic, value, key, headers)
-        outgoing = (
-            topic,
-            raw_value,
-            raw_key,
-            -1 if partition is None else partition,
-            timestamp or 0,
-            headers,
-            self._traced(topic, headers, partial(self._send_report, outbox, future, sent_id)),
-        )
+        report = partial(self._send_report, outbox, future, sent_id)
+        outgoing = self._outgoing(topic, value, key, partition, timestamp, headers, report)
         try:
             # All callers wait behind a message that waits: the order of the calls is kept.
-            if outbox.drainer is not None or not self._enqueue(*outgoing):
+            if outbox.drainer is not None or not self._enqueue(outgoing):
                 outbox.waiting.append((outgoing, future))
                 if outbox.drainer is None:
                     outbox.drainer = loop.create_task(self._drain(outbox))
@@ -440,70 +343,59 @@ class Producer(Generic[V_contra, K_contra]):
         )
         return message_id, encode(properties, fields)
 
-    def _traced(self, topic: str, headers: Headers, report: Report) -> Report:
-        """The report of a message, which ends its span if there is one."""
-        return report if self._tracing is None else self._tracing.sending(topic, headers, report)
-
-    def _raw(self, topic: str, value: Any, key: Any, headers: Headers) -> tuple[Any, Any]:  # noqa: ANN401
-        """Return value and key as they are sent; what cannot be sent any more is not serialized at all."""
-        if self._encoding is None:
-            return value, key
-        self._check_usable()
-        return self._encoding.encode(topic, value, key, headers)
-
-    def _enqueue(  # noqa: PLR0917 - the parts of `_Outgoing`
+    def _outgoing(  # noqa: PLR0917 - passed on from publish and send
         self,
         topic: str,
-        value: str | bytes | None,
-        key: str | bytes | None,
-        partition: int,
-        timestamp: int,
-        headers: Any,  # noqa: ANN401 - see `_Outgoing`
-        report: Callable[[confluent_kafka.KafkaError | None, confluent_kafka.Message], None],
-    ) -> bool:
+        value: Any,  # noqa: ANN401 - what the serializer takes
+        key: Any,  # noqa: ANN401 - as above
+        partition: int | None,
+        timestamp: int | None,
+        headers: Headers,
+        report: Report,
+    ) -> Outgoing:
+        """Serialize a message; its report ends its span if there is one."""
+        if self._encoding is not None:
+            self._check_usable()  # what cannot be sent any more is not serialized at all
+            value, key = self._encoding.encode(topic, value, key, headers)
+        if self._tracing is not None:
+            report = self._tracing.sending(topic, headers, report)
+        at = -1 if partition is None else partition
+        return topic, value, key, at, report, None, timestamp or 0, headers
+
+    def _enqueue(self, outgoing: Outgoing) -> bool:
         """Return whether the buffer took the message; raises `DeliveryFailed` if it never will."""
         try:
-            return self._produce(topic, value, key, partition, timestamp, headers, report)
+            return self._produce(outgoing)
         except BaseException as error:
-            _untold(report, error)
+            _untold(outgoing, error)
             raise
 
-    def _produce(  # noqa: PLR0917 - the parts of `_Outgoing`
-        self,
-        topic: str,
-        value: str | bytes | None,
-        key: str | bytes | None,
-        partition: int,
-        timestamp: int,
-        headers: Any,  # noqa: ANN401 - see `_Outgoing`
-        report: Callable[[confluent_kafka.KafkaError | None, confluent_kafka.Message], None],
-    ) -> bool:
+    def _produce(self, outgoing: Outgoing) -> bool:
         if self._closed or self._forked:
             self._check_usable()
         try:
-            # By position, in the order of confluent-kafka's signature: by name costs a tenth more.
-            self._kafka.produce(topic, value, key, partition, report, None, timestamp, headers)
+            self._kafka.produce(*outgoing)
         except BufferError:
             return False
         except confluent_kafka.KafkaException as error:
-            raise _refused(error.args[0], topic) from error
+            raise not_delivered(error.args[0], outgoing[0]) from error
         except RuntimeError:
             # Another thread closed the producer since the check above.
             self._check_usable()
             raise
         return True
 
-    def _enqueue_when_room(self, outgoing: _Outgoing) -> None:
+    def _enqueue_when_room(self, outgoing: Outgoing) -> None:
         """Block until the buffer takes the message; errors as in `_enqueue`."""
         with self._room:
             # Raised before the buffer is tried: reports served after the trial find it raised, and tell.
             self._blocked += 1
             try:
-                while not self._enqueue(*outgoing):
+                while not self._enqueue(outgoing):
                     try:
                         self._room.wait(_POLL_SECONDS)
                     except BaseException as error:  # interrupted
-                        _untold(outgoing[-1], error)
+                        _untold(outgoing, error)
                         raise
             finally:
                 self._blocked -= 1
@@ -513,11 +405,11 @@ class Producer(Generic[V_contra, K_contra]):
             with self._room:
                 self._room.notify_all()
 
-    def _new_outbox(self, loop: asyncio.AbstractEventLoop) -> _Outbox:
+    def _new_outbox(self, loop: asyncio.AbstractEventLoop) -> Outbox:
         with self._lock:
             for old in [known for known in self._outboxes if known.is_closed()]:
                 del self._outboxes[old]
-            return self._outboxes.setdefault(loop, _Outbox(loop))
+            return self._outboxes.setdefault(loop, Outbox(loop))
 
     @property
     def drainer(self) -> asyncio.Task[None] | None:
@@ -525,16 +417,16 @@ class Producer(Generic[V_contra, K_contra]):
         outbox = self._outboxes.get(asyncio.get_running_loop())
         return None if outbox is None else outbox.drainer
 
-    async def _drain(self, outbox: _Outbox) -> None:
+    async def _drain(self, outbox: Outbox) -> None:
         """Let waiting messages into the buffer in their order; a thread waits for room, the loop does not."""
         try:
             while outbox.waiting:
                 outgoing, future = outbox.waiting.popleft()
                 if future.done():  # cancelled: the caller does not wait any more
-                    _untold(outgoing[-1], asyncio.CancelledError())
+                    _untold(outgoing, asyncio.CancelledError())
                     continue
                 try:
-                    if not self._enqueue(*outgoing):
+                    if not self._enqueue(outgoing):
                         await asyncio.to_thread(self._enqueue_when_room, outgoing)
                 except (DeliveryFailed, ConnectionClosed, ForkedConnection) as error:
                     if not future.done():
@@ -640,13 +532,13 @@ class Producer(Generic[V_contra, K_contra]):
         message: confluent_kafka.Message,
     ) -> None:
         """Serve the report of a `publish` that wants to hear of it."""
-        on_report(_receipt(message, message_id) if error is None else _refused(error, message.topic()))
+        on_report(receipt_of(message, message_id) if error is None else not_delivered(error, message.topic()))
         if self._on_delivery is not None:
             self._on_delivery(error, message)
 
     def _send_report(
         self,
-        outbox: _Outbox,
+        outbox: Outbox,
         future: asyncio.Future[Receipt],
         message_id: str | None,
         error: confluent_kafka.KafkaError | None,
@@ -654,9 +546,9 @@ class Producer(Generic[V_contra, K_contra]):
     ) -> None:
         """Serve the report of a `send`."""
         if error is None:
-            outbox.report(future, _receipt(message, message_id))
+            outbox.report(future, receipt_of(message, message_id))
         else:
-            outbox.report(future, _refused(error, message.topic()))
+            outbox.report(future, not_delivered(error, message.topic()))
         if self._on_delivery is not None:
             self._on_delivery(error, message)
 
@@ -698,62 +590,8 @@ def _mark_forked() -> None:
 os.register_at_fork(after_in_child=_mark_forked)
 
 
-def _settings(config: Mapping[str, object], connection_id: str) -> dict[str, Any]:
-    """Return `DEFAULTS` with the user's configuration over them."""
-    if config.get("delivery.report.only.error"):
-        raise IllegalState(
-            "The setting delivery.report.only.error is not possible here.",
-            state="receipts are made of the delivery reports it switches off",
-            remedy="remove it from the producer's configuration",
-        )
-    defaults: dict[str, Any] = {**DEFAULTS, "client.id": f"kafkadur-{connection_id}"}
-    acks = config.get("acks", config.get("request.required.acks", "all"))
-    if str(acks) not in {"all", "-1"}:
-        # A user who asks for fewer acknowledgements decides against idempotence: librdkafka refuses the two
-        # together.
-        del defaults["enable.idempotence"]
-    # What librdkafka has to say goes where the rest of the library logs, not to stderr.
-    defaults["logger"] = client_log
-    return {**defaults, **config}
-
-
-def _sender_headers(client_id: str | None, connection_id: str) -> list[tuple[str, bytes | None]]:
-    """Return the headers that say who sends: the same for every message of a producer."""
-    headers: list[tuple[str, bytes | None]] = []
-    if client_id is not None:
-        headers.append((CLIENT_ID_HEADER, client_id.encode()))
-    headers.append((CONNECTION_ID_HEADER, connection_id.encode()))
-    return headers
-
-
-def _receipt(message: confluent_kafka.Message, message_id: str | None) -> Receipt:
-    timestamp_type, timestamp = message.timestamp()
-    return Receipt(
-        topic=cast("str", message.topic()),
-        partition=cast("int", message.partition()),
-        offset=cast("int", message.offset()),
-        timestamp=None if timestamp_type == confluent_kafka.TIMESTAMP_NOT_AVAILABLE else timestamp,
-        message_id=message_id,
-    )
-
-
-def _describe(error: confluent_kafka.KafkaException) -> str:
-    """Return librdkafka's sentence; for errors of its own it never contains a payload."""
-    inner = error.args[0]
-    return inner.str() if isinstance(inner, confluent_kafka.KafkaError) else str(inner)
-
-
-def _untold(report: Report, error: BaseException) -> None:
+def _untold(outgoing: Outgoing, error: BaseException) -> None:
     """End the span of a message, if there is one, that never got under way."""
+    report = outgoing[4]
     if isinstance(report, Sending):
         report.refused(error)
-
-
-def _refused(error: confluent_kafka.KafkaError, topic: str | None) -> DeliveryFailed:
-    return DeliveryFailed(
-        f"A message was not delivered to topic {topic}: {error.str()} ({error.name()}).",
-        failed=1,
-        reasons={error.name(): 1},
-        owner="Kafka",
-        remedy="check the brokers, the topic and the message's size, then send it again",
-    )

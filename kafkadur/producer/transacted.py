@@ -9,11 +9,11 @@ from __future__ import annotations
 import contextlib
 import threading
 import time
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Mapping
 
-from confluent_kafka import KafkaError, KafkaException, Message
+from confluent_kafka import KafkaError, KafkaException
 
+from kafkadur.producer.outbox import Outgoing
 from kafkadur.producer.producer import Producer, release
 from kafkadur_sharing.errors import DeliveryFailed
 
@@ -148,16 +148,7 @@ class TransactedProducer(Producer[str | bytes | None, str | bytes | None]):
         self._failures.clear()
         self._open = False
 
-    def _enqueue(  # noqa: PLR0917 - those of `Producer`
-        self,
-        topic: str,
-        value: str | bytes | None,
-        key: str | bytes | None,
-        partition: int,
-        timestamp: int,
-        headers: Any,  # noqa: ANN401 - as there
-        report: Callable[[KafkaError | None, Message], None],
-    ) -> bool:
+    def _enqueue(self, outgoing: Outgoing) -> bool:
         """Begin a transaction with the first message; raises `DeliveryFailed`, also if none can be begun."""
         self._check_usable()
         try:
@@ -169,7 +160,7 @@ class TransactedProducer(Producer[str | bytes | None, str | bytes | None]):
                 owner="the transacted session",
                 remedy="roll the session back, and receive its messages again",
             ) from error
-        return super()._enqueue(topic, value, key, partition, timestamp, headers, report)
+        return super()._enqueue(outgoing)
 
     def _look_after(self) -> None:
         """A transaction belongs to one client: a new one is made by `renew` alone."""

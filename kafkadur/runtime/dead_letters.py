@@ -2,7 +2,7 @@
 
 A dead letter has the value, key and headers of the message, and says in further headers why it is one and
 where it comes from. It is written with acks=all; only then is the message settled, so a crash between the two
-writes it twice rather than never. What is done with dead letters afterwards is `dead_admin.py`.
+writes it twice rather than never. Listing, redriving and purging dead letters is `admin/dead_letters.py`.
 """
 
 from __future__ import annotations

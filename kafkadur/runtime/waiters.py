@@ -1,8 +1,8 @@
-"""Who waits for an acknowledgement to reach a level above Redis, and the thread that watches over them.
+"""Acknowledgements that wait for a level above Redis, and the thread that confirms them or times them out.
 
-Those who wait for `replicated` share one WAIT of this thread. Those who wait for `journal` are told by the
-checkpoint thread (`checkpointer.py`). Who waited long enough is told so by this thread, which never waits for
-Kafka. A loss of state ends the wait with an error, and in redelivery.
+All that wait for `replicated` share one WAIT of this thread. The checkpoint thread (`checkpoint_thread.py`)
+confirms those that wait for `journal`. This thread never waits for Kafka. A loss of state ends the wait with
+an error, and in redelivery.
 """
 
 from __future__ import annotations

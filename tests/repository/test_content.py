@@ -125,6 +125,19 @@ def test_every_python_file_says_what_lives_in_it() -> None:
     assert silent == []
 
 
+def test_texts_of_sources_and_specifications_name_files_that_exist() -> None:
+    """A file name in backticks or after "Modelled:" is one of the checkout."""
+    names = {path.name for path in files()} | {"name.lua"}
+    missing = [
+        f"{name}: {file}"
+        for name, text in texts()
+        if name.startswith(("kafkadur/", "coordinators/", "sharing/", "spark/", "docs/internals/"))
+        for file in re.findall(r"(?<![\w.])(?:[\w+.-]+/)*([\w+-]+\.(?:py|lua|lark|tla))\b(?!\()", text)
+        if file not in names
+    ]
+    assert missing == []
+
+
 @pytest.mark.parametrize(
     ("wrong", "line"),
     [

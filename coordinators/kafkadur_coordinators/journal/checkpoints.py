@@ -2,7 +2,7 @@
 
 Settled offsets only become more, so each writer writes under keys of its own and readers unite what all of
 them wrote: an old checkpoint that comes late is still true and overwrites nothing. Pure: bytes in, values
-out. Who writes them and when is `checkpointer.py` of the client; reading the topic is `journal.py`.
+out. The client writes them (`checkpoint_thread.py`); the topic is read in `topic.py`.
 """
 
 from __future__ import annotations

@@ -25,7 +25,8 @@ from kafkadur_coordinators.journal.checkpoints import Cuts, united, without_lost
 from kafkadur_coordinators.journal.origins import Origin, origin_of
 from kafkadur_coordinators.journal.records import Entry, InForce, by_tag, in_force
 from kafkadur_coordinators.journal.recoveries import Cause, Recovery
-from kafkadur_coordinators.journal.topic import Journal, Record, Scan, Shard, session_of
+from kafkadur_coordinators.journal.shard import Scan, Shard, session_of
+from kafkadur_coordinators.journal.topic import Journal, Record
 from kafkadur_coordinators.places import Place, covers, place_of, unite
 from kafkadur_coordinators.redis.coordinator import Call, RedisCoordinator, Refusal
 from kafkadur_coordinators.redis.replies import inspection

@@ -1,6 +1,6 @@
 """Records of the journal: changes of a definition, incarnations, and which change is in force.
 
-Pure: bytes in, values out. Reading and writing the topic is `journal.py`; what was settled stands in records
+Pure: bytes in, values out. Reading and writing the topic is `topic.py`; what was settled stands in records
 of another kind (`checkpoints.py`), and so does what was lost and recovered (`recoveries.py`).
 """
 

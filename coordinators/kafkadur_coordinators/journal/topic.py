@@ -9,7 +9,6 @@ from __future__ import annotations
 import time
 import uuid
 import zlib
-from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any, cast
@@ -26,21 +25,15 @@ from confluent_kafka import (
 from confluent_kafka.admin import AdminClient, ConfigResource, NewTopic, ResourceType
 
 from kafkadur_coordinators.client_log import client_log
-from kafkadur_coordinators.journal import checkpoints, records, recoveries
-from kafkadur_coordinators.journal.checkpoints import Checkpoint, superseded
+from kafkadur_coordinators.journal import records
+from kafkadur_coordinators.journal.checkpoints import superseded
 from kafkadur_coordinators.journal.origins import Origin, origin_of
 from kafkadur_coordinators.journal.records import Change, Entry, by_tag, in_force
-from kafkadur_coordinators.journal.recoveries import Recovery
+from kafkadur_coordinators.journal.shard import CHANGE, INCARNATION, SHARDS, Scan, Shard
 from kafkadur_coordinators.kafka_refusal import Refusals, refused
 from kafkadur_coordinators.lost_brokers import SILENT_S, answers
 from kafkadur_sharing.errors import CoordinatorRefused, KafkadurError, StateLost
 from kafkadur_sharing.names import JOURNAL_PREFIX, TRANSACTIONS_PREFIX
-
-#: Keys of records.
-_SHARDS, _CHANGE, _INCARNATION = b"shards", b"change/", b"incarnation/"
-#: Sessions that settle by transactions: `session/<tag>/<session>/<incarnation>`.
-_SESSION = b"session/"
-
 
 #: Partitions of a new journal.
 DEFAULT_SHARDS = 64
@@ -59,82 +52,6 @@ _TOPIC_CONFIG = {
 
 #: One record to be appended: shard, key, value (None: the key's records may go).
 Record = tuple[int, bytes, bytes | None]
-#: A record as it was read: offset, key, value, ms since 1970. A plain tuple: there are many, and the garbage
-#: collector forgets those that hold nothing but numbers and bytes.
-Found = tuple[int, bytes, bytes | None, int]
-
-
-#: What was read of some shards, by their numbers.
-Scan = dict[int, "Shard"]
-
-
-class Shard:
-    """What one shard holds, without what is damaged; understood when it is asked for."""
-
-    def __init__(self) -> None:
-        """Nothing was read yet."""
-        self.records: list[Found] = []
-        self._entries: list[Entry] = []
-        self._understood = 0
-        self._last: defaultdict[str, dict[bytes, tuple[bytes | None, int]]] = defaultdict(dict)
-        self._grouped = 0
-        self._sessions: defaultdict[str, dict[bytes, bool]] = defaultdict(dict)
-        self._sought = 0
-
-    @property
-    def following(self) -> int:
-        """Offset to read on from."""
-        return self.records[-1][0] + 1 if self.records else 0
-
-    @property
-    def entries(self) -> Sequence[Entry]:
-        """Changes and incarnations, in order."""
-        self._entries += _entries(self.records[self._understood :])
-        self._understood = len(self.records)
-        return self._entries
-
-    @property
-    def checkpoints(self) -> Sequence[Checkpoint]:
-        """All checkpoints."""
-        return [checkpoint for id_ in self._by_id() for checkpoint in self.checkpoints_of(id_)]
-
-    def checkpoints_of(self, subscription_id: str) -> Sequence[Checkpoint]:
-        """The checkpoints of one subscription."""
-        last = self._by_id().get(subscription_id, {}).items()
-        decoded = (checkpoints.decode(key, value, at) for key, (value, at) in last if value is not None)
-        return [checkpoint for checkpoint in decoded if checkpoint is not None]
-
-    def written_of(self, subscription_id: str) -> Mapping[bytes, bytes]:
-        """The checkpoints of one subscription as they were written: keys and values."""
-        last = self._by_id().get(subscription_id, {}).items()
-        return {key: value for key, (value, _) in last if value is not None}
-
-    def last(self, key: bytes) -> bytes | None:
-        """The last value under a key."""
-        return next((value for _, other, value, _ in reversed(self.records) if other == key), None)
-
-    @property
-    def recoveries(self) -> Sequence[Recovery]:
-        """The last report of each recovery."""
-        last = {key: value for _, key, value, _ in self.records if key.startswith(recoveries.KEY_PREFIX)}
-        found = (recoveries.decode(value) for value in last.values() if value is not None)
-        return [recovery for recovery in found if recovery is not None]
-
-    def sessions_of(self, tag: str) -> Sequence[bytes]:
-        """Keys of the records of sessions that settle, or settled, something by transactions."""
-        for _, key, value, _ in self.records[self._sought :]:
-            if key.startswith(_SESSION):
-                self._sessions[key[len(_SESSION) :].partition(b"/")[0].decode()][key] = value is not None
-        self._sought = len(self.records)
-        return [key for key, there in self._sessions.get(tag, {}).items() if there]
-
-    def _by_id(self) -> Mapping[str, Mapping[bytes, tuple[bytes | None, int]]]:
-        """The last value, and its time, of each key of a checkpoint, by the subscription that it is of."""
-        for _, key, value, written in self.records[self._grouped :]:
-            if key.startswith(checkpoints.KEY_PREFIX):
-                self._last[checkpoints.subscription_of(key)][key] = (value, written)
-        self._grouped = len(self.records)
-        return self._last
 
 
 def weaknesses(config: Mapping[str, str], replicas: int) -> list[str]:
@@ -147,20 +64,6 @@ def weaknesses(config: Mapping[str, str], replicas: int) -> list[str]:
     if replicas > 1 and int(config.get("min.insync.replicas") or 1) < 2:  # noqa: PLR2004 - one copy is no safety
         problems.append("min.insync.replicas must be at least 2 when the topic is replicated")
     return problems
-
-
-def session_key(tag: str, session: str, incarnation: int) -> bytes:
-    """Key of the record of a session that settles something of a subscription by transactions.
-
-    Each incarnation it is attached under has its own, so that removing one removes no later one.
-    """
-    return _SESSION + f"{tag}/{session}/{incarnation}".encode()
-
-
-def session_of(key: bytes) -> tuple[str, int]:
-    """The session that a key is of, and the incarnation it was attached under."""
-    _, _, session, incarnation = key.decode().split("/")
-    return session, int(incarnation)
 
 
 def transactions_topic(namespace: str) -> str:
@@ -319,7 +222,7 @@ class Journal:
             if error.args[0].code() != KafkaError.TOPIC_ALREADY_EXISTS:
                 raise self._lost(error.args[0]) from error
             return
-        self._append([(0, _SHARDS, str(self._shards).encode())])
+        self._append([(0, SHARDS, str(self._shards).encode())])
 
     def _check(self, admin: AdminClient, replicas: list[int]) -> None:
         resource = ConfigResource(ResourceType.TOPIC, self.topic)
@@ -341,7 +244,7 @@ class Journal:
 
     def _check_count(self, count: int) -> None:
         for _, key, value, _ in self._scan([0])[0].records:
-            if key == _SHARDS and value is not None and int(value) != count:
+            if key == SHARDS and value is not None and int(value) != count:
                 raise CoordinatorRefused(
                     "Partitions were added to the journal topic: subscriptions would not be found any more.",
                     state=f"{count} partitions, created with {int(value)}",
@@ -360,7 +263,7 @@ class Journal:
 
         Each change has a key of its own: compaction must not remove one that decides.
         """
-        key = _CHANGE + f"{change.tag}/{change.expected}/{uuid.uuid4().hex}".encode()
+        key = CHANGE + f"{change.tag}/{change.expected}/{uuid.uuid4().hex}".encode()
         return self._append([(shard, key, records.encode_change(change))])[0] + 1
 
     def append_incarnations(
@@ -371,7 +274,7 @@ class Journal:
         `cuts`: the first offsets that Kafka lost, by partition. Returns the numbers (offset + 1), by shard.
         """
         new: list[Record] = [
-            (shard, _INCARNATION + uuid.uuid4().hex.encode(), records.encode_incarnation(server, some, cuts))
+            (shard, INCARNATION + uuid.uuid4().hex.encode(), records.encode_incarnation(server, some, cuts))
             for shard, some in tags.items()
         ]
         return {record[0]: offset + 1 for record, offset in zip(new, self._append(new), strict=True)}
@@ -454,7 +357,7 @@ class Journal:
 
     def _note_incarnation(self, shard: int, offset: int, message: Message) -> None:
         key, value = message.key(), message.value()
-        if key is not None and value is not None and _bytes(key).startswith(_INCARNATION):
+        if key is not None and value is not None and _bytes(key).startswith(INCARNATION):
             entry = records.decode(offset, _bytes(value))
             if entry is not None and entry.change is None:
                 self._incarnations[shard].append(entry)
@@ -645,15 +548,6 @@ class Journal:
                 remedy="check that Kafka runs and can be reached, then subscribe again; nothing is lost",
             )
         )
-
-
-def _entries(found: Iterable[Found]) -> list[Entry]:
-    decoded = (
-        records.decode(offset, value)
-        for offset, key, value, _ in found
-        if value is not None and key.startswith((_CHANGE, _INCARNATION))
-    )
-    return [entry for entry in decoded if entry is not None]
 
 
 def _bytes(value: bytes | str) -> bytes:

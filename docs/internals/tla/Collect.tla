@@ -1,7 +1,7 @@
 -------------------------------- MODULE Collect --------------------------------
-(* How old checkpoints are removed from the journal: who reads a shard marks, with tombstones, those that say nothing more.
+(* How old checkpoints are removed from the journal: whoever reads a shard marks, with tombstones, those that say nothing more.
 
-   Modelled: kafkadur_coordinators/journal/checkpoints.py (superseded), journal.py (collect), kafkadur/runtime/checkpoint_thread.py (renew).
+   Modelled: kafkadur_coordinators/journal/checkpoints.py (superseded), topic.py (collect), kafkadur/runtime/checkpoint_thread.py (renew).
    A key belongs to one writer, and for one incarnation what is written under it only grows. After a while its writer gives it up
    (WRITER_MS); what was written so long ago that it must have been given up (KEPT_MS) may be removed. Between reading and
    the tombstones anything may happen, also somebody else who removes.

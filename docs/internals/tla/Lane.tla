@@ -154,7 +154,7 @@ LoseReply(m) == /\ net[m].st = "rep" /\ n.ex < MaxEx /\ n' = [n EXCEPT !.ex = @ 
 Local(y,p) == [t |-> y.t, kind |-> y.kind, s |-> y.s, e |-> y.e, pos |-> y.s, seen |-> y.seen,
                offs |-> IF y.kind = "runs" THEN {o \in Off : p.marks[o].tok = y.t} ELSE {},
                red |-> y.kind = "runs" /\ \A o \in Off : p.marks[o].tok = y.t => p.marks[o].red]
-(* reclaiming.py: what is in hands, or acknowledged and not confirmed, is claimed when the member is attached again *)
+(* consumer/losses.py: messages in flight, or acknowledged and not confirmed, are leased again when the member is attached again *)
 Verdicts(x,t) == {v[2] : v \in {v \in x.hands \cup x.acks : v[1] = t}}
 Chunk(x,t) == LET L == {y \in x.ls : y.t = t}  y == CHOOSE y \in L : TRUE IN
               [inc |-> x.inc, t |-> t, hands |-> {v[2] : v \in {v \in x.hands : v[1] = t}},

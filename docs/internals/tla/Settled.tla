@@ -3,7 +3,7 @@
    their floor is mirrored as a group offset whose metadata names the subscription's epoch; the journal says where each epoch
    begins, and which incarnations there were.
 
-   Modelled: kafkadur/runtime/checkpoint_thread.py, kafkadur_coordinators/journal/checkpoints.py, rebuilding.py, journal.py (incarnations), topics.py
+   Modelled: kafkadur/runtime/checkpoint_thread.py, kafkadur_coordinators/journal/checkpoints.py, rebuilding.py, topic.py (incarnations), topics.py
    (mirror_floors, floors), changes.py (amend with places), lua/rebuild-6.lua, partitions-6+3.lua, install-6.lua,
    reincarnate-6.lua, inspect-6+3.lua.
    - Servers: each fault brings another one, empty or with an older copy; the one before goes on: it takes acknowledgements

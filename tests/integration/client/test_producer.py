@@ -16,7 +16,8 @@ import confluent_kafka
 import pytest
 
 from kafkadur.message.headers import decode
-from kafkadur.producer.producer import Producer, Receipt
+from kafkadur.producer.producer import Producer
+from kafkadur.producer.receipt import Receipt
 from kafkadur_sharing.errors import (
     ConnectionClosed,
     DeliveryFailed,

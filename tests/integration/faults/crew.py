@@ -16,7 +16,7 @@ import pytest
 import kafkadur
 from kafkadur import KafkadurError
 from kafkadur.admin.changes import Admin
-from kafkadur.admin.inspector import SubscriptionInfo
+from kafkadur.admin.subscription_info import SubscriptionInfo
 from kafkadur.settings import settings
 from tests.integration.subscriptions.helpers import Place, number
 

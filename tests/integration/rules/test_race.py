@@ -19,7 +19,7 @@ import pytest
 import kafkadur.sync
 from kafkadur import InvalidDestination, KafkadurError
 from kafkadur.admin.changes import Admin
-from kafkadur.admin.inspector import SubscriptionInfo
+from kafkadur.admin.subscription_info import SubscriptionInfo
 from kafkadur_sharing.decisions import (
     Attach,
     Convert,

@@ -11,7 +11,7 @@ from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, C
 
 from kafkadur import Connection, Event, Redelivery
 from kafkadur.admin.changes import Admin
-from kafkadur.admin.inspector import SubscriptionInfo
+from kafkadur.admin.subscription_info import SubscriptionInfo
 from kafkadur.runtime.dead_letters import CAUSE
 from kafkadur.settings import settings
 from tests.integration.subscriptions.helpers import (

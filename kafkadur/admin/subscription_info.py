@@ -1,0 +1,255 @@
+"""What is known of a subscription at one moment: the values, and how those of its lanes are joined.
+
+Reading them is `inspector.py`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import timedelta
+
+from kafkadur.admin.explain import Log, backlog, in_flight, lag, unsettled_before
+from kafkadur_coordinators.holder_progress import HolderProgress
+from kafkadur_coordinators.interface import Known, LeaseView, MemberInfo, PartitionView
+from kafkadur_sharing.definition import Definition
+from kafkadur_sharing.keys import ClientIdPolicy, SubscriptionKey
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PartitionInfo:
+    """One partition of a subscription, at one moment."""
+
+    partition: int
+    #: Lowest unsettled offset.
+    floor: int
+    base: int
+    next: int
+    avail: int
+    #: Unsettled offsets in the leases of attached members.
+    in_flight: int
+    #: Offsets that Kafka removed before they were settled. Where keys have lanes, at most so many were lost:
+    #: those of the lane with the most, which may not have looked at all that others had settled.
+    expired: int
+    #: Offsets that were known and that Kafka lost with the end of the log, settled or not.
+    truncated: int
+    #: Unsettled offsets that it is about to remove (`retention.py`); None when the topic is not there.
+    expiring: int | None
+    #: Offsets that are set aside: rolled back, delayed, or left by a member that went.
+    exceptions: int
+    #: Unsettled offsets that Kafka holds, those in flight among them; None when the topic is not there.
+    backlog: int | None
+    #: Offsets from the floor to the end of the log; None when the topic is not there.
+    lag: int | None
+    #: First offset that Kafka keeps, and the first that cannot be read yet; None when the topic is not there.
+    log_start: int | None
+    log_end: int | None
+
+    @property
+    def behind(self) -> int | None:
+        """Offsets that were written and not granted yet; None when the topic is not there."""
+        if self.log_start is None or self.log_end is None:
+            return None
+        return max(self.log_end - max(self.next, self.log_start), 0)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class SubscriptionInfo:
+    """A subscription at one moment."""
+
+    key: SubscriptionKey
+    id: str
+    version: int
+    definition: Definition
+    topic_id: str
+    incarnation: int
+    members: tuple[MemberInfo, ...]
+    #: What the query of a member that holds the whole did last, by member id.
+    progress: Mapping[str, HolderProgress]
+    partitions: tuple[PartitionInfo, ...]
+    #: Milliseconds until leases are granted again after Redis lost or changed its server; 0: they are.
+    grace_ms: int
+    #: Nothing is handed out until it goes on.
+    paused: bool
+    #: Server time, ms since 1970.
+    now: int
+    #: Why the topic cannot be looked at; None: it can.
+    problem: str | None
+    #: Server time of the last verdict, ms since 1970; None: none since this Redis knows the subscription.
+    last_verdict: int | None
+    #: Server time since which nobody is attached, ms since 1970, as far as this Redis knows; None: somebody
+    #: is.
+    unattended_since: int | None
+
+    @property
+    def active(self) -> bool:
+        """Whether a member is attached, or left a moment ago."""
+        return self.unattended_since is None
+
+    def is_abandoned(self, older_than: timedelta) -> bool:
+        """Whether no member was attached for so long."""
+        since = self.unattended_since
+        return since is not None and self.now - since >= older_than.total_seconds() * 1000
+
+    @property
+    def runtime_name(self) -> str:
+        """Its name as WebLogic's tools would show it (rule A3).
+
+        `client_name`, and for an unrestricted client id `client_name@topic@namespace`.
+        """
+        name = f"{self.key.client_id or ''}_{self.key.name}"
+        if self.key.policy is ClientIdPolicy.UNRESTRICTED:
+            return f"{name}@{self.definition.topic}@{self.key.namespace}"
+        return name
+
+    @property
+    def held(self) -> tuple[MemberInfo, ...]:
+        """The members that hold leases."""
+        return tuple(member for member in self.members if member.leases)
+
+    @property
+    def in_flight(self) -> int:
+        """Unsettled offsets in the leases of attached members."""
+        return sum(partition.in_flight for partition in self.partitions)
+
+    @property
+    def expired(self) -> int:
+        """Offsets that Kafka removed before they were settled."""
+        return sum(partition.expired for partition in self.partitions)
+
+    @property
+    def truncated(self) -> int:
+        """Offsets that were known and that Kafka lost with the end of its logs, settled or not."""
+        return sum(partition.truncated for partition in self.partitions)
+
+    @property
+    def expiring(self) -> int | None:
+        """Unsettled offsets that Kafka is about to remove; None when the topic is not there."""
+        return _total(partition.expiring for partition in self.partitions)
+
+    @property
+    def exceptions(self) -> int:
+        """Offsets that are set aside."""
+        return sum(partition.exceptions for partition in self.partitions)
+
+    @property
+    def backlog(self) -> int | None:
+        """Unsettled offsets that Kafka holds; None when the topic is not there."""
+        return _total(partition.backlog for partition in self.partitions)
+
+    @property
+    def behind(self) -> int | None:
+        """Offsets that were written and not granted yet; 0: live. None when the topic is not there."""
+        return _total(partition.behind for partition in self.partitions)
+
+    @property
+    def lag(self) -> int | None:
+        """Offsets from the floors to the ends of the logs; None when the topic is not there."""
+        return _total(partition.lag for partition in self.partitions)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TopicLogs:
+    """What Kafka says of a topic; it is asked once for several subscriptions."""
+
+    #: None: there is no such topic.
+    id: str | None
+    logs: Mapping[int, Log]
+    problem: str | None
+    #: Offset before which messages expire soon.
+    expiring: Mapping[int, int] = field(default_factory=dict[int, int])
+
+
+def partition_infos(
+    views: Mapping[int, PartitionView],
+    leases: Sequence[LeaseView],
+    members: Mapping[str, MemberInfo],
+    topic: TopicLogs,
+    lanes: int,
+) -> tuple[PartitionInfo, ...]:
+    """Return what is known of each partition; its `lanes` of keys are joined."""
+    found: dict[int, list[PartitionInfo]] = {}
+    for number, view in sorted(views.items()):
+        partition = number // lanes
+        info = _partition(view, leases, members, topic.logs.get(partition), topic.expiring.get(partition, 0))
+        found.setdefault(partition, []).append(info)
+    return tuple(_joined(partition, infos) for partition, infos in found.items())
+
+
+def _joined(partition: int, lanes: Sequence[PartitionInfo]) -> PartitionInfo:
+    """Join the lanes of a partition.
+
+    What was not looked at yet is unsettled in every lane, whosever key it has: so counts are those of the
+    lane with the most, plus the exceptions of the others.
+    """
+    first = lanes[0]
+    exceptions = [lane.exceptions for lane in lanes]
+
+    def together(counts: Sequence[int]) -> int:
+        beyond = [number - own for number, own in zip(counts, exceptions, strict=True)]
+        return max(0, *beyond) + sum(exceptions)
+
+    backlogs = [lane.backlog for lane in lanes if lane.backlog is not None]
+    return replace(
+        first,
+        partition=partition,
+        floor=min(lane.floor for lane in lanes),
+        base=min(lane.base for lane in lanes),
+        next=max(lane.next for lane in lanes),
+        avail=max(lane.avail for lane in lanes),
+        in_flight=max(lane.in_flight for lane in lanes),
+        expired=max(lane.expired for lane in lanes),
+        truncated=max(lane.truncated for lane in lanes),
+        expiring=None if first.expiring is None else max(lane.expiring or 0 for lane in lanes),
+        exceptions=sum(exceptions),
+        backlog=together(backlogs) if len(backlogs) == len(lanes) > 1 else first.backlog,
+        lag=max((lane.lag for lane in lanes if lane.lag is not None), default=None),
+    )
+
+
+def _partition(
+    view: PartitionView,
+    leases: Sequence[LeaseView],
+    members: Mapping[str, MemberInfo],
+    log: Log | None,
+    soon: int,
+) -> PartitionInfo:
+    return PartitionInfo(
+        partition=view.partition,
+        floor=view.floor,
+        base=view.base,
+        next=view.next,
+        avail=view.readable_end,
+        in_flight=in_flight(view, leases, members),
+        expired=view.expired,
+        truncated=view.truncated,
+        expiring=None if log is None else unsettled_before(view, log, soon),
+        exceptions=sum(run.end - run.start for run in view.exceptions),
+        backlog=None if log is None else backlog(view, log),
+        lag=None if log is None else lag(view, log),
+        log_start=None if log is None else log.start,
+        log_end=None if log is None else log.end,
+    )
+
+
+def unattended_since(known: Known) -> int | None:
+    """Return when the last member left, ms since 1970; None if one is attached.
+
+    A member whose session ended may be listed until another one makes an exchange. If it is not known when
+    the last member left (an older kafkadur made the state), it is now: the subscription is not abandoned.
+    """
+    if any(member.heard and member.expires > known.now for member in known.members):
+        return None
+    gone = [member.expires for member in known.members] or [0]
+    since = max(known.begun, known.left, *gone)
+    return min(since, known.now) if since else known.now
+
+
+def _total(counts: Iterable[int | None]) -> int | None:
+    """Add up; None if one is not known."""
+    total = 0
+    for count in counts:
+        if count is None:
+            return None
+        total += count
+    return total

@@ -1,0 +1,50 @@
+"""The configuration of a producer's client of Kafka, and the headers that say who sends."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+from kafkadur.message.headers import CLIENT_ID_HEADER, CONNECTION_ID_HEADER
+from kafkadur_coordinators.client_log import client_log
+from kafkadur_sharing.errors import IllegalState
+
+#: Used where the user's configuration says nothing. `murmur2_random` puts a key where Java's default
+#: partitioner puts it, and spreads messages without a key.
+DEFAULTS: Final[Mapping[str, object]] = {
+    "acks": "all",
+    "enable.idempotence": True,
+    # With more, the first message to a new topic can be lost and reported as sent: docs/decisions/0032.
+    "max.in.flight.requests.per.connection": 1,
+    "partitioner": "murmur2_random",
+    "linger.ms": 5,
+    "compression.type": "none",
+}
+
+
+def producer_settings(config: Mapping[str, object], connection_id: str) -> dict[str, Any]:
+    """Return `DEFAULTS` with the user's configuration over them."""
+    if config.get("delivery.report.only.error"):
+        raise IllegalState(
+            "The setting delivery.report.only.error is not possible here.",
+            state="receipts are made of the delivery reports it switches off",
+            remedy="remove it from the producer's configuration",
+        )
+    defaults: dict[str, Any] = {**DEFAULTS, "client.id": f"kafkadur-{connection_id}"}
+    acks = config.get("acks", config.get("request.required.acks", "all"))
+    if str(acks) not in {"all", "-1"}:
+        # A user who asks for fewer acknowledgements decides against idempotence: librdkafka refuses the two
+        # together.
+        del defaults["enable.idempotence"]
+    # What librdkafka has to say goes where the rest of the library logs, not to stderr.
+    defaults["logger"] = client_log
+    return {**defaults, **config}
+
+
+def sender_headers(client_id: str | None, connection_id: str) -> list[tuple[str, bytes | None]]:
+    """Return the headers that say who sends: the same for every message of a producer."""
+    headers: list[tuple[str, bytes | None]] = []
+    if client_id is not None:
+        headers.append((CLIENT_ID_HEADER, client_id.encode()))
+    headers.append((CONNECTION_ID_HEADER, connection_id.encode()))
+    return headers

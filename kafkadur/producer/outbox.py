@@ -1,0 +1,54 @@
+"""The senders of one event loop: messages that wait for room, and reports on their way to the loop."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from typing import Any
+
+from kafkadur.message.tracing import Report
+from kafkadur.producer.receipt import Receipt
+from kafkadur_sharing.errors import DeliveryFailed
+
+#: A message on its way into librdkafka's buffer: the arguments of confluent-kafka's `produce`, by position,
+#: because by name costs a tenth more: topic, value, key, partition, report, None, timestamp (ms), headers. A
+#: bare tuple, because one is made for every message; headers are Any because confluent-kafka's type of them
+#: admits nothing narrower.
+Outgoing = tuple[str, str | bytes | None, str | bytes | None, int, Report, None, int, Any]
+
+
+class Outbox:
+    """The waiting messages and the reports of one event loop."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self.loop = loop
+        #: Messages that found the buffer full, in the order of their `send` calls.
+        self.waiting: deque[tuple[Outgoing, asyncio.Future[Receipt]]] = deque()
+        self.drainer: asyncio.Task[None] | None = None
+        self._reports: deque[tuple[asyncio.Future[Receipt], Receipt | DeliveryFailed]] = deque()
+        self._woken = False
+
+    def report(self, future: asyncio.Future[Receipt], result: Receipt | DeliveryFailed) -> None:
+        """Hand a result to the loop, from any thread; one wake-up carries all results up to then."""
+        self._reports.append((future, result))
+        if self._woken:
+            return
+        self._woken = True
+        try:
+            self.loop.call_soon_threadsafe(self._resolve)
+        except RuntimeError:
+            # The loop is closed, so no task can be waiting.
+            self._reports.clear()
+
+    def _resolve(self) -> None:
+        # Cleared before the deque is emptied: a report that comes in between wakes the loop once too often,
+        # never once too seldom.
+        self._woken = False
+        while self._reports:
+            future, result = self._reports.popleft()
+            if future.done():
+                continue
+            if isinstance(result, Receipt):
+                future.set_result(result)
+            else:
+                future.set_exception(result)

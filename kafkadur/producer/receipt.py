@@ -1,0 +1,52 @@
+"""What became of a message that was sent: its receipt, or the error."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import cast
+
+import confluent_kafka
+
+from kafkadur_sharing.errors import DeliveryFailed
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Receipt:
+    """Where Kafka put a message."""
+
+    topic: str
+    partition: int
+    offset: int
+    #: Timestamp of the record in milliseconds since 1970; None if the topic has none.
+    timestamp: int | None
+    #: The message id it was sent with; None if it was sent without.
+    message_id: str | None
+
+
+def receipt_of(message: confluent_kafka.Message, message_id: str | None) -> Receipt:
+    """Return the receipt of a message that Kafka has; `message_id` is the one it was sent with."""
+    timestamp_type, timestamp = message.timestamp()
+    return Receipt(
+        topic=cast("str", message.topic()),
+        partition=cast("int", message.partition()),
+        offset=cast("int", message.offset()),
+        timestamp=None if timestamp_type == confluent_kafka.TIMESTAMP_NOT_AVAILABLE else timestamp,
+        message_id=message_id,
+    )
+
+
+def not_delivered(error: confluent_kafka.KafkaError, topic: str | None) -> DeliveryFailed:
+    """Return the error for a message that Kafka, or its client, refused."""
+    return DeliveryFailed(
+        f"A message was not delivered to topic {topic}: {error.str()} ({error.name()}).",
+        failed=1,
+        reasons={error.name(): 1},
+        owner="Kafka",
+        remedy="check the brokers, the topic and the message's size, then send it again",
+    )
+
+
+def describe(error: confluent_kafka.KafkaException) -> str:
+    """Return librdkafka's sentence; for errors of its own it never contains a payload."""
+    inner = error.args[0]
+    return inner.str() if isinstance(inner, confluent_kafka.KafkaError) else str(inner)
