@@ -38,7 +38,7 @@ test-all: setup ## all tests
 
 coverage: setup ## the tests of `make test`, with the lines and branches they cover; fails below the bound
 	@$(RUN) -m coverage erase
-	@$(RUN) -m coverage run -m pytest -n $(WORKERS) -m "not long" $(ARGS)
+	@COVERAGE_PROCESS_START=pyproject.toml $(PYTEST) -m "not long" $(ARGS)
 	@$(RUN) -m coverage combine --quiet
 	@$(RUN) -m coverage html --quiet --fail-under=0
 	@$(RUN) -m coverage report

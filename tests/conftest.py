@@ -6,6 +6,7 @@ small, tests would fail. Tests that play the administrator use `stack.admin_redi
 
 import os
 import re
+import signal
 import zlib
 from collections import defaultdict
 from collections.abc import Iterator
@@ -22,6 +23,12 @@ ANY_TYPE = re.compile("shared|exclusive|priority|serial|key-ordered")
 
 # Brokers of tests live for seconds: what an optimizing compiler costs them it never brings in.
 os.environ.setdefault("KAFKADUR_BROKER_OPTS", "-XX:TieredStopAtLevel=1")
+# The lines that a worker runs are counted (`make coverage`), not those of the processes that tests start.
+if "PYTEST_XDIST_WORKER" in os.environ:
+    os.environ.pop("COVERAGE_PROCESS_START", None)
+# A shell that starts pytest in the background has it ignore Ctrl-C; processes that tests start must not.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 #: Files and folders whose tests share a Spark or a stack of their own: the tests of one run on one worker.
 TOGETHER = (

@@ -8,8 +8,6 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
-import socket
-import time
 import uuid
 import warnings
 from collections.abc import Callable, Mapping
@@ -24,38 +22,19 @@ from kafkadur.aio.distributed import Distributed
 from kafkadur.aio.session import Session
 from kafkadur.aio.subscription import Subscription
 from kafkadur.aio.waiting import Signal, exchange_inline, outcome
-from kafkadur.consumer.delivery import Delivery as PlainDelivery
-from kafkadur.consumer.member import Callbacks, Member
-from kafkadur.consumer.terms import Terms
 from kafkadur.events import Event
-from kafkadur.fetch.fetchers import Fetchers
-from kafkadur.fetch.filtering import taking
-from kafkadur.fetch.key_router import KeyRouter
-from kafkadur.fetch.range_fetcher import RangeFetcher
-from kafkadur.fetch.tail_fetcher import TailFetcher
-from kafkadur.handlers.limits import BreakerState
 from kafkadur.message.serialization import Decoding, Deserializer, Serializer
 from kafkadur.message.tracing import Tracing
 from kafkadur.producer.producer import Producer
-from kafkadur.runtime.checkpoint_thread import CheckpointThread
-from kafkadur.runtime.client_id_keeper import ClientIdKeeper
-from kafkadur.runtime.clients import coordinator_of, journal_of, lifecycle_of, topics_of
-from kafkadur.runtime.coordinator_thread import CoordinatorThread, Served
-from kafkadur.runtime.dead_letters import DeadLetters
-from kafkadur.runtime.retention_watch import RetentionWatch, Watched
+from kafkadur.runtime.clients import journal_of
+from kafkadur.runtime.coordinator_thread import Served
+from kafkadur.runtime.members import Wanted
+from kafkadur.runtime.opened import Opened, process_name
 from kafkadur.runtime.stages import Probe, no_probe
 from kafkadur.runtime.transactions import Transaction
-from kafkadur.runtime.waiters import Waiters
 from kafkadur.settings import Settings, settings
-from kafkadur_coordinators.client_ids import ClientIdLease
 from kafkadur_coordinators.interface import Known, Rank
-from kafkadur_coordinators.journal.topic import Journal
-from kafkadur_coordinators.lifecycle import Lifecycle, Membership
-from kafkadur_coordinators.lifecycle import Subscription as Attachment
-from kafkadur_coordinators.redis import presence as presences
-from kafkadur_coordinators.redis.coordinator import Recorder, RedisCoordinator
-from kafkadur_coordinators.redis.presence import Presence
-from kafkadur_coordinators.topics import Topics
+from kafkadur_coordinators.redis.coordinator import Recorder
 from kafkadur_sharing.decisions import Request, UnsubscribeRequest, nondurable_name
 from kafkadur_sharing.definition import AckLevel, Definition, HeaderType, Scope, Start, SubscriptionType
 from kafkadur_sharing.distributed import DistributedTopic
@@ -84,10 +63,6 @@ _SHARED_QUEUED = "shared-queued"
 #: Default window: records and bytes in the application's hands.
 WINDOW = 1_000
 WINDOW_BYTES = 16 * 1024 * 1024
-#: Longest wait for dead letters when a subscription is closed, seconds.
-_LAST_LETTERS = 5.0
-#: Acknowledgements of a lane that may be unconfirmed; a shared member's budget is its window.
-LANE_BUDGET = 100
 
 
 def connect(
@@ -119,11 +94,6 @@ def connect(
         **more,
     }
     return Connection(settings(given), recorder=recorder, probe=probe)
-
-
-def process_name() -> str:
-    """How this process is called for people: host and process id."""
-    return f"{socket.gethostname()}/{os.getpid()}"
 
 
 def _policy(name: ClientIdPolicy | str) -> ClientIdPolicy:
@@ -178,37 +148,13 @@ class Connection:
         #: connections to other Kafka clusters, under the client id of this one
         self._guests: list[Connection] = []
         self._distributed: list[Distributed] = []
-        self._keeper: ClientIdKeeper | None = None
         #: something was done with it, so that its client id is settled
         self._used = False
         #: unique for every connection (rule V2)
         self.id = uuid.uuid4().hex
         self._recorder = recorder
         self._probe = probe
-        self._coordinator_thread: CoordinatorThread | None = None
-        self._presence: Presence | None = None
-        self._coordinator: RedisCoordinator | None = None
-        self._journal: Journal | None = None
-        self._topics: Topics | None = None
-        self._lifecycle: Lifecycle | None = None
-        self._dead_letters = DeadLetters(settings.kafka)
-        self._watched: dict[str, Watched] = {}
-        self._watch = RetentionWatch(
-            lambda: topics_of(settings),
-            every=settings.retention_check.total_seconds(),
-        )
-        self._checkpointer = CheckpointThread(
-            coordinator=self._new_coordinator,
-            journal=lambda: journal_of(self.settings, checked=self._journal),
-            waiters=Waiters(
-                coordinator=self._new_coordinator,
-                replicas=settings.replicas,
-                patience=settings.level_timeout.total_seconds(),
-                beacon=f"{settings.prefix}:{settings.namespace}:replicated",
-            ),
-            outdated=self._rebuild,
-        )
-        self._readers: dict[str, Fetchers] = {}
+        self._opened: Opened | None = None
         self._subscriptions: list[Subscription[Any, Any]] = []
         self._producers: list[Producer[Any, Any]] = []
         #: transacted ones
@@ -224,57 +170,35 @@ class Connection:
         Raises `CoordinatorUnavailable`, `CoordinatorRefused`, and `InvalidClientId` if another live
         connection holds a restricted client id (rule C1).
         """
-        chosen = self.settings
-        coordinator = self._new_coordinator(self._be_at)
-        self._journal = journal_of(chosen)
-        self._topics = topics_of(chosen)
-        self._lifecycle = lifecycle_of(
-            chosen, coordinator=coordinator, journal=self._journal, topics=self._topics
+        opened = self._opened = Opened(
+            self.settings,
+            connection_id=self.id,
+            tracing=self._tracing,
+            recorder=self._recorder,
+            probe=self._probe,
         )
-        self._coordinator = coordinator
-        self._presence = presences.acquire(chosen.redis, chosen.redis_timeout.total_seconds())
-        self._coordinator_thread = CoordinatorThread(
-            coordinator=coordinator, lifecycle=self._lifecycle, presence=self._presence, probe=self._probe
-        )
-        self._coordinator_thread.start()
         try:
-            await outcome(self._coordinator_thread.submit(coordinator.connect))
-            await self._hold(chosen.client_id, chosen.client_id_policy)
+            await outcome(opened.connect())
+            await self._hold(opened, self.settings.client_id, self.settings.client_id_policy)
         except BaseException:
             await self.close()
             raise
 
-    async def _hold(self, client_id: str | None, policy: ClientIdPolicy) -> None:
+    async def _hold(self, opened: Opened, client_id: str | None, policy: ClientIdPolicy) -> None:
         """Take a client id if it is restricted."""
-        chosen, presence = self.settings, self._presence
-        if client_id is None or policy is not ClientIdPolicy.RESTRICTED or self._guest or presence is None:
+        if client_id is None or policy is not ClientIdPolicy.RESTRICTED or self._guest:
             return
-
-        def make(coordinator: RedisCoordinator, wait: Callable[[float], None]) -> ClientIdLease:
-            return ClientIdLease(
-                coordinator,
-                prefix=chosen.prefix,
-                namespace=chosen.namespace,
-                client_id=client_id,
-                connection=self.id,
-                name=process_name(),
-                ttl_ms=chosen.session_ms,
-                wait=wait,
-            )
-
-        keeper = ClientIdKeeper(self._new_coordinator(), presence, make, on_displaced=self._displaced)
         try:
-            await outcome(keeper.take())
+            await outcome(opened.hold(client_id, self._displaced))
         except BaseException:
-            keeper.close()
+            opened.let_go()
             raise
-        self._keeper = keeper
 
     def _displaced(self, error: KafkadurError) -> None:
         """Another connection has the client id now. Any thread."""
         for connection in (self, *self._guests):
-            if connection._coordinator_thread is not None:  # noqa: SLF001 - of this class
-                connection._coordinator_thread.displace(error)  # noqa: SLF001 - as above
+            if connection._opened is not None:  # noqa: SLF001 - of this class
+                connection._opened.thread.displace(error)  # noqa: SLF001 - as above
 
     async def set_client_id(self, client_id: str, policy: ClientIdPolicy | str | None = None) -> None:
         """Give an open connection its client id, before anything else is done with it (rule C4).
@@ -284,7 +208,7 @@ class Connection:
         it stays without one.
         """
         used = self._used
-        self._use()
+        opened = self._use()
         self._used = used
         if used or self.settings.client_id is not None:
             raise IllegalState(
@@ -297,28 +221,11 @@ class Connection:
         name = validate_client_id(client_id)
         self._used = True  # no other call sets it meanwhile
         try:
-            await self._hold(name, chosen)
+            await self._hold(opened, name, chosen)
         except BaseException:
             self._used = used
             raise
         self.settings = self.settings.model_copy(update={"client_id": name, "client_id_policy": chosen})
-
-    def _new_coordinator(self, on_connect: Callable[[str], None] | None = None) -> RedisCoordinator:
-        return coordinator_of(
-            self.settings, recorder=self._recorder, on_warning=_log.warning, on_connect=on_connect
-        )
-
-    def _rebuild(self, subscription: Attachment, incarnation: int) -> None:
-        """The journal knows a later incarnation than the server: a newer one is to be begun. Any thread."""
-        coordinator_thread, lifecycle = self._coordinator_thread, self._lifecycle
-        if coordinator_thread is not None and lifecycle is not None:
-            with contextlib.suppress(ConnectionClosed):
-                coordinator_thread.submit(lambda: lifecycle.rebuild({subscription.key: incarnation}))
-
-    def _be_at(self, run_id: str) -> None:
-        """The coordinator's connection is to the server with this run id now."""
-        if self._presence is not None:
-            self._presence.be_at(run_id)
 
     async def close(self) -> None:
         """Close everything opened on it. Closing twice is fine; raises what closing a subscription raises."""
@@ -328,21 +235,8 @@ class Connection:
         try:
             failed = await self._close_opened()
         finally:
-            if self._coordinator_thread is not None:
-                self._coordinator_thread.close()
-                for readers in self._readers.values():  # of who was attached while it closed
-                    readers.close()
-                self._checkpointer.close()
-            if self._keeper is not None:
-                self._keeper.close()
-            if self._coordinator_thread is not None:
-                presences.release(self.settings.redis, self.settings.redis_timeout.total_seconds())
-            if self._coordinator is not None:
-                self._coordinator.close()
-            if self._journal is not None:
-                self._journal.close()
-            if self._topics is not None:
-                self._topics.close()
+            if self._opened is not None:
+                self._opened.close()
         if failed is not None:
             raise failed
 
@@ -356,8 +250,8 @@ class Connection:
                 await each.close()
             except KafkadurError as error:
                 failed = failed or error
-        self._watch.close()
-        self._dead_letters.close()
+        if self._opened is not None:
+            self._opened.write_last()
         for producer in self._producers:
             try:
                 producer.close()
@@ -380,19 +274,19 @@ class Connection:
             if error is None:
                 raise
 
-    def _use(self) -> CoordinatorThread:
+    def _use(self) -> Opened:
         if self._pid != os.getpid():
             raise ForkedConnection(remedy="connect anew in the child process")
         if self._closed:
             raise ConnectionClosed(remedy="connect anew")
-        if self._coordinator_thread is None:
+        if self._opened is None:
             raise NotConnected(remedy="enter the connection's context, or call open(), first")
         if self._parent is not None:
             self._parent._use()  # noqa: SLF001 - of this class
-        if self._coordinator_thread.displaced is not None:
-            raise self._coordinator_thread.displaced
+        if self._opened.thread.displaced is not None:
+            raise self._opened.thread.displaced
         self._used = True
-        return self._coordinator_thread
+        return self._opened
 
     # -- what is opened on it
 
@@ -526,7 +420,7 @@ class Connection:
         Raises `InvalidSelector` and what the rules say: `SubscriptionActive` (the holder is named),
         `InvalidSubscriptionSharing`, `SubscriptionTypeMismatch`, `IllegalState`, `InvalidDestination`.
         """
-        coordinator_thread = self._use()
+        opened = self._use()
         kind = _type(type)
         parse_selector(selector)
         if window < 1 or window_bytes < 1 or (unconfirmed is not None and unconfirmed < 0):
@@ -561,144 +455,36 @@ class Connection:
                 remedy="use ack_level='redis' or 'replicated', or give durable=",
             )
         decoding = Decoding(key=key_deserializer, value=value_deserializer, display=str(request.key))
-        rank = Rank(priority=priority, preempt=preempt)
         signal, bell = Signal(), Signal()
-        wake: list[Member] = []
-
-        def woken() -> None:
-            for member in wake:
-                member.wake()
-
-        shown = name or process_name()
-        member_id = uuid.uuid4().hex
-        sent_at = time.monotonic()
-
-        def attach() -> Served:
-            belongs = "" if transaction is None else transaction.session
-            membership = coordinator_thread.attach(
-                request,
-                member_id=member_id,
-                name=shown,
-                rank=rank,
-                session=belongs,
-                wake=woken,
-            )
-            try:
-                member = self._member(
-                    coordinator_thread,
-                    membership,
-                    window=window,
-                    window_bytes=window_bytes,
-                    unconfirmed=unconfirmed,
-                    signal=signal,
-                    bell=bell,
-                    decoding=decoding,
-                    transacted=transaction is not None,
-                )
-                wake.append(member)
-                member.teller.on_event = on_event
-                member.attached(membership.attached, sent_at)
-                served = Served(
-                    member=member,
-                    request=request,
-                    membership=membership,
-                    name=shown,
-                    rank=rank,
-                    session_name=belongs,
-                )
-                if transaction is not None:
-                    served.taken_over = transaction.taken_over
-                self._start_readers(served)
-            except BaseException:
-                coordinator_thread.turn_away(membership)
-                raise
-            self._checkpointer.add(member, membership.subscription)
-            coordinator_thread.serve(served)
-            return served
-
-        served = await self._attached(coordinator_thread.submit(attach))
+        wanted = Wanted(
+            request=request,
+            client_id=self.settings.client_id,
+            window=window,
+            window_bytes=window_bytes,
+            unconfirmed=unconfirmed,
+            name=name or process_name(),
+            rank=Rank(priority=priority, preempt=preempt),
+            decoding=decoding,
+            transaction=transaction,
+            on_event=on_event,
+            on_ready=signal.set,
+            on_closing=bell.set,
+            exchange_inline=exchange_inline,
+        )
+        served = await self._attached(opened, opened.members.attach(wanted))
         subscription: Subscription[V, K] = Subscription(self, served, signal, bell)
         if session is not None:
             session.join(subscription)
         self._subscriptions.append(subscription)
         return subscription
 
-    def _member(
-        self,
-        coordinator_thread: CoordinatorThread,
-        membership: Membership,
-        *,
-        window: int,
-        window_bytes: int,
-        unconfirmed: int | None,
-        signal: Signal,
-        bell: Signal,
-        decoding: Decoding,
-        transacted: bool,
-    ) -> Member:
-        attachment = membership.subscription
-        parallel = attachment.definition.type in (SubscriptionType.SHARED, SubscriptionType.KEY_ORDERED)
-        budget = (window if parallel else LANE_BUDGET) if unconfirmed is None else unconfirmed
-        presence = self._presence
-        if presence is None:
-            raise NotConnected
-        terms = Terms(
-            display=str(attachment.key),
-            definition=attachment.definition,
-            window=window,
-            window_bytes=window_bytes,
-            budget=budget,
-            session=self.settings.session_timeout.total_seconds(),
-            partitions=attachment.topic.partitions * attachment.definition.lanes,
-            monotonic=time.monotonic,
-        )
-        return Member(
-            terms,
-            Callbacks(
-                heard_since=presence.heard_since,
-                request_exchange=coordinator_thread.request_exchange,
-                exchange_inline=lambda member: exchange_inline(coordinator_thread, member),
-                write_dead_letter=self._dead_letters.write,
-                on_ready=signal.set,
-                on_closing=bell.set,
-            ),
-            decoding=decoding,
-            takes=taking(
-                attachment.definition,
-                client_id=self.settings.client_id if attachment.key.durable else None,
-                connection_id=self.id,
-            ),
-            transacted=transacted,
-            durable=attachment.key.durable,
-            levels=self._checkpointer,
-            tracing=self._tracing,
-        )
-
-    def _start_readers(self, served: Served) -> None:
-        attachment = served.membership.subscription
-        kafka, group, topic = self.settings.kafka, attachment.key.group, attachment.topic.name
-        lanes = attachment.definition.lanes
-        keyed = served.member.by_key
-        router = KeyRouter(served.member.intake, lanes=lanes) if keyed else None
-        tail = TailFetcher(
-            member=router or served.member.intake,
-            kafka=kafka,
-            topic=topic,
-            group=group,
-            floor_metadata=attachment.floor_metadata,
-            probe=self._probe,
-        )
-        point = RangeFetcher(member=router or served.member.intake, kafka=kafka, topic=topic, group=group)
-        readers = Fetchers(tail, point)
-        if router is not None:
-            router.reading = readers
-        served.member.intake.read_by(router or readers)
-        self._readers[served.session.member] = readers
-        readers.start()
-        if attachment.key.durable:
-            watched = router or served.member.intake
-            self._watched[served.session.member] = watched
-            self._watch.add(watched, topic, attachment.topic.partitions)
+    async def _attached(self, opened: Opened, attaching: Future[Served]) -> Served:
+        """Wait for a member that is being attached; when the caller gives up, it leaves again."""
+        try:
+            return await outcome(attaching)
+        except BaseException:
+            opened.members.turn_away(attaching)
+            raise
 
     def leave(self, served: Served) -> Future[int]:
         """Part of closing a subscription.
@@ -708,39 +494,9 @@ class Connection:
         self._subscriptions = [
             item for item in self._subscriptions if item.member_id != served.session.member
         ]
-        return self._leave(served)
-
-    def _leave(self, served: Served) -> Future[int]:
-        coordinator_thread = self._coordinator_thread
-        if coordinator_thread is None:
+        if self._opened is None:
             raise NotConnected
-
-        def leave() -> int:
-            self._dead_letters.flush(_LAST_LETTERS)
-            unconfirmed = coordinator_thread.leave(served)
-            self._checkpointer.remove(served.member)
-            self._readers.pop(served.session.member).close()
-            watched = self._watched.pop(served.session.member, None)
-            if watched is not None:
-                self._watch.remove(watched)
-            return unconfirmed
-
-        return coordinator_thread.submit(leave, always=True)
-
-    async def _attached(self, attaching: Future[Served]) -> Served:
-        """What attaching comes to."""
-        try:
-            return await outcome(attaching)
-        except BaseException:
-            attaching.add_done_callback(self._turn_away)  # else what is attached later would stay attached
-            raise
-
-    def _turn_away(self, attaching: Future[Served]) -> None:
-        """The caller has given up: leave what was attached after that. Any thread."""
-        if attaching.cancelled() or attaching.exception() is not None:
-            return
-        with contextlib.suppress(ConnectionClosed):  # then it ends with the connection
-            self._leave(attaching.result())
+        return self._opened.members.leave(served)
 
     def session(self, *, transacted: bool = False, config: Mapping[str, Any] | None = None) -> Session:
         """A session: passed to `subscribe`, it acknowledges or recovers several subscriptions together.
@@ -750,10 +506,7 @@ class Connection:
         confluent-kafka configuration of its producer, such as `transaction.timeout.ms`: how long a
         transaction may take from its first message to its commit.
         """
-        self._use()
-        journal = self._journal
-        if journal is None:
-            raise NotConnected
+        opened = self._use()
         if not transacted:
             if config:
                 raise IllegalState(
@@ -765,10 +518,10 @@ class Connection:
             return Session()
         transaction = Transaction(
             self.settings,
-            journal_of(self.settings, checked=journal),
+            journal_of(self.settings, checked=opened.journal),
             connection_id=self.id,
             config=dict(config or {}),
-            outdated=self._rebuild,
+            outdated=opened.rebuild,
         )
         session = Session(transaction, ended=self._session_ended)
         self._sessions.append(session)
@@ -788,13 +541,12 @@ class Connection:
 
     def _session_ended(self, session: Session, *, in_order: bool) -> None:
         """A transacted session has ended; `in_order`: no member has to look up what it committed."""
-        coordinator_thread, lifecycle = self._coordinator_thread, self._lifecycle
-        transaction = session.transaction
+        opened, transaction = self._opened, session.transaction
         self._sessions = [each for each in self._sessions if each is not session]
-        if coordinator_thread is None or lifecycle is None or transaction is None or not in_order:
+        if opened is None or transaction is None or not in_order:
             return
         with contextlib.suppress(ConnectionClosed):
-            coordinator_thread.submit(lambda: lifecycle.end_session(transaction.session), always=True)
+            opened.thread.submit(lambda: opened.lifecycle.end_session(transaction.session), always=True)
 
     async def unsubscribe(
         self, durable: str, *, topic: str | None = None, topic_member: str | None = None
@@ -805,22 +557,16 @@ class Connection:
         unrestricted. Raises `InvalidDestination` if there is none, `SubscriptionActive` while somebody is
         attached, `IllegalState` while deliveries are unsettled.
         """
-        coordinator_thread, lifecycle = self._use(), self._lifecycle
-        if lifecycle is None:
-            raise NotConnected
+        opened = self._use()
         request = UnsubscribeRequest(
             key=self.key(durable, topic_member), mode=self.settings.mode, topic=topic
         )
-        await outcome(coordinator_thread.submit(lambda: lifecycle.unsubscribe(request)))
+        await outcome(opened.thread.submit(lambda: opened.lifecycle.unsubscribe(request)))
 
     async def known(self, durable: str, topic_member: str | None = None) -> Known | None:
         """What is known of a durable subscription of this connection; None if there is none."""
-        coordinator_thread, lifecycle = self._use(), self._lifecycle
-        if lifecycle is None:
-            raise NotConnected
-        return await outcome(
-            coordinator_thread.submit(lambda: lifecycle.known(self.key(durable, topic_member)))
-        )
+        opened, key = self._use(), self.key(durable, topic_member)
+        return await outcome(opened.thread.submit(lambda: opened.lifecycle.known(key)))
 
     # -- distributed topics
 
@@ -843,23 +589,3 @@ class Connection:
         self._guests.append(other)
         await other.open()
         return other
-
-    # -- told by subscriptions
-
-    def log_handler_error(self, delivery: PlainDelivery[Any, Any], display: str) -> None:
-        """A handler raised: the message is rolled back."""
-        ids = {"subscription": display, "topic": delivery.topic}
-        _log.exception("handler failed for %r; it is rolled back", delivery, extra=ids)
-
-    def log_undecodable(self, error: BaseException, member: Member) -> None:
-        """A message cannot be deserialized: it becomes a dead letter."""
-        ids = {"subscription": member.display, "topic": member.definition.topic}
-        _log.warning("%s It becomes a dead letter.", error, extra=ids)
-
-    def log_breaker(self, display: str, state: BreakerState) -> None:
-        """The circuit breaker of a subscription's handlers changed."""
-        _log.warning("subscription %s: the circuit breaker of its handlers is %s", display, state)
-
-    def log_lost(self, error: KafkadurError) -> None:
-        """A handler ended after its lease was lost."""
-        _log.warning("%s", error)

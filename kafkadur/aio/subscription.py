@@ -21,18 +21,16 @@ from kafkadur.aio.running import OnUndecodable, Run
 from kafkadur.aio.waiting import Breath, Signal, kept
 from kafkadur.consumer.chunk import LOST, Chunk, one_by_one
 from kafkadur.consumer.delivery import Batch, K_co, V_co, in_transaction
-from kafkadur.consumer.delivery import Delivery as PlainDelivery
-from kafkadur.consumer.member import Member
 from kafkadur.durations import seconds
 from kafkadur.events import Event
 from kafkadur.handlers.limits import BreakerState, CircuitBreaker, RateLimit
+from kafkadur.handlers.log import log_breaker, log_lost
 from kafkadur.runtime.coordinator_thread import Served
 from kafkadur.runtime.transactions import Part
 from kafkadur_coordinators.lifecycle import Subscription as Attachment
 from kafkadur_sharing.errors import (
     ConnectionClosed,
     ForkedConnection,
-    KafkadurError,
     LeaseLost,
     LevelNotReached,
 )
@@ -44,18 +42,6 @@ class Opener(Protocol):
     def leave(self, served: Served) -> Future[int]:
         """Detach and stop reading; gives the number of unconfirmed acknowledgements."""
         ...
-
-    def log_breaker(self, display: str, state: BreakerState) -> None:
-        """A circuit breaker changed."""
-
-    def log_handler_error(self, delivery: PlainDelivery[Any, Any], display: str) -> None:
-        """A handler raised."""
-
-    def log_lost(self, error: KafkadurError) -> None:
-        """A lease went while a handler ran."""
-
-    def log_undecodable(self, error: BaseException, member: Member) -> None:
-        """A message could not be deserialized."""
 
 
 #: Records handed to an iterator at once: about half a millisecond of a fast loop.
@@ -336,21 +322,9 @@ class Subscription(Generic[V_co, K_co]):
     # -- told by those who run handlers
 
     def _breaker_changed(self, state: BreakerState) -> None:
-        self._connection.log_breaker(self._member.display, state)
+        log_breaker(self._member.display, state)
         self._member.teller.note(_BREAKER_EVENTS[state])
         self._member.teller.tell()
-
-    def log_handler_error(self, delivery: PlainDelivery[Any, Any]) -> None:
-        """A handler raised: the message is rolled back."""
-        self._connection.log_handler_error(delivery, self._member.display)
-
-    def log_lost(self, error: KafkadurError) -> None:
-        """A handler ended after its lease was lost, or what it did is less safe than was asked for."""
-        self._connection.log_lost(error)
-
-    def log_undecodable(self, error: BaseException) -> None:
-        """A message cannot be deserialized: it becomes a dead letter."""
-        self._connection.log_undecodable(error, self._member)
 
     # -- told by a transacted session
 
@@ -430,7 +404,7 @@ class Subscription(Generic[V_co, K_co]):
             else:
                 delivery.ack_nowait()
         except (LeaseLost, LevelNotReached) as error:
-            self.log_lost(error)
+            log_lost(error)
 
     # -- the end
 

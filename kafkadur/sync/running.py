@@ -11,17 +11,17 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from typing import Any, Generic, Literal, Protocol
 
-from kafkadur.consumer.delivery import Delivery as PlainDelivery
 from kafkadur.consumer.delivery import K_co, V_co
 from kafkadur.consumer.member import Member
 from kafkadur.handlers.key_queue import HandlerKeyQueue
 from kafkadur.handlers.limits import Breaker, BreakerState, CircuitBreaker, RateLimit, TokenBucket
+from kafkadur.handlers.log import log_handler_error, log_lost, log_undecodable
 from kafkadur.handlers.results import Reject, check_handler
 from kafkadur.message.tracing import processing
 from kafkadur.runtime.dead_letters import Cause
 from kafkadur.sync.delivery import Delivery
 from kafkadur.sync.waiting import Pool, Signal, call, interrupted
-from kafkadur_sharing.errors import IllegalState, KafkadurError, LeaseLost, Undecodable
+from kafkadur_sharing.errors import IllegalState, LeaseLost, Undecodable
 
 OnUndecodable = Literal["rollback", "reject"]
 
@@ -47,15 +47,6 @@ class Receiving(Iterable[Delivery[V_co, K_co]], Protocol[V_co, K_co]):
 
     def settle(self, delivery: Delivery[Any, Any], *, confirm: bool) -> None:
         """Acknowledge what a handler has processed."""
-
-    def log_handler_error(self, delivery: PlainDelivery[Any, Any]) -> None:
-        """A handler raised."""
-
-    def log_lost(self, error: KafkadurError) -> None:
-        """A handler ended after its lease was lost."""
-
-    def log_undecodable(self, error: BaseException) -> None:
-        """A message cannot be deserialized."""
 
 
 class Run(Generic[V_co, K_co]):
@@ -257,16 +248,16 @@ class Run(Generic[V_co, K_co]):
             else:
                 self._give_up(delivery, error)
         except LeaseLost as lost:
-            self._subscription.log_lost(lost)
+            log_lost(lost)
 
     def _give_up(self, delivery: Delivery[V_co, K_co], error: BaseException) -> None:
         if self._rejects_undecodable and _is_undecodable(error, delivery):
-            self._subscription.log_undecodable(error)
+            log_undecodable(error, self._member)
             cause = error.__cause__
             reason = f"{error.args[0].partition('.')[0]}: {type(cause).__name__}: {cause}"
             delivery.reject_as(Cause.UNDECODABLE, reason)
             return
-        self._subscription.log_handler_error(delivery)
+        log_handler_error(delivery, self._member.display)
         delivery.rollback_nowait(self._delay)
 
     def _is_failure(self, error: BaseException) -> bool:

@@ -18,6 +18,7 @@ import pytest
 from kafkadur.message.headers import decode
 from kafkadur.producer.producer import Producer
 from kafkadur.producer.receipt import Receipt
+from kafkadur_coordinators.client_log import Repeats, client_log
 from kafkadur_sharing.errors import (
     ConnectionClosed,
     DeliveryFailed,
@@ -515,8 +516,10 @@ def test_a_callback_of_the_user_is_served_and_its_failure_stops_nothing(
 
 
 def test_librdkafka_logs_to_logging_and_not_to_stderr(
-    caplog: pytest.LogCaptureFixture, capfd: pytest.CaptureFixture[str]
+    caplog: pytest.LogCaptureFixture, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    # another test of this process may have been told the same a moment ago: it is not told again
+    monkeypatch.setattr(client_log, "filters", [Repeats()])
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
     config = {"bootstrap.servers": f"127.0.0.1:{port}", "message.timeout.ms": 1000}

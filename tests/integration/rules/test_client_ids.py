@@ -241,7 +241,7 @@ def test_c1_a_busy_connection_keeps_it(place: Place) -> None:
     """Its coordinator's thread waits for something: that it lives is shown by another one."""
     released = threading.Event()
     with place.connect_sync(**ALONE) as connection:
-        coordinator_thread = connection._coordinator_thread  # noqa: SLF001 - to keep it busy
+        coordinator_thread = connection._opened.thread  # type: ignore[union-attr]  # noqa: SLF001 - to keep it busy
         assert coordinator_thread is not None
         busy = coordinator_thread.submit(lambda: released.wait(LIMIT_S))
         try:

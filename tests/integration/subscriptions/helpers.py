@@ -18,6 +18,7 @@ from confluent_kafka.cimpl import NewTopic
 
 import kafkadur
 import kafkadur.sync
+from kafkadur.fetch.tail_fetcher import TailFetcher
 from kafkadur.stack import Stack
 from kafkadur.stack.kafka import quiet_admin
 from kafkadur.testing.pytest_plugin import TopicFactory
@@ -170,6 +171,12 @@ async def ready(connection: kafkadur.Connection, durable: str, members: int) -> 
         if time.monotonic() > deadline:
             pytest.fail(f"{members} members with room: not within {LIMIT_S:g} s; {known}")
         await asyncio.sleep(0.005)
+
+
+def tail_of(connection: kafkadur.Connection, subscription: kafkadur.Subscription[V, K]) -> TailFetcher:
+    """Return what reads Kafka for a subscription, to disturb it."""
+    fetchers = connection._opened.members._fetchers  # type: ignore[union-attr]  # noqa: SLF001 - no public way
+    return fetchers[subscription.member_id]._tail  # noqa: SLF001 - as above
 
 
 def wait_until(condition: Callable[[], bool], what: str) -> None:

@@ -28,6 +28,7 @@ from tests.integration.subscriptions.helpers import (
     Place,
     next_of,
     nothing,
+    tail_of,
     take,
     wait_until,
 )
@@ -736,7 +737,7 @@ async def test_b1_step_6_the_reader_begins_anew(place: Place, kind: str, stage: 
             topic, durable="d", type=kind, start="earliest", window=20, on_event=told
         ) as subscription,
     ):
-        tail = connection._readers[subscription.member_id]._tail  # noqa: SLF001 - as a broken connection does it
+        tail = tail_of(connection, subscription)
         read_anew.append(lambda: tail.follow(0, 0, tail._followed[0]))  # noqa: SLF001 - as above
         seen: list[int] = []
         for n in range(BACKLOG + MORE):
@@ -809,7 +810,7 @@ async def test_b2_fall_back_written_and_read_anew_while_the_buffer_is_full(place
         await told.until(Event.CAUGHT_UP)
         await asyncio.to_thread(publish, place, topic, 2 * BUFFER)
         await told.until(Event.CAUGHT_UP, Event.FELL_BEHIND)
-        tail = connection._readers[subscription.member_id]._tail  # noqa: SLF001 - as a broken connection does it
+        tail = tail_of(connection, subscription)
         tail.follow(0, 0, tail._followed[0])  # noqa: SLF001 - as above
         await asyncio.to_thread(publish, place, topic, MORE)
         seen: list[int] = []

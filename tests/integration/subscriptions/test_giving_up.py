@@ -10,9 +10,16 @@ from typing import Any
 import pytest
 
 import kafkadur
-from kafkadur.fetch.tail_fetcher import TailFetcher
 from kafkadur.runtime.coordinator_thread import CoordinatorThread
-from tests.integration.subscriptions.helpers import LIMIT_S, Place, next_of, numbers, take, wait_until
+from tests.integration.subscriptions.helpers import (
+    LIMIT_S,
+    Place,
+    next_of,
+    numbers,
+    tail_of,
+    take,
+    wait_until,
+)
 
 #: A session that does not end while a test waits.
 LONG = timedelta(seconds=10 * LIMIT_S)
@@ -95,7 +102,7 @@ async def test_a_subscribe_that_was_cancelled_leaves_with_its_connection(
                 subscribing.cancel()
                 with pytest.raises(asyncio.CancelledError):
                     await subscribing
-            gate.open_when(lambda: connection._coordinator_thread._closing)  # type: ignore[union-attr]  # noqa: SLF001 - it waits
+            gate.open_when(lambda: connection._opened.thread._closing)  # type: ignore[union-attr]  # noqa: SLF001 - it waits
         await attached_again(place, topic, 2)
     # one of them is asyncio's own
     await asyncio.to_thread(
@@ -115,7 +122,7 @@ async def test_a_subscribe_that_comes_too_late_says_so(place: Place, monkeypatch
                     connection.subscribe(topic, durable="d", type="exclusive", start="earliest")
                 )
                 await asyncio.to_thread(gate.reached.wait, LIMIT_S)
-            gate.open_when(lambda: connection._coordinator_thread._closing)  # type: ignore[union-attr]  # noqa: SLF001 - it waits
+            gate.open_when(lambda: connection._opened.thread._closing)  # type: ignore[union-attr]  # noqa: SLF001 - it waits
         late = await subscribing
         with pytest.raises(kafkadur.ConnectionClosed):
             await next_of(late)
@@ -128,7 +135,7 @@ async def test_a_close_that_was_cancelled_leaves(place: Place) -> None:
     async with place.connect() as connection:
         subscription = await connection.subscribe(topic, durable="d", type="exclusive", start="earliest")
         held = await next_of(subscription)
-        gate, coordinator_thread = Gate(int), connection._coordinator_thread  # noqa: SLF001 - whose thread is to be busy
+        gate, coordinator_thread = Gate(int), connection._opened.thread  # type: ignore[union-attr]  # noqa: SLF001 - its thread is to be busy
         assert coordinator_thread is not None
         coordinator_thread.submit(gate)
         await asyncio.to_thread(gate.reached.wait, LIMIT_S)
@@ -148,7 +155,7 @@ async def test_who_waits_for_a_dead_letter_is_told_of_the_close(place: Place, ki
     topic = place.topic(range(1))
     async with place.connect() as connection:
         letters: list[object] = []
-        connection._dead_letters.write = letters.append  # type: ignore[method-assign,assignment]  # noqa: SLF001 - keeps them
+        connection._opened._dead_letters.write = letters.append  # type: ignore[union-attr,method-assign]  # noqa: SLF001 - keeps them
         subscription = await connection.subscribe(topic, durable="d", type=kind, start="earliest")
         rejecting = asyncio.create_task((await next_of(subscription)).reject("wrong"))
         await asyncio.to_thread(wait_until, lambda: bool(letters), "a letter to be written")
@@ -163,8 +170,7 @@ async def test_what_a_reader_is_to_try_again_waits_for_the_rest(place: Place) ->
     """Else what cannot be done now would be tried for ever, and nothing be read meanwhile."""
     async with place.connect() as connection:
         subscription = await connection.subscribe(place.topic(), durable="d")
-        tail = connection._readers[subscription.member_id]._tail  # noqa: SLF001 - one that reads for somebody
-        assert isinstance(tail, TailFetcher)
+        tail = tail_of(connection, subscription)
         done: list[str] = []
 
         def again(_: object) -> None:

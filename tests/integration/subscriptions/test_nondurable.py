@@ -123,7 +123,7 @@ async def test_nothing_of_it_is_written_to_kafka(place: Place) -> None:
         async with await connection.subscribe(topic, shared="s") as subscription:
             place.publish(topic, [1])
             await (await next_of(subscription)).ack()
-        keys = await asyncio.to_thread(connection._lifecycle.all_keys)  # type: ignore[union-attr]  # noqa: SLF001
+        keys = await asyncio.to_thread(connection._opened.lifecycle.all_keys)  # type: ignore[union-attr]  # noqa: SLF001
         assert keys == []
 
 

@@ -114,7 +114,7 @@ async def test_what_is_about_to_expire_is_warned_about_and_shown(
 
 def looked_again(connection: Connection) -> None:
     """Wait until the connection has looked at the retention once more from now on."""
-    watch = connection._watch  # noqa: SLF001 - nothing else says when it has looked
+    watch = connection._opened._watch  # type: ignore[union-attr]  # noqa: SLF001 - nothing else says when it has looked
     looks = watch.looks
     wait_until(lambda: watch.looks >= looks + 2, "a word about what expires")
 

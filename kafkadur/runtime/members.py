@@ -1,0 +1,235 @@
+"""The members of one connection: each is made, attached with what reads Kafka for it, and left again."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+import uuid
+from collections.abc import Callable
+from concurrent.futures import Future
+from dataclasses import dataclass
+
+from kafkadur.consumer.member import Callbacks, Member
+from kafkadur.consumer.terms import Terms
+from kafkadur.events import Event
+from kafkadur.fetch.fetchers import Fetchers
+from kafkadur.fetch.filtering import taking
+from kafkadur.fetch.key_router import KeyRouter
+from kafkadur.fetch.range_fetcher import RangeFetcher
+from kafkadur.fetch.tail_fetcher import TailFetcher
+from kafkadur.message.serialization import Decoding
+from kafkadur.message.tracing import Tracing
+from kafkadur.runtime.checkpoint_thread import CheckpointThread
+from kafkadur.runtime.coordinator_thread import CoordinatorThread, Served
+from kafkadur.runtime.dead_letters import DeadLetters
+from kafkadur.runtime.retention_watch import RetentionWatch, Watched
+from kafkadur.runtime.stages import Probe
+from kafkadur.runtime.transactions import Transaction
+from kafkadur.settings import Settings
+from kafkadur_coordinators.interface import Rank
+from kafkadur_coordinators.lifecycle import Membership
+from kafkadur_coordinators.redis.presence import Presence
+from kafkadur_sharing.decisions import Request
+from kafkadur_sharing.definition import SubscriptionType
+from kafkadur_sharing.errors import ConnectionClosed
+
+#: Acknowledgements of a lane that may be unconfirmed; a shared member's budget is its window.
+LANE_BUDGET = 100
+#: Longest wait for dead letters when a subscription is closed, seconds.
+_LAST_LETTERS = 5.0
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Wanted:
+    """What an application asks of a new member; the fields are parameters of `Connection.subscribe`."""
+
+    request: Request
+    client_id: str | None
+    window: int
+    window_bytes: int
+    #: acknowledgements that may be unconfirmed; None: the default of the type
+    unconfirmed: int | None
+    #: shown to people
+    name: str
+    rank: Rank
+    decoding: Decoding
+    #: what settles its messages; None: the application does, one by one
+    transaction: Transaction | None
+    on_event: Callable[[Event], None] | None
+    #: a block can be taken, or the state changed (any thread)
+    on_ready: Callable[[], None]
+    #: nothing more is dispatched
+    on_closing: Callable[[], None]
+    #: makes an exchange of the member in the calling thread if it can; whether it did
+    exchange_inline: Callable[[CoordinatorThread, Member], bool]
+
+
+class Members:
+    """Attaches and leaves members. What happens to them in between is the coordinator thread's."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        *,
+        connection_id: str,
+        coordinator_thread: CoordinatorThread,
+        presence: Presence,
+        checkpoints: CheckpointThread,
+        dead_letters: DeadLetters,
+        watch: RetentionWatch,
+        tracing: Tracing | None,
+        probe: Probe,
+    ) -> None:
+        """No member is attached. `probe` is for tests (`stages.py`)."""
+        self._settings = settings
+        self._connection_id = connection_id
+        self._coordinator_thread = coordinator_thread
+        self._presence = presence
+        self._checkpoints = checkpoints
+        self._dead_letters = dead_letters
+        self._watch = watch
+        self._tracing = tracing
+        self._probe = probe
+        #: by the id of the member
+        self._fetchers: dict[str, Fetchers] = {}
+        self._watched: dict[str, Watched] = {}
+
+    def close(self) -> None:
+        """Stop reading for members that were attached while the connection closed."""
+        for fetchers in self._fetchers.values():
+            fetchers.close()
+
+    # -- attaching
+
+    def attach(self, wanted: Wanted) -> Future[Served]:
+        """Attach a member in the coordinator thread; the future raises as `Connection.subscribe`."""
+        sent_at = time.monotonic()
+        return self._coordinator_thread.submit(lambda: self._attach(wanted, sent_at))
+
+    def _attach(self, wanted: Wanted, sent_at: float) -> Served:
+        thread, transaction = self._coordinator_thread, wanted.transaction
+        session = "" if transaction is None else transaction.session
+        wake: list[Member] = []
+
+        def woken() -> None:
+            for member in wake:
+                member.wake()
+
+        membership = thread.attach(
+            wanted.request,
+            member_id=uuid.uuid4().hex,
+            name=wanted.name,
+            rank=wanted.rank,
+            session=session,
+            wake=woken,
+        )
+        try:
+            member = self._member(wanted, membership)
+            wake.append(member)
+            member.teller.on_event = wanted.on_event
+            member.attached(membership.attached, sent_at)
+            served = Served(
+                member=member,
+                request=wanted.request,
+                membership=membership,
+                name=wanted.name,
+                rank=wanted.rank,
+                session_name=session,
+            )
+            if transaction is not None:
+                served.taken_over = transaction.taken_over
+            self._start_fetchers(served)
+        except BaseException:
+            thread.turn_away(membership)
+            raise
+        self._checkpoints.add(member, membership.subscription)
+        thread.serve(served)
+        return served
+
+    def _member(self, wanted: Wanted, membership: Membership) -> Member:
+        attachment, thread = membership.subscription, self._coordinator_thread
+        definition = attachment.definition
+        parallel = definition.type in (SubscriptionType.SHARED, SubscriptionType.KEY_ORDERED)
+        budget = wanted.window if parallel else LANE_BUDGET
+        terms = Terms(
+            display=str(attachment.key),
+            definition=definition,
+            window=wanted.window,
+            window_bytes=wanted.window_bytes,
+            budget=budget if wanted.unconfirmed is None else wanted.unconfirmed,
+            session=self._settings.session_timeout.total_seconds(),
+            partitions=attachment.topic.partitions * definition.lanes,
+            monotonic=time.monotonic,
+        )
+        return Member(
+            terms,
+            Callbacks(
+                heard_since=self._presence.heard_since,
+                request_exchange=thread.request_exchange,
+                exchange_inline=lambda member: wanted.exchange_inline(thread, member),
+                write_dead_letter=self._dead_letters.write,
+                on_ready=wanted.on_ready,
+                on_closing=wanted.on_closing,
+            ),
+            decoding=wanted.decoding,
+            takes=taking(
+                definition,
+                client_id=wanted.client_id if attachment.key.durable else None,
+                connection_id=self._connection_id,
+            ),
+            transacted=wanted.transaction is not None,
+            durable=attachment.key.durable,
+            levels=self._checkpoints,
+            tracing=self._tracing,
+        )
+
+    def _start_fetchers(self, served: Served) -> None:
+        attachment, intake = served.membership.subscription, served.member.intake
+        kafka, group, topic = self._settings.kafka, attachment.key.group, attachment.topic.name
+        router = KeyRouter(intake, lanes=attachment.definition.lanes) if served.member.by_key else None
+        reader = router or intake
+        tail = TailFetcher(
+            member=reader,
+            kafka=kafka,
+            topic=topic,
+            group=group,
+            floor_metadata=attachment.floor_metadata,
+            probe=self._probe,
+        )
+        fetchers = Fetchers(tail, RangeFetcher(member=reader, kafka=kafka, topic=topic, group=group))
+        if router is not None:
+            router.reading = fetchers
+        intake.read_by(router or fetchers)
+        self._fetchers[served.session.member] = fetchers
+        fetchers.start()
+        if attachment.key.durable:
+            self._watched[served.session.member] = reader
+            self._watch.add(reader, topic, attachment.topic.partitions)
+
+    # -- leaving
+
+    def leave(self, served: Served) -> Future[int]:
+        """Detach a member and stop reading for it; gives the number of unconfirmed acknowledgements."""
+
+        def leave() -> int:
+            self._dead_letters.flush(_LAST_LETTERS)
+            unconfirmed = self._coordinator_thread.leave(served)
+            self._checkpoints.remove(served.member)
+            self._fetchers.pop(served.session.member).close()
+            watched = self._watched.pop(served.session.member, None)
+            if watched is not None:
+                self._watch.remove(watched)
+            return unconfirmed
+
+        return self._coordinator_thread.submit(leave, always=True)
+
+    def turn_away(self, attaching: Future[Served]) -> None:
+        """Leave what is attached, or will be, for a caller that has given up. Any thread."""
+
+        def leave(attached: Future[Served]) -> None:
+            if attached.cancelled() or attached.exception() is not None:
+                return
+            with contextlib.suppress(ConnectionClosed):  # then it ends with the connection
+                self.leave(attached.result())
+
+        attaching.add_done_callback(leave)

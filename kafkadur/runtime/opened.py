@@ -1,0 +1,162 @@
+"""What runs while a connection is open: clients of Redis and Kafka, threads, members of subscriptions."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import socket
+from collections.abc import Callable
+from concurrent.futures import Future
+
+from kafkadur.message.tracing import Tracing
+from kafkadur.runtime.checkpoint_thread import CheckpointThread
+from kafkadur.runtime.client_id_keeper import ClientIdKeeper
+from kafkadur.runtime.clients import coordinator_of, journal_of, lifecycle_of, topics_of
+from kafkadur.runtime.coordinator_thread import CoordinatorThread
+from kafkadur.runtime.dead_letters import DeadLetters
+from kafkadur.runtime.members import Members
+from kafkadur.runtime.retention_watch import RetentionWatch
+from kafkadur.runtime.stages import Probe
+from kafkadur.runtime.waiters import Waiters
+from kafkadur.settings import Settings
+from kafkadur_coordinators.client_ids import ClientIdLease
+from kafkadur_coordinators.lifecycle import Subscription
+from kafkadur_coordinators.redis import presence as presences
+from kafkadur_coordinators.redis.coordinator import Recorder, RedisCoordinator
+from kafkadur_sharing.errors import ConnectionClosed, KafkadurError
+
+_log = logging.getLogger("kafkadur")
+
+
+def process_name() -> str:
+    """Return the name of this process for people: host and process id."""
+    return f"{socket.gethostname()}/{os.getpid()}"
+
+
+class Opened:
+    """The clients, threads and members of one open connection."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        *,
+        connection_id: str,
+        tracing: Tracing | None,
+        recorder: Recorder | None,
+        probe: Probe,
+    ) -> None:
+        """Start the coordinator thread; `connect` connects it.
+
+        `recorder` and `probe` are those of `kafkadur.connect`. Raises `IllegalState` for wrong settings of
+        Kafka.
+        """
+        self._settings = settings
+        self._connection_id = connection_id
+        self._recorder = recorder
+        self._keeper: ClientIdKeeper | None = None
+        self.journal = journal_of(settings)
+        self._topics = topics_of(settings)
+        self._coordinator = self._new_coordinator(self._be_at)
+        self.lifecycle = lifecycle_of(
+            settings, coordinator=self._coordinator, journal=self.journal, topics=self._topics
+        )
+        self._presence = presences.acquire(settings.redis, settings.redis_timeout.total_seconds())
+        self.thread = CoordinatorThread(
+            coordinator=self._coordinator, lifecycle=self.lifecycle, presence=self._presence, probe=probe
+        )
+        self._checkpoints = CheckpointThread(
+            coordinator=self._new_coordinator,
+            journal=lambda: journal_of(settings, checked=self.journal),
+            waiters=Waiters(
+                coordinator=self._new_coordinator,
+                replicas=settings.replicas,
+                patience=settings.level_timeout.total_seconds(),
+                beacon=f"{settings.prefix}:{settings.namespace}:replicated",
+            ),
+            outdated=self.rebuild,
+        )
+        self._dead_letters = DeadLetters(settings.kafka)
+        self._watch = RetentionWatch(
+            lambda: topics_of(settings), every=settings.retention_check.total_seconds()
+        )
+        self.members = Members(
+            settings,
+            connection_id=connection_id,
+            coordinator_thread=self.thread,
+            presence=self._presence,
+            checkpoints=self._checkpoints,
+            dead_letters=self._dead_letters,
+            watch=self._watch,
+            tracing=tracing,
+            probe=probe,
+        )
+        self.thread.start()
+
+    def _new_coordinator(self, on_connect: Callable[[str], None] | None = None) -> RedisCoordinator:
+        return coordinator_of(
+            self._settings, recorder=self._recorder, on_warning=_log.warning, on_connect=on_connect
+        )
+
+    def _be_at(self, run_id: str) -> None:
+        """The coordinator's connection is to the server with this run id now."""
+        self._presence.be_at(run_id)
+
+    def connect(self) -> Future[None]:
+        """Connect to Redis; the future raises `CoordinatorUnavailable` and `CoordinatorRefused`."""
+        return self.thread.submit(self._coordinator.connect)
+
+    def rebuild(self, subscription: Subscription, incarnation: int) -> None:
+        """Begin a newer incarnation: the journal knows a later one than the server. Any thread."""
+        with contextlib.suppress(ConnectionClosed):
+            self.thread.submit(lambda: self.lifecycle.rebuild({subscription.key: incarnation}))
+
+    # -- the client id
+
+    def hold(self, client_id: str, on_displaced: Callable[[KafkadurError], None]) -> Future[None]:
+        """Take a restricted client id, and keep it until `let_go`; the future raises `InvalidClientId`.
+
+        `on_displaced` is called, in any thread, when another connection has it.
+        """
+        chosen = self._settings
+
+        def make(coordinator: RedisCoordinator, wait: Callable[[float], None]) -> ClientIdLease:
+            return ClientIdLease(
+                coordinator,
+                prefix=chosen.prefix,
+                namespace=chosen.namespace,
+                client_id=client_id,
+                connection=self._connection_id,
+                name=process_name(),
+                ttl_ms=chosen.session_ms,
+                wait=wait,
+            )
+
+        self._keeper = ClientIdKeeper(
+            self._new_coordinator(), self._presence, make, on_displaced=on_displaced
+        )
+        return self._keeper.take()
+
+    def let_go(self) -> None:
+        """Let the client id go, or give up taking it."""
+        if self._keeper is not None:
+            self._keeper.close()
+            self._keeper = None
+
+    # -- closing
+
+    def write_last(self) -> None:
+        """Write the dead letters that are left, and look for expiring messages no more."""
+        self._watch.close()
+        self._dead_letters.close()
+
+    def close(self) -> None:
+        """End the threads and close the clients; `write_last` comes before."""
+        self.thread.close()
+        self.members.close()
+        self._checkpoints.close()
+        self.let_go()
+        presences.release(self._settings.redis, self._settings.redis_timeout.total_seconds())
+        self._coordinator.close()
+        self.journal.close()
+        self._topics.close()
