@@ -345,8 +345,8 @@ async def test_strict_order_through_rollbacks(place: Place, kind: str, backoff: 
 async def test_strict_order_keeps_keys_in_order_over_turns(place: Place, kind: str) -> None:
     """A lane that passes to another member takes what was rolled back with it."""
     topic = place.topic()
-    count = 100
-    publish(place, topic, (("abc"[n % 3], n) for n in range(count)))
+    count, portion = 100, 20
+    portion_done = asyncio.Event()
     chance = random.Random(11)
     book = Book()
     by_member = [0, 0]
@@ -373,14 +373,24 @@ async def test_strict_order_keeps_keys_in_order_over_turns(place: Place, kind: s
                     rolled_back += 1
                     raise ValueError(number(delivery))
                 by_member[me] += 1
+                if book.count % portion == 0:
+                    portion_done.set()
                 if book.count == count:
                     first.stop()
                     second.stop()
 
             await subscription.run(handle, concurrency=3, ordered_by_key=True, retry_delay=0.02)
 
+        async def publish_in_portions() -> None:
+            """A turn goes on while something is in flight; what comes after that is the next member's."""
+            for start in range(0, count, portion):
+                portion_done.clear()
+                numbers = range(start, start + portion)
+                await asyncio.to_thread(publish, place, topic, [("abc"[n % 3], n) for n in numbers])
+                await portion_done.wait()
+
         async with asyncio.timeout(3 * LIMIT_S):
-            await asyncio.gather(work(0, first), work(1, second))
+            await asyncio.gather(work(0, first), work(1, second), publish_in_portions())
     assert rolled_back > 5
     assert min(by_member) > 0, "both had turns"
     for index, key in enumerate("abc"):
