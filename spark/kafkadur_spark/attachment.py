@@ -16,12 +16,10 @@ import queue
 import threading
 import time
 import uuid
-from collections.abc import Callable, Iterable, Mapping
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import Future
 from types import TracebackType
 from typing import NamedTuple, Self, TypeVar
-
-from confluent_kafka import KafkaException
 
 from kafkadur.runtime.checkpoint_thread import CheckpointThread
 from kafkadur.runtime.clients import coordinator_of, journal_of, lifecycle_of, topics_of
@@ -48,6 +46,7 @@ from kafkadur_sharing.errors import (
     LeaseLost,
     StateLost,
 )
+from kafkadur_spark.floors import FloorMirror
 from kafkadur_spark.rejecting import Reasons, bury
 
 T = TypeVar("T")
@@ -59,8 +58,8 @@ _AGAIN = ("MISSING", "RESTARTED", "INCARNATION")
 _PASSING = (CoordinatorUnavailable, KafkaRefused, StateLost)
 #: Seconds to wait for a query that is stopped: it may be the one that waits.
 _STOP_S = 30.0
-#: Seconds between two tries where Redis or Kafka do not answer, and between two mirrored floors.
-_RETRY, _MIRROR_EVERY = 0.2, 1.0
+#: Seconds between two tries where Redis or Kafka do not answer.
+_RETRY = 0.2
 
 
 class Whereabouts(NamedTuple):
@@ -102,9 +101,7 @@ class Attachment:
         self._coordinator = self._new_coordinator()
         self._journal = journal_of(settings)
         self._topics = topics_of(settings)
-        #: Kafka may take longer over a commit than a session lasts
-        self._mirror_thread = ThreadPoolExecutor(1, "kafkadur-floors")
-        self._mirroring: Future[None] | None = None
+        self._floors = FloorMirror(self._topics)
         self._lifecycle = lifecycle_of(
             settings, coordinator=self._coordinator, journal=self._journal, topics=self._topics
         )
@@ -123,9 +120,6 @@ class Attachment:
         self._claims: Claims | None = None
         #: partitions on which something was settled since the checkpointer asked
         self._settled: set[int] = set()
-        self._mirrored: dict[int, int] = {}
-        self._to_mirror: set[int] = set()
-        self._mirror_at = 0.0
         #: what people are to be told, the last of it; empty: they were
         self._to_tell: list[HolderProgress | None] = []
         self._thread = threading.Thread(target=self._main, name="kafkadur-spark", daemon=True)
@@ -176,7 +170,7 @@ class Attachment:
         self._jobs.put(None)
         if self._thread.is_alive():
             self._thread.join()
-        self._mirror_thread.shutdown()
+        self._floors.close()
         self._checkpointer.remove(self)
         self._checkpointer.close()
         if self._presence is not None:
@@ -333,13 +327,14 @@ class Attachment:
         due = time.monotonic() + every
         while True:
             with contextlib.suppress(queue.Empty):
-                job = self._jobs.get(timeout=max(min(due, self._mirror_due()) - time.monotonic(), 0.0))
+                job = self._jobs.get(timeout=max(min(due, self._floors.due) - time.monotonic(), 0.0))
                 if job is None:
                     return
                 job()
             if time.monotonic() >= due:
                 due = time.monotonic() + (every if self._renew() else _RETRY)
-            self._mirror()
+            if self._membership is not None:
+                self._floors.mirror(self.definition, self._places)
 
     def _attach(self) -> None:
         presence, member = self._presence, self._member
@@ -386,7 +381,7 @@ class Attachment:
         some = set(partitions)
         with self._lock:
             self._settled |= some
-        self._to_mirror |= some
+        self._floors.note(some)
 
     def _log_ends(self, partitions: Iterable[int]) -> dict[int, int]:
         topic = self.definition.topic
@@ -425,7 +420,7 @@ class Attachment:
                 remedy="name the same selector and no_local, or unsubscribe first",
             )
 
-    def _places(self, partitions: range | list[int]) -> dict[int, Place]:
+    def _places(self, partitions: Sequence[int]) -> dict[int, Place]:
         held = self.definition
         state = state_of(held.topic.id, held.definition.lanes)
         places: dict[int, Place] = {}
@@ -506,37 +501,7 @@ class Attachment:
             for thread in threads:
                 thread.join(_STOP_S)
 
-    # -- for people and tools
-
-    def _mirror_due(self) -> float:
-        return self._mirror_at if self._to_mirror else float("inf")
-
-    def _mirror(self) -> None:
-        """Have Kafka's consumer group follow the floors, once a second."""
-        if not self._to_mirror or time.monotonic() < self._mirror_at:
-            return
-        self._mirror_at = time.monotonic() + _MIRROR_EVERY
-        if self._mirroring is not None and not self._mirroring.done():
-            return
-        try:
-            places = self._places(sorted(self._to_mirror))
-        except (KafkadurError, Refusal) as error:
-            _log.info("floors of %s: %s", self.display, error)
-            return
-        self._to_mirror = set()
-        self._mirroring = self._mirror_thread.submit(
-            self._commit, self.definition, {p: place.floor for p, place in places.items()}
-        )
-
-    def _commit(self, held: Subscription, floors: Mapping[int, int]) -> None:
-        moved = {p: floor for p, floor in floors.items() if self._mirrored.get(p) != floor}
-        try:
-            if moved:
-                self._topics.commit(held.key.group, held.topic.name, moved, metadata=held.floor_metadata)
-        except (KafkadurError, KafkaException) as error:
-            _log.info("floors of %s: %s", held.key, error)  # those that move again follow again
-        else:
-            self._mirrored |= moved
+    # -- for people
 
     def _tell(self) -> None:
         with self._lock:
@@ -555,8 +520,7 @@ class Attachment:
             return
         try:
             if self._lost is None:
-                self._mirror_at, self._mirroring = 0.0, None
-                self._mirror()
+                self._floors.mirror_last(self.definition, self._places)
                 membership.session.detach([])
                 self.tell(None)
                 self._tell()

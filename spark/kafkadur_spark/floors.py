@@ -1,0 +1,78 @@
+"""Has the consumer group of a subscription follow its floors: the lowest unsettled offsets, once a second."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Iterable, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+
+from confluent_kafka import KafkaException
+
+from kafkadur_coordinators.lifecycle import Subscription
+from kafkadur_coordinators.places import Place
+from kafkadur_coordinators.redis.coordinator import Refusal
+from kafkadur_coordinators.topics import Topics
+from kafkadur_sharing.errors import KafkadurError
+
+_log = logging.getLogger("kafkadur.spark")
+
+#: Seconds between two commits.
+_EVERY = 1.0
+
+
+class FloorMirror:
+    """Commits floors in a thread of its own: Kafka may take longer over a commit than a session lasts."""
+
+    def __init__(self, topics: Topics) -> None:
+        """Nothing was settled yet."""
+        self._topics = topics
+        self._thread = ThreadPoolExecutor(1, "kafkadur-floors")
+        self._committing: Future[None] | None = None
+        self._committed: dict[int, int] = {}
+        self._partitions: set[int] = set()
+        self._at = 0.0
+
+    def note(self, partitions: Iterable[int]) -> None:
+        """Something was settled on these partitions."""
+        self._partitions |= set(partitions)
+
+    @property
+    def due(self) -> float:
+        """When `mirror` is to be called next (monotonic seconds)."""
+        return self._at if self._partitions else float("inf")
+
+    def mirror(self, held: Subscription, places: Callable[[list[int]], Mapping[int, Place]]) -> None:
+        """Commit the floors of partitions that were noted, if that is due; `places` says where they stand."""
+        if time.monotonic() < self.due:
+            return
+        self._at = time.monotonic() + _EVERY
+        if self._committing is not None and not self._committing.done():
+            return
+        try:
+            found = places(sorted(self._partitions))
+        except (KafkadurError, Refusal) as error:
+            _log.info("floors of %s: %s", held.key, error)
+            return
+        self._partitions = set()
+        floors = {partition: place.floor for partition, place in found.items()}
+        self._committing = self._thread.submit(self._commit, held, floors)
+
+    def mirror_last(self, held: Subscription, places: Callable[[list[int]], Mapping[int, Place]]) -> None:
+        """Commit at once what was noted; `close` waits for it."""
+        self._at, self._committing = 0.0, None
+        self.mirror(held, places)
+
+    def close(self) -> None:
+        """Wait for the last commit."""
+        self._thread.shutdown()
+
+    def _commit(self, held: Subscription, floors: Mapping[int, int]) -> None:
+        moved = {p: floor for p, floor in floors.items() if self._committed.get(p) != floor}
+        try:
+            if moved:
+                self._topics.commit(held.key.group, held.topic.name, moved, metadata=held.floor_metadata)
+        except (KafkadurError, KafkaException) as error:
+            _log.info("floors of %s: %s", held.key, error)  # those that move again follow again
+        else:
+            self._committed |= moved
