@@ -219,29 +219,21 @@ class Changes:
             starts = self._topics.offsets(definition.topic, topic.partitions, definition.start)
             starts |= {partition: place.floor for partition, place in (places or {}).items()}
         entries = self._begin(key, known, token)
-        if not key.durable:
-            change = Change(
-                tag=key.tag,
-                key=key.to_record(),
-                expected=known.version,
-                under=0,
-                definition=None if definition is None else definition.to_record(),
-                id=f"n.{token}",
-                topic_id=topic_id,
-                starts=starts,
-            )
-            return self._change_unwritten(key, known, change, token)
-        shard = self._journal.shard(key.tag)
+        # for a non-durable subscription no journal is made
+        shard = self._journal.shard(key.tag) if key.durable else 0
+        before = in_force(entries, key.tag, shard)
         change = Change(
             tag=key.tag,
             key=key.to_record(),
-            expected=_expected(known.version, in_force(entries, key.tag, shard)),
+            expected=_expected(known.version, before) if key.durable else known.version,
             under=last_incarnation(entries, key.tag),
             definition=None if definition is None else definition.to_record(),
-            id=None,
+            id=None if key.durable else f"n.{token}",
             topic_id=topic_id,
             starts=starts,
         )
+        if not key.durable:
+            return self._change_unwritten(key, known, change, token)
         version = self._journal.append_change(shard, change)
         found = in_force(self._journal.read(shard), key.tag, shard)
         if found is not None:

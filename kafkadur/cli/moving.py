@@ -209,17 +209,10 @@ def alter(
     ] = False,
 ) -> None:
     """Change type, scope, selector, level or limit in place; what is settled is kept, nobody attached."""
-    changes: dict[str, Any] = {}
-    if kind is not None:
-        changes["type"] = kind
-    if scope is not None:
-        changes["scope"] = scope
-    if ack_level is not None:
-        changes["ack_level"] = ack_level
-    if max_consumers is not None:
-        changes["max_consumers"] = max_consumers or None
-    if selector is not None:
-        changes["selector"] = selector or None
+    given: dict[str, Any] = {"type": kind, "scope": scope, "ack_level": ack_level, "selector": selector}
+    given["max_consumers"] = max_consumers
+    # an empty selector, or a limit of 0, stands for none
+    changes = {name: value or None for name, value in given.items() if value is not None}
     if not changes or (retroactive and selector is None):
         raise IllegalState(
             "There is nothing to change.",

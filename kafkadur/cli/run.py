@@ -51,56 +51,67 @@ class LogLevel(StrEnum):
     ERROR = "error"
 
 
+TargetArgument = Annotated[
+    str, typer.Argument(metavar="MODULE:APP", help="The app, as in billing.handlers:app.")
+]
+HostOption = Annotated[str, typer.Option("--host", help="Address of the port.", rich_help_panel=_PANEL)]
+PortOption = Annotated[
+    int,
+    typer.Option(
+        "--port", min=0, max=65535, rich_help_panel=_PANEL,
+        help="Port of /livez, /readyz and /metrics; 0: any that is free.",
+    ),
+]  # fmt: skip
+DeadlineOption = Annotated[
+    float,
+    typer.Option(
+        "--deadline", min=0, max=86_400, metavar="SECONDS", rich_help_panel=_PANEL,
+        help="How long handlers may take to end when it is stopped; then what they hold is given back.",
+    ),
+]  # fmt: skip
+SilenceOption = Annotated[
+    float,
+    typer.Option(
+        "--silence", min=1, metavar="SECONDS", rich_help_panel=_PANEL,
+        help="A loop that has not run for longer makes /livez fail.",
+    ),
+]  # fmt: skip
+FolderOption = Annotated[
+    Path,
+    typer.Option(
+        "--app-dir", exists=True, file_okay=False, rich_help_panel=_PANEL,
+        help="Where the module is looked for first.",
+    ),
+]  # fmt: skip
+LogFormatOption = Annotated[
+    LogFormat, typer.Option("--log-format", help="How it logs.", rich_help_panel=_PANEL)
+]
+LogLevelOption = Annotated[
+    LogLevel, typer.Option("--log-level", help="What it logs.", rich_help_panel=_PANEL)
+]
+ReloadOption = Annotated[
+    bool,
+    typer.Option(
+        "--reload", rich_help_panel=_PANEL,
+        help="For development: start anew when a Python file of the folder changes.",
+    ),
+]  # fmt: skip
+
+
 @command
 def run(
     call: Call,
-    target: Annotated[str, typer.Argument(metavar="MODULE:APP", help="The app, as in billing.handlers:app.")],
+    target: TargetArgument,
     *,
-    host: Annotated[
-        str, typer.Option("--host", help="Address of the port.", rich_help_panel=_PANEL)
-    ] = "127.0.0.1",
-    port: Annotated[
-        int,
-        typer.Option(
-            "--port", min=0, max=65535, rich_help_panel=_PANEL,
-            help="Port of /livez, /readyz and /metrics; 0: any that is free.",
-        ),
-    ] = 9465,
-    deadline: Annotated[
-        float,
-        typer.Option(
-            "--deadline", min=0, max=86_400, metavar="SECONDS", rich_help_panel=_PANEL,
-            help="How long handlers may take to end when it is stopped; then what they hold is given back.",
-        ),
-    ] = 25.0,
-    silence: Annotated[
-        float,
-        typer.Option(
-            "--silence", min=1, metavar="SECONDS", rich_help_panel=_PANEL,
-            help="A loop that has not run for longer makes /livez fail.",
-        ),
-    ] = 30.0,
-    app_dir: Annotated[
-        Path,
-        typer.Option(
-            "--app-dir", exists=True, file_okay=False, rich_help_panel=_PANEL,
-            help="Where the module is looked for first.",
-        ),
-    ] = Path(),
-    log_format: Annotated[
-        LogFormat, typer.Option("--log-format", help="How it logs.", rich_help_panel=_PANEL)
-    ] = LogFormat.TEXT,
-    log_level: Annotated[
-        LogLevel, typer.Option("--log-level", help="What it logs.", rich_help_panel=_PANEL)
-    ] = LogLevel.INFO,
-    reload: Annotated[
-        bool,
-        typer.Option(
-            "--reload", rich_help_panel=_PANEL,
-            help="For development: start anew when a Python file of the folder changes.",
-        ),
-    ] = False,
-) -> None:  # fmt: skip
+    host: HostOption = "127.0.0.1",
+    port: PortOption = 9465,
+    deadline: DeadlineOption = 25.0,
+    silence: SilenceOption = 30.0,
+    app_dir: FolderOption = Path(),
+    log_format: LogFormatOption = LogFormat.TEXT,
+    log_level: LogLevelOption = LogLevel.INFO,
+    reload: ReloadOption = False,
+) -> None:
     """Run the handlers of an app until SIGTERM or Ctrl-C; then they end, and the rest is given back.
 
     Exit status 0: stopped, and every handler ended; 1: failed, or handlers were at work at the deadline.

@@ -31,12 +31,35 @@ from kafkadur_coordinators.lifecycle import Membership
 from kafkadur_coordinators.redis.presence import Presence
 from kafkadur_sharing.decisions import Request
 from kafkadur_sharing.definition import SubscriptionType
-from kafkadur_sharing.errors import ConnectionClosed
+from kafkadur_sharing.errors import ConnectionClosed, IllegalState
 
 #: Acknowledgements of a lane that may be unconfirmed; a shared member's budget is its window.
 LANE_BUDGET = 100
 #: Longest wait for dead letters when a subscription is closed, seconds.
 _LAST_LETTERS = 5.0
+
+
+@dataclass(frozen=True, slots=True)
+class Budget:
+    """How much a member may have in flight, and unconfirmed; raises `IllegalState` for too little."""
+
+    #: records in flight, and bytes of them
+    window: int
+    window_bytes: int
+    #: acknowledgements that may be unconfirmed; None: the default of the type
+    unconfirmed: int | None
+
+    def __post_init__(self) -> None:
+        """Check the numbers."""
+        if (
+            self.window < 1
+            or self.window_bytes < 1
+            or (self.unconfirmed is not None and self.unconfirmed < 0)
+        ):
+            raise IllegalState(
+                "The window must be at least 1 record and 1 byte.",
+                remedy="correct window, window_bytes, unconfirmed",
+            )
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -45,10 +68,7 @@ class Wanted:
 
     request: Request
     client_id: str | None
-    window: int
-    window_bytes: int
-    #: acknowledgements that may be unconfirmed; None: the default of the type
-    unconfirmed: int | None
+    budget: Budget
     #: shown to people
     name: str
     rank: Rank
@@ -150,13 +170,14 @@ class Members:
         attachment, thread = membership.subscription, self._coordinator_thread
         definition = attachment.definition
         parallel = definition.type in (SubscriptionType.SHARED, SubscriptionType.KEY_ORDERED)
-        budget = wanted.window if parallel else LANE_BUDGET
+        budget = wanted.budget
+        usual = budget.window if parallel else LANE_BUDGET
         terms = Terms(
             display=str(attachment.key),
             definition=definition,
-            window=wanted.window,
-            window_bytes=wanted.window_bytes,
-            budget=budget if wanted.unconfirmed is None else wanted.unconfirmed,
+            window=budget.window,
+            window_bytes=budget.window_bytes,
+            budget=usual if budget.unconfirmed is None else budget.unconfirmed,
             session=self._settings.session_timeout.total_seconds(),
             partitions=attachment.topic.partitions * definition.lanes,
             monotonic=time.monotonic,

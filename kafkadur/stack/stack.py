@@ -4,7 +4,7 @@ import contextlib
 import os
 import shutil
 import time
-from collections.abc import Generator, Mapping
+from collections.abc import Generator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -262,32 +262,17 @@ def _assemble(
     running: ExitStack,
 ) -> Stack:
     """Choose the ports and describe the servers; start the proxies, whose ports the brokers must know."""
-    brokers: list[Broker] = []
-    proxies: list[TcpProxy] = []
+
+    def proxy_to(port: int) -> TcpProxy | None:
+        return running.enter_context(TcpProxy((HOST, port))) if plan.proxy else None
+
+    brokers, kafka_proxies = [], []
     if parts is not None:
-        cluster = _cluster(data, plan.brokers)
         ports = free_ports(3 * plan.brokers)
         if plan.kafka_port:
             ports[0] = plan.kafka_port
-        voters = {node: ports[3 * node - 1] for node in range(1, plan.brokers + 1)}
-        for node in voters:
-            client, internal, controller = ports[3 * node - 3 : 3 * node]
-            proxy = running.enter_context(TcpProxy((HOST, client))) if plan.proxy else None
-            proxies += [proxy] if proxy else []
-            brokers.append(
-                Broker(
-                    supervisor,
-                    parts,
-                    node=node,
-                    voters=voters,
-                    ports=(client, internal, controller),
-                    advertised=proxy.port if proxy else None,
-                    cluster=cluster,
-                    logs=logs,
-                    data=data / f"broker-{node}",
-                    settings=plan.kafka_settings,
-                )
-            )
+        kafka_proxies = [proxy for port in ports[::3] if (proxy := proxy_to(port)) is not None]
+        brokers = _brokers(plan, supervisor, parts, ports, kafka_proxies, data=data, logs=logs)
     valkey = replica = redis_proxy = replication_proxy = None
     sentinels: list[Sentinel] = []
     if plan.valkey:
@@ -296,11 +281,9 @@ def _assemble(
             supervisor, name="valkey", port=plan.valkey_port or first, logs=logs, data=data / "valkey",
             settings=plan.valkey_settings, users=plan.users,
         )  # fmt: skip
-        if plan.proxy:
-            redis_proxy = running.enter_context(TcpProxy((HOST, valkey.port)))
+        redis_proxy = proxy_to(valkey.port)
         if plan.replica:
-            if plan.proxy:
-                replication_proxy = running.enter_context(TcpProxy((HOST, valkey.port)))
+            replication_proxy = proxy_to(valkey.port)
             replica = Valkey(
                 supervisor, name="valkey-replica", port=second, logs=logs, data=data / "valkey-replica",
                 settings=plan.valkey_settings, primary=replication_proxy or valkey, users=plan.users,
@@ -319,10 +302,40 @@ def _assemble(
         valkey=valkey,
         replica=replica,
         sentinels=tuple(sentinels),
-        kafka_proxies=tuple(proxies),
+        kafka_proxies=tuple(kafka_proxies),
         redis_proxy=redis_proxy,
         replication_proxy=replication_proxy,
     )
+
+
+def _brokers(
+    plan: Plan,
+    supervisor: Supervisor,
+    parts: Distribution,
+    ports: Sequence[int],
+    proxies: Sequence[TcpProxy],
+    *,
+    data: Path,
+    logs: Path,
+) -> list[Broker]:
+    """Describe the brokers of one cluster: each takes three of the ports, and is advertised by its proxy."""
+    cluster = _cluster(data, plan.brokers)
+    voters = {node: ports[3 * node - 1] for node in range(1, plan.brokers + 1)}
+    return [
+        Broker(
+            supervisor,
+            parts,
+            node=node,
+            voters=voters,
+            ports=(ports[3 * node - 3], ports[3 * node - 2], ports[3 * node - 1]),
+            advertised=proxies[node - 1].port if proxies else None,
+            cluster=cluster,
+            logs=logs,
+            data=data / f"broker-{node}",
+            settings=plan.kafka_settings,
+        )
+        for node in voters
+    ]
 
 
 def _cluster(data: Path, brokers: int) -> str:

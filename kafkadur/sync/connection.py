@@ -25,7 +25,7 @@ from kafkadur.message.tracing import Tracing
 from kafkadur.producer.producer import Producer
 from kafkadur.runtime.clients import journal_of
 from kafkadur.runtime.coordinator_thread import Served
-from kafkadur.runtime.members import Wanted
+from kafkadur.runtime.members import Budget, Wanted
 from kafkadur.runtime.opened import Opened, process_name
 from kafkadur.runtime.stages import Probe, no_probe
 from kafkadur.runtime.transactions import Transaction
@@ -312,6 +312,11 @@ class Connection:
             )
         if durable is not None:
             return self.key(durable, topic_member)
+        if definition.ack_level == "journal":
+            raise IllegalState(
+                "A non-durable subscription is not in the journal.",
+                remedy="use ack_level='redis' or 'replicated', or give durable=",
+            )
         return SubscriptionKey(
             namespace=self.settings.namespace,
             durable=False,
@@ -409,15 +414,10 @@ class Connection:
         `InvalidSubscriptionSharing`, `SubscriptionTypeMismatch`, `IllegalState`, `InvalidDestination`.
         """
         opened = self._use()
-        kind = _type(type)
         parse_selector(selector)
-        if window < 1 or window_bytes < 1 or (unconfirmed is not None and unconfirmed < 0):
-            raise IllegalState(
-                "The window must be at least 1 record and 1 byte.",
-                remedy="correct window, window_bytes, unconfirmed",
-            )
+        budget = Budget(window, window_bytes, unconfirmed)
         definition = Definition(
-            type=kind,
+            type=_type(type),
             topic=topic,
             selector=selector,
             no_local=no_local,
@@ -430,31 +430,20 @@ class Connection:
             ack_level=ack_level,
             max_consumers=max_consumers,
         )
-        request = Request(
-            key=self._key(durable, shared, definition, topic_member),
-            definition=definition,
-            mode=self.settings.mode,
-            allow_conversion=allow_conversion,
-        )
+        key = self._key(durable, shared, definition, topic_member)
+        mode = self.settings.mode
+        request = Request(key=key, definition=definition, mode=mode, allow_conversion=allow_conversion)
         transaction = self._transaction_for(session, request)
-        if ack_level == "journal" and (not request.key.durable):
-            raise IllegalState(
-                "A non-durable subscription is not in the journal.",
-                remedy="use ack_level='redis' or 'replicated', or give durable=",
-            )
-        decoding = Decoding(key=key_deserializer, value=value_deserializer, display=str(request.key))
         signal, bell = (Signal(), Signal())
         wanted = Wanted(
             request=request,
             client_id=self.settings.client_id,
-            window=window,
-            window_bytes=window_bytes,
-            unconfirmed=unconfirmed,
+            budget=budget,
             name=name or process_name(),
             rank=Rank(priority=priority, preempt=preempt),
-            decoding=decoding,
             transaction=transaction,
             on_event=on_event,
+            decoding=Decoding(key=key_deserializer, value=value_deserializer, display=str(key)),
             on_ready=signal.set,
             on_closing=bell.set,
             exchange_inline=exchange_inline,

@@ -138,12 +138,12 @@ class _Sending:
         self._done = done
         self._running: Sequence[tuple[SubscriptionKey, int]] = ()
 
-    def send(self, calls: Sequence[tuple[SubscriptionKey, Sequence[Call]]]) -> None:
+    def send(self, calls: Mapping[SubscriptionKey, Sequence[Call]]) -> None:
         """Begin with these calls, by subscription, when those before have ended."""
         self.wait()
         if calls:
-            self._coordinator.begin_many([call for _, some in calls for call in some])
-            self._running = [(key, len(some)) for key, some in calls]
+            self._coordinator.begin_many([call for some in calls.values() for call in some])
+            self._running = [(key, len(some)) for key, some in calls.items()]
 
     def wait(self) -> None:
         """Wait until nothing is on its way; raises as `RedisCoordinator.run`."""
@@ -195,9 +195,8 @@ class Rebuilder:
         """Rebuild what is lost of these durable subscriptions; says of each what became of it.
 
         `seen`: under which incarnation each was attached; what is of an earlier one is an old copy. `scan`:
-        what the caller has read of the journal already. Raises
-        `CoordinatorUnavailable` and `StateLost` when Redis or Kafka do not answer: then others, or a
-        repetition, go on.
+        what the caller has read of the journal already. Raises `CoordinatorUnavailable` and `StateLost` when
+        Redis or Kafka do not answer: then others, or a repetition, go on.
         """
         outcomes: dict[SubscriptionKey, Outcome | KafkadurError] = {}
         moved: dict[str, Sequence[bytes]] = {}
@@ -233,15 +232,13 @@ class Rebuilder:
                         for item in some
                     ):  # then Redis is asked for each
                         sending.wait()
-                    calls: list[tuple[SubscriptionKey, Sequence[Call]]] = []
+                    calls: dict[SubscriptionKey, Sequence[Call]] = {}
                     for item in some:
                         item.begun = max(incarnations[item.shard], item.seen + 1)
                         entries, shard = shards[item.shard]
                         changes = entries.get(item.key.tag, ())
                         try:
-                            calls.append(
-                                (item.key, list(self._bring_back(item, changes, shard, token, asked)))
-                            )
+                            calls[item.key] = self._bring_back(item, changes, shard, token, asked)
                         except KafkadurError as error:
                             outcomes[item.key] = _outcome(error)
                     sending.send(calls)
@@ -289,7 +286,7 @@ class Rebuilder:
 
     def _bring_back(
         self, item: _Lost, entries: Sequence[Entry], shard: Shard, token: str, seen: _Seen
-    ) -> Iterable[Call]:
+    ) -> Sequence[Call]:
         """The calls that bring back one subscription, of which `shard` holds these `entries`."""
         address, found = self._changes.address(item.key), in_force(entries, item.key.tag, item.shard)
         item.found = found
@@ -310,24 +307,9 @@ class Rebuilder:
         known = united(said, item.origin, item.cuts, item.definition.lanes)
         ends = seen.ends(topic) if same else {}
         if item.kept == found.version:
-            item.cause = Cause.KEPT
-            standing = self._kept_places(item, token)
-            item.places = standing | {
-                lane: unite(standing[lane], place) if lane in standing else place
-                for lane, place in known.items()
-            }
-            self._mark_seen(item, ends)
-            # what was leased before Kafka lost the end of a partition cannot be claimed: install-6 says so
-            behind = any(number > item.incarnation for number, _ in item.cuts) or any(
-                lane not in standing or not covers(standing[lane], place)
-                for lane, place in item.places.items()
-            )
-            if behind:
-                item.cause = Cause.OLDER
-            elif all(standing[lane].seen >= place.seen for lane, place in item.places.items()):
+            if self._is_whole(item, known, ends, token):
                 common = self._coordinator.common(incarnation=-item.seen)
                 return [("reincarnate", address.fixed(), [*common, *ReincarnateRequest(token, item.begun)])]
-            # else the server need not have kept what it granted last: that is marked, too
         else:
             item.places = self._places_of_journal(item, known, topic if same else None)
             self._mark_seen(item, ends)
@@ -348,6 +330,24 @@ class Rebuilder:
                 unclaimed=max((number for number, _ in item.cuts), default=0),
             ),
         ]
+
+    def _is_whole(self, item: _Lost, known: Mapping[int, Place], ends: Mapping[int, int], token: str) -> bool:
+        """Whether the state that a server kept says all that the journal knows; sets places and cause."""
+        item.cause = Cause.KEPT
+        standing = self._kept_places(item, token)
+        item.places = standing | {
+            lane: unite(standing[lane], place) if lane in standing else place for lane, place in known.items()
+        }
+        self._mark_seen(item, ends)
+        # what was leased before Kafka lost the end of a partition cannot be claimed: install-6 says so
+        behind = any(number > item.incarnation for number, _ in item.cuts) or any(
+            lane not in standing or not covers(standing[lane], place) for lane, place in item.places.items()
+        )
+        if behind:
+            item.cause = Cause.OLDER
+            return False
+        # if not, the server need not have kept what it granted last: that is marked, too
+        return all(standing[lane].seen >= place.seen for lane, place in item.places.items())
 
     def _bring_in_transactions(self, item: _Lost, shard: Shard, token: str) -> None:
         """Bring what transacted sessions have settled into the journal, and into what `shard` has of it.
