@@ -39,6 +39,14 @@ def start(folder: Path, environment: dict[str, str], *options: str) -> "subproce
     )  # fmt: skip
 
 
+def command_of(pid: int) -> str:
+    """Return the command line of a process; empty: it has ended by now."""
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes().decode(errors="replace")
+    except (FileNotFoundError, ProcessLookupError):
+        return ""
+
+
 def children_of(pid: int) -> set[int]:
     """Return the pids of all processes that stem from `pid` now."""
     parents: dict[int, int] = {}
@@ -202,7 +210,7 @@ def test_a_server_that_ends_is_named(
     with demo.stdout, demo.stderr:
         assert any(moment in line for line in demo.stdout)
         children = children_of(demo.pid)
-        killed = [pid for pid in children if Path(f"/proc/{pid}/cmdline").read_bytes().count(server.encode())]
+        killed = [pid for pid in children if server in command_of(pid)]
         os.kill(min(killed), signal.SIGKILL)
         out, err = demo.communicate(timeout=TIMEOUT)
     assert demo.returncode == 1
