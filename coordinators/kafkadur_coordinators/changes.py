@@ -1,4 +1,4 @@
-"""Changing what a subscription is: create, replace, delete, alter, move, copy.
+"""Changes of subscriptions: create, replace, delete, alter, move, copy.
 
 A change is begun in Redis (CHANGING), written to the journal, decided there by log order, and installed. So a
 stop after any step leaves nothing half made: a process that finds a change past its deadline finishes it.
@@ -13,12 +13,13 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from kafkadur_coordinators.interface import MAX_PARTITIONS, Known, PartitionView
+from kafkadur_coordinators.interface import Known, PartitionView, in_groups
 from kafkadur_coordinators.journal.origins import state_of
 from kafkadur_coordinators.journal.records import Change, Entry, InForce, in_force, last_incarnation
 from kafkadur_coordinators.journal.topic import Journal
 from kafkadur_coordinators.places import Place, earliest, join, moved_from, packed, place_of
 from kafkadur_coordinators.redis.coordinator import Call, RedisCoordinator, Refusal, SubscriptionAddress
+from kafkadur_coordinators.redis.replies import inspection
 from kafkadur_coordinators.redis.wire import ChangeRequest, InstallRequest, Laid, PartitionsRequest, Reply
 from kafkadur_coordinators.topics import TopicInfo, Topics
 from kafkadur_sharing.definition import Definition, SubscriptionType
@@ -50,7 +51,7 @@ class Changes:
         topics: Topics,
         prefix: str,
     ) -> None:
-        """Join what a change touches; `prefix` is that of all Redis keys."""
+        """Remember the services that a change uses; `prefix` is that of all Redis keys."""
         self._coordinator = coordinator
         self._journal = journal
         self._topics = topics
@@ -69,16 +70,16 @@ class Changes:
         incarnation: int,
         places: Mapping[int, Place] | None = None,
     ) -> None:
-        """Put what is in force into Redis.
+        """Put the definition in force into Redis.
 
-        `places` say more of where it starts than the journal does; whoever finishes this does without them.
+        `places` are more exact than the journal; another process that finishes this does not have them.
         """
         change = found.change
         address = self.address(key)
         if change.definition is None:
-            self.install_deletion(address, version=found.version, incarnation=incarnation, token=token)
+            self._install_deletion(key, version=found.version, incarnation=incarnation, token=token)
             return
-        definition = Definition.from_record(change.definition)
+        definition = found.definition
         topic = self._topics.describe(definition.topic)
         starts = {**dict.fromkeys(range(topic.partitions), 0), **change.starts}
         self.put_partitions(
@@ -149,10 +150,8 @@ class Changes:
         common = self._coordinator.common(incarnation=-seen)
         return ("install", address.fixed(), [*common, *request])
 
-    def install_deletion(
-        self, address: SubscriptionAddress, *, version: int, incarnation: int, token: str
-    ) -> None:
-        """Put into Redis that there is no such subscription."""
+    def _install_deletion(self, key: SubscriptionKey, *, version: int, incarnation: int, token: str) -> None:
+        address = self.address(key)
         self._coordinator.run(*self.deleting(address, version=version, incarnation=incarnation, token=token))
 
     def put_partitions(
@@ -165,7 +164,7 @@ class Changes:
         token: str,
         lanes: int = 1,
     ) -> None:
-        """Give partitions their state: each of their lanes the same."""
+        """Write the state of partitions: all lanes of a partition get the same."""
         by_lane = {p * lanes + lane: place for p, place in places.items() for lane in range(lanes)}
         state, total = state_of(topic.id, lanes), topic.partitions * lanes
         for call in self.laying(self.address(key), subscription_id, state, by_lane, token=token, total=total):
@@ -182,13 +181,9 @@ class Changes:
         total: int,
         seen: int = 0,
     ) -> Iterator[Call]:
-        """The calls that give lanes their state; `total`: how many lanes there are altogether."""
-        wanted = sorted(by_lane)
-        for first in range(0, len(wanted), MAX_PARTITIONS):
-            group = wanted[first : first + MAX_PARTITIONS]
-            keys = address.fixed()
-            for number in group:
-                keys += address.partition(subscription_id, state, number)
+        """Yield the calls that write the state of lanes; `total`: the number of all lanes."""
+        for group in in_groups(sorted(by_lane)):
+            keys = address.keys(subscription_id, state, group)
             parts = [
                 Laid(number, place.next, place.seen, packed(place), earliest(place))
                 for number, place in ((number, by_lane[number]) for number in group)
@@ -203,13 +198,12 @@ class Changes:
         definition: Definition | None,
         places: Mapping[int, Place] | None = None,
     ) -> bool:
-        """Create, replace (`definition`) or delete (None) what `known` says is in force.
+        """Create, replace (`definition`) or delete (None) the subscription in force, which is `known`.
 
-        A new one begins where its definition says, or at `places`.
-        Returns whether this change is in force now: another process may have been faster, and the caller
-        looks again. Raises `Refusal` when it can't begin.
+        A new one begins where its definition says, or at `places`. Returns whether this change is in force
+        now; if another process was faster, the caller reads the state again. Raises `Refusal` when it can't
+        begin.
         """
-        address = self.address(key)
         token = uuid.uuid4().hex
         topic_id, starts = "", {}
         if definition is not None:
@@ -219,7 +213,7 @@ class Changes:
             starts = self._topics.offsets(definition.topic, topic.partitions, definition.start)
             starts |= {partition: place.floor for partition, place in (places or {}).items()}
         entries = self._begin(key, known, token)
-        # for a non-durable subscription no journal is made
+        # no journal is created for a non-durable subscription
         shard = self._journal.shard(key.tag) if key.durable else 0
         before = in_force(entries, key.tag, shard)
         change = Change(
@@ -232,23 +226,21 @@ class Changes:
             topic_id=topic_id,
             starts=starts,
         )
-        if not key.durable:
-            return self._change_unwritten(key, known, change, token)
-        version = self._journal.append_change(shard, change)
-        found = in_force(self._journal.read(shard), key.tag, shard)
-        if found is not None:
+        found: InForce | None
+        if key.durable:
+            version = self._journal.append_change(shard, change)
+            found = in_force(self._journal.read(shard), key.tag, shard)
             incarnation = max(version, known.incarnation + 1)
-            mine = found.version == version
-            self.install(
-                key,
-                found,
-                token=token,
-                incarnation=incarnation,
-                places=places if mine else None,
-            )
+        else:
+            version, incarnation = known.version + 1, known.incarnation + 1
+            found = InForce(version=version, id=f"n.{token}", change=change)
+        mine = found is not None and found.version == version
+        if found is not None:
+            places = places if mine else None
+            self.install(key, found, token=token, incarnation=incarnation, places=places)
             if found.id != known.id:  # else another process gave this change up
-                self._forget(known, address)
-        return found is not None and found.version == version
+                self._forget(known, self.address(key))
+        return mine
 
     def amend(
         self,
@@ -257,18 +249,16 @@ class Changes:
         definition: Definition,
         move: Callable[[Mapping[int, Place]], Mapping[int, Place]] | None,
     ) -> bool:
-        """Change the definition and keep what is settled.
+        """Change the definition and keep settled offsets.
 
-        `move` says of where the subscription stands where it is to stand. It is asked when nobody can attach
-        any more; partitions that it does not name stay where they are. Returns whether this change is in
+        `move` maps the current places to the new ones. It is called when no member can attach any more;
+        partitions that it leaves out keep their places. Returns whether this change is in
         force now. Raises `Refusal` when it can't begin.
         """
         content = json.loads(known.definition)
-        address, token = self.address(key), uuid.uuid4().hex
         shard = self._journal.shard(key.tag)
-        entries = self._begin(key, known, token)
-        before = Definition.from_record(content["definition"])
-        relaid = before.lanes != definition.lanes
+        entries = self._begin(key, known, uuid.uuid4().hex)
+        relaid = definition_of(known).lanes != definition.lanes
         starts = {int(partition): offset for partition, offset in content["starts"].items()}
         origins = origins_of(content)
         places: dict[int, Place] | None = None
@@ -291,18 +281,16 @@ class Changes:
         )
         version = self._journal.append_change(shard, change)
         found = in_force(self._journal.read(shard), key.tag, shard)
+        mine = found is not None and found.version == version
         if found is not None:
-            mine = found.version == version
-            resolution = self._resolution(key, found, known, places if mine else None)
-            self._coordinator.run("install", address.fixed(), resolution)
-            self._forget_lanes(key, found, known)
-        return found is not None and found.version == version
+            self._install_over(key, found, known, places if mine else None)
+        return mine
 
     def _begin(self, key: SubscriptionKey, known: Known, token: str) -> Sequence[Entry]:
-        """Begin a change; returns what the journal holds of the shard. Raises `Refusal` when it cannot begin.
+        """Begin a change; returns the journal's entries of the shard. Raises `Refusal` when it cannot begin.
 
-        That is read before: what is lost and rebuilt after it makes the record of the change void. A server
-        that another one has replaced since must not begin any (found by model checking): `Outdated`.
+        The journal is read first: a rebuild after that makes the record of the change void. A server that was
+        replaced by another one must not begin a change (found by model checking): `Outdated`.
         """
         entries = self._journal.read(self._journal.shard(key.tag)) if key.durable else ()
         latest = last_incarnation(entries, key.tag)
@@ -315,71 +303,45 @@ class Changes:
         )
         return entries
 
-    def _change_unwritten(self, key: SubscriptionKey, known: Known, change: Change, token: str) -> bool:
-        """Install a change of a non-durable subscription, which the journal never hears of."""
-        found = InForce(version=known.version + 1, id=change.id or "", change=change)
-        self.install(key, found, token=token, incarnation=known.incarnation + 1)
-        self._forget(known, self.address(key))
-        return True
-
     def resolve(self, key: SubscriptionKey, known: Known) -> None:
-        """Finish a change whose owner let its deadline pass.
+        """Finish a change that is past its deadline.
 
-        Append an abort, then install what the log says.
+        Append an abort, then install the change that the log decides on.
         """
-        if not key.durable:  # it is not there for anybody yet, or not any more
+        if not key.durable:  # its creation was not finished, or its deletion was not
+            version, incarnation = known.version + 1, known.incarnation + 1
             token = self._changing_token(key)
-            incarnation = known.incarnation + 1
-            self.install_deletion(
-                self.address(key), version=known.version + 1, incarnation=incarnation, token=token
-            )
+            self._install_deletion(key, version=version, incarnation=incarnation, token=token)
             return
         shard = self._journal.shard(key.tag)
         entries = self._journal.read(shard)
         before = in_force(entries, key.tag, shard)
-        content = before.change if before is not None and before.version == known.changing_from else None
-        abort = Change(
-            tag=key.tag,
-            key=key.to_record(),
-            expected=_expected(known.changing_from, before),
-            under=last_incarnation(entries, key.tag),
-            definition=None if content is None else content.definition,
-            id=None if before is None or content is None else before.id,
-            topic_id="" if content is None else content.topic_id,
-            starts={} if content is None else content.starts,
-            epoch=0 if content is None else content.epoch,
-            origins={} if content is None else content.origins,
-        )
+        expected, under = _expected(known.changing_from, before), last_incarnation(entries, key.tag)
+        abort = Change(tag=key.tag, key=key.to_record(), expected=expected, under=under)
+        if before is not None and before.version == known.changing_from:
+            abort = replace(before.change, key=abort.key, expected=expected, under=under, id=before.id)
         self._journal.append_change(shard, abort)
         found = in_force(self._journal.read(shard), key.tag, shard)
         if found is not None:
-            self._coordinator.run(
-                "install",
-                self.address(key).fixed(),
-                self._resolution(key, found, known),
-            )
-            self._forget_lanes(key, found, known)
+            self._install_over(key, found, known)
 
-    def _resolution(
-        self,
-        key: SubscriptionKey,
-        found: InForce,
-        known: Known,
-        places: Mapping[int, Place] | None = None,
-    ) -> list[Any]:
-        """What to install; the partitions' state is laid before.
+    def _install_over(
+        self, key: SubscriptionKey, found: InForce, known: Known, places: Mapping[int, Place] | None = None
+    ) -> None:
+        """Install the change in force in place of `known`, after writing the state of the partitions.
 
-        Where lanes of keys come or go it is laid beside what there is, so that this can be done again.
+        Where the number of lanes changes, it is written beside the old state, so that this can be repeated.
         """
-        token = self._changing_token(key)
-        change = found.change
-        deleted = change.definition is None
-        definition = None if change.definition is None else Definition.from_record(change.definition)
-        lanes = 1 if definition is None else definition.lanes
+        change, token = found.change, self._changing_token(key)
+        incarnation = max(found.version, known.incarnation + 1)
+        if change.definition is None:
+            self._install_deletion(key, version=found.version, incarnation=incarnation, token=token)
+            return
+        address, lanes = self.address(key), found.definition.lanes
         content = json.loads(known.definition) if known.definition else {}
-        same = not deleted and found.id == known.id
-        relaid = same and Definition.from_record(content["definition"]).lanes != lanes
-        if not deleted and (relaid or not same or change.epoch != content.get("epoch", 0)):
+        same = found.id == known.id
+        relaid = same and definition_of(known).lanes != lanes
+        if relaid or not same or change.epoch != content.get("epoch", 0):
             topic = TopicInfo(name="", id=change.topic_id, partitions=len(change.starts))
             laid = {p: Place(next=start) for p, start in change.starts.items()}
             if same:
@@ -391,34 +353,29 @@ class Changes:
                 }
                 laid = {**standing, **laid} if relaid else laid
             self.put_partitions(key, found.id, topic, {**laid, **(places or {})}, token=token, lanes=lanes)
-        request = InstallRequest(
-            id="" if deleted else found.id,
-            version=found.version,
-            definition="" if change.definition is None else content_of(found),
-            type="" if definition is None else definition.type.value,
-            partitions=len(change.starts) * lanes,
-            incarnation=max(found.version, known.incarnation + 1),
-            token=token,
-            quiet=0,
-            policy=() if definition is None else definition.policy,
-            anew=int(relaid),
-            unclaimed=0,
+        total = len(change.starts) * lanes
+        self._coordinator.run(
+            *self.installing(address, found, lanes=total, token=token, incarnation=incarnation, anew=relaid)
         )
-        return [*self._coordinator.common(), *request]
+        if relaid:
+            self._forget(known, address)
 
     def views(self, key: SubscriptionKey, known: Known) -> dict[int, PartitionView]:
-        """The state of each partition or lane of keys, of one moment by the 16."""
-        address, state = self.address(key), state_in_force(known)
-        found: dict[int, PartitionView] = {}
-        for first in range(0, known.partitions, MAX_PARTITIONS):
-            wanted = range(first, min(first + MAX_PARTITIONS, known.partitions))
-            views = self._coordinator.inspect(address, known.id, state, wanted).partitions
-            found |= {view.partition: view for view in views}
-        return found
+        """The state of each partition or lane of keys; that of at most 16 is of one moment."""
+        found = self.inspected(self.address(key), known.id, state_in_force(known), known.partitions)
+        return {view.partition: view for view in found}
+
+    def inspected(
+        self, address: SubscriptionAddress, subscription_id: str, state: str, lanes: int, token: str = ""
+    ) -> Iterator[PartitionView]:
+        """Yield the state of the first so many lanes; `token` is that of a rebuild."""
+        for wanted in in_groups(range(lanes)):
+            call = self._coordinator.inspecting(address, subscription_id, state, wanted, token=token)
+            yield from inspection(self._coordinator.call(*call)).partitions
 
     def places(self, key: SubscriptionKey, known: Known) -> dict[int, Place]:
         """Where a subscription stands, by partition."""
-        lanes = Definition.from_record(json.loads(known.definition)["definition"]).lanes
+        lanes = definition_of(known).lanes
         found: dict[int, list[Place]] = {}
         for number, view in self.views(key, known).items():
             found.setdefault(number // lanes, []).append(place_of(view))
@@ -436,43 +393,39 @@ class Changes:
         for partition in range(known.partitions):
             self._coordinator.command("UNLINK", *address.partition(known.id, state, partition))
 
-    def _forget_lanes(self, key: SubscriptionKey, found: InForce, known: Known) -> None:
-        """Remove the state that was laid anew for another number of lanes."""
-        record = found.change.definition
-        if found.id == known.id and record is not None:
-            before = Definition.from_record(json.loads(known.definition)["definition"])
-            if before.lanes != Definition.from_record(record).lanes:
-                self._forget(known, self.address(key))
-
 
 def origins_of(content: Mapping[str, Any]) -> dict[int, int]:
     """Where a subscription began, by partition, from the record in force."""
     return {int(p): offset for p, offset in (content.get("origins") or content["starts"]).items()}
 
 
+def definition_of(known: Known) -> Definition:
+    """The definition in force."""
+    return Definition.from_record(json.loads(known.definition)["definition"])
+
+
 def state_in_force(known: Known) -> str:
-    """What names the state of the partitions of what is in force."""
-    content = json.loads(known.definition)
-    return state_of(content["topic_id"], Definition.from_record(content["definition"]).lanes)
+    """The name of the state of the partitions under the definition in force."""
+    return state_of(json.loads(known.definition)["topic_id"], definition_of(known).lanes)
 
 
 def with_lanes(definition: Definition, partitions: int) -> Definition:
-    """Choose how many lanes a partition of a new key-ordered subscription has, where it was not said."""
+    """Choose the number of lanes a partition for a new key-ordered subscription that does not name it."""
     if definition.type is not SubscriptionType.KEY_ORDERED or definition.key_lanes is not None:
         return definition
     return replace(definition, key_lanes=max(1, min(_LANES_OF_ONE, _LANES // partitions)))
 
 
 def _expected(version: int, found: InForce | None) -> int:
-    """Version that a change of what Redis knows as `version` replaces in the journal.
+    """Version that a change replaces in the journal, where Redis has `version`.
 
-    After an unsubscribe Redis knows no version any more (0); the journal knows that of the deletion.
+    After an unsubscribe Redis has no version (0), and the journal that of the deletion.
     """
     return found.version if version == 0 and found is not None and deleted(found) else version
 
 
 def deleted(found: InForce | None) -> bool:
-    """Tell whether the journal knows no subscription any more, or never did."""
+    """Tell whether the journal has no such subscription (any more)."""
     return found is None or found.change.definition is None
 
 

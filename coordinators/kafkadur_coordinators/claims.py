@@ -28,7 +28,7 @@ from kafkadur_coordinators.redis.member_session import MemberSession
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Hull:
-    """What a claim got of one partition."""
+    """The part of a claim in one partition."""
 
     partition: int
     start: int
@@ -91,23 +91,23 @@ class Claims:
         self._session = session
         self._number = 0
         self._have = 0
-        #: tokens of leases that were granted and not finished: they may be told of again
+        #: tokens of unfinished leases: a reply may list them again
         self._held: set[int] = set()
         #: leases that no claim has returned yet
         self._new: list[Grant] = []
-        #: partitions of which nothing is granted until their end is said, as it is from now on
+        #: partitions of which nothing is granted until their end is reported: the next claim does that
         self._log_end_unknown: set[int] = set()
-        #: nothing is granted until it was looked up in Kafka what transacted members that are gone
-        #: committed (`lifecycle.py`, rebuild)
+        #: nothing is granted until the commits of dead transacted members in Kafka are known
+        #: (`known.py`, rebuild)
         self.outcome_unknown = False
-        #: sent, and not answered: it may have been applied
+        #: the exchange that was sent and not answered: it may have been applied
         self._unanswered: Exchange | None = None
-        #: what verdicts were answered when another call had them repeated, until they are given again
+        #: verdicts that another call had to repeat, with their replies, until they are given again
         self._late: list[tuple[Sequence[PartitionReport], ExchangeReply]] = []
 
     @property
     def log_end_unknown(self) -> frozenset[int]:
-        """Partitions of which the next claim says the end again: nothing was granted of them."""
+        """Partitions whose end the next claim reports again: nothing was granted of them."""
         return frozenset(self._log_end_unknown)
 
     def claim(
@@ -170,7 +170,7 @@ class Claims:
         return self._finish(hull, [], [])
 
     def expire(self, hull: Hull, earliest: int) -> Hull | None:
-        """Settle what of a hull lies before `earliest`, counted as expired; returns the rest; None: nothing.
+        """Settle the part of a hull before `earliest`, counted as expired; return the rest; None: nothing.
 
         Kafka keeps nothing before `earliest`.
         """
@@ -198,9 +198,7 @@ class Claims:
     def _finish(self, hull: Hull, settled: Sequence[Settled], returned: Sequence[Returned]) -> list[int]:
         tokens = sorted({token for token, _, _ in hull.leases})
         part = PartitionReport(partition=hull.partition, settled=settled, returned=returned, done=tokens)
-        reply = self._exchange(0, [part])
-        self._held.difference_update(tokens)
-        return list(reply.refused)
+        return self.report([part])
 
     def _records(self) -> int:
         return sum(grant.records for grant in self._new)

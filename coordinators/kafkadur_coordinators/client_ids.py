@@ -1,8 +1,8 @@
 """Client ids: a restricted one is held by one live connection of the whole deployment (rules C1-C4).
 
 It is a lease in Redis of its own, beside those of subscriptions: it ends with the process, when its channel
-has been silent for half a second, or when it was not renewed for its time-out. Who renews it, and when, is
-the caller's; what its end means too. The rules are in `lua/holdid-1.lua`.
+has been silent for half a second, or when it was not renewed for its time-out. The caller renews it, and
+decides what its end means. The rules are in `lua/holdid-1.lua`.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from kafkadur_coordinators.redis.wire import HoldRequest
 from kafkadur_sharing.errors import CoordinatorRefused, InvalidClientId
 from kafkadur_sharing.keys import client_id_tag
 
-#: A connection whose host is gone holds its client id at least so long, ms: longer than a pause of Redis may
-#: keep a live one from renewing it.
+#: Least time, ms, for which a connection whose host is gone holds its client id. It is longer than a pause of
+#: Redis that keeps a live connection from renewing it.
 LEAST_MS = 10_000
-#: How often it is looked whether a holder that was asked shows itself, seconds.
+#: Seconds between checks whether a holder that was asked to renew has done so.
 _LOOK_EVERY = 0.05
 
 
@@ -56,7 +56,7 @@ class ClientIdLease:
 
     @property
     def channel(self) -> str:
-        """Where the holder is to listen; a message there asks it to renew at once."""
+        """The channel of the holder; a message on it asks the holder to renew at once."""
         return self._address.channel(self._connection)
 
     @property
@@ -65,7 +65,7 @@ class ClientIdLease:
         return self._ttl_ms / 3_000
 
     def take(self) -> None:
-        """Take the client id, which is to be listened for already.
+        """Take the client id; the caller listens on `channel` already.
 
         Waits at most one time-out for a holder that does not show itself. Raises `InvalidClientId` for one
         that does, and as `RedisCoordinator`.

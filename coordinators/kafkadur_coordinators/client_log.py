@@ -1,8 +1,8 @@
-"""Where Kafka's client library logs: the logger `kafkadur.kafka`, freed of what it says over and over.
+"""The logger of Kafka's client library, `kafkadur.kafka`, without repeated lines.
 
-librdkafka tells of every attempt to connect, several times a second and once for each of its clients. Of
-lines that differ in numbers only the first is passed on, the others of half a minute are not. What it tries
-again by itself is told at level INFO.
+librdkafka logs every attempt to connect, several times a second and once for each of its clients. Of lines
+that differ in numbers alone, only the first in half a minute is passed on. Failures that librdkafka retries
+by itself are logged at level INFO.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Final
 
 from kafkadur_sharing.plain import plain
 
-#: Seconds for which the same line is not told again.
+#: Seconds for which the same line is not logged again.
 QUIET_S: Final = 30.0
 #: How many different lines are remembered.
 _REMEMBERED: Final = 256
@@ -34,7 +34,7 @@ class Repeats(logging.Filter):
         self._told: dict[str, float] = {}
 
     def filter(self, record: logging.LogRecord) -> bool:
-        """Say whether a record is passed on, in one line; lowers the level of what is tried again anyway."""
+        """Return whether a record is passed on, made one line; lower the level of retried failures."""
         if not isinstance(record.args, tuple) or len(record.args) != 3:  # noqa: PLR2004 - what librdkafka's are
             return True
         kind, client, text = (plain(str(argument)) for argument in record.args)

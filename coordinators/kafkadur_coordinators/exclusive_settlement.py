@@ -15,6 +15,8 @@ from kafkadur_coordinators.interface import MAX_PARTITIONS, How, PartitionReport
 
 #: [start, end) pairs, sorted, without overlap.
 Ranges = Sequence[tuple[int, int]]
+#: A stretch that is held: token of the lease, start, end.
+_Lease = tuple[int, int, int]
 #: More than a subscription has: everything is claimed.
 _ALL = 2**48
 #: A roll back without a delay of its own.
@@ -22,9 +24,9 @@ _BY_POLICY = -1
 
 
 class Verdicts(NamedTuple):
-    """What a reader says of one partition."""
+    """The verdicts of a reader on one partition."""
 
-    #: it has done with these
+    #: these were processed
     settled: Ranges = ()
     #: these are to come again, counted as an attempt
     rolled_back: Ranges = ()
@@ -33,16 +35,16 @@ class Verdicts(NamedTuple):
 
     @property
     def end(self) -> int:
-        """Behind the last offset it says anything of."""
+        """The end behind the last offset with a verdict."""
         return max((end for _, end in (*self.settled, *self.rolled_back, *self.expired)), default=0)
 
 
 class Given(NamedTuple):
-    """What became of verdicts."""
+    """The result of verdicts."""
 
     #: how many offsets they settled
     settled: int
-    #: what was rolled back by them, by partition: it is not to be said again
+    #: ranges that they rolled back, by partition: do not roll these back again
     rolled_back: Mapping[int, Ranges]
     #: whether giving the rest of them may do more
     again: bool
@@ -63,14 +65,14 @@ class ExclusiveSettlement:
         self._log_ends = log_ends
         #: claimed, by partition, and not reported yet
         self._held: dict[int, list[_Lease]] = {}
-        #: reports that were not answered yet, each with what it settles
+        #: reports that were not answered yet, each with the number of offsets it settles
         self._reports: list[tuple[PartitionReport, int]] = []
-        #: what those settled and rolled back that were answered since `settle` returned
+        #: of the reports answered since `settle` returned: settled offsets, and ranges rolled back
         self._settled = 0
         self._rolled_back: dict[int, list[tuple[int, int]]] = {}
 
     def settle(self, verdicts: Mapping[int, Verdicts]) -> Given:
-        """Give these verdicts, by partition; what an earlier call was not answered goes before them, alone.
+        """Give these verdicts, by partition; unanswered reports of an earlier call are sent alone, instead.
 
         Every end has to be readable (at or before the LSO): the reader has read up to it. What was claimed
         and no verdict names goes back, uncounted. Nothing is granted while the sessions from before a loss of
@@ -96,50 +98,41 @@ class ExclusiveSettlement:
         return given
 
     def _claim(self, ends: Mapping[int, int]) -> None:
-        """Lease what has no lease before these ends."""
+        """Lease the offsets before these ends that have no lease."""
         while True:
             log_end_unknown = self._claims.log_end_unknown
             known = {} if not log_end_unknown or self._log_ends is None else self._log_ends(log_end_unknown)
             found = self._claims.claim(_ALL, ends, log_ends=known)
             for hull in found:
-                self._held.setdefault(hull.partition, []).extend(_Lease(*lease) for lease in hull.leases)
+                self._held.setdefault(hull.partition, []).extend(hull.leases)
             if not found and self._claims.log_end_unknown == log_end_unknown:
                 return
 
 
-class _Lease(NamedTuple):
-    """A stretch that is held."""
-
-    token: int
-    start: int
-    end: int
-
-
 def _report(partition: int, held: Sequence[_Lease], said: Verdicts) -> tuple[PartitionReport, int]:
-    """What is reported of a partition, and how many offsets that settles."""
+    """Return the report on a partition, and how many offsets it settles."""
     settled: dict[int, list[int]] = {}
     returned: list[Returned] = []
     count = expired = 0
-    for lease in held:
-        gone = list(_parts(lease, said.expired))
+    for token, first, stop in held:
+        gone = _parts(first, stop, said.expired)
         expired += sum(end - start for start, end in gone)
-        for start, end in sorted([*_parts(lease, said.settled), *gone]):
-            settled.setdefault(lease.token, []).extend((start, end))
+        for start, end in sorted([*_parts(first, stop, said.settled), *gone]):
+            settled.setdefault(token, []).extend((start, end))
             count += end - start
-        for start, end in _parts(lease, said.rolled_back):
-            returned.append(Returned(lease.token, start, end, int(How.ROLLED_BACK), _BY_POLICY))
+        for start, end in _parts(first, stop, said.rolled_back):
+            returned.append(Returned(token, start, end, int(How.ROLLED_BACK), _BY_POLICY))
     report = PartitionReport(
         partition=partition,
         settled=[Settled(token, bounds) for token, bounds in settled.items()],
         returned=returned,
-        done=sorted({lease.token for lease in held}),
+        done=sorted({token for token, _, _ in held}),
         expired=expired,
     )
     return report, count
 
 
-def _parts(lease: _Lease, ranges: Ranges) -> Iterable[tuple[int, int]]:
-    for start, end in ranges:
-        low, high = max(start, lease.start), min(end, lease.end)
-        if low < high:
-            yield low, high
+def _parts(first: int, stop: int, ranges: Ranges) -> list[tuple[int, int]]:
+    """Return the parts of these ranges in [first, stop)."""
+    parts = ((max(start, first), min(end, stop)) for start, end in ranges)
+    return [(start, end) for start, end in parts if start < end]

@@ -1,11 +1,11 @@
-"""What a member and the coordinator send each other: the contents of one exchange, and the attached members.
+"""Values that members and the coordinator send each other: one exchange, and the attached members.
 
 These are plain values. How they travel is `redis/wire.py`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import Literal, NamedTuple
@@ -17,9 +17,9 @@ MemberKind = Literal["", "whole", "claims"]
 class How(IntEnum):
     """In which way offsets are given back without being settled."""
 
-    #: They never came into the application's hands.
+    #: They were never in flight.
     UNREAD = 0
-    #: They did, but it does not count as an attempt (cancellation, close).
+    #: They were in flight, but it does not count as an attempt (cancellation, close).
     RELEASED = 1
     #: Rolled back: counted as an attempt.
     ROLLED_BACK = 2
@@ -31,7 +31,7 @@ class Standing(IntEnum):
     #: another member holds it; also: the subscription has no lanes
     STANDBY = 0
     ACTIVE = 1
-    #: it holds the lane and is asked to hand out nothing more, and to offer it
+    #: it holds the lane and is asked to dispatch no more, and to offer it
     ASKED = 2
 
 
@@ -60,33 +60,33 @@ class Returned(NamedTuple):
 
 
 class PartitionReport(NamedTuple):
-    """What a member has to say of one partition."""
+    """The report of a member on one partition."""
 
     partition: int
     #: offset up to which the partition was really read (last record + 1, or the partition's end); -1:
     #: nothing new
     readable_end: int = -1
-    #: first offset of the lane that was not handed out; -1: no lane
+    #: first offset of the lane that was not dispatched; -1: no lane
     position: int = -1
     settled: Sequence[Settled] = ()
     returned: Sequence[Returned] = ()
     #: tokens of leases that are finished
     done: Sequence[int] = ()
-    #: 1: a lane that has a keeper of its own is given up (key-ordered) or offered (serial): nothing of it is
-    #: in hands, nor will be until the reply is there
+    #: 1: a lane that has a keeper of its own is given up (key-ordered) or offered (serial): no message of
+    #: it is in flight, nor will be until the reply is there
     drained: int = 0
     #: unsettled offsets, settled with this report, that Kafka does not keep any more
     expired: int = 0
-    #: offsets that are not written yet and that the member can be promised, those it has included (shared)
+    #: most offsets that may be reserved for the member, those it has included (shared)
     ahead: int = 0
-    #: leader epoch of what was read before `readable_end`; -1: not known, or nothing new
+    #: leader epoch of the records before `readable_end`; -1: not known, or nothing new
     epoch: int = -1
     #: where the log ended when Kafka was asked because the state says `log_end_unknown`; -1: was not asked
     log_end: int = -1
 
 
 class Claim(NamedTuple):
-    """What a member still has in hands of a lease of an earlier incarnation."""
+    """Offsets of a lease of an earlier incarnation that a member still has in flight."""
 
     incarnation: int
     token: int
@@ -97,13 +97,13 @@ class Claim(NamedTuple):
 
 
 class Claimed(NamedTuple):
-    """What became of a claim."""
+    """The result of a claim."""
 
     #: of its new lease; 0: there is none
     token: int
-    #: what that holds: start, end, start, end, ...
+    #: offsets of the new lease: start, end, start, end, ...
     held: Sequence[int]
-    #: what of the claim is settled already: start, end, start, end, ...
+    #: claimed offsets that are settled already: start, end, start, end, ...
     settled: Sequence[int]
 
 
@@ -116,16 +116,21 @@ class Exchange(NamedTuple):
     #: highest token the member has seen
     have: int
     ask_presence: bool
-    #: window + unconfirmed budget, records: how far a lane may be handed out ahead
+    #: window + unconfirmed budget, records: how far a lane may be leased ahead
     span: int
     #: at most `MAX_PARTITIONS`
     parts: Sequence[PartitionReport]
-    #: a lane's holder has nothing in the application's hands, and hands out nothing until it has the reply
+    #: the holder of the lanes has no message in flight, and dispatches none until it has the reply
     offer: bool = False
 
 
-#: Partitions that one exchange may touch.
+#: Partitions that one script call may touch.
 MAX_PARTITIONS = 16
+
+
+def in_groups(partitions: Sequence[int]) -> Iterator[Sequence[int]]:
+    """Split partitions into groups that one script call may touch."""
+    return (partitions[at : at + MAX_PARTITIONS] for at in range(0, len(partitions), MAX_PARTITIONS))
 
 
 class Grant(NamedTuple):
@@ -145,11 +150,11 @@ class Grant(NamedTuple):
     kind: str
     #: offsets below this one may have been delivered before
     seen: int
-    #: what it holds, start, end, start, end, ...; empty: all of [start, horizon)
+    #: leased offsets: start, end, start, end, ...; empty: all of [start, horizon)
     stretch: Sequence[int] = ()
-    #: the last attempt of what may have ended its holders: it is handed out while nothing else is in hands
+    #: the last attempt of a crash suspect: it is dispatched while no other message is in flight
     isolated: bool = False
-    #: ms until it may be handed out: its keeper waits (key-ordered)
+    #: ms until it may be dispatched: its keeper waits (key-ordered)
     due_ms: int = 0
 
     @property
@@ -176,14 +181,14 @@ class PartitionState(NamedTuple):
     free_from: int = 0
     #: leader epoch of what lies before the readable end; -1: not known
     epoch: int = -1
-    #: nothing is granted until a member says where the log ends now: up to there it may have been delivered
-    #: before the state was lost
+    #: nothing is granted until a member reports the end of the log: offsets before it may have been
+    #: delivered before the state was lost
     log_end_unknown: bool = False
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Rank:
-    """What a member of a priority subscription is worth."""
+    """The rank of a member of a priority subscription."""
 
     #: higher is better; equals rank by the time of attaching
     priority: int = 0
@@ -191,26 +196,22 @@ class Rank:
     preempt: bool = False
 
 
-#: A member that is worth as much as any other.
+#: The rank of members without a priority.
 UNRANKED = Rank()
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Role:
+class Role(NamedTuple):
     """A member's place among the members."""
 
     rank: int
     members: int
-    #: the member this one looks after: whose silence it reports
+    #: the member whose silence this one reports
     neighbour: str
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class ExchangeReply:
-    """What an exchange brings."""
+class ExchangeReply(NamedTuple):
+    """The reply to an exchange."""
 
-    sequence: int
-    incarnation: int
     #: highest token given out so far
     token: int
     #: a member seems to be gone: ask for presence again in so many ms; None: all are heard
@@ -227,16 +228,16 @@ class ExchangeReply:
     orphaned: Sequence[int]
     #: ms until leases are granted again
     grace_ms: int
-    #: on a lane: whether this member holds it; of a shared subscription ASKED: it is to give back what was
-    #: promised to it
+    #: on a lane: whether this member holds it; of a shared subscription ASKED: it is to give back its
+    #: reservations
     standing: Standing
     #: tokens held, as the answer to an offer; None: nothing was offered
     held: frozenset[int] | None
-    #: nothing is to be handed out until it goes on
+    #: nothing is dispatched while the subscription is paused
     paused: bool
     #: ms until a session may have ended; None: there is no other member
     expiry_ms: int | None = None
-    #: nothing is granted until it was looked up in Kafka what members that are gone committed
+    #: nothing is granted until the commits of dead members in Kafka are known
     outcome_unknown: bool = False
 
     @property
@@ -245,20 +246,21 @@ class ExchangeReply:
         return [state.partition for state in self.partitions if state.standing is Standing.ASKED]
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Attached:
+class Attached(NamedTuple):
     """A member is attached."""
 
-    sequence: int
-    incarnation: int
     role: Role
-    #: partitions the shared state knows
+    #: partitions that the shared state knows
     partitions: int
+    #: ms until leases are granted
     grace_ms: int
+    #: number of this attachment: exchanges of an earlier one are refused
+    attachment: int
+    #: as the head of the reply says
+    incarnation: int
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class MemberInfo:
+class MemberInfo(NamedTuple):
     """An attached member, for people and for decisions."""
 
     id: str
@@ -274,31 +276,31 @@ class MemberInfo:
     credit: int
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Known:
-    """What the shared state knows of a subscription."""
+class Known(NamedTuple):
+    """What the shared state knows of a subscription; version 0: there is none."""
 
-    id: str
-    version: int
-    #: JSON text of the journal record in force
-    definition: str
-    incarnation: int
+    #: JSON text of the journal record in force; empty: none
+    definition: str = ""
+    version: int = 0
+    id: str = ""
     #: ms until the deadline of a change in progress (0: past); None: no change
-    changing_ms: int | None
+    changing_ms: int | None = None
     #: version that the change in progress expects
-    changing_from: int
-    members: Sequence[MemberInfo]
-    partitions: int
-    grace_ms: int
-    #: nothing is handed out until it goes on
-    paused: bool
-    #: server time, ms since the epoch
-    now: int
-    #: since when this server knows it, server time, ms since the epoch (0: not known)
+    changing_from: int = 0
+    members: Sequence[MemberInfo] = ()
+    partitions: int = 0
+    #: ms until leases are granted
+    grace_ms: int = 0
+    #: nothing is dispatched while the subscription is paused
+    paused: bool = False
+    #: server time, ms since the epoch, since when this server knows the subscription (0: not known)
     begun: int = 0
-    #: when its last member left, and when the last verdict came, likewise (0: never since then)
+    #: server time at which the last member left, and of the last verdict (0: never, or not known)
     left: int = 0
     last_verdict: int = 0
+    #: as the head of the reply says; server time, ms since the epoch
+    incarnation: int = 0
+    now: int = 0
 
 
 class Run(NamedTuple):
@@ -317,8 +319,7 @@ class Run(NamedTuple):
     suspect: bool = False
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class PartitionView:
+class PartitionView(NamedTuple):
     """The whole state of a partition, for people and for checks."""
 
     partition: int
@@ -393,7 +394,7 @@ class Inspection:
     now: int
     sequence: int
     incarnation: int
-    #: of the definition on this server: what is settled was settled since it began
+    #: epoch of the definition in force, since whose begin the offsets were settled
     epoch: int
     partitions: Sequence[PartitionView] = field(default_factory=tuple)
     leases: Sequence[LeaseView] = field(default_factory=tuple)

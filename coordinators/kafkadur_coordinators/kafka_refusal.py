@@ -1,4 +1,4 @@
-"""What Kafka refuses, in words: who connects, with which certificates, and what they may do.
+"""Errors for refusals of Kafka: logins, certificates and permissions.
 
 librdkafka goes on trying when a password or a certificate is wrong, and says so only to its `error_cb`;
 the caller sees a time-out. `Refusals` listens, and knows the reason then.
@@ -33,7 +33,7 @@ _AROUND: Final = re.compile(r"^.*?/bootstrap: |^\S+://\S+?: | \(after \d+ms in s
 
 
 def refused(error: KafkaError, owner: str) -> KafkaRefused | None:
-    """The error to raise for one of Kafka's, None if Kafka refused nothing. `owner`: what it is about."""
+    """The error to raise for a refusal of Kafka, None for other errors. `owner` is named in it."""
     code = error.code()
     if code in _FORBIDDEN:
         return KafkaRefused(
@@ -65,7 +65,7 @@ def _reason(error: KafkaError) -> str:
 
 
 def tell(further: Callable[[KafkaError], object] | None, error: KafkaError) -> None:
-    """Tell the user's own `error_cb` of an error; what it raises is logged: our client's work goes on."""
+    """Pass an error to the user's own `error_cb`; its exceptions are logged and do not stop our client."""
     if further is None:
         return
     try:
@@ -83,7 +83,7 @@ class Refusals:
         *,
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`further` is the user's own `error_cb`, which hears everything."""
+        """`further` is the user's own `error_cb`, which gets every error."""
         self._further = further
         self._monotonic = monotonic
         self._last: tuple[float, KafkaError] | None = None

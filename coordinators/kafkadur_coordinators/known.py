@@ -1,4 +1,4 @@
-"""What is in force for each subscription: read from Redis, brought back where Redis lost it.
+"""The state in force of each subscription: read from Redis, restored where Redis lost it.
 
 Redis is asked first. A subscription that it lost is rebuilt from the journal; a change of a definition that
 is past its deadline is finished; then Redis is asked again.
@@ -6,7 +6,7 @@ is past its deadline is finished; then Redis is asked again.
 
 from __future__ import annotations
 
-import json
+import contextlib
 import logging
 import random
 import time
@@ -18,8 +18,8 @@ from kafkadur_coordinators.interface import Known
 from kafkadur_coordinators.journal.rebuilding import Outcome, Rebuilder, Rebuilt
 from kafkadur_coordinators.journal.records import by_tag, in_force
 from kafkadur_coordinators.journal.recoveries import Recovery
-from kafkadur_coordinators.journal.shard import Scan
-from kafkadur_coordinators.journal.topic import Journal
+from kafkadur_coordinators.journal.shard import Scan, session_key
+from kafkadur_coordinators.journal.topic import Journal, Record
 from kafkadur_coordinators.redis.coordinator import (
     RedisCoordinator,
     Refusal,
@@ -29,7 +29,6 @@ from kafkadur_coordinators.redis.coordinator import (
 from kafkadur_coordinators.redis.member_session import MemberSession
 from kafkadur_coordinators.redis.wire import RebuildRequest, ReincarnateRequest
 from kafkadur_coordinators.topics import Topics
-from kafkadur_sharing.definition import Definition
 from kafkadur_sharing.errors import CoordinatorRefused, KafkadurError
 from kafkadur_sharing.keys import SubscriptionKey
 
@@ -73,6 +72,9 @@ class KnownSubscriptions:
             session_ms=session_ms,
             clock=clock,
         )
+        self._prefix = prefix
+        #: records of transacted sessions
+        self._registered: dict[str, list[Record]] = {}
         self._session_ms = session_ms
         self._monotonic = monotonic
         self._wait = wait
@@ -83,12 +85,12 @@ class KnownSubscriptions:
         return self._changes.address(key)
 
     def known(self, key: SubscriptionKey) -> Known | None:
-        """What is in force for a key, rebuilding what Redis lost; None if there is no such subscription."""
+        """The state in force for a key, rebuilt if Redis lost it; None if there is no such subscription."""
         known = next(self._rounds(key))
         return known if known.version else None
 
     def _rounds(self, key: SubscriptionKey, seen: int = 0) -> Iterator[Known]:
-        """Yield what is in force, again and again; version 0: no such subscription.
+        """Yield the state in force, again and again; version 0: no such subscription.
 
         Raises `StateLost` after `CONSISTENT_WAIT` seconds. `seen` is an incarnation that the caller was
         attached under: the server's state of an earlier one is an old copy.
@@ -101,7 +103,7 @@ class KnownSubscriptions:
         raise state_lost(str(key), "no consistent state was reached in time")
 
     def _known(self, key: SubscriptionKey, seen: int = 0) -> Known | None:
-        """What is in force; version 0: no such subscription. None: something was repaired, ask again."""
+        """The state in force; version 0: no such subscription. None: it was repaired, read it again."""
         try:
             known = self._coordinator.peek(self.address(key), seen=seen)
         except Refusal as refusal:
@@ -131,11 +133,6 @@ class KnownSubscriptions:
             )
         self._wait(self._rng.uniform(0.005, 0.03))
 
-    @staticmethod
-    def _definition(known: Known) -> Definition:
-        """The definition in force."""
-        return Definition.from_record(json.loads(known.definition)["definition"])
-
     def _session(self, key: SubscriptionKey, known: Known, member: str) -> MemberSession:
         return MemberSession(
             self._coordinator,
@@ -148,19 +145,19 @@ class KnownSubscriptions:
     # -- rebuilding
 
     def _rebuild(self, key: SubscriptionKey, *, kept: bool, seen: int) -> Known | None:
-        """Bring back a subscription that Redis lost, or go on with what a restarted server kept.
+        """Restore a subscription that Redis lost, or continue with the state that a restarted server kept.
 
-        Returns what is known if the journal knows no such subscription (version 0), else None: ask again.
+        Returns version 0 if the journal has no such subscription, else None: read the state again.
         """
         if not key.durable:
             if not kept:
-                return _nothing()
+                return Known()
             self._rebuild_unwritten(key, seen)
             return None
         if not kept:
             shard = self._journal.shard(key.tag)
             if deleted(in_force(self._journal.read(shard), key.tag, shard)):
-                return _nothing()
+                return Known()
         outcome = self._rebuilder.rebuild([key], {key: seen})[key]
         if isinstance(outcome, Refusal):
             self._retry(key, outcome)
@@ -171,16 +168,16 @@ class KnownSubscriptions:
         return None
 
     def rebuild(self, seen: Mapping[SubscriptionKey, int]) -> None:
-        """Bring back at once what Redis lost of these durable subscriptions, seen under these incarnations.
+        """Restore at once these durable subscriptions where Redis lost them, seen under these incarnations.
 
-        A failed one is tried again when it is used.
+        One that fails is tried again when it is used.
         """
         self._rebuilder.rebuild([key for key in seen if key.durable], seen)
 
     def rebuild_all(self, told: Callable[[int, int], None] = lambda _done, _all: None) -> Rebuilt:
-        """Bring back at once what Redis lost of all subscriptions of the namespace.
+        """Restore at once all subscriptions of the namespace that Redis lost.
 
-        `told` hears how many of how many are done.
+        `told` is called with the numbers of restored and of all subscriptions.
         """
         scan = self._journal.scan()
         keys = self.all_keys(scan)
@@ -204,7 +201,7 @@ class KnownSubscriptions:
         return sorted(found, key=lambda recovery: recovery.subscription.display)
 
     def _rebuild_unwritten(self, key: SubscriptionKey, seen: int) -> None:
-        """Go on with what a restarted server kept of a non-durable subscription."""
+        """Continue with the state of a non-durable subscription that a restarted server kept."""
         address, token = self.address(key), uuid.uuid4().hex
         common = self._coordinator.common(incarnation=-seen)
         request = RebuildRequest(token, CHANGE_MS)
@@ -216,6 +213,30 @@ class KnownSubscriptions:
             self._retry(key, Refusal(reply))
         else:
             self._wait(self._rng.uniform(0.01, 0.05))
+
+    # -- transacted sessions
+
+    def _register(self, key: SubscriptionKey, member: MemberSession, session: str) -> None:
+        """Write down that a session settles by transactions, before anything is granted to its member.
+
+        A process that begins a later incarnation reads it, and keeps the session from committing.
+        """
+        record = (self._journal.shard(key.tag), session_key(key.tag, session, member.incarnation), b"1")
+        try:
+            self._journal.append([record])
+        except KafkadurError:
+            with contextlib.suppress(KafkadurError, Refusal):
+                member.detach([])
+            raise
+        self._registered.setdefault(session, []).append(record)
+
+    def end_session(self, session: str) -> None:
+        """A transacted session has ended in order: no member has to look up its commits.
+
+        Raises `StateLost`.
+        """
+        registered = self._registered.pop(session, [])
+        self._journal.append([(shard, key, None) for shard, key, _ in registered])
 
     # -- all
 
@@ -231,19 +252,3 @@ class KnownSubscriptions:
                     except KafkadurError as error:
                         _log.warning("A subscription in the journal is left out: %s", error)
         return sorted(keys.values(), key=lambda key: key.display)
-
-
-def _nothing() -> Known:
-    return Known(
-        id="",
-        version=0,
-        definition="",
-        incarnation=0,
-        changing_ms=None,
-        changing_from=0,
-        members=(),
-        partitions=0,
-        grace_ms=0,
-        paused=False,
-        now=0,
-    )

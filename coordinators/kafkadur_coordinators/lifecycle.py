@@ -1,8 +1,8 @@
 """The life of a subscription: attach, create, replace, amend and unsubscribe.
 
 It joins the shared state (`redis/coordinator.py`), the journal (`journal/topic.py`) and Kafka (`topics.py`).
-The pure rules of kafkadur_sharing decide what is to be done; here it is carried out. Stopping after any step
-leaves nothing half made: a change is begun in Redis (CHANGING), written to the journal, decided there by log
+The pure rules of kafkadur_sharing decide; here their decisions are carried out. A stop after any step leaves
+no half-made change: it is begun in Redis (CHANGING), written to the journal, decided there by log
 order, and installed. A process that finds a change past its deadline finishes it.
 """
 
@@ -10,34 +10,29 @@ from __future__ import annotations
 
 import contextlib
 import json
-import logging
-import random
 import time
 import uuid
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from kafkadur_coordinators.changes import with_lanes
+from kafkadur_coordinators.changes import definition_of, with_lanes
 from kafkadur_coordinators.interface import (
-    MAX_PARTITIONS,
     UNRANKED,
     Attached,
     Known,
     MemberKind,
     PartitionView,
     Rank,
+    in_groups,
 )
-from kafkadur_coordinators.journal.shard import session_key
-from kafkadur_coordinators.journal.topic import Journal, Record
 from kafkadur_coordinators.known import KnownSubscriptions
 from kafkadur_coordinators.places import Place
 from kafkadur_coordinators.redis.coordinator import (
-    RedisCoordinator,
     Refusal,
     SubscriptionAddress,
 )
 from kafkadur_coordinators.redis.member_session import MemberSession
-from kafkadur_coordinators.topics import TopicInfo, Topics, floor_metadata
+from kafkadur_coordinators.topics import TopicInfo, floor_metadata
 from kafkadur_sharing.decisions import (
     Attach,
     Convert,
@@ -53,7 +48,6 @@ from kafkadur_sharing.decisions import (
 from kafkadur_sharing.definition import Definition, SubscriptionType
 from kafkadur_sharing.errors import (
     IllegalState,
-    KafkadurError,
     KafkaRefused,
     ResourceLimit,
     SubscriptionActive,
@@ -61,12 +55,10 @@ from kafkadur_sharing.errors import (
 )
 from kafkadur_sharing.keys import SubscriptionKey
 
-_log = logging.getLogger("kafkadur.lifecycle")
-
 #: How long to wait for a member that seems to be gone before refusing, seconds: its channel must be silent
 #: for 0.5 s.
 GONE_WAIT = 1.5
-#: How many left non-durable subscriptions one attach looks at, and not again for so long.
+#: How many abandoned non-durable subscriptions one attach checks, and ms until one is checked again.
 _SWEPT_AT_ONCE, _LOOK_AGAIN_MS = 5, 1_000
 #: How often ending a non-durable subscription is tried; then it is left to the next subscriber.
 _END_TRIES = 10
@@ -102,7 +94,7 @@ class Membership:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _Who:
-    """Who attaches."""
+    """The member that attaches."""
 
     member: str
     name: str
@@ -118,38 +110,6 @@ def _packed(key: SubscriptionKey) -> str:
 
 class Lifecycle(KnownSubscriptions):
     """Carries out decisions about subscriptions. One thread at a time."""
-
-    def __init__(
-        self,
-        *,
-        coordinator: RedisCoordinator,
-        journal: Journal,
-        topics: Topics,
-        prefix: str,
-        session_ms: int,
-        monotonic: Callable[[], float] = time.monotonic,
-        wait: Callable[[float], None] = time.sleep,
-        clock: Callable[[], float] = time.time,
-        rng: random.Random | None = None,
-    ) -> None:
-        """`session_ms`: session time-out of members attached here, ms.
-
-        Clocks, waiting and randomness can be replaced.
-        """
-        super().__init__(
-            coordinator=coordinator,
-            journal=journal,
-            topics=topics,
-            prefix=prefix,
-            session_ms=session_ms,
-            monotonic=monotonic,
-            wait=wait,
-            clock=clock,
-            rng=rng,
-        )
-        self._prefix = prefix
-        #: records of transacted sessions
-        self._registered: dict[str, list[Record]] = {}
 
     # -- attaching
 
@@ -171,16 +131,18 @@ class Lifecycle(KnownSubscriptions):
         `name` is shown to people. `kind` "whole" holds the subscription for one driver that reads it as a
         whole (Spark); it is refused while others are attached, and others while it is. "claims" is a member
         of a shared subscription that takes stretches of it at once, beside others. `only` attaches to the
-        subscription of this id or to none: who was attached must not bring back what was deleted since.
-        `seen` is the incarnation it was attached under: what is of an earlier one is an old copy.
+        subscription of this id or to none: a former member must not create a deleted one again.
+        `seen` is the incarnation it was attached under: state of an earlier one is an old copy.
         `session` names the transacted session that it belongs to; empty: none.
         `before` is called with the address before the member is attached: it must begin to listen then.
-        Raises what the rules say, `SubscriptionActive` naming the holder, and `StateLost` when no
+        Raises the errors of the rules, `SubscriptionActive` naming the holder, and `StateLost` when no
         consistent state could be reached in time.
         """
         key = request.key
         address = self.address(key)
-        self._begin(key, new=only is None)
+        if not key.durable and only is None:  # only those who subscribe look for abandoned non-durable ones
+            self.sweep(key.namespace)
+            self._note(key)
         before(address)
         who = _Who(member=member, name=name, kind=kind, rank=rank, session=session)
         refused_at: float | None = None
@@ -208,13 +170,11 @@ class Lifecycle(KnownSubscriptions):
                     self._sweep_or_raise(key, known, decision, member, refused_at)
             except Refusal as refusal:
                 refused_at = refused_at or self._monotonic()
-                self._wait_out(key, known, refusal, self._monotonic() - refused_at)
-
-    def _begin(self, key: SubscriptionKey, *, new: bool) -> None:
-        """Somebody is about to attach to a subscription; nobody else would look for non-durable ones."""
-        if not key.durable and new:
-            self.sweep(key.namespace)
-            self._note(key)
+                if refusal.code == "ACTIVE":
+                    waited = self._monotonic() - refused_at
+                    self._wait_for_holder(key, definition_of(known), refusal, waited)
+                else:
+                    self._retry(key, refusal)
 
     def _create(self, key: SubscriptionKey, known: Known, definition: Definition) -> Known | None:
         """Create or replace; returns what to attach to if that must not be decided again.
@@ -226,18 +186,20 @@ class Lifecycle(KnownSubscriptions):
         return new if new is not None and new.version else None
 
     def _convert(self, key: SubscriptionKey, known: Known, definition: Definition) -> None:
-        """Give it another type, and keep what waits (rules L3, P7). The caller looks whether that worked."""
-        partitions = known.partitions // self._definition(known).lanes
+        """Change its type and keep unsettled messages (rules L3, P7). The caller checks the result."""
+        partitions = known.partitions // definition_of(known).lanes
         try:
             self._changes.amend(key, known, with_lanes(definition, partitions), None)
         except Refusal as refusal:
-            if refusal.code != "ACTIVE":  # a member has attached meanwhile: the rules say which error follows
+            if (
+                refusal.code != "ACTIVE"
+            ):  # a member has attached meanwhile: the rules decide which error follows
                 raise
 
     def _sweep_or_raise(
         self, key: SubscriptionKey, known: Known, refuse: Refuse, member: str, refused_at: float
     ) -> None:
-        """Let a script look where a member in the way seems to be gone; else raise the refusal."""
+        """Let a script check an attached member that seems to be gone; else raise the refusal."""
         waited = self._monotonic() - refused_at
         if (
             waited > GONE_WAIT
@@ -246,13 +208,6 @@ class Lifecycle(KnownSubscriptions):
         ):
             raise refuse.error
         self._sweep(key, known, member)
-
-    def _wait_out(self, key: SubscriptionKey, known: Known, refusal: Refusal, waited: float) -> None:
-        """A script refused: wait where asking again makes sense, raise where it does not."""
-        if refusal.code == "ACTIVE":
-            self._wait_for_holder(key, self._definition(known), refusal, waited)
-        else:
-            self._retry(key, refusal)
 
     def _wait_for_holder(
         self, key: SubscriptionKey, definition: Definition, refusal: Refusal, waited: float
@@ -300,7 +255,7 @@ class Lifecycle(KnownSubscriptions):
     def _existing(self, known: Known, *, without: str = "") -> Existing | None:
         if known.version == 0:
             return None
-        definition = self._definition(known)
+        definition = definition_of(known)
         members = [member for member in known.members if member.id != without]
         return Existing(
             definition=definition,
@@ -358,34 +313,10 @@ class Lifecycle(KnownSubscriptions):
         topic = subscription.topic
         self._changes.put_partitions(subscription.key, subscription.id, topic, added, token="", lanes=lanes)
 
-    # -- transacted sessions
-
-    def _register(self, key: SubscriptionKey, member: MemberSession, session: str) -> None:
-        """Write down that a session settles by transactions, before anything is granted to its member.
-
-        A process that begins a later incarnation reads it, and keeps the session from committing.
-        """
-        record = (self._journal.shard(key.tag), session_key(key.tag, session, member.incarnation), b"1")
-        try:
-            self._journal.append([record])
-        except KafkadurError:
-            with contextlib.suppress(KafkadurError, Refusal):
-                member.detach([])
-            raise
-        self._registered.setdefault(session, []).append(record)
-
-    def end_session(self, session: str) -> None:
-        """A transacted session has ended in order: no member has to look up what it committed.
-
-        Raises `StateLost`.
-        """
-        registered = self._registered.pop(session, [])
-        self._journal.append([(shard, key, None) for shard, key, _ in registered])
-
     # -- what Kafka lost
 
     def truncate(self, membership: Membership, cuts: Mapping[int, int]) -> dict[int, int]:
-        """Kafka lost what lay at or beyond these offsets of partitions (lanes): forget what was settled.
+        """Kafka lost all records from these offsets of partitions (lanes) on: forget what was settled there.
 
         Floors that were mirrored beyond are taken back first: until new ones are, they would be believed
         after a loss of Redis. Returns how many known offsets were lost, by partition. Raises `TopicChanged`
@@ -405,17 +336,16 @@ class Lifecycle(KnownSubscriptions):
             mirrored = self._topics.floors(was.key.group, topic.name, topic.partitions, was.floor_metadata)
             back = {p: offset for p, offset in first.items() if mirrored.get(p, 0) > offset}
             if back:
-                # a refusal does not matter much: readers mirror what is right within a second
+                # a refusal is harmless: readers mirror the right floors within a second
                 with contextlib.suppress(IllegalState, KafkaRefused):
                     self._topics.commit(was.key.group, topic.name, back, metadata=was.floor_metadata)
             shard = self._journal.shard(was.key.tag)
             named = self._journal.append_incarnations(uuid.uuid4().hex, {shard: [was.key.tag]}, first)
             incarnation = named[shard]
         lost: dict[int, int] = {}
-        partitions = sorted(cuts)
-        for at in range(0, len(partitions), MAX_PARTITIONS):
-            group = {partition: cuts[partition] for partition in partitions[at : at + MAX_PARTITIONS]}
-            lost |= membership.session.truncate(group, incarnation=incarnation)
+        for group in in_groups(sorted(cuts)):
+            first_lost = {partition: cuts[partition] for partition in group}
+            lost |= membership.session.truncate(first_lost, incarnation=incarnation)
         return lost
 
     # -- changing the definition
@@ -428,35 +358,28 @@ class Lifecycle(KnownSubscriptions):
     ) -> None:
         """Change a durable subscription in place: its definition, or with `places` where it stands.
 
-        `change` makes the new definition of the one in force; `places` says of where it stands where it is to
-        stand, by partition; those that are not named stay. Raises `InvalidDestination` if there is none,
-        `SubscriptionActive` while a member is attached.
+        `change` makes the new definition from the one in force; `places` maps the current places to the new
+        ones, by partition; partitions that it leaves out keep their places. Raises `InvalidDestination` if
+        there is no such subscription, `SubscriptionActive` while a member is attached.
         """
-        refused_at: float | None = None
-        for known in self._rounds(key):
-            decision = decide_unsubscribe(self._existing(known), UnsubscribeRequest(key=key))
-            try:
-                if isinstance(decision, Refuse) and decision.rule != "X4":
-                    refused_at = refused_at or self._monotonic()
-                    member = f"amend-{uuid.uuid4().hex[:8]}"
-                    self._sweep_or_raise(key, known, decision, member, refused_at)
-                    continue
-                before = self._definition(known)
-                definition = with_lanes(change(before), known.partitions // before.lanes)
-                if before.topic != definition.topic:
-                    raise IllegalState(
-                        "A subscription cannot be moved to another topic.",
-                        state=f"it is on topic {before.topic}",
-                        owner=f"subscription {key}",
-                        remedy="create another subscription for it",
-                    )
-                if self._changes.amend(key, known, definition, places):
-                    return
-            except Refusal as refusal:
-                self._retry(key, refusal)
+
+        def carry_out(known: Known) -> bool:
+            before = definition_of(known)
+            definition = with_lanes(change(before), known.partitions // before.lanes)
+            if before.topic != definition.topic:
+                raise IllegalState(
+                    "A subscription cannot be moved to another topic.",
+                    state=f"it is on topic {before.topic}",
+                    owner=f"subscription {key}",
+                    remedy="create another subscription for it",
+                )
+            return self._changes.amend(key, known, definition, places)
+
+        # rule X4 forbids to delete unsettled messages: here they stay
+        self._when_unused(UnsubscribeRequest(key=key), carry_out, but="X4")
 
     def create_at(self, key: SubscriptionKey, definition: Definition, places: Mapping[int, Place]) -> None:
-        """Create a durable subscription that stands at `places`; raises `IllegalState` if there is one."""
+        """Create a durable subscription at `places`; raises `IllegalState` if there is one."""
         for known in self._rounds(key):
             if known.version:
                 raise IllegalState(
@@ -496,7 +419,7 @@ class Lifecycle(KnownSubscriptions):
                 self._retry(key, refusal)
 
     def sweep(self, namespace: str) -> None:
-        """End non-durable subscriptions that killed processes left, longest not looked at first."""
+        """End non-durable subscriptions that killed processes left, the longest unchecked first."""
         before = round(time.time() * 1000) - _LOOK_AGAIN_MS
         oldest = self._coordinator.command(
             "ZRANGE", self._index(namespace), 0, before, "BYSCORE", "LIMIT", 0, _SWEPT_AT_ONCE
@@ -505,27 +428,36 @@ class Lifecycle(KnownSubscriptions):
             self.end(SubscriptionKey(**json.loads(packed)))
 
     def _note(self, key: SubscriptionKey) -> None:
-        """Remember that there is a non-durable subscription, and that it was looked at now."""
+        """Remember that a non-durable subscription exists, and that it was checked now."""
         now = round(time.time() * 1000)
         self._coordinator.command("ZADD", self._index(key.namespace), now, _packed(key))
 
     def _index(self, namespace: str) -> str:
-        """Key of the non-durable subscriptions by when they were looked at: nothing else finds them."""
+        """Key of the non-durable subscriptions by the time of their last check; no other key lists them."""
         return f"{self._prefix}:{namespace}:nondurable"
 
     def unsubscribe(self, request: UnsubscribeRequest) -> None:
-        """Delete a subscription with all that waits in it (rules X1-X7); raises what the rules say."""
+        """Delete a subscription with its unsettled messages (rules X1-X7); raises the error of the rules."""
+        key = request.key
+        self._when_unused(request, lambda known: self._changes.change(key, known, None))
+
+    def _when_unused(
+        self, request: UnsubscribeRequest, change: Callable[[Known], bool], *, but: str = ""
+    ) -> None:
+        """Call `change` until it returns true, while the rules for unsubscribing allow it.
+
+        The refusal by the rule `but` does not count.
+        """
         key = request.key
         refused_at: float | None = None
         for known in self._rounds(key):
             decision = decide_unsubscribe(self._existing(known), request)
             try:
-                if isinstance(decision, Refuse):
+                if isinstance(decision, Refuse) and decision.rule != but:
                     refused_at = refused_at or self._monotonic()
-                    member = f"unsubscribe-{uuid.uuid4().hex[:8]}"
+                    member = f"change-{uuid.uuid4().hex[:8]}"
                     self._sweep_or_raise(key, known, decision, member, refused_at)
-                    continue
-                if self._changes.change(key, known, None):
+                elif change(known):
                     return
             except Refusal as refusal:
                 self._retry(key, refusal)

@@ -1,4 +1,4 @@
-"""Whether a client of Kafka can still find it, for those who make it anew when it cannot.
+"""Check whether a client of Kafka still finds it; the caller replaces one that does not.
 
 A broker that shuts down in order answers, for a moment, that there are no brokers at all. A librdkafka client
 that hears it forgets the ones it knows, and may never look for them again: it stays silent until it is made
@@ -8,9 +8,10 @@ asked, too.
 
 from __future__ import annotations
 
-from typing import Any, Final, Protocol
+from typing import Final
 
-from confluent_kafka import KafkaException
+from confluent_kafka import Consumer, KafkaException, Producer
+from confluent_kafka.admin import AdminClient
 
 #: Seconds of silence after which a thread that waits for Kafka asks whether its client still finds it.
 SILENT_S: Final = 5.0
@@ -18,15 +19,9 @@ SILENT_S: Final = 5.0
 ASK_S: Final = 2.0
 
 
-class Asked(Protocol):
-    """What is asked: a Consumer, a Producer or an AdminClient."""
-
-    def list_topics(self, topic: str = ..., timeout: float = ...) -> Any:  # noqa: ANN401 - confluent's own
-        """Metadata of a topic."""
-        ...
-
-
-def answers(client: Asked, topic: str | None = None, timeout: float = ASK_S) -> bool:
+def answers(
+    client: Consumer | Producer | AdminClient, topic: str | None = None, timeout: float = ASK_S
+) -> bool:
     """Whether a client gets an answer about a topic (None: about all) in `timeout` seconds. Blocks."""
     try:
         if topic is None:

@@ -1,4 +1,4 @@
-"""Where a subscription stands in a partition, as a value: what is settled, and what of the rest was tried.
+"""The place of a subscription in a partition: settled offsets, and the attempts of the others.
 
 It is read from the shared state, joined where a partition has several lanes of keys, and written back: for
 another type, another place, another subscription. Pure; `changes.py` reads and writes it.
@@ -41,7 +41,7 @@ class Waiting(NamedTuple):
 class Place(NamedTuple):
     """Where a subscription stands in a partition."""
 
-    #: everything before it is settled, but what waits; from here on nothing is
+    #: all offsets before it are settled or waiting; none from here on is settled
     next: int
     #: offsets below this one may have been delivered before
     seen: int = 0
@@ -62,8 +62,8 @@ class Place(NamedTuple):
 def place_of(view: PartitionView) -> Place:
     """Read the place from the state of a partition, or of one lane of it.
 
-    Leased offsets may have been delivered: they wait, and are redelivered. What was granted ahead of what is
-    written is not said to wait.
+    Leased offsets may have been delivered: they wait, and are redelivered. Offsets that were leased before
+    they are written are left out.
     """
     end = max(view.base, min(view.next, view.readable_end))
     if view.runs and view.runs[-1].end > view.readable_end:  # base came past what is promised
@@ -95,10 +95,10 @@ def _undecided(view: PartitionView, end: int) -> Iterator[tuple[int, int]]:
 
 
 def join(places: Sequence[Place]) -> Place:
-    """Join the places of the lanes of a partition: settled is what is settled in each.
+    """Join the places of the lanes of a partition: an offset is settled if it is settled in each lane.
 
-    Each lane settles the offsets of the keys of all others, as far as it has come: so what a slower lane has
-    not looked at waits, and what a faster one settled of it is delivered again.
+    Each lane settles the offsets of other lanes' keys, too, as far as it has read. So offsets beyond the
+    position of a slower lane wait, and those that a faster one settled there are delivered again.
     """
     end = max(place.next for place in places)
     waiting = [item for place in places for item in place.waiting]
@@ -107,9 +107,9 @@ def join(places: Sequence[Place]) -> Place:
 
 
 def unite(one: Place, other: Place) -> Place:
-    """Settled is what is settled in either: both say of the same offsets what was true at some time.
+    """Unite two places of the same offsets: an offset is settled if it is settled in either.
 
-    What waits in both keeps what is known of it in either.
+    Offsets that wait in both keep the marks of both.
     """
     if one.next < other.next:
         one, other = other, one
@@ -130,7 +130,7 @@ def unite(one: Place, other: Place) -> Place:
 
 
 def _both(one: Waiting, other: Waiting) -> Waiting:
-    """What waits in both."""
+    """The offsets that wait in both, with the marks of both."""
     return Waiting(
         max(one.start, other.start),
         min(one.end, other.end),
@@ -142,7 +142,7 @@ def _both(one: Waiting, other: Waiting) -> Waiting:
 
 
 def cut_off(place: Place, end: int) -> Place:
-    """The place where nothing at or beyond `end` is settled, or was ever seen."""
+    """The place without settled or seen offsets at or beyond `end`."""
     if max(place.next, place.seen) <= end:
         return place
     waiting = tuple(w._replace(end=min(w.end, end)) for w in place.waiting if w.start < end)
@@ -155,13 +155,13 @@ def covers(one: Place, other: Place) -> bool:
     return both.next == one.next and both.unsettled == one.unsettled
 
 
-def _merged(items: Iterable[Waiting]) -> Iterator[Waiting]:
-    """Sort what may overlap; where it does, what was tried most often stands."""
+def _merged(items: Iterable[Waiting]) -> list[Waiting]:
+    """Sort ranges that may overlap; of overlapping ones, that with the most attempts counts."""
     items = sorted(items)
     cuts = sorted({cut for item in items for cut in (item.start, item.end)})
     current: list[Waiting] = []
+    merged: list[Waiting] = []
     at = 0
-    last: Waiting | None = None
     for start, end in pairwise(cuts):
         while at < len(items) and items[at].start <= start:
             current.append(items[at])
@@ -171,33 +171,25 @@ def _merged(items: Iterable[Waiting]) -> Iterator[Waiting]:
             continue
         best = max(current, key=lambda item: (item.attempts, item.suspect, item.redelivered, item.due))
         piece = best._replace(start=start, end=end)
-        if (
-            last is not None
-            and last.end == start
-            and piece._replace(start=last.start) == last._replace(end=end)
-        ):
-            last = last._replace(end=end)
-            continue
-        if last is not None:
-            yield last
-        last = piece
-    if last is not None:
-        yield last
+        if merged and merged[-1].end == start and merged[-1][2:] == piece[2:]:
+            piece = piece._replace(start=merged.pop().start)
+        merged.append(piece)
+    return merged
 
 
 def unsettle(place: Place, offsets: Iterable[int]) -> Place:
-    """Let settled offsets before `next` wait again, as if they had never been handed out."""
+    """Let settled offsets before `next` wait again, as if they had never been delivered."""
     more = [Waiting(offset, offset + 1) for offset in offsets]
     return place._replace(waiting=tuple(_merged([*place.waiting, *more])))
 
 
 def moved_from(place: Place, before: Place | None) -> Place:
-    """The place, knowing what may have been delivered before the move to it."""
+    """The place with `seen` covering the offsets that were delivered before the move to it."""
     return place if before is None else place._replace(seen=max(place.seen, before.next, before.seen))
 
 
 def packed(place: Place) -> bytes:
-    """What waits, as runs of the shared state without a lease."""
+    """The waiting offsets, as runs of the shared state without a lease."""
     runs = bytearray()
     for item in place.waiting:
         marks = SUSPECT * item.suspect + 2 * item.attempts + item.redelivered
@@ -209,5 +201,5 @@ def packed(place: Place) -> bytes:
 
 
 def earliest(place: Place) -> int:
-    """When the first of what waits is due, ms since the epoch; -1: nothing waits."""
+    """When the first waiting offset is due, ms since the epoch; -1: none waits."""
     return min((item.due for item in place.waiting), default=-1)

@@ -1,15 +1,15 @@
-"""What the coordinators ask Kafka about topics and groups: topic id, partitions, offsets, mirrored floors.
+"""Questions to Kafka about topics and groups: topic id, partitions, offsets, mirrored floors.
 
-Mirrored floors are group offsets whose metadata says whose they are: without that, offsets of an earlier
-subscription of the same name, or of a topic deleted and created again, would be taken for this one's. They
-are read here and written by the members' readers.
+Mirrored floors are group offsets whose metadata names their subscription: without it, offsets of an earlier
+subscription of the same name, or of a topic deleted and created again, would be taken for those of this one.
+They are read here and written by the members' readers.
 """
 
 from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, TypeVar, cast
@@ -29,7 +29,7 @@ from kafkadur_coordinators.kafka_refusal import Refusals, refused
 from kafkadur_coordinators.lost_brokers import ASK_S, SILENT_S, answers
 from kafkadur_sharing.errors import IllegalState, InvalidDestination, KafkadurError, StateLost
 
-#: Who refuses, in errors.
+#: The owner that errors name.
 _NAME = "Kafka"
 #: Errors that pass when a leader is elected; librdkafka calls only some of them retriable.
 _ELECTING = (
@@ -53,8 +53,8 @@ _COORDINATING = (
 T = TypeVar("T")
 
 
-#: What an admin client asks is answered by the broker that it takes for the controller. If that one dies, it
-#: finds another one only when it refreshes what it knows: by default after five minutes.
+#: The broker that an admin client takes for the controller answers it. If that broker dies, the client finds
+#: another one only when it refreshes its metadata: by default after five minutes.
 _ASKING: Mapping[str, Any] = {"topic.metadata.refresh.interval.ms": 2_000}
 
 
@@ -140,7 +140,7 @@ class Topics:
             time.sleep(0.02)  # polls for a condition, with a deadline
 
     def _answer(self, question: Callable[[AdminClient, float], T]) -> T:
-        """As `_ask`; all errors of Kafka are said alike."""
+        """As `_ask`; all errors of Kafka are raised as ours."""
         try:
             return self._ask(question)
         except KafkaException as error:
@@ -227,20 +227,26 @@ class Topics:
 
     def floors(self, group: str, topic: str, partitions: int, metadata: str) -> dict[int, int]:
         """Mirrored floors whose metadata is exactly `metadata`; partitions without one are left out."""
-        found = self._committed(group, topic, range(partitions))
-        return {tp.partition: tp.offset for tp in found if tp.offset >= 0 and tp.metadata == metadata}
+        return self.committed(group, topic, partitions, metadata=metadata)
 
-    def committed(self, group: str, topic: str, partitions: int) -> dict[int, int]:
-        """Offsets that a consumer group has committed; partitions without one are left out."""
-        found = self._committed(group, topic, range(partitions))
-        return {tp.partition: tp.offset for tp in found if tp.offset >= 0}
+    def committed(
+        self, group: str, topic: str, partitions: int, *, metadata: str | None = None
+    ) -> dict[int, int]:
+        """Offsets that a consumer group has committed; partitions without one are left out.
+
+        `metadata`: only those that were committed with exactly this metadata.
+        """
+        with self._of_group(group) as consumer:
+            found = self._find_committed(consumer, topic, range(partitions))
+        wanted = (tp for tp in found if metadata is None or tp.metadata == metadata)
+        return {tp.partition: tp.offset for tp in wanted if tp.offset >= 0}
 
     def commit(self, group: str, topic: str, offsets: Mapping[int, int], *, metadata: str = "") -> None:
         """Set the offsets of a consumer group; raises `IllegalState` while it has members."""
         places = [TopicPartition(topic, partition, offset, metadata) for partition, offset in offsets.items()]
         with self._of_group(group) as consumer:
             # a commit without a known coordinator waits for one, most of a minute
-            self._find_committed(consumer, topic, list(offsets))
+            self._find_committed(consumer, topic, offsets)
             failed = _commit(consumer, places)
         if failed is not None:
             raise (
@@ -249,14 +255,10 @@ class Topics:
                 else _group_in_use(group, failed)
             )
 
-    def _committed(self, group: str, topic: str, partitions: Sequence[int]) -> list[TopicPartition]:
-        with self._of_group(group) as consumer:
-            return self._find_committed(consumer, topic, partitions)
-
     def _find_committed(
-        self, consumer: Consumer, topic: str, partitions: Sequence[int]
+        self, consumer: Consumer, topic: str, partitions: Iterable[int]
     ) -> list[TopicPartition]:
-        """What the group of a Consumer has committed."""
+        """The offsets that the group of a Consumer has committed."""
         deadline = time.monotonic() + self._timeout
         wanted = [TopicPartition(topic, partition) for partition in partitions]
         found: list[TopicPartition] = []
@@ -293,7 +295,7 @@ class Topics:
 
 
 def _refusal(consumer: Consumer) -> KafkaError | None:
-    """What Kafka refused a Consumer; it tells so only when it is polled, and its question times out."""
+    """The refusal that a Consumer got; it reports it only when polled, while the request times out."""
     for message in iter(lambda: consumer.poll(0.01), None):
         error = message.error()
         if error is not None and refused(error, _NAME) is not None:
@@ -302,7 +304,7 @@ def _refusal(consumer: Consumer) -> KafkaError | None:
 
 
 def _commit(consumer: Consumer, places: list[TopicPartition]) -> KafkaError | None:
-    """Commit and wait; what went wrong."""
+    """Commit and wait; return the error, if any."""
     try:
         found = consumer.commit(offsets=places, asynchronous=False) or []
     except KafkaException as error:

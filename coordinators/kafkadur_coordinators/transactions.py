@@ -1,10 +1,10 @@
-"""What was settled by transactions of Kafka, looked up when it is not known whether they were committed.
+"""Offsets settled by transactions of Kafka, read when it is not known which of these were committed.
 
 A transacted session writes what it settles into a topic beside the journal, in the transaction that its
-messages are sent in; only then it tells Redis. Who rebuilds a subscription, or takes over from a session that
-died, first makes sure that no transaction of these sessions is committed any more (its transactional id gets
-a new owner), then reads what was. Records are checkpoints (`checkpoints.py`) that say of nothing but the
-session's own offsets that it is settled.
+messages are sent in; only then it reports to Redis. A process that rebuilds a subscription, or takes over
+from a dead session, first makes sure that these sessions cannot commit any more (their transactional ids get
+a new owner), then reads the committed records. These are checkpoints (`checkpoints.py`) in which only the
+offsets of the session are settled.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from kafkadur_coordinators.places import Place, Waiting
 from kafkadur_coordinators.topics import Topics
 from kafkadur_sharing.errors import StateLost
 
-#: How often it is looked whether open transactions have ended, seconds.
+#: Seconds between checks whether open transactions have ended.
 _LOOK_EVERY = 0.05
 
 #: Beginnings of the settings that say how Kafka is reached.
@@ -52,7 +52,7 @@ def settings_of(kafka: Mapping[str, Any], namespace: str, session: str) -> dict[
 
 
 class Transactions:
-    """What the transacted sessions of a namespace have settled. One thread at a time."""
+    """The offsets that transacted sessions of a namespace have settled. One thread at a time."""
 
     def __init__(self, journal: Journal, topics: Topics) -> None:
         """`journal` is that of transactions. Connects at the first use."""
@@ -62,11 +62,11 @@ class Transactions:
     def settled(
         self, tag: str, sessions: Iterable[str], *, between: Callable[[], object] = lambda: None
     ) -> Shard:
-        """What these sessions have settled of a subscription; from now on they commit nothing more.
+        """Offsets that these sessions have settled of a subscription; they can commit no more afterwards.
 
         Each takes Kafka a moment: `between` is called after each. A session that is alive notices at its next
         commit, which is rolled back. Raises `StateLost` when Kafka does not answer, or a transaction of
-        somebody else does not end in time; `KafkaRefused`.
+        another session does not end in time; `KafkaRefused`.
         """
         for session in sessions:
             self._fence(session)
@@ -74,19 +74,19 @@ class Transactions:
         return self.read(self._journal.shard(tag))
 
     def read(self, number: int) -> Shard:
-        """All that a shard holds that was begun before now. Raises as `settled`."""
+        """All records of a shard whose transactions began before now. Raises as `settled`."""
         self._wait_for_open_ones(number)
         return self._journal.read_shards([number])[number]
 
     def forget(self, tag: str, keys: Iterable[bytes]) -> None:
-        """Remove what was settled of a subscription: the journal itself says it now. Raises `StateLost`."""
+        """Remove checkpoints of a subscription that the journal itself holds now. Raises `StateLost`."""
         number = self._journal.shard(tag)
         self._journal.append([(number, key, None) for key in keys])
 
     def _fence(self, session: str) -> None:
         journal = self._journal
         refusals = Refusals(journal.kafka.get("error_cb"))
-        # what the application sets for its own producers may not go together with transactions
+        # settings for the application's own producers may not be allowed with transactions
         known = {name: value for name, value in journal.kafka.items() if name.startswith(_OF_CONNECTING)}
         config = settings_of(known, journal.namespace, session) | {"error_cb": refusals}
         producer: Producer | None = None
@@ -110,7 +110,7 @@ class Transactions:
                 producer.close()
 
     def _wait_for_open_ones(self, number: int) -> None:
-        """Wait until everything that is written can be read: what lies behind an open transaction cannot."""
+        """Wait until all written records can be read: those behind an open transaction cannot."""
         topic, count = self._journal.topic, self._journal.open()
         end = self._topics.offsets(topic, count, "latest", stable=False)[number]
         deadline = time.monotonic() + self._journal.timeout

@@ -1,7 +1,7 @@
-"""Checkpoints: where partitions stood at a moment, as records of the journal, and what several say together.
+"""Checkpoints: the places of partitions at a moment, as records of the journal, and the union of several.
 
-Settled offsets only become more, so each writer writes under keys of its own and readers unite what all of
-them wrote: an old checkpoint that comes late is still true and overwrites nothing. Pure: bytes in, values
+The settled offsets only grow, so each writer uses keys of its own and readers unite all checkpoints: an old
+checkpoint that arrives late is still true and overwrites nothing. Pure: bytes in, values
 out. The client writes them (`checkpoint_thread.py`); the topic is read in `topic.py`.
 """
 
@@ -23,7 +23,7 @@ from kafkadur_coordinators.places import SUSPECT, Place, Waiting, covers, cut_of
 KEY_PREFIX = b"settled/"
 #: Version of the bodies written here; a reader that does not know one takes the floor of the head.
 FORMAT = 1
-#: Largest body, bytes: what is beyond it is left out, which makes the checkpoint smaller, not wrong.
+#: Largest body, bytes: the rest is left out; the checkpoint states fewer settled offsets, never wrong ones.
 LARGEST_BODY = 512 * 1024
 #: No item that waits, nor all else of a body, is longer, bytes: six numbers of 9 at most, and two heads.
 _LARGEST_ITEM = 64
@@ -66,7 +66,7 @@ def subscription_of(key: bytes) -> str:
 
 
 def fits(place: Place) -> bool:
-    """Whether all of a place goes into a record; of one that does not, the record says less than is true."""
+    """Whether a record holds all of a place; else it states fewer settled offsets than there are."""
     few = (len(place.waiting) + 1) * _LARGEST_ITEM <= LARGEST_BODY  # that is cheaper to see
     return few or len(_body(place)) <= LARGEST_BODY
 
@@ -95,7 +95,7 @@ def _body(place: Place) -> bytes:
 
 
 def _shortened(place: Place) -> Place:
-    """The same place up to the middle of what waits: what is settled behind that is left out."""
+    """The same place up to the middle of the waiting ranges, without the settled offsets behind them."""
     kept = place.waiting[: len(place.waiting) // 2]
     return Place(next=kept[-1].end, seen=max(place.seen, place.next), waiting=kept)
 
@@ -148,7 +148,7 @@ def _place(sealed: bytes) -> Place | None:
 
 
 def without_lost(place: Place, partition: int, incarnation: int, cuts: Cuts) -> Place:
-    """What a place that was read under an incarnation still says after Kafka lost the end of partitions."""
+    """The part of a place, read under an incarnation, that is valid after Kafka lost ends of partitions."""
     for number, lost in cuts:
         if incarnation < number and partition in lost:
             place = cut_off(place, lost[partition])
@@ -158,7 +158,7 @@ def without_lost(place: Place, partition: int, incarnation: int, cuts: Cuts) -> 
 def united(
     checkpoints: Iterable[Checkpoint], origin: Origin, cuts: Cuts = (), lanes: int = 1
 ) -> Mapping[int, Place]:
-    """What all checkpoints of one origin say together: where each of its lanes stands at least.
+    """The union of all checkpoints of one origin: the place that each of its lanes has reached at least.
 
     `lanes`: of each partition.
     """
@@ -171,11 +171,11 @@ def united(
 
 
 def superseded(checkpoints: Iterable[Checkpoint], in_use: Collection[Origin], now: int) -> list[bytes]:
-    """Keys of old checkpoints that say nothing more: of what is not `in_use`, or what later ones say, too.
+    """Keys of old checkpoints whose origin is not `in_use`, or that later checkpoints cover.
 
-    `now` in ms since 1970. Only what is older than `KEPT_MS` goes: no writer uses a key for that long, so
-    none can write under it while it is removed. Only later ones count: of two that say the same, two who
-    remove at once must not each keep the other one (found by model checking).
+    `now` in ms since 1970. Only those older than `KEPT_MS` are removed: no writer uses a key for that long,
+    so none can write under it meanwhile. Only later ones are compared: otherwise two processes that run at
+    once could each remove one of two equal checkpoints (found by model checking).
     """
     lanes: dict[tuple[Origin, int], list[Checkpoint]] = {}
     for checkpoint in checkpoints:
@@ -186,7 +186,7 @@ def superseded(checkpoints: Iterable[Checkpoint], in_use: Collection[Origin], no
         for at, item in enumerate(ordered):
             if item.written >= now - KEPT_MS:
                 break
-            # one that was read under an earlier incarnation may say more than is still true (`Cuts`)
+            # one of an earlier incarnation may list offsets that are not settled any more (`Cuts`)
             later = [o.place for o in ordered[at + 1 :] if o.incarnation >= item.incarnation]
             if origin not in in_use or (later and covers(reduce(unite, later), item.place)):
                 gone.append(item.key)

@@ -1,4 +1,4 @@
-"""What settled offsets are of: a subscription, as it was since it was moved last, on one topic and its lanes.
+"""Origin of settled offsets: a subscription since its last move, its topic, and its number of lanes.
 
 It names the state in Redis and the checkpoints in the journal. Pure.
 """
@@ -11,23 +11,23 @@ from kafkadur_coordinators.journal.records import InForce
 
 
 class Origin(NamedTuple):
-    """Of what a checkpoint is."""
+    """The state that a checkpoint describes."""
 
     #: the subscription's id
     id: str
-    #: rises when the subscription is moved: what was settled before says nothing then
+    #: rises when the subscription is moved: earlier settled offsets are not valid then
     epoch: int
     #: names the topic's id and its number of lanes (`state_of`)
     state: str
 
 
 def state_of(topic_id: str, lanes: int) -> str:
-    """What names the state of a topic's partitions: it lies elsewhere where they have lanes of keys."""
+    """Return the name of the state of a topic's partitions; it includes the number of lanes of keys."""
     return topic_id if lanes == 1 else f"{topic_id}~{lanes}"
 
 
 def origin_of(found: InForce) -> Origin:
-    """What checkpoints of a subscription are of; nothing of one that is deleted."""
+    """Return the origin of a subscription's checkpoints; an empty one if it is deleted."""
     change = found.change
     if change.definition is None:
         return Origin("", 0, "")

@@ -1,9 +1,9 @@
-"""Rebuilding: bringing subscriptions back that Redis lost, or going on with what a server kept of them.
+"""Rebuilding: restore subscriptions that Redis lost, or continue with the state that a server kept.
 
 Many at once, because they are lost together. For each: take the right to rebuild on this very server state,
 fence (one incarnation record a shard), read the shard to the end of its log, install if that right still
-stands. What was deleted while the server was down is deleted from what it kept, too. Each step can be done
-again by somebody else.
+stands. Subscriptions that were deleted while the server was down are deleted from its kept state, too. Each
+step can be repeated by another process.
 """
 
 from __future__ import annotations
@@ -15,11 +15,10 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
-from functools import cached_property
+from functools import cache, cached_property
 from typing import NamedTuple, Self
 
 from kafkadur_coordinators.changes import CHANGE_MS, Changes, deleted
-from kafkadur_coordinators.interface import MAX_PARTITIONS
 from kafkadur_coordinators.journal import recoveries
 from kafkadur_coordinators.journal.checkpoints import Cuts, united, without_lost
 from kafkadur_coordinators.journal.origins import Origin, origin_of
@@ -29,7 +28,6 @@ from kafkadur_coordinators.journal.shard import Scan, Shard, session_of
 from kafkadur_coordinators.journal.topic import Journal, Record
 from kafkadur_coordinators.places import Place, covers, place_of, unite
 from kafkadur_coordinators.redis.coordinator import Call, RedisCoordinator, Refusal
-from kafkadur_coordinators.redis.replies import inspection
 from kafkadur_coordinators.redis.wire import RebuildReply, RebuildRequest, ReincarnateRequest
 from kafkadur_coordinators.topics import TopicInfo, Topics, floor_metadata
 from kafkadur_coordinators.transactions import Transactions
@@ -38,15 +36,15 @@ from kafkadur_sharing.errors import KafkadurError
 from kafkadur_sharing.keys import SubscriptionKey
 
 _log = logging.getLogger("kafkadur.recovery")
-#: So many subscriptions are few: Kafka is asked for the mirrored floors of each, one after the other.
+#: At most so many subscriptions are few: their mirrored floors are read from Kafka, one after the other.
 _FEW = 16
-#: So many are brought back with one series of calls.
+#: Subscriptions that are restored with one series of calls.
 _TOGETHER = 250
 _NOTHING_SEEN: Mapping[SubscriptionKey, int] = {}
 
 
 class Outcome(Enum):
-    """What became of one subscription."""
+    """The result for one subscription."""
 
     #: it was brought back, or its deletion was
     REBUILT = "rebuilt"
@@ -57,41 +55,41 @@ class Outcome(Enum):
 
 
 class Rebuilt(NamedTuple):
-    """What became of subscriptions that were to be rebuilt."""
+    """The results of rebuilding some subscriptions."""
 
     outcomes: Mapping[SubscriptionKey, Outcome | KafkadurError]
 
     def count(self, outcome: Outcome) -> int:
-        """How many ended so."""
+        """How many subscriptions have this outcome."""
         return sum(found is outcome for found in self.outcomes.values())
 
     @property
     def failed(self) -> dict[SubscriptionKey, KafkadurError]:
-        """Those that could not be rebuilt, and why."""
+        """Subscriptions that could not be rebuilt, with their errors."""
         return {key: found for key, found in self.outcomes.items() if isinstance(found, KafkadurError)}
 
 
 @dataclass(kw_only=True)
 class _Lost:
-    """One subscription on its way."""
+    """One subscription that is being rebuilt."""
 
     key: SubscriptionKey
     shard: int
-    #: version of what a restarted server kept; None: it kept nothing
+    #: version of the definition that a restarted server kept; None: it kept nothing
     kept: int | None
-    #: lanes that it kept, of all partitions, and under which incarnation
+    #: number of lanes that it kept, of all partitions, and the incarnation of that state
     lanes: int
     incarnation: int
     #: incarnation that the caller has seen
     seen: int
-    #: one of few that are rebuilt: then the mirrored floors are asked for, too, which may be newer
+    #: few subscriptions are rebuilt: then the mirrored floors, which may be newer, are read, too
     is_of_few: bool
     #: the incarnation that begins now
     begun: int = 0
     cuts: Cuts = ()
     found: InForce | None = None
     cause: Cause = Cause.LOST
-    #: how each lane will stand, as far as that is known before anybody is attached
+    #: the place of each lane, as far as it is known before a member is attached
     places: dict[int, Place] = field(default_factory=dict[int, Place])
     #: keys of the records of its transacted sessions, and of what these have settled
     sessions: Sequence[bytes] = ()
@@ -99,54 +97,43 @@ class _Lost:
 
     @cached_property
     def definition(self) -> Definition:
-        """What is in force; asked for when `found` is known."""
+        """The definition in force; needs `found`."""
         return Definition.from_record({}) if self.found is None else self.found.definition
 
     @cached_property
     def origin(self) -> Origin:
-        """What its checkpoints are of; asked for when `found` is known."""
+        """The origin of its checkpoints; needs `found`."""
         return Origin("", 0, "") if self.found is None else origin_of(self.found)
 
 
-class _Seen:
+class _Asked:
     """Questions to Kafka about topics, each asked once."""
 
     def __init__(self, topics: Topics) -> None:
-        self._topics = topics
-        self._described: dict[str, TopicInfo] = {}
-        self._ends: dict[str, Mapping[int, int]] = {}
-
-    def describe(self, topic: str) -> TopicInfo:
-        if topic not in self._described:
-            self._described[topic] = self._topics.describe(topic)
-        return self._described[topic]
-
-    def ends(self, topic: TopicInfo) -> Mapping[int, int]:
-        if topic.name not in self._ends:
-            self._ends[topic.name] = self._topics.offsets(topic.name, topic.partitions, "latest")
-        return self._ends[topic.name]
+        self.describe = cache(topics.describe)
+        self.ends = cache(lambda topic: topics.offsets(topic.name, topic.partitions, "latest"))
 
 
 class _Sending:
-    """Calls on their way to Redis, which works on them while the next ones are made."""
+    """Calls that were sent to Redis, which runs them while the next ones are prepared."""
 
     def __init__(
         self, coordinator: RedisCoordinator, done: Callable[[Mapping[SubscriptionKey, bool]], None]
     ) -> None:
-        """`done` is told which of some are there now: the last call for each says whether it was in time."""
+        """`done` is called with the subscriptions whose calls ended, and whether the last call succeeded."""
         self._coordinator = coordinator
         self._done = done
         self._running: Sequence[tuple[SubscriptionKey, int]] = ()
 
     def send(self, calls: Mapping[SubscriptionKey, Sequence[Call]]) -> None:
-        """Begin with these calls, by subscription, when those before have ended."""
+        """Send these calls, by subscription, after the earlier ones have ended."""
         self.wait()
         if calls:
             self._coordinator.begin_many([call for some in calls.values() for call in some])
             self._running = [(key, len(some)) for key, some in calls.items()]
 
     def wait(self) -> None:
-        """Wait until nothing is on its way; raises as `RedisCoordinator.run`."""
+        """Wait for all replies; raises as `RedisCoordinator.run`."""
         running, self._running = self._running, ()
         if running:
             replies = iter(self._coordinator.finish_many())
@@ -180,7 +167,7 @@ class Rebuilder:
         self._journal = journal
         self._topics = topics
         self._changes = changes
-        #: sessions that commit nothing more of what was granted before
+        #: transacted sessions that cannot commit any more
         self._ended: set[str] = set()
         self._transactions = Transactions(journal.transactions(), topics)
         self._session_ms = session_ms
@@ -192,11 +179,11 @@ class Rebuilder:
         seen: Mapping[SubscriptionKey, int] = _NOTHING_SEEN,
         scan: Scan | None = None,
     ) -> dict[SubscriptionKey, Outcome | KafkadurError]:
-        """Rebuild what is lost of these durable subscriptions; says of each what became of it.
+        """Rebuild those of these durable subscriptions that are lost; return the outcome of each.
 
-        `seen`: under which incarnation each was attached; what is of an earlier one is an old copy. `scan`:
-        what the caller has read of the journal already. Raises `CoordinatorUnavailable` and `StateLost` when
-        Redis or Kafka do not answer: then others, or a repetition, go on.
+        `seen`: the incarnation under which each was attached; state of an earlier one is an old copy. `scan`:
+        records of the journal that the caller has read already. Raises `CoordinatorUnavailable` and
+        `StateLost` when Redis or Kafka do not answer: then another process, or a repetition, continues.
         """
         outcomes: dict[SubscriptionKey, Outcome | KafkadurError] = {}
         moved: dict[str, Sequence[bytes]] = {}
@@ -213,7 +200,7 @@ class Rebuilder:
             number: (by_tag(shard.entries), shard)
             for number, shard in self._journal.read_shards(tags, scan).items()
         }
-        asked = _Seen(self._topics)
+        asked = _Asked(self._topics)
         reports: list[Record] = []
         by_key = {item.key: item for item in lost}
 
@@ -225,7 +212,7 @@ class Rebuilder:
 
         try:
             with _Sending(self._coordinator, ended) as sending:
-                while lost:  # a few at a time: what all of them say together is much
+                while lost:  # in groups: the requests of all of them together are large
                     some, lost = lost[:_TOGETHER], lost[_TOGETHER:]
                     if any(
                         item.kept is not None or shards[item.shard][1].sessions_of(item.key.tag)
@@ -253,7 +240,7 @@ class Rebuilder:
         seen: Mapping[SubscriptionKey, int],
         outcomes: dict[SubscriptionKey, Outcome | KafkadurError],
     ) -> list[_Lost]:
-        """Take the right to rebuild those that are lost."""
+        """Take the right to rebuild each lost subscription."""
         asked: list[Call] = [
             (
                 "rebuild",
@@ -285,7 +272,7 @@ class Rebuilder:
         return lost
 
     def _bring_back(
-        self, item: _Lost, entries: Sequence[Entry], shard: Shard, token: str, seen: _Seen
+        self, item: _Lost, entries: Sequence[Entry], shard: Shard, token: str, asked: _Asked
     ) -> Sequence[Call]:
         """The calls that bring back one subscription, of which `shard` holds these `entries`."""
         address, found = self._changes.address(item.key), in_force(entries, item.key.tag, item.shard)
@@ -299,13 +286,13 @@ class Rebuilder:
                     address, version=version, incarnation=item.begun, token=token, seen=item.seen
                 )
             ]
-        topic = seen.describe(item.definition.topic)
+        topic = asked.describe(item.definition.topic)
         same = topic.id == found.change.topic_id
         if item.sessions:
             self._bring_in_transactions(item, shard, token)
         said = shard.checkpoints_of(item.origin.id)
         known = united(said, item.origin, item.cuts, item.definition.lanes)
-        ends = seen.ends(topic) if same else {}
+        ends = asked.ends(topic) if same else {}
         if item.kept == found.version:
             if self._is_whole(item, known, ends, token):
                 common = self._coordinator.common(incarnation=-item.seen)
@@ -332,21 +319,21 @@ class Rebuilder:
         ]
 
     def _is_whole(self, item: _Lost, known: Mapping[int, Place], ends: Mapping[int, int], token: str) -> bool:
-        """Whether the state that a server kept says all that the journal knows; sets places and cause."""
+        """Whether the state that a server kept covers the journal; sets places and cause."""
         item.cause = Cause.KEPT
         standing = self._kept_places(item, token)
         item.places = standing | {
             lane: unite(standing[lane], place) if lane in standing else place for lane, place in known.items()
         }
         self._mark_seen(item, ends)
-        # what was leased before Kafka lost the end of a partition cannot be claimed: install-6 says so
+        # leases from before Kafka lost the end of a partition cannot be claimed: install-6 stores that
         behind = any(number > item.incarnation for number, _ in item.cuts) or any(
             lane not in standing or not covers(standing[lane], place) for lane, place in item.places.items()
         )
         if behind:
             item.cause = Cause.OLDER
             return False
-        # if not, the server need not have kept what it granted last: that is marked, too
+        # else the server may have lost its last grants: these offsets are marked as seen, too
         return all(standing[lane].seen >= place.seen for lane, place in item.places.items())
 
     def _bring_in_transactions(self, item: _Lost, shard: Shard, token: str) -> None:
@@ -370,17 +357,13 @@ class Rebuilder:
         keep_right()
 
     def _kept_places(self, item: _Lost, token: str) -> dict[int, Place]:
-        """How the lanes stand in what a server kept: what was held waits."""
+        """The places of the lanes in the state that a server kept; leased offsets wait."""
         address, origin = self._changes.address(item.key), item.origin
-        places: dict[int, Place] = {}
-        for first in range(0, item.lanes, MAX_PARTITIONS):
-            wanted = range(first, min(first + MAX_PARTITIONS, item.lanes))
-            call = self._coordinator.inspecting(address, origin.id, origin.state, wanted, token=token)
-            views = inspection(self._coordinator.call(*call)).partitions
-            for view in views:
-                partition = view.partition // item.definition.lanes
-                places[view.partition] = without_lost(place_of(view), partition, item.incarnation, item.cuts)
-        return places
+        lanes = item.definition.lanes
+        return {
+            view.partition: without_lost(place_of(view), view.partition // lanes, item.incarnation, item.cuts)
+            for view in self._changes.inspected(address, origin.id, origin.state, item.lanes, token)
+        }
 
     def _places_of_journal(
         self, item: _Lost, known: Mapping[int, Place], topic: TopicInfo | None
@@ -404,7 +387,7 @@ class Rebuilder:
 
     @staticmethod
     def _mark_seen(item: _Lost, ends: Mapping[int, int]) -> None:
-        """What lay in the topic before the recovery may have been delivered."""
+        """Mark all offsets that were in the topic before the recovery as possibly delivered."""
         lanes = item.definition.lanes
         item.places = {
             lane: Place(place.next, max(place.seen, ends.get(lane // lanes, 0)), place.waiting)
@@ -412,7 +395,7 @@ class Rebuilder:
         }
 
     def _reports(self, rebuilt: Iterable[_Lost]) -> list[Record]:
-        """What may come again."""
+        """Return the reports of the offsets that may be delivered again."""
         now = round(self._clock() * 1000)
         reports: list[Record] = []
         for item in rebuilt:
@@ -434,9 +417,9 @@ class Rebuilder:
         return reports
 
     def _write(self, reports: Sequence[Record], moved: Mapping[str, Sequence[bytes]]) -> None:
-        """Write reports down, and remove what transactions settled, by tag: the journal says it now.
+        """Write reports, and remove the checkpoints of transactions, by tag: the journal holds them now.
 
-        The subscriptions are there already: a failure is only logged.
+        The subscriptions are usable already, so a failure is only logged.
         """
         try:
             self._journal.append(reports)
@@ -450,6 +433,6 @@ class Rebuilder:
 
 
 def _outcome(error: KafkadurError) -> Outcome | KafkadurError:
-    """What became of one that could not be brought back."""
+    """Return the outcome for an error of one subscription."""
     changed = isinstance(error, Refusal) and error.code != "VERSION"  # the server changed meanwhile
     return Outcome.BUSY if changed else error

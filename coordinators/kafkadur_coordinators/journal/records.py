@@ -1,7 +1,7 @@
 """Records of the journal: changes of a definition, incarnations, and which change is in force.
 
-Pure: bytes in, values out. Reading and writing the topic is `topic.py`; what was settled stands in records
-of another kind (`checkpoints.py`), and so does what was lost and recovered (`recoveries.py`).
+Pure: bytes in, values out. `topic.py` reads and writes the topic. Settled offsets are in records of another
+kind (`checkpoints.py`), and so are reports of recoveries (`recoveries.py`).
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 
 from kafkadur_sharing.definition import Definition
 
-#: What stands around the body of a record.
+#: The text before and after the body of a record.
 _BEFORE, _BEHIND = b'{"body":', b',"sum":'
 #: Version of the records written here.
 RECORD_FORMAT = 1
@@ -41,12 +41,12 @@ class Change:
     #: highest incarnation of the shard that was known when the change began
     under: int
     #: the definition's record; None: unsubscribed
-    definition: Mapping[str, Any] | None
+    definition: Mapping[str, Any] | None = None
     #: the subscription's id; None: it is created by this record
-    id: str | None
-    topic_id: str
+    id: str | None = None
+    topic_id: str = ""
     #: first offset of each partition
-    starts: Mapping[int, int]
+    starts: Mapping[int, int] = field(default_factory=dict[int, int])
     #: rises when the subscription is moved (seek)
     epoch: int = 0
     #: where it began, if it has been moved since; nothing before was ever for it
@@ -109,7 +109,7 @@ def encode_incarnation(server: str, tags: Iterable[str], cuts: Mapping[int, int]
     """An incarnation of these subscriptions.
 
     Everything of theirs that began before it and comes after it is void. `cuts`: Kafka lost what lay at or
-    beyond these offsets of partitions, so what was settled there before says nothing any more.
+    beyond these offsets of partitions, so earlier checkpoints beyond them are not valid any more.
     """
     lost = {str(partition): offset for partition, offset in (cuts or {}).items()}
     return sealed(
@@ -154,7 +154,7 @@ def decode(offset: int, value: bytes) -> Entry | None:
             return Entry(
                 offset=offset,
                 change=None,
-                tags=None if tags is None else _tags(tags),
+                tags=None if tags is None else frozenset(_as(str, tag) for tag in _as(list, tags)),
                 cuts=_offsets(body.get("cuts", {})),
             )
         if body["kind"] != "change":
@@ -202,7 +202,7 @@ def _as(kind: type[T], value: object) -> T:
 
 
 def whole(value: object, *, most: int = MOST) -> int:
-    """An offset, or what is counted like one, `most` at most; raises TypeError and ValueError."""
+    """Return an integer from 0 to `most`; raise TypeError or ValueError for any other value."""
     if type(value) is not int:  # a bool is one, too, but means something else
         raise TypeError
     if not 0 <= value <= most:
@@ -214,12 +214,6 @@ def _offsets(value: object) -> dict[int, int]:
     """Offsets by partition; raises TypeError and ValueError."""
     found: dict[Any, Any] = _as(dict, value)
     return {whole(int(partition)): whole(offset) for partition, offset in found.items()}
-
-
-def _tags(value: object) -> frozenset[str]:
-    """Tags of subscriptions; raises TypeError."""
-    found: list[Any] = _as(list, value)
-    return frozenset(_as(str, tag) for tag in found)
 
 
 def in_force(entries: Iterable[Entry], tag: str, shard: int) -> InForce | None:

@@ -1,12 +1,12 @@
-"""What a recovery may bring again: a record of the journal that states it as exact offsets.
+"""Reports of recoveries: records of the journal with the exact offsets that may be delivered again.
 
-It is written after the state of a subscription was rebuilt, the last one a subscription stays. Pure; who
-recovers is `recovery.py`.
+A report is written after the state of a subscription was rebuilt; the last one of each subscription is kept.
+Pure; `rebuilding.py` recovers.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Annotated, Any, Literal
@@ -21,7 +21,7 @@ from kafkadur_sharing.keys import SubscriptionKey
 KEY_PREFIX = b"recovery/"
 #: Ranges that one report lists at most; the offsets of the others are counted.
 MOST_RANGES = 5_000
-#: An offset, or what is counted like one.
+#: An offset or a count.
 Count = Annotated[int, Field(ge=0, le=MOST)]
 #: Latest time, ms since 1970: some thousand years from now, and still a date.
 _LATEST = 2**47
@@ -30,17 +30,17 @@ _LATEST = 2**47
 class Cause(StrEnum):
     """Why a subscription was recovered."""
 
-    #: Redis knew nothing of it: wiped, another database, an empty server
+    #: Redis had no state of it: wiped, another database, an empty server
     LOST = "lost"
     #: the server restarted, or another one took over, and had kept its state
     KEPT = "kept"
-    #: it had kept an older copy: what the journal knew more was added
+    #: the server had kept an older copy: newer facts were added from the journal
     OLDER = "older"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PartitionRecovery:
-    """What may come again of one partition or lane of keys."""
+    """Offsets of one partition or lane of keys that may be delivered again."""
 
     partition: Count
     #: of a key-ordered subscription: which lane of the partition
@@ -49,7 +49,7 @@ class PartitionRecovery:
     floor: Count
     #: start, end (exclusive): offsets that were possibly delivered, even settled, and are delivered (again)
     ranges: tuple[tuple[Count, Count], ...] = ()
-    #: how many offsets these are, those that are not listed included
+    #: how many offsets may be delivered again, unlisted ones included
     offsets: Count = 0
 
 
@@ -85,7 +85,7 @@ class Recovery(BaseModel):
 
     @property
     def offsets(self) -> int:
-        """How many offsets may come again, gaps and messages of other keys among them."""
+        """How many offsets may be delivered again, gaps and messages of other keys included."""
         return sum(item.offsets for item in self.partitions)
 
 
@@ -112,7 +112,7 @@ def may_come_again(places: Mapping[int, Place], lanes: int) -> tuple[PartitionRe
     found: list[PartitionRecovery] = []
     left = MOST_RANGES
     for number, place in sorted(places.items()):
-        ranges = list(_again(place))
+        ranges = _again(place)
         if not ranges:
             continue
         partition, lane = divmod(number, lanes)
@@ -130,18 +130,11 @@ def may_come_again(places: Mapping[int, Place], lanes: int) -> tuple[PartitionRe
     return tuple(found)
 
 
-def _again(place: Place) -> Iterable[tuple[int, int]]:
-    last: tuple[int, int] | None = None
-    rest = [(place.next, place.seen)] if place.next < place.seen else []
+def _again(place: Place) -> list[tuple[int, int]]:
+    joined: list[tuple[int, int]] = []
     waiting = [(w.start, w.end if w.redelivered else min(w.end, place.seen)) for w in place.waiting]
-    for start, end in [*waiting, *rest]:
-        if start >= end:
-            continue
-        if last is not None and last[1] == start:
-            last = (last[0], end)
-            continue
-        if last is not None:
-            yield last
-        last = (start, end)
-    if last is not None:
-        yield last
+    for start, end in [*waiting, (place.next, place.seen)]:
+        if start < end:
+            first = joined.pop()[0] if joined and joined[-1][1] == start else start
+            joined.append((first, end))
+    return joined

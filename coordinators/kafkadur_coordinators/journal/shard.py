@@ -1,4 +1,4 @@
-"""What one shard of the journal holds: its records in order, understood when they are asked for.
+"""One shard of the journal: its records in order, decoded on demand.
 
 Single records are decoded by `records.py`, `checkpoints.py` and `recoveries.py`; the topic is read
 and written in `topic.py`.
@@ -7,7 +7,7 @@ and written in `topic.py`.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 from kafkadur_coordinators.journal import checkpoints, records, recoveries
 from kafkadur_coordinators.journal.checkpoints import Checkpoint
@@ -24,12 +24,12 @@ _SESSION = b"session/"
 Found = tuple[int, bytes, bytes | None, int]
 
 
-#: What was read of some shards, by their numbers.
+#: The records of some shards, by number of the shard.
 Scan = dict[int, "Shard"]
 
 
 class Shard:
-    """What one shard holds, without what is damaged; understood when it is asked for."""
+    """The intact records of one shard; they are decoded on demand."""
 
     def __init__(self) -> None:
         """Nothing was read yet."""
@@ -49,7 +49,12 @@ class Shard:
     @property
     def entries(self) -> Sequence[Entry]:
         """Changes and incarnations, in order."""
-        self._entries += _entries(self.records[self._understood :])
+        decoded = (
+            records.decode(offset, value)
+            for offset, key, value, _ in self.records[self._understood :]
+            if value is not None and key.startswith((CHANGE, INCARNATION))
+        )
+        self._entries += (entry for entry in decoded if entry is not None)
         self._understood = len(self.records)
         return self._entries
 
@@ -109,12 +114,3 @@ def session_of(key: bytes) -> tuple[str, int]:
     """The session that a key is of, and the incarnation it was attached under."""
     _, _, session, incarnation = key.decode().split("/")
     return session, int(incarnation)
-
-
-def _entries(found: Iterable[Found]) -> list[Entry]:
-    decoded = (
-        records.decode(offset, value)
-        for offset, key, value, _ in found
-        if value is not None and key.startswith((CHANGE, INCARNATION))
-    )
-    return [entry for entry in decoded if entry is not None]

@@ -37,7 +37,7 @@ from kafkadur_sharing.names import JOURNAL_PREFIX, TRANSACTIONS_PREFIX
 
 #: Partitions of a new journal.
 DEFAULT_SHARDS = 64
-#: What the records of a producer that was given up end with.
+#: Errors of the records of a producer that was replaced.
 _PURGED = (KafkaError._PURGE_QUEUE, KafkaError._PURGE_INFLIGHT)  # noqa: SLF001 - the library's names for them
 _TOPIC_CONFIG = {
     "cleanup.policy": "compact",
@@ -55,7 +55,7 @@ Record = tuple[int, bytes, bytes | None]
 
 
 def weaknesses(config: Mapping[str, str], replicas: int) -> list[str]:
-    """By what the journal topic could lose records, as it is configured and replicated."""
+    """Return the settings by which the journal topic could lose records."""
     problems: list[str] = []
     if "compact" not in config.get("cleanup.policy", ""):
         problems.append("cleanup.policy must be compact")
@@ -67,7 +67,7 @@ def weaknesses(config: Mapping[str, str], replicas: int) -> list[str]:
 
 
 def transactions_topic(namespace: str) -> str:
-    """Name of the topic that holds what was settled by transactions."""
+    """Name of the topic that holds the offsets settled by transactions."""
     return TRANSACTIONS_PREFIX + namespace
 
 
@@ -97,13 +97,13 @@ class Journal:
 
         `kafka` is confluent configuration (at least bootstrap.servers); `shards` counts for a new topic only;
         `replication` -1 takes the broker's default; `timeout` in seconds. `checked` is another
-        one of the same topic: if that has looked at it, this one need not. `transactions`: the topic beside
-        it, of what is settled by transactions of Kafka: an open one holds its readers, and no others.
+        `Journal` of the same topic: if that one has checked the topic, this one does not. `transactions`: use
+        the topic of the offsets settled by transactions: an open transaction delays its readers alone.
         """
         self._refusals = Refusals(kafka.get("error_cb"))
         self._config: dict[str, Any] = {**kafka, "error_cb": self._refusals}
         self.topic = transactions_topic(namespace) if transactions else journal_topic(namespace)
-        # the client needs one; nothing is committed
+        # the client requires a group; no offsets are committed
         self._group = f"kafkadur:{namespace}:journal"
         self._shards = shards
         self._replication = replication
@@ -115,13 +115,13 @@ class Journal:
         self._producer: Producer | None = None
         self._consumer: Consumer | None = None
         self._follower: Consumer | None = None
-        #: what the follower has passed: where it began in each shard, the next offset, incarnations it saw
+        #: of the follower, by shard: first offset, next offset, and the incarnations it has read
         self._began: dict[int, int] = {}
         self._passed: dict[int, int] = {}
         self._incarnations: dict[int, list[Entry]] = {}
 
     def transactions(self) -> Journal:
-        """The topic beside it, of what is settled by transactions; it is closed with this one."""
+        """The topic of the offsets settled by transactions; it is closed with this one."""
         if self._beside is None:
             self._beside = Journal(
                 self.kafka,
@@ -150,7 +150,7 @@ class Journal:
 
     @property
     def shards(self) -> int | None:
-        """How many shards there are; None: it was not looked yet."""
+        """How many shards there are; None: not known yet."""
         return self._count
 
     def open(self) -> int:
@@ -298,7 +298,7 @@ class Journal:
         return {number: shard.entries for number, shard in (self.scan() if scan is None else scan).items()}
 
     def read_shards(self, shards: Iterable[int] | None = None, scan: Scan | None = None) -> dict[int, Shard]:
-        """All that these shards (None: all) hold up to their ends now. What is damaged is left out.
+        """All records of these shards (None: all) up to their ends now. Damaged ones are left out.
 
         Of an earlier `scan`, if there is one, only what came since is read, and added to it.
         """
@@ -306,7 +306,7 @@ class Journal:
         return self._scan(range(count) if shards is None else shards, scan)
 
     def collect(self, shards: Iterable[int], now: int) -> int:
-        """Remove checkpoints of these shards that say nothing more; how many. `now`: ms since 1970."""
+        """Remove superseded checkpoints of these shards; return how many. `now`: ms since 1970."""
         gone: list[Record] = []
         for number, shard in self.read_shards(shards).items():
             in_use: set[Origin] = set()
@@ -316,7 +316,7 @@ class Journal:
                 if found is not None:
                     try:
                         in_use.add(origin_of(found))
-                    except KafkadurError:  # of a later version, perhaps: its checkpoints are left alone
+                    except KafkadurError:  # perhaps of a later version: keep its checkpoints
                         unknown.add(found.id)
             old = [item for item in shard.checkpoints if item.origin.id not in unknown]
             gone += [(number, key, None) for key in superseded(old, in_use, now)]
@@ -418,12 +418,12 @@ class Journal:
         send()
         self._flush(send, offsets)
         if failed or len(offsets) < len(new):
-            self._producer.purge()  # nothing may be written after it was said that it is not
+            self._producer.purge()  # no record may be written after an error was raised for it
             raise self._lost(failed[0] if failed else "a record was not confirmed in time")
         return [offsets[index] for index in range(len(new))]
 
     def _flush(self, send: Callable[[], None], offsets: Mapping[int, int]) -> None:
-        """Wait for reports; where a new producer is needed, `send` what has no offset once more."""
+        """Wait for delivery reports; after a change of the producer, `send` repeats unconfirmed records."""
         deadline = time.monotonic() + self.timeout
         while (left := deadline - time.monotonic()) > 0:
             known = len(offsets)
@@ -433,9 +433,9 @@ class Journal:
                 send()
 
     def _find_producer(self) -> bool:
-        """Make the producer anew if only a new one finds Kafka; whether it was.
+        """Replace the producer if only a new one finds Kafka; return whether it was replaced.
 
-        What was in the old one is forgotten.
+        The records in the old one are dropped.
         """
         old = cast("Producer", self._producer)
         # not asked for the topic by its name: a broker may create what a producer asks for
@@ -488,7 +488,7 @@ class Journal:
     def _scan(self, shards: Iterable[int], before: Scan | None = None) -> Scan:
         """Offset, key and value of each record of these shards, up to their ends now.
 
-        What was read `before` is not read again.
+        Records that were read `before` are not read again.
         """
         found: Scan = {
             shard: Shard() if before is None else before.setdefault(shard, Shard()) for shard in shards
@@ -496,7 +496,7 @@ class Journal:
         left = set(found)
 
         def begin() -> None:
-            """Go on behind what was found."""
+            """Read on behind the records found so far."""
             places = {shard: found[shard].following for shard in left}
             reader.assign([TopicPartition(self.topic, shard, offset) for shard, offset in places.items()])
 
@@ -522,7 +522,7 @@ class Journal:
         return found
 
     def _take(self, messages: Iterable[Message], found: Scan, left: set[int]) -> None:
-        """Add records to what was `found`; shards whose end was reached are not `left` any more."""
+        """Add records to `found`; remove shards from `left` when their end is reached."""
         for message in messages:
             error, shard = message.error(), message.partition() or 0
             if error is None:

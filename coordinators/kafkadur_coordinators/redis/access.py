@@ -1,7 +1,7 @@
-"""What a Redis user needs to run kafkadur, and no more: commands, keys, channels, as a line of an ACL file.
+"""The least rights of a Redis user that runs kafkadur: commands, keys, channels, as a line of an ACL file.
 
-The tests run as a user with exactly this, and look that each part of it is needed. What an application needs
-of Kafka is `kafkadur/admin/kafka_access.py`; how it logs in is `server.py`.
+The tests run as a user with exactly these rights, and check that each of them is needed. The rights in Kafka
+are in `kafkadur/admin/kafka_access.py`, the login in `server.py`.
 """
 
 from __future__ import annotations

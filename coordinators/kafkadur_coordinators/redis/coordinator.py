@@ -1,19 +1,21 @@
-"""The coordinator on Redis or Valkey: sends scripts, turns answers into values and codes into errors.
+"""The coordinator on Redis or Valkey: sends scripts, turns replies into values and codes into errors.
 
 One `RedisCoordinator` is one connection to one server, used by one thread at a time. It never repeats a
 call by itself: the caller knows which call may be repeated (an exchange under its number) and which state a
-broken connection leaves. The rules are in `lua/`; who attaches and why is decided in `lifecycle.py`.
+broken connection leaves. The rules are in `lua/`; `lifecycle.py` decides which members may attach.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any, NoReturn, cast
 
 import hiredis
 import msgpack
 from redis.exceptions import (
+    AuthenticationError,
     ClusterDownError,
     NoScriptError,
     OutOfMemoryError,
@@ -25,16 +27,12 @@ from redis.exceptions import (
 from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
-from kafkadur_coordinators.interface import (
-    Inspection,
-    Known,
-    MemberInfo,
-)
+from kafkadur_coordinators.interface import Inspection, Known
 from kafkadur_coordinators.redis import scripts
-from kafkadur_coordinators.redis.replies import inspection, text_of
+from kafkadur_coordinators.redis.replies import inspection, known, text_of
 from kafkadur_coordinators.redis.server import (
+    caused_by,
     is_watched,
-    login_refused,
     open_server,
     refused_by_tls,
     shown,
@@ -44,9 +42,7 @@ from kafkadur_coordinators.redis.wire import (
     Active,
     Held,
     InspectRequest,
-    MemberRow,
     PauseRequest,
-    PeekReply,
     Reply,
     Request,
     read_reply,
@@ -78,7 +74,7 @@ class Refusal(KafkadurError):
 
     @property
     def active(self) -> Active:
-        """The members in the way; of the code ACTIVE alone."""
+        """The attached members; of the code ACTIVE alone."""
         return Active._make(self.reply.body)
 
     @property
@@ -89,7 +85,7 @@ class Refusal(KafkadurError):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SubscriptionAddress:
-    """Where the state of one subscription lies: prefix and hash tag of its keys."""
+    """The keys of the state of one subscription: their prefix and hash tag."""
 
     prefix: str
     namespace: str
@@ -113,12 +109,17 @@ class SubscriptionAddress:
         root = f"{self.root}{subscription_id}:{state}:{partition}:"
         return [root + "state", root + "bits", root + "runs"]
 
+    def keys(self, subscription_id: str, state: str, partitions: Iterable[int]) -> list[str]:
+        """The keys of the subscription and of these partitions, in the order scripts take them."""
+        each = (self.partition(subscription_id, state, partition) for partition in partitions)
+        return [*self.fixed(), *chain.from_iterable(each)]
+
     def channel(self, member: str) -> str:
         """The sharded channel on which a member listens."""
         return f"{self.root}c:{member}"
 
     def progress(self, member: str) -> str:
-        """The key where a holder writes for people how far it has come (`holder_progress.py`)."""
+        """The key under which a holder writes its progress, for people (`holder_progress.py`)."""
         return f"{self.root}progress:{member}"
 
 
@@ -154,7 +155,7 @@ class RedisCoordinator:
         self._url = url
         self._where = shown(url)
         self._connection: Any = None
-        #: calls whose replies were not read yet, and the connection that they come on
+        #: calls whose replies were not read yet, and their connection
         self._sent: tuple[Any, Sequence[Call]] = (None, ())
         #: scripts that the server has, as far as this connection knows
         self._loaded: set[str] = set()
@@ -258,7 +259,7 @@ class RedisCoordinator:
 
     def _unavailable(self, error: Exception) -> NoReturn:
         self.disconnect()
-        if (login := login_refused(error)) is not None:
+        if (login := caused_by(error, AuthenticationError)) is not None:
             raise CoordinatorRefused(
                 "Redis does not accept the user or password.",
                 state=str(error if is_watched(self._url) else login),
@@ -284,7 +285,7 @@ class RedisCoordinator:
         passing = isinstance(error, (OutOfMemoryError, ReadOnlyError, ClusterDownError, TryAgainError))
         if passing or text.startswith(("MISCONF", "NOREPLICAS", "BUSY")):
             if isinstance(error, ReadOnlyError) or text.startswith("NOREPLICAS"):
-                self.disconnect()  # it may be the master no more: connecting again looks for that
+                self.disconnect()  # it may not be the master any more: the next connection checks that
             raise CoordinatorUnavailable(
                 state=f"{type(error).__name__}: {text}" if passing else text,
                 owner=self._where,
@@ -343,7 +344,7 @@ class RedisCoordinator:
         return replies
 
     def begin_many(self, calls: Sequence[Call]) -> None:
-        """Send script calls; `finish_many` comes next. Whatever is called before has another connection."""
+        """Send script calls; `finish_many` reads the replies. Calls in between use another connection."""
         self.connect()
         for name in {call[0] for call in calls} - self._loaded:
             self.command("SCRIPT", "LOAD", scripts.load(name).text)
@@ -355,7 +356,7 @@ class RedisCoordinator:
         self._sent, self._connection = (self._connection, calls), None
 
     def finish_many(self) -> list[Reply]:
-        """Wait for the replies to what was sent last, whatever the codes; raises as `run`."""
+        """Wait for the replies to the calls sent last, whatever the codes; raises as `run`."""
         connection, calls = self._sent
         if self._connection is not None:
             self.disconnect()
@@ -387,44 +388,17 @@ class RedisCoordinator:
     # -- reading
 
     def peek(self, address: SubscriptionAddress, *, seen: int = 0) -> Known:
-        """What is known of a subscription; raises `Refusal` with MISSING, RESTARTED or VERSION.
+        """Return the state of a subscription; raises `Refusal` with MISSING, RESTARTED or VERSION.
 
-        RESTARTED also if it is of an incarnation before `seen`: then this server holds an old copy.
+        RESTARTED also if its incarnation is before `seen`: then this server holds an old copy.
         """
         reply = self.run("peek", address.fixed(), self.common(incarnation=-seen))
         if reply.code not in ("OK", "MISSING"):
             raise Refusal(reply)
-        found = PeekReply._make(reply.body)
-        if reply.code == "MISSING" and found.changing < 0:
+        found = known(reply)
+        if reply.code == "MISSING" and found.changing_ms is None:
             raise Refusal(reply)
-        return Known(
-            id=text_of(found.id),
-            version=found.version,
-            definition=text_of(found.definition),
-            incarnation=reply.incarnation,
-            changing_ms=found.changing if found.changing >= 0 else None,
-            changing_from=found.changing_from,
-            members=tuple(
-                MemberInfo(
-                    id=text_of(row.id),
-                    name=text_of(row.name),
-                    kind=text_of(row.kind),
-                    heard=bool(row.heard),
-                    leases=row.leases,
-                    since=row.since_at,
-                    expires=row.expires_at,
-                    credit=row.credit,
-                )
-                for row in map(MemberRow._make, found.members)
-            ),
-            partitions=found.partitions,
-            grace_ms=found.grace,
-            paused=bool(found.paused),
-            now=reply.now,
-            begun=found.begun_at,
-            left=found.left_at,
-            last_verdict=found.verdict_at,
-        )
+        return found
 
     def inspect(
         self, address: SubscriptionAddress, subscription_id: str, state: str, partitions: Iterable[int]
@@ -448,9 +422,7 @@ class RedisCoordinator:
         `token` is that of a rebuild.
         """
         wanted = list(partitions)
-        keys = address.fixed()
-        for partition in wanted:
-            keys += address.partition(subscription_id, state, partition)
+        keys = address.keys(subscription_id, state, wanted)
         common = self.common(subscription_id=subscription_id)
         return ("inspect", keys, [*common, *InspectRequest(wanted, int(leases), token)])
 

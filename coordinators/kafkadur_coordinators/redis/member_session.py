@@ -1,4 +1,4 @@
-"""One attached member on Redis: its script calls, and what they answer.
+"""One attached member on Redis: its script calls and their replies.
 
 A refusal of a script is raised as `Refusal`; errors of the connection as `RedisCoordinator` raises them.
 """
@@ -15,23 +15,18 @@ from kafkadur_coordinators.interface import (
     Exchange,
     ExchangeReply,
     Rank,
-    Standing,
 )
-from kafkadur_coordinators.redis import wire
 from kafkadur_coordinators.redis.coordinator import RedisCoordinator, SubscriptionAddress
-from kafkadur_coordinators.redis.replies import grant_of, role_of, state_of
+from kafkadur_coordinators.redis.replies import attached, exchanged
 from kafkadur_coordinators.redis.wire import (
-    AttachReply,
     AttachRequest,
     Cut,
     DetachRequest,
     ExchangeRequest,
-    GrantRow,
     PartClaims,
     ReclaimReply,
     ReclaimRequest,
     Request,
-    StateRow,
     TruncateReply,
     TruncateRequest,
 )
@@ -102,15 +97,9 @@ class MemberSession:
             transacted=int(transacted),
         )
         reply = self._coordinator.call("attach", self._fixed, [*self._common(), *request])
-        found = AttachReply._make(reply.body)
-        self.incarnation, self.attachment = reply.incarnation, found.attachment
-        return Attached(
-            sequence=reply.sequence,
-            incarnation=reply.incarnation,
-            role=role_of(found.role),
-            partitions=found.partitions,
-            grace_ms=found.grace,
-        )
+        found = attached(reply)
+        self.incarnation, self.attachment = found.incarnation, found.attachment
+        return found
 
     def exchange(self, exchange: Exchange) -> ExchangeReply:
         """Do one exchange; raises `Refusal` (STALE, FENCED, INVALID, and the common codes)."""
@@ -126,30 +115,11 @@ class MemberSession:
             attachment=self.attachment,
         )
         reply = self._coordinator.call("exchange", keys, [*self._common(), *request])
-        found = wire.ExchangeReply._make(reply.body)
         offered = exchange.offer or any(part.drained for part in exchange.parts)
-        return ExchangeReply(
-            sequence=reply.sequence,
-            incarnation=reply.incarnation,
-            token=found.token,
-            silent_ms=found.again if found.again >= 0 else None,
-            role=role_of(found.role),
-            grants=[grant_of(row) for row in map(GrantRow._make, found.grants)],
-            horizons=dict(found.horizons),
-            refused=found.refused,
-            partitions=[state_of(row) for row in map(StateRow._make, found.states)],
-            watches=found.watches,
-            orphaned=found.left_over,
-            grace_ms=found.grace,
-            standing=Standing(found.standing),
-            held=frozenset(found.held) if offered else None,
-            paused=bool(found.paused),
-            expiry_ms=found.expiry if found.expiry >= 0 else None,
-            outcome_unknown=bool(found.outcome_unknown),
-        )
+        return exchanged(reply.body, offered=offered)
 
     def reclaim(self, claims: Mapping[int, Sequence[Claim]]) -> dict[int, list[Claimed]]:
-        """Claim what is still in hands of an earlier incarnation, by partition (at most 16).
+        """Claim offsets that are in flight since an earlier incarnation, by partition (at most 16).
 
         Raises `Refusal` (FENCED, INVALID, and the common codes).
         """
@@ -160,7 +130,7 @@ class MemberSession:
         return {partition: [Claimed(*one) for one in granted] for partition, granted in found}
 
     def truncate(self, cuts: Mapping[int, int], *, incarnation: int) -> dict[int, int]:
-        """Forget what lies at or beyond these offsets of partitions (at most 16): Kafka lost it.
+        """Forget the state at or beyond these offsets of partitions (at most 16): Kafka lost them.
 
         Every member has to attach again. Returns how many known offsets were lost, by partition; raises
         `Refusal`, INCARNATION also when another member was faster.
@@ -172,6 +142,6 @@ class MemberSession:
         return dict(zip(cuts, TruncateReply._make(reply.body).lost, strict=True))
 
     def detach(self, partitions: Sequence[int]) -> None:
-        """Leave in order; what is still held goes back uncounted, at once on these (at most 16)."""
+        """Leave in order; leased offsets go back uncounted, at once on these partitions (at most 16)."""
         keys = self._keys_with(partitions)
         self._coordinator.call("detach", keys, [*self._common(), *DetachRequest(list(partitions))])

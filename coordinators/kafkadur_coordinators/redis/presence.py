@@ -1,10 +1,10 @@
-"""Presence: the connection on which a process listens. Others see by it that the process lives, and wake it.
+"""Presence: the connection on which a process listens. It shows that the process lives, and wakes it.
 
 Every member has a sharded channel. Scripts see whether a process listens on it (PUBSUB SHARDNUMSUB) within
-milliseconds of a process's death; what is published on it wakes the member. The other way round the process
-pings this connection: a member stops handing out when no ping was answered that was sent within
-`STOP_AFTER`, and others take over no earlier than 0.5 s after the channel fell silent
-(lua/include/context.lua). What is done on a wake-up is the listener's.
+milliseconds of a process's death; a message on it wakes the member. In turn the process pings this
+connection: a member stops dispatching when no ping sent within `STOP_AFTER` was answered, and others take
+over no earlier than 0.5 s after the channel fell silent (lua/include/context.lua). The listener decides what
+to do when it is woken.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _log = logging.getLogger("kafkadur.presence")
 
 #: Seconds between pings.
 PING_EVERY = 0.1
-#: Seconds after sending the last answered ping at which members stop handing out.
+#: Seconds after sending the last answered ping at which members stop dispatching.
 STOP_AFTER = 0.3
 _RECONNECT_FIRST, _RECONNECT_MOST = 0.05, 0.5
 
@@ -49,7 +49,7 @@ class Presence:
         self._listeners: dict[bytes, Callable[[], None]] = {}
         self._confirmed: dict[bytes, threading.Event] = {}
         self._pings: deque[float] = deque()
-        #: when the last ping that was answered was sent, and since when there was no pause of `STOP_AFTER`
+        #: when the last answered ping was sent, and since when there was no pause of `STOP_AFTER`
         self._answered, self._heard_since = float("-inf"), float("inf")
         #: Why the server refused to have a channel listened on; empty if it did not.
         self._refusal = ""
@@ -155,7 +155,7 @@ class Presence:
                 self._closing.wait(_RECONNECT_MOST)
             except (RedisError, OSError):
                 pass  # reconnect; until then alive() turns false by itself
-            except Exception:  # noqa: BLE001 - a defect: as above, and it does not come again at once
+            except Exception:  # noqa: BLE001 - a defect: reconnect as above, after a pause
                 _log.exception("listening to Redis met a defect")
                 self._closing.wait(_RECONNECT_MOST)
             finally:
@@ -191,7 +191,7 @@ class Presence:
             if wake is not None:
                 try:
                     wake()
-                except Exception:  # noqa: BLE001 - one listener's defect is not the others'
+                except Exception:  # noqa: BLE001 - a defect of one listener must not stop the others
                     _log.exception("waking met a defect")
         elif kind == b"pong":
             if self._pings:
@@ -218,7 +218,7 @@ _shared_lock = threading.Lock()
 
 
 def acquire(url: str, timeout: float) -> Presence:
-    """The process's presence on this server, started when nobody used it yet. Give it back with `release`.
+    """The process's presence on this server, started at its first use. Give it back with `release`.
 
     `timeout` in seconds as in `Presence`.
     """

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, cast
 
 from kafkadur_coordinators.interface import (
+    Attached,
+    ExchangeReply,
     Grant,
     Inspection,
+    Known,
     LeaseView,
+    MemberInfo,
     PartitionState,
     PartitionView,
     Role,
@@ -16,15 +20,7 @@ from kafkadur_coordinators.interface import (
     Standing,
 )
 from kafkadur_coordinators.places import RUN_BYTES, SUSPECT
-from kafkadur_coordinators.redis.wire import (
-    GrantRow,
-    InspectReply,
-    LeaseRow,
-    Reply,
-    RoleRow,
-    StateRow,
-    ViewRow,
-)
+from kafkadur_coordinators.redis.wire import GrantRow, InspectReply, Reply
 
 
 def text_of(value: object) -> str:
@@ -68,43 +64,80 @@ def inspection(reply: Reply) -> Inspection:
         sequence=reply.sequence,
         incarnation=reply.incarnation,
         epoch=found.epoch,
-        # a partition without state has a base of -1, and nothing after it
-        partitions=tuple(_view(ViewRow._make(row)) for row in found.partitions if row[1] >= 0),
-        leases=tuple(_lease(row) for row in map(LeaseRow._make, found.leases)),
+        # a partition without state has a base of -1, and no further fields
+        partitions=tuple(_view(row) for row in found.partitions if row[1] >= 0),
+        leases=tuple(_lease(row) for row in found.leases),
     )
 
 
-def _view(row: ViewRow) -> PartitionView:
-    return PartitionView(
-        partition=row.partition,
-        base=row.base,
-        next=row.next,
-        readable_end=row.readable_end,
-        origin=row.origin,
-        decided=row.decided,
-        runs=parse_runs(row.runs),
-        seen=row.seen,
-        bits=row.bits,
-        expired=row.expired,
-        epoch=row.epoch,
-        truncated=row.truncated,
+def _view(row: Sequence[Any]) -> PartitionView:
+    view: Any = PartitionView._make(row)
+    return cast("PartitionView", view._replace(runs=parse_runs(view.runs)))
+
+
+def _lease(row: Sequence[Any]) -> LeaseView:
+    lease = LeaseView._make(row)
+    return lease._replace(member=text_of(lease.member), kind=text_of(lease.kind))
+
+
+def _member(row: Sequence[Any]) -> MemberInfo:
+    member = MemberInfo._make(row)
+    return member._replace(
+        id=text_of(member.id),
+        name=text_of(member.name),
+        kind=text_of(member.kind),
+        heard=bool(member.heard),
     )
 
 
-def _lease(row: LeaseRow) -> LeaseView:
-    return LeaseView(
-        token=row.token,
-        partition=row.partition,
-        start=row.start,
-        horizon=row.horizon,
-        member=text_of(row.member),
-        marks=row.marks,
-        kind=text_of(row.kind),
+def known(reply: Reply) -> Known:
+    """Return what `peek` answers."""
+    row: Any = Known._make([*reply.body, reply.incarnation, reply.now])
+    found: Known = row._replace(
+        definition=text_of(row.definition),
+        id=text_of(row.id),
+        changing_ms=row.changing_ms if row.changing_ms >= 0 else None,
+        members=tuple(_member(member) for member in row.members),
+        paused=bool(row.paused),
     )
+    return found
 
 
-def grant_of(row: GrantRow) -> Grant:
-    """Return a lease as its holder learns of it."""
+def attached(reply: Reply) -> Attached:
+    """Return what `attach` answers."""
+    row = Attached._make([*reply.body, reply.incarnation])
+    return row._replace(role=_role(row.role))
+
+
+def _role(row: Sequence[Any]) -> Role:
+    role = Role._make(row)
+    return role._replace(neighbour=text_of(role.neighbour))
+
+
+def exchanged(body: Sequence[Any], *, offered: bool) -> ExchangeReply:
+    """Return what an exchange brings; `offered`: the member has offered lanes in it."""
+    row: Any = ExchangeReply._make(body)
+    reply: ExchangeReply = row._replace(
+        silent_ms=row.silent_ms if row.silent_ms >= 0 else None,
+        role=_role(row.role),
+        grants=[_grant(GrantRow._make(grant)) for grant in row.grants],
+        horizons=dict(row.horizons),
+        partitions=[_state(state) for state in row.partitions],
+        standing=Standing(row.standing),
+        held=frozenset(row.held) if offered else None,
+        paused=bool(row.paused),
+        expiry_ms=row.expiry_ms if row.expiry_ms >= 0 else None,
+        outcome_unknown=bool(row.outcome_unknown),
+    )
+    return reply
+
+
+def _state(row: Sequence[Any]) -> PartitionState:
+    state = PartitionState._make(row)
+    return state._replace(standing=Standing(state.standing), log_end_unknown=bool(state.log_end_unknown))
+
+
+def _grant(row: GrantRow) -> Grant:
     return Grant(
         token=row.token,
         partition=row.partition,
@@ -118,25 +151,3 @@ def grant_of(row: GrantRow) -> Grant:
         isolated=bool(row.isolated),
         due_ms=row.due,
     )
-
-
-def state_of(row: StateRow) -> PartitionState:
-    """Return where a partition stands."""
-    return PartitionState(
-        partition=row.partition,
-        base=row.base,
-        next=row.next,
-        readable_end=row.readable_end,
-        floor=row.floor,
-        due_ms=row.due,
-        standing=Standing(row.standing),
-        free_from=row.free_from,
-        epoch=row.epoch,
-        log_end_unknown=bool(row.log_end_unknown),
-    )
-
-
-def role_of(row: Sequence[Any]) -> Role:
-    """Return a member's place among the members."""
-    found = RoleRow._make(row)
-    return Role(rank=found.rank, members=found.members, neighbour=text_of(found.neighbour))

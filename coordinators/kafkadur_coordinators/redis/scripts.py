@@ -3,8 +3,7 @@
 A script's file name says how many keys it takes: `exchange-6+3.lua` takes 6 keys of the subscription and 3
 more for each touched partition; `attach-6.lua` takes 6. A line `--- @include "name"` is replaced by
 `lua/include/name.lua`, once a script; the name of a field (`wire.py`), such as `AttachRequest.most`, by its
-position. What a script does is written at its top. Talking to the server is
-`coordinator.py`.
+position. Each script describes itself at its top. `coordinator.py` sends scripts to the server.
 """
 
 from __future__ import annotations
@@ -39,20 +38,16 @@ class Script:
     sha: str
 
 
-def _include(name: str, seen: set[str]) -> list[str]:
-    source = (_FOLDER / "include" / f"{name}.lua").read_text(encoding="utf-8")
-    return _expand(source, seen)
-
-
-def _expand(source: str, seen: set[str]) -> list[str]:
+def _expand(script: str, seen: set[str]) -> list[str]:
     lines: list[str] = []
-    for line in source.splitlines():
+    for line in script.splitlines():
         match = _INCLUDE.match(line)
         if match is None:
             lines.append(line)
         elif match["name"] not in seen:
             seen.add(match["name"])
-            lines.extend(_include(match["name"], seen))
+            source = (_FOLDER / "include" / f"{match['name']}.lua").read_text(encoding="utf-8")
+            lines.extend(_expand(source, seen))
     return lines
 
 

@@ -20,7 +20,7 @@ from urllib.parse import parse_qs, unquote, urlencode, urlsplit
 from redis import Redis
 from redis.backoff import NoBackoff
 from redis.connection import parse_url
-from redis.exceptions import AuthenticationError, RedisError
+from redis.exceptions import RedisError
 from redis.retry import Retry
 from redis.sentinel import MasterNotFoundError, Sentinel
 
@@ -59,9 +59,9 @@ class _Watched:
 
 
 def check_url(url: str) -> None:
-    """Raise `ValueError`, saying what is wrong, unless `url` names a server or Sentinels.
+    """Raise `ValueError` with the reason unless `url` names a server or Sentinels.
 
-    It says nothing of the URL itself: what is wrong may be a part of the password.
+    The error does not show the URL: the wrong part may belong to the password.
     """
     if is_watched(url):
         _watched(url)
@@ -117,7 +117,7 @@ def _through_sentinels(watched: _Watched, options: dict[str, Any]) -> Redis:
 
 
 class _Sentinels(Sentinel):
-    """redis-py's, but for what it says when there is no master: without arguments, and with a cause."""
+    """As in redis-py, but the error for a missing master has no arguments and names its cause."""
 
     def discover_master(self, service_name: str) -> tuple[str, int]:
         """Ask one after the other; raises `MasterNotFoundError`."""
@@ -133,7 +133,7 @@ class _Sentinels(Sentinel):
                 cause = error
                 continue
             if state and untyped.check_master_state(state, service_name):
-                # who knows it is asked first the next time
+                # this Sentinel is asked first the next time
                 first = untyped.sentinels[0]
                 untyped.sentinels[0], untyped.sentinels[number] = sentinel, first
                 return cast("tuple[str, int]", (state["ip"], state["port"]))
@@ -202,20 +202,20 @@ def shown(url: str) -> str:
     place, _, more = rest.partition("?")
     login, _, host = place.rpartition("@")
     if "@" in more or "#" in place or "/" in login:
-        # A password that is not percent-encoded: what of this is the address, nobody can say for sure.
+        # The password is not percent-encoded, so it is not certain which part is the address.
         return f"{scheme}://..."
     return f"{scheme}://{host}"
 
 
 class TlsRefusal(NamedTuple):
-    """Why TLS did not come about, and what to do."""
+    """Why TLS could not be established, and what to do."""
 
     state: str
     remedy: str
 
 
 def what_to_check(url: str) -> str:
-    """What may be wrong when a server does not answer: the one side's words on TLS need not arrive."""
+    """Say what to check when a server does not answer. A TLS mismatch need not be reported by either side."""
     runs = "the Sentinels and Redis run" if is_watched(url) else "Redis runs"
     if _speaks_tls(url):
         return (
@@ -226,23 +226,18 @@ def what_to_check(url: str) -> str:
     return f"check that {runs} and can be reached, and that the port does not ask for TLS ({tls})"
 
 
-def login_refused(error: BaseException | None) -> AuthenticationError | None:
-    """What the server, or a Sentinel, said of user and password; None if it was something else."""
-    return _behind(error, AuthenticationError)
-
-
-def _behind(error: BaseException | None, *kinds: type[E]) -> E | None:
-    """The error, or what caused it, if it is of one of these kinds."""
+def caused_by(error: BaseException | None, *kinds: type[E]) -> E | None:
+    """The first of an error and its causes that is of one of these kinds; None if there is none."""
     while error is not None and not isinstance(error, kinds):
         error = error.__cause__ or error.__context__
     return error
 
 
 def refused_by_tls(url: str, error: BaseException | None) -> TlsRefusal | None:
-    """Say what about TLS ended a connection to `url`, None if it was something else."""
+    """Return the reason if TLS ended a connection to `url`, else None."""
     if not _speaks_tls(url):
         return None
-    found: OSError | None = _behind(error, ssl.SSLError, FileNotFoundError)
+    found: OSError | None = caused_by(error, ssl.SSLError, FileNotFoundError)
     if isinstance(found, FileNotFoundError):
         return TlsRefusal(
             "a file that the URL names is not there", "correct ssl_ca_certs, ssl_certfile or ssl_keyfile"

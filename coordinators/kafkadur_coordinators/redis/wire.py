@@ -1,19 +1,33 @@
-"""The fields of what clients and scripts send each other, by name: one list for both sides.
+"""The fields of requests and replies between clients and scripts, by name: one list for both sides.
 
 A request is a `Request` followed by the fields of the script's own class. A reply begins as a `Reply`. If its
 code is OK, the fields of the script's own class follow; else those of `Active`, `Changing`, `Busy` or `Held`.
 Both travel as arrays. Lua reads the same classes: `scripts.py` replaces `AttachRequest.name` in a script by
 the position of that field. A new field goes to the end of its class, because older clients leave it out.
 
-Text arrives as bytes. Times are milliseconds; `now` and what is named `..._at` are since the epoch.
+Text arrives as bytes. Times are milliseconds; `now` and fields named `..._at` are since the epoch.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-from kafkadur_coordinators.interface import Claim, Claimed, PartitionReport, Returned, Settled
+from kafkadur_coordinators.interface import (
+    Attached,
+    Claim,
+    Claimed,
+    ExchangeReply,
+    Known,
+    LeaseView,
+    MemberInfo,
+    PartitionReport,
+    PartitionState,
+    PartitionView,
+    Returned,
+    Role,
+    Settled,
+)
 
 
 class Request(NamedTuple):
@@ -46,7 +60,7 @@ class Reply(NamedTuple):
 
 
 class Active(NamedTuple):
-    """ACTIVE: other members are in the way."""
+    """ACTIVE: other members are attached."""
 
     #: names for people
     names: Sequence[bytes]
@@ -104,27 +118,6 @@ class AttachRequest(NamedTuple):
     transacted: int
 
 
-class RoleRow(NamedTuple):
-    """A member's place among the members."""
-
-    #: from 0, in the order of attaching
-    rank: int
-    members: int
-    #: id of the next member; '': there is none
-    neighbour: bytes
-
-
-class AttachReply(NamedTuple):
-    """What `attach` answers."""
-
-    role: RoleRow
-    partitions: int
-    #: ms until leases are granted
-    grace: int
-    #: number of this attachment: exchanges of an earlier one are refused
-    attachment: int
-
-
 class ExchangeRequest(NamedTuple):
     """What `exchange` takes. Verdicts in it that are outside of their leases are refused as a whole."""
 
@@ -139,7 +132,7 @@ class ExchangeRequest(NamedTuple):
     #: of a lane: window and unconfirmed budget, records
     span: int
     parts: Sequence[PartitionReport]
-    #: 1: the lanes are offered: nothing of them is in the application's hands, nor will be until the reply
+    #: 1: the lanes are offered: none of their messages is in flight, nor will be until the reply
     offer: int
     attachment: int
 
@@ -156,7 +149,7 @@ class GrantRow(NamedTuple):
     seen: int
     #: of kind 'runs' or 'ahead': start, end, start, end, ...; else empty
     stretch: Sequence[int]
-    #: 1: dispatched while nothing else is in the application's hands
+    #: 1: dispatched while no other message is in flight
     isolated: int
     #: ms until it may be dispatched
     due: int
@@ -169,69 +162,15 @@ class HorizonRow(NamedTuple):
     horizon: int
 
 
-class StateRow(NamedTuple):
-    """Where a touched partition stands."""
-
-    partition: int
-    base: int
-    next: int
-    readable_end: int
-    floor: int
-    #: ms until the next exception is due; -1: there is none
-    due: int
-    #: of a lane with a keeper: 0 another member keeps it, 1 this one does, 2 it does and is asked to drain it
-    standing: int
-    #: first offset at or beyond the readable end that is not reserved
-    free_from: int
-    #: leader epoch of what lies before the readable end; -1: not known
-    epoch: int
-    #: 1: the log's end is wanted; nothing is granted until it is known
-    log_end_unknown: int
-
-
-class ExchangeReply(NamedTuple):
-    """What `exchange` answers."""
-
-    #: highest token up to which all leases were told
-    token: int
-    #: ms after which to ask for presence again; -1: all members are present
-    again: int
-    role: RoleRow
-    #: leases with tokens above `have`
-    grants: Sequence[GrantRow]
-    #: of lanes
-    horizons: Sequence[HorizonRow]
-    #: tokens that are fenced; nothing was changed for them
-    refused: Sequence[int]
-    states: Sequence[StateRow]
-    #: partitions to report
-    watches: Sequence[int]
-    #: partitions to touch next: leases of members that are gone, or of this one, are still to be seen there
-    left_over: Sequence[int]
-    #: ms until leases are granted again
-    grace: int
-    #: of the lanes: 0 stands by, 1 holds them, 2 holds them and is asked to offer them; of a shared
-    #: subscription 2: the member is asked to give back what is reserved for it
-    standing: int
-    #: tokens held, if the lanes were offered or one was given up; else empty
-    held: Sequence[int]
-    #: 1: the subscription is paused: nothing is dispatched
-    paused: int
-    #: ms until a session may have ended; -1: there is no other member
-    expiry: int
-    #: 1: nothing is granted until what was committed in Kafka is known (`rebuild`)
-    outcome_unknown: int
-
-
 class DetachRequest(NamedTuple):
     """What `detach` takes."""
 
-    #: what is still leased of these goes back at once
+    #: leases on these partitions end at once
     partitions: Sequence[int]
 
 
 class PartClaims(NamedTuple):
-    """What a member claims of a partition."""
+    """The claims of a member on a partition."""
 
     partition: int
     claims: Sequence[Claim]
@@ -277,94 +216,22 @@ class TruncateReply(NamedTuple):
 # -- reading
 
 
-class MemberRow(NamedTuple):
-    """A member, for people."""
-
-    id: bytes
-    name: bytes
-    kind: bytes
-    #: 1: it listens on its channel
-    heard: int
-    leases: int
-    since_at: int
-    expires_at: int
-    credit: int
-
-
-class PeekReply(NamedTuple):
-    """What `peek` answers, with MISSING as far as it is known."""
-
-    #: JSON; '': none
-    definition: bytes
-    version: int
-    id: bytes
-    #: ms until the deadline of a change in progress; -1: none, 0: past
-    changing: int
-    #: version which that change expects
-    changing_from: int
-    members: Sequence[MemberRow]
-    partitions: int
-    #: ms until leases are granted
-    grace: int
-    paused: int
-    #: since when this server knows the subscription
-    begun_at: int
-    #: when the last member left; 0: never, or not known
-    left_at: int
-    #: when the last verdict came; 0: never, or not known
-    verdict_at: int
-
-
 class InspectRequest(NamedTuple):
     """What `inspect` takes."""
 
     partitions: Sequence[int]
     #: 1: the leases, too
     leases: int
-    #: of a rebuild, which sees what a restarted server kept; '': none
+    #: of a rebuild, which may read the state of a restarted server; '': none
     token: str
-
-
-class ViewRow(NamedTuple):
-    """The state of a partition. One without state has only partition and base, which is -1."""
-
-    partition: int
-    base: int
-    next: int
-    readable_end: int
-    origin: int
-    #: decided offsets above base
-    decided: int
-    #: exceptions (`lua/include/runs.lua`)
-    runs: bytes
-    seen: int
-    bits: bytes
-    #: offsets that expired unsettled
-    expired: int
-    #: leader epoch of what lies before the readable end
-    epoch: int
-    #: offsets lost by truncation
-    truncated: int
-
-
-class LeaseRow(NamedTuple):
-    """A lease, for people."""
-
-    token: int
-    partition: int
-    start: int
-    horizon: int
-    member: bytes
-    marks: int
-    kind: bytes
 
 
 class InspectReply(NamedTuple):
     """What `inspect` answers."""
 
     partitions: Sequence[Sequence[Any]]
-    leases: Sequence[LeaseRow]
-    #: of the definition: what is settled was settled since that began
+    leases: Sequence[LeaseView]
+    #: epoch of the definition in force, since whose begin the offsets were settled
     epoch: int
 
 
@@ -402,7 +269,7 @@ class InstallRequest(NamedTuple):
     incarnation: int
     #: of the change or of the rebuild that ends with this
     token: str
-    #: ms without fresh leases, of which less is taken where a restarted server kept who was attached
+    #: ms without fresh leases; fewer where a restarted server knows which members were attached
     quiet: int
     policy: Sequence[int]
     #: 1: the partitions of the same subscription were laid anew
@@ -512,74 +379,32 @@ class Made(NamedTuple):
     claimed: int
 
 
-_REQUESTS = (
-    AttachRequest,
-    ExchangeRequest,
-    DetachRequest,
-    ReclaimRequest,
-    TruncateRequest,
-    InspectRequest,
-    PauseRequest,
-    ChangeRequest,
-    InstallRequest,
-    PartitionsRequest,
-    RebuildRequest,
-    ReincarnateRequest,
-    HoldRequest,
-)
-_REPLIES = (
-    Active,
-    Changing,
-    Busy,
-    Held,
-    AttachReply,
-    ExchangeReply,
-    ReclaimReply,
-    TruncateReply,
-    PeekReply,
-    InspectReply,
-    RebuildReply,
-)
-_ROWS = (
-    Request,
-    Reply,
-    PartitionReport,
-    Settled,
-    Returned,
-    Claim,
-    Claimed,
-    PartClaims,
-    Cut,
-    RoleRow,
-    GrantRow,
-    HorizonRow,
-    StateRow,
-    MemberRow,
-    ViewRow,
-    LeaseRow,
-    Policy,
-    Laid,
-    Orphan,
-    Made,
-)
+#: Classes that follow the head of a reply, beside those whose names end in "Reply".
+_AFTER_HEAD = (Active, Changing, Busy, Held, Attached, Known)
+#: The classes whose fields the scripts name: those of this module, and some of `interface.py`.
+_CLASSES: Sequence[Any] = [
+    *(value for value in tuple(globals().values()) if hasattr(value, "_fields")),
+    *(ExchangeReply, MemberInfo, PartitionState, PartitionView, Returned, Role, Settled),
+]
 #: Fields of a `Reply` before those that depend on the script.
 HEAD = 4
 
 
-def _numbered() -> Iterator[tuple[str, Mapping[str, int]]]:
-    for lists, before in ((_REQUESTS, len(Request._fields)), (_REPLIES, HEAD), (_ROWS, 0)):
-        for fields in lists:
-            yield (
-                fields.__name__,
-                {field: before + at for at, field in enumerate(fields._fields, 1)},
-            )
+def _fields_before(fields: type) -> int:
+    """Return how many fields precede those of a class in its array."""
+    if fields in _AFTER_HEAD or (fields is not Reply and fields.__name__.endswith("Reply")):
+        return HEAD
+    return len(Request._fields) if fields is not Request and fields.__name__.endswith("Request") else 0
 
 
 #: Positions in Lua's arrays, which begin at 1, by class and field.
-POSITIONS: Mapping[str, Mapping[str, int]] = dict(_numbered())
+POSITIONS: Mapping[str, Mapping[str, int]] = {
+    each.__name__: {field: at for at, field in enumerate(each._fields, _fields_before(each) + 1)}
+    for each in _CLASSES
+}
 
 
 def read_reply(raw: Sequence[Any]) -> Reply:
-    """Return what a script answered."""
+    """Return the reply of a script."""
     code, sequence, incarnation, now = raw[:HEAD]
     return Reply(code.decode(), sequence, incarnation, now, raw[HEAD:])

@@ -25,8 +25,9 @@ from typing import Any
 import kafkadur
 import kafkadur.sync
 from kafkadur.consumer.delivery import Delivery as PlainDelivery
+from kafkadur_coordinators.interface import ExchangeReply, Role
 from kafkadur_coordinators.places import SUSPECT
-from kafkadur_coordinators.redis.wire import ExchangeReply, ExchangeRequest, Reply, Request, RoleRow
+from kafkadur_coordinators.redis.wire import ExchangeRequest, Reply, Request
 from kafkadur_sharing.errors import AlreadySettled, Fenced, KafkadurError, LeaseLost, SubscriptionActive
 from tests.end_to_end.histories.plan import SubscriptionPlan
 from tests.end_to_end.histories.recording import FAIL, OK, UNKNOWN, Recorder
@@ -318,13 +319,11 @@ class Worker:
         }
         grants: list[Any] = []
         if name == "exchange":
-            asked, found = (
-                ExchangeRequest._make(request[len(Request._fields) :]),
-                ExchangeReply._make(reply.body),
-            )
-            role = RoleRow._make(found.role)
+            asked = ExchangeRequest._make(request[len(Request._fields) :])
+            found: Any = ExchangeReply._make(reply.body)  # as it came: its rows are lists
+            role = Role._make(found.role)
             facts |= {"credit": asked.credit, "have": asked.have, "token": found.token}
-            facts |= {"rank": role.rank, "members": role.members, "left_over": bool(found.left_over)}
+            facts |= {"rank": role.rank, "members": role.members, "left_over": bool(found.orphaned)}
             grants = [
                 (v[0], v[1], _records(v), _text(v[5]), v[4] // 2 % 16384 >= _GRAVE and v[4] >= SUSPECT)
                 for v in found.grants

@@ -273,7 +273,7 @@ def test_after_a_rebuild_leases_are_granted_when_the_grace_is_over(make: Make) -
     world = lost(make())
     member = world.attach()
     reply = member.say(report(readable_end=12), credit=20)
-    assert (reply.incarnation, list(reply.grants), reply.grace_ms) == (6, [], SESSION_MS)
+    assert (member.session.incarnation, list(reply.grants), reply.grace_ms) == (6, [], SESSION_MS)
     world.clock.advance(SESSION_MS)
     reply = member.say(report(), credit=20)
     # who had not noticed may have handed out what came until now, also what this member has not read

@@ -24,7 +24,7 @@ from kafkadur_coordinators.interface import (
     Standing,
 )
 from kafkadur_coordinators.redis import scripts
-from kafkadur_coordinators.redis.wire import AttachReply
+from kafkadur_coordinators.redis.replies import attached as read_attached
 from tests.integration.coordinators.model import IN_ORDER, Held, Model, Policy
 from tests.integration.coordinators.world import SESSION_MS, Member, World, blob
 
@@ -177,7 +177,7 @@ class Life(RuleBasedStateMachine):
             return
         assert reply.code == "OK"
         self.model.attach(name, now, SESSION_MS, priority=priority, preempt=preempt)
-        session.incarnation, session.attachment = reply.incarnation, AttachReply._make(reply.body).attachment
+        session.incarnation, session.attachment = reply.incarnation, read_attached(reply).attachment
         for old in [m for m in self.members + self.gone if m.id == name]:
             self.stale += old.grants
         self.members = [m for m in self.members if m.id != name]

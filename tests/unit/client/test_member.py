@@ -84,7 +84,7 @@ class Driver:
 
     def attach(self, rank: int, members: int) -> None:
         role = Role(rank=rank, members=members, neighbour="")
-        attached = Attached(sequence=0, incarnation=1, role=role, partitions=1, grace_ms=0)
+        attached = Attached(role, partitions=1, grace_ms=0, attachment=1, incarnation=1)
         self.member.attached(attached, 1.0)
 
     def exchange(
@@ -102,8 +102,6 @@ class Driver:
     ) -> ExchangeReply:
         """What the coordinator answers."""
         return ExchangeReply(
-            sequence=1,
-            incarnation=1,
             token=self._token,
             silent_ms=None,
             role=Role(rank=rank, members=members, neighbour=""),

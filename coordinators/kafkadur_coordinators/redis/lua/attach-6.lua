@@ -1,8 +1,8 @@
 --- A member attaches to the subscription.
 -- KEYS     see include/context.lua
 -- ARGV[1]  Request, AttachRequest
--- Reply    Reply, AttachReply
--- Codes    OK; ACTIVE (Active): other members are in the way; CHANGED: the definition is not the version decided on;
+-- Reply    Reply, Attached
+-- Codes    OK; ACTIVE (Active): other members are attached; CHANGED: the definition is not the version decided on;
 --          CHANGING (Changing); and those of context.lua
 --- @include "context"
 --- @include "members"
@@ -12,37 +12,22 @@ local ctx, code = open(request)
 if code ~= 'OK' then
   return head(ctx, code)
 end
-if ctx.row.changing and ctx.row.changing ~= '' then
-  local reply = head(ctx, 'CHANGING')
-  reply[Changing.left] = math.max(number(ctx.row.changing_until, 0) - ctx.now, 0)
-  return reply
+local left = changing_left(ctx)
+if left then
+  return head(ctx, 'CHANGING', { [Changing.left] = left })
 end
 if tonumber(ctx.row.version) ~= request[AttachRequest.version] then
   return head(ctx, 'CHANGED')
 end
-local again = reap(ctx, true)
-local names, whole = {}, request[AttachRequest.kind] == 'whole'
-for _, id in ipairs(ctx.ranks) do
-  local m = id ~= ctx.caller and load_member(ctx, id)
-  if m then
-    names[#names + 1] = m.name
-    whole = whole or m.kind == 'whole'
-  end
-end
-if #names > 0 and (whole or (request[AttachRequest.most] > 0 and #names >= request[AttachRequest.most])) then
-  save_members(ctx)
-  send_wakes(ctx)
-  close(ctx)
-  local reply = head(ctx, 'ACTIVE')
-  reply[Active.names] = names
-  reply[Active.again] = again
-  return reply
+local most, names, whole, again = request[AttachRequest.most], others_attached(ctx)
+if #names > 0 and (whole or request[AttachRequest.kind] == 'whole' or (most > 0 and #names >= most)) then
+  return refuse_active(ctx, names, again)
 end
 ctx.attached = ctx.attached + 1
 ctx.attached_changed = true
 ctx.session_ttl = math.max(ctx.session_ttl, request[AttachRequest.session])
 local old = load_member(ctx, ctx.caller)
-if old then -- the same member attaches again: what it held has ended uncleanly
+if old then -- the same member attaches again: its leases have ended uncleanly
   remove_member(ctx, old, false)
 end
 local me = {
@@ -65,15 +50,11 @@ if ctx.next_expiry == 0 or me.expiry < ctx.next_expiry then
   ctx.next_expiry = me.expiry
 end
 wake_all(ctx)
-save_members(ctx)
-send_wakes(ctx)
-close(ctx)
+finish(ctx)
 if me.transacted == 1 then
   redis.call('HSET', KEYS[1], 'state_version', text(TRANSACTED_VERSION))
 end
-local reply = head(ctx, 'OK')
-reply[AttachReply.role] = role_row(ctx, #ctx.ranks - 1)
-reply[AttachReply.partitions] = ctx.partitions
-reply[AttachReply.grace] = math.max(ctx.grace - ctx.now, 0)
-reply[AttachReply.attachment] = me.n
-return reply
+return head(ctx, 'OK', {
+  [Attached.role] = role_row(ctx, #ctx.ranks - 1), [Attached.partitions] = ctx.partitions,
+  [Attached.grace_ms] = math.max(ctx.grace - ctx.now, 0), [Attached.attachment] = me.n,
+})

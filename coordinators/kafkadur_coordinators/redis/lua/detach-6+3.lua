@@ -1,4 +1,4 @@
---- A member leaves in order. What it still holds goes back uncounted, at once for the partitions named.
+--- A member leaves in order. Its leased offsets go back uncounted, at once on the partitions named.
 -- KEYS     see include/context.lua; three keys for each of its partitions, at most 16
 -- ARGV[1]  Request, DetachRequest
 -- Reply    Reply
@@ -27,8 +27,6 @@ if me then
       save_partition(pt)
     end
   end
-  save_members(ctx)
-  send_wakes(ctx)
-  close(ctx)
+  finish(ctx)
 end
 return head(ctx, 'OK')

@@ -157,7 +157,7 @@ local function new_leases(ctx, me, have, touched)
         local pt = touched[l.p]
         if not in_runs(l) then
           out[#out + 1] = grant_row(l, {}, 0, 0)
-        elseif pt then -- a lease of exceptions is told when its partition is touched: what it holds stands there
+        elseif pt then -- a lease of exceptions is told when its partition is touched: its offsets are stored there
           local stretch = stretch_of(pt, l.s, l.e, token)
           out[#out + 1] = grant_row(l, stretch, l.isolated, math.max(l.due - ctx.now, 0))
         else
@@ -178,7 +178,7 @@ local function standing(ctx, me, lane)
   if not lane or ctx.holder ~= me.id then
     return 0
   end
-  if ctx.row.paused == '1' then -- what is not in flight goes back
+  if ctx.row.paused == '1' then -- offsets that are not in flight go back
     return #me.tokens > 0 and 2 or 1
   end
   return ctx.row.type == 'priority' and lane_successor(ctx, me) and 2 or 1
@@ -194,24 +194,18 @@ local function keeping(ctx, me, pt)
   end
   for _, token in ipairs(ctx.row.paused == '1' and me.tokens or {}) do
     local l = load_lease(ctx, token)
-    if l and l.p == pt.p then -- what is not in flight goes back
+    if l and l.p == pt.p then -- offsets that are not in flight go back
       return 2
     end
   end
   return 1
 end
 
---- The member is back after a restart, and has claimed what it wanted (reclaim-6+3): when all who were attached
---- are, no member need wait for them any more.
+--- The member is back after a restart, and has claimed its offsets in flight (reclaim-6+3). When all former members are
+--- back, leases are granted again.
 local function note_back(ctx, me)
-  local rest = {}
-  for _, id in ipairs(ctx.awaited) do
-    if id ~= me.id then
-      rest[#rest + 1] = id
-    end
-  end
-  ctx.awaited, ctx.awaited_changed = rest, true
-  if #rest == 0 then
+  ctx.awaited, ctx.awaited_changed = without(ctx.awaited, me.id), true
+  if #ctx.awaited == 0 then
     ctx.grace = 0
     wake_all(ctx)
   end
@@ -290,12 +284,12 @@ if request[ExchangeRequest.number] > me.exchange then
   local freed = false
   for i, pt in ipairs(touched) do
     serve_part(i, pt)
-    if me.isolated == -1 - pt.p and #me.tokens == 0 then -- what it was kept free for is gone
+    if me.isolated == -1 - pt.p and #me.tokens == 0 then -- the last attempt that it was kept free for is gone
       me.isolated, freed = 0, true
     end
   end
   for i, pt in ipairs(touched) do
-    if freed then -- what it did not get until now
+    if freed then -- it may get other offsets again
       serve_part(i, pt)
     end
     if not lane and not kept then
@@ -314,9 +308,7 @@ if request[ExchangeRequest.number] > me.exchange then
   elseif not kept then
     adopt_unwatched(ctx, me)
   end
-  save_members(ctx)
-  send_wakes(ctx)
-  close(ctx)
+  finish(ctx)
 end
 
 local by_partition, horizons, states = {}, {}, {}
@@ -330,10 +322,11 @@ for i, pt in ipairs(touched) do
   end
   local due = pt.xd < 0 and -1 or math.max(pt.xd - ctx.now, 0)
   states[i] = {
-    [StateRow.partition] = pt.p, [StateRow.base] = pt.base, [StateRow.next] = pt.next, [StateRow.readable_end] = pt.readable_end,
-    [StateRow.floor] = floor_of(pt), [StateRow.due] = due, [StateRow.standing] = kept and keeping(ctx, me, pt) or 0,
-    [StateRow.free_from] = first_free(pt), [StateRow.epoch] = pt.epoch,
-    [StateRow.log_end_unknown] = ctx.now >= ctx.grace and is_log_end_unknown(ctx, pt) and 1 or 0,
+    [PartitionState.partition] = pt.p, [PartitionState.base] = pt.base, [PartitionState.next] = pt.next,
+    [PartitionState.readable_end] = pt.readable_end, [PartitionState.floor] = floor_of(pt), [PartitionState.due_ms] = due,
+    [PartitionState.standing] = kept and keeping(ctx, me, pt) or 0,
+    [PartitionState.free_from] = first_free(pt), [PartitionState.epoch] = pt.epoch,
+    [PartitionState.log_end_unknown] = ctx.now >= ctx.grace and is_log_end_unknown(ctx, pt) and 1 or 0,
   }
 end
 local rank = rank_of(ctx, me.id) or 0
@@ -354,21 +347,21 @@ end
 if me.isolated < 0 and #me.tokens == 0 then
   leave_over(-1 - me.isolated)
 end
-local reply = head(ctx, 'OK')
-reply[ExchangeReply.token] = known -- what was not told is asked for again
-reply[ExchangeReply.again] = again
-reply[ExchangeReply.role] = role_row(ctx, rank)
-reply[ExchangeReply.grants] = told
-reply[ExchangeReply.horizons] = horizons
-reply[ExchangeReply.refused] = me.refused
-reply[ExchangeReply.states] = states
-reply[ExchangeReply.watches] = me.watches
-reply[ExchangeReply.left_over] = left_over
-reply[ExchangeReply.grace] = math.max(ctx.grace - ctx.now, 0)
-reply[ExchangeReply.standing] = kept and 1 or standing(ctx, me, lane)
-reply[ExchangeReply.held] = (offered or given_up) and me.tokens or {}
-reply[ExchangeReply.paused] = ctx.row.paused == '1' and 1 or 0
-reply[ExchangeReply.expiry] = #ctx.ranks > 1 and math.max(ctx.next_expiry - ctx.now, 0) or -1
--- first what the orphans tried is counted
-reply[ExchangeReply.outcome_unknown] = ctx.row.doubt == '1' and #ctx.orphans == 0 and 1 or 0
-return reply
+return head(ctx, 'OK', {
+  [ExchangeReply.token] = known, -- leases that were not told are asked for again
+  [ExchangeReply.silent_ms] = again,
+  [ExchangeReply.role] = role_row(ctx, rank),
+  [ExchangeReply.grants] = told,
+  [ExchangeReply.horizons] = horizons,
+  [ExchangeReply.refused] = me.refused,
+  [ExchangeReply.partitions] = states,
+  [ExchangeReply.watches] = me.watches,
+  [ExchangeReply.orphaned] = left_over,
+  [ExchangeReply.grace_ms] = math.max(ctx.grace - ctx.now, 0),
+  [ExchangeReply.standing] = kept and 1 or standing(ctx, me, lane),
+  [ExchangeReply.held] = (offered or given_up) and me.tokens or {},
+  [ExchangeReply.paused] = ctx.row.paused == '1' and 1 or 0,
+  [ExchangeReply.expiry_ms] = #ctx.ranks > 1 and math.max(ctx.next_expiry - ctx.now, 0) or -1,
+  -- first the attempts of the orphans are counted
+  [ExchangeReply.outcome_unknown] = ctx.row.doubt == '1' and #ctx.orphans == 0 and 1 or 0,
+})

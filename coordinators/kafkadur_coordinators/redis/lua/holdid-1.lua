@@ -1,6 +1,6 @@
 --- A connection takes its client id, or goes on to hold it: one live connection has it (rule C1).
--- Who holds it and does not listen on its channel any more is taken for gone after PRESENCE_GRACE_MS; who listens, when
--- its time-out has passed. A holder that another connection waits for is woken: a live one renews at once, and shows it.
+-- A holder that does not listen on its channel any more counts as gone after PRESENCE_GRACE_MS; one that listens, when its
+-- time-out has passed. A holder that another connection waits for is woken: a live one renews at once, and shows it.
 -- KEYS[1]  hash: holder, name, since, ttl, expiry, renewals, silent, server, quiet, time, skew
 -- ARGV[1]  Request (the member is the id of the connection; subscription and incarnation are not used), HoldRequest;
 --          ARGV[2] as in include/context.lua
@@ -23,7 +23,7 @@ if held_by and held_by ~= server then -- all connect anew then: presence says no
   quiet = now + ttl
   expiry = math.max(expiry, quiet)
 end
-local caller, wanted = '' .. request[Request.member], request[HoldRequest.ttl] -- raises for what is no text
+local caller, wanted = '' .. request[Request.member], request[HoldRequest.ttl] -- raises an error unless it is text
 if holder ~= '' and holder ~= caller and expiry > now then
   local channel = string.sub(KEYS[1], 1, -7) .. 'c:' .. holder
   local left = expiry - now
@@ -37,12 +37,9 @@ if holder ~= '' and holder ~= caller and expiry > now then
     redis.call('HSET', KEYS[1], 'silent', text(silent), 'expiry', text(expiry), 'server', server, 'quiet', text(quiet),
       'time', text(now), 'skew', text(skew))
     redis.call('SPUBLISH', channel, 'w')
-    local reply = head(unnumbered(now), 'HELD')
-    reply[Held.name] = name
-    reply[Held.since_at] = since
-    reply[Held.renewal] = holder .. ':' .. text(renewals)
-    reply[Held.left] = left
-    return reply
+    return head(unnumbered(now), 'HELD', {
+      [Held.name] = name, [Held.since_at] = since, [Held.renewal] = holder .. ':' .. text(renewals), [Held.left] = left,
+    })
   end
 end
 if holder ~= caller then
@@ -50,6 +47,5 @@ if holder ~= caller then
 end
 redis.call('HSET', KEYS[1], 'holder', caller, 'name', request[HoldRequest.name], 'since', text(since),
   'ttl', text(wanted), 'expiry', text(now + wanted), 'renewals', text(renewals + 1), 'silent', '0', 'server', server,
-  'quiet', text(quiet),
-  'time', text(now), 'skew', text(skew))
+  'quiet', text(quiet), 'time', text(now), 'skew', text(skew))
 return head(unnumbered(now), 'OK')

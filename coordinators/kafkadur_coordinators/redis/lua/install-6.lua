@@ -1,4 +1,4 @@
---- Installs what the journal says is in force. Repeating it, or coming late, changes nothing.
+--- Installs the definition that is in force in the journal. A repeated or late call changes nothing.
 -- KEYS     see include/context.lua
 -- ARGV[1]  Request, InstallRequest
 -- Reply    Reply

@@ -8,13 +8,12 @@
 
 local request = cmsgpack.unpack(ARGV[1])
 local ctx, code = open(request)
-local growing = request[PartitionsRequest.token] == ''
+local token = request[PartitionsRequest.token]
+local growing = token == ''
 if growing and code ~= 'OK' or code == 'VERSION' then
   return head(ctx, code)
 end
-local row = redis.call('HMGET', KEYS[1], 'rebuild', 'rebuild_server')
-local rebuilding = row[1] == request[PartitionsRequest.token] and row[2] == ctx.server
-if not growing and not rebuilding and ctx.row.changing ~= request[PartitionsRequest.token] then
+if not growing and ctx.row.changing ~= token and not may_rebuild(ctx, token) then
   return head(ctx, 'CHANGED')
 end
 local rest, moved = {}, {}

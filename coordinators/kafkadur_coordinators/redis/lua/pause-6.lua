@@ -1,5 +1,5 @@
---- Pauses a subscription, or lets it go on: while it is paused nothing is granted, and members hand nothing out. What is
--- in applications' hands can be settled; what is not is given back.
+--- Pauses a subscription, or lets it go on: while it is paused nothing is granted, and members dispatch
+-- nothing. Messages in flight can be settled; other leased offsets are given back.
 -- KEYS     see include/context.lua
 -- ARGV[1]  Request, PauseRequest
 -- Reply    Reply
@@ -14,6 +14,5 @@ if code ~= 'OK' then
 end
 redis.call('HSET', KEYS[1], 'paused', text(request[PauseRequest.paused]))
 wake_all(ctx)
-send_wakes(ctx)
-close(ctx)
+finish(ctx)
 return head(ctx, 'OK')

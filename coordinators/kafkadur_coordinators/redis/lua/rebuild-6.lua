@@ -1,5 +1,5 @@
 --- Takes the right to rebuild a subscription whose state is gone, to go on with state that a server kept, or to look up
---- what members that are gone have committed in Kafka: from then on that is as after a restart.
+--- the commits of dead members in Kafka: from then on the subscription is treated as after a restart.
 -- KEYS     see include/context.lua
 -- ARGV[1]  Request, RebuildRequest
 -- Reply    Reply, RebuildReply
@@ -19,9 +19,7 @@ end
 local row = redis.call('HMGET', KEYS[1], 'rebuild', 'rebuild_until', 'rebuild_server')
 local left = number(row[2], 0) - ctx.now
 if row[1] and row[1] ~= '' and row[1] ~= request[RebuildRequest.token] and left > 0 and row[3] == ctx.server then
-  local reply = head(ctx, 'BUSY')
-  reply[Busy.left] = left
-  return reply
+  return head(ctx, 'BUSY', { [Busy.left] = left })
 end
 if doubtful then
   redis.call('HSET', KEYS[1], 'doubt', '2')
@@ -30,8 +28,7 @@ if doubtful then
 end
 redis.call('HSET', KEYS[1], 'rebuild', request[RebuildRequest.token],
   'rebuild_until', text(ctx.now + request[RebuildRequest.lasts]), 'rebuild_server', ctx.server)
-local reply = head(ctx, 'OK')
-reply[RebuildReply.kept] = code == 'MISSING' and 0 or 1
-reply[RebuildReply.version] = number(ctx.row.version, 0)
-reply[RebuildReply.partitions] = ctx.partitions
-return reply
+return head(ctx, 'OK', {
+  [RebuildReply.kept] = code == 'MISSING' and 0 or 1, [RebuildReply.version] = number(ctx.row.version, 0),
+  [RebuildReply.partitions] = ctx.partitions,
+})

@@ -1,11 +1,11 @@
 --- A member that is attached again after a loss claims messages that are still in flight: offsets of leases
 --- of an earlier incarnation. While no lease is granted (grace) they become leases of this one, so that they need not be
---- delivered again. Who had the higher token of an offset, or of a lane, has it. What was granted before Kafka lost the end
---- of a partition (truncate-6+3) cannot be claimed: it may be no more.
+--- delivered again. The member with the higher token of an offset, or of a lane, gets it. Leases from before Kafka lost the
+--- end of a partition (truncate-6+3) cannot be claimed: their records may be lost.
 -- KEYS     see include/context.lua; three keys for each of its partitions, at most 16
 -- ARGV[1]  Request, ReclaimRequest
--- Reply    Reply, ReclaimReply; of a claim is said to be settled what was acknowledged in time: nothing when leases are
---          granted again, because another member may have settled it
+-- Reply    Reply, ReclaimReply; the settled offsets of a claim are those acknowledged in time: none when leases are
+--          granted again, because another member may have settled them
 -- Codes    OK; FENCED: the member is not attached (any more); INVALID; MISSING; and those of context.lua
 -- Cost     the claimed runs, and for each claim all leases, of which there are few: only claimed ones
 -- Repeats  are answered again, also when leases are granted already
@@ -52,7 +52,8 @@ local function claimed_by_others(ctx, me)
   return others, all
 end
 
---- A lane has one holder: whoever had the highest token of it. Ends the leases that others claimed of it; nil if it is not `me`.
+--- A lane has one holder: the member with the highest token of it. Ends the leases that others claimed of it; nil if that
+--- member is not `me`.
 local function takes_lane(ctx, me, pt, claim, others)
   local apart = is_keyed(ctx) or has_own_turns(ctx)
   if not apart and not is_lane(ctx) then
@@ -68,8 +69,7 @@ local function takes_lane(ctx, me, pt, claim, others)
     if l and l.p == pt.p then
       end_lease(ctx, pt, l, 1)
     elseif l and not apart then
-      ctx.orphans[#ctx.orphans + 1] = { [Orphan.token] = l.token, [Orphan.how] = 1, [Orphan.partition] = l.p }
-      ctx.orphans_changed = true
+      add_orphan(ctx, l.token, 1, l.p)
       local m = load_member(ctx, l.member)
       if m and drop_token(m, l.token) then
         touch_member(ctx, m)
@@ -84,7 +84,7 @@ local function takes_lane(ctx, me, pt, claim, others)
   return true
 end
 
---- What of these ranges is settled: everything that is not undecided is an exception here, or settled.
+--- The settled parts of these ranges: each decided offset is an exception here, or settled.
 local function settled_of(pt, pairs_)
   local out = {}
   for i = 1, #pairs_, 2 do
@@ -106,7 +106,7 @@ local function settled_of(pt, pairs_)
   return out
 end
 
---- Claims one lease; returns its new token and what it holds.
+--- Claims one lease; returns its new token and its offsets.
 local function reclaim(ctx, me, pt, claim, others)
   if #me.tokens >= MAX_LEASES or not takes_lane(ctx, me, pt, claim, others) then
     return 0, {}
@@ -134,11 +134,8 @@ local function reclaim(ctx, me, pt, claim, others)
       end
     end
   end
-  for _, lower in ipairs(beaten) do -- else its holder would be told that it settled what is not its own any more
-    local l = load_lease(ctx, lower)
-    if l then
-      end_lease(ctx, pt, l, 1)
-    end
+  for _, lower in ipairs(beaten) do -- else its holder could settle offsets that it does not hold any more
+    end_lease_of(ctx, pt, lower, 1)
   end
   if count == 0 then
     return 0, {}
@@ -228,9 +225,5 @@ for i, pt in ipairs(touched) do
   save_partition(pt)
 end
 redis.call('HSET', KEYS[1], 'claims', cmsgpack.pack(all))
-save_members(ctx)
-send_wakes(ctx)
-close(ctx)
-local reply = head(ctx, 'OK')
-reply[ReclaimReply.claimed] = granted
-return reply
+finish(ctx)
+return head(ctx, 'OK', { [ReclaimReply.claimed] = granted })

@@ -1,7 +1,7 @@
 --- The server restarted and kept its data: a new incarnation. Settled offsets stay; every lease has ended
 --- and nothing is counted for it; members claim what is still in flight (reclaim-6+3). No fresh lease is granted
---- until all who were attached are back and have made an exchange, or the longest session is over:
---- also who seems to hold nothing, because what was granted last may not have been kept.
+--- until all former members are back and have made an exchange, or the longest session is over. Members without leases
+--- count, too: the server may have lost its last grants.
 -- KEYS     see include/context.lua
 -- ARGV[1]  Request, ReincarnateRequest
 -- Reply    Reply
@@ -14,8 +14,7 @@ local ctx, code = open(request)
 if code == 'VERSION' then
   return head(ctx, code)
 end
-local row = redis.call('HMGET', KEYS[1], 'rebuild', 'rebuild_server')
-if code ~= 'RESTARTED' or row[1] ~= request[ReincarnateRequest.token] or row[2] ~= ctx.server then
+if code ~= 'RESTARTED' or not may_rebuild(ctx, request[ReincarnateRequest.token]) then
   return head(ctx, code == 'OK' and 'OK' or 'CHANGED')
 end
 begin_anew(ctx, request[ReincarnateRequest.incarnation])

@@ -1,7 +1,7 @@
---- Kafka lost the end of partitions (an election of a leader that had not all): what was settled, set aside or leased at or
---- beyond that offset is forgotten, because other records come there. A new incarnation: every member has to begin anew,
---- since each may have read what is no more. What they held goes back, uncounted, and cannot be claimed; no lease is granted
---- until all are back, or the longest session is over: they may still hand out what they were granted.
+--- Kafka lost the end of partitions (an election of a leader that had not all records): the state of offsets at or beyond
+--- that end is forgotten, because other records get these offsets. A new incarnation: every member has to begin anew, since
+--- each may have read lost records. Leased offsets go back, uncounted, and cannot be claimed. No lease is granted until all
+--- members are back, or the longest session is over: until then they may still dispatch their leased offsets.
 -- KEYS     see include/context.lua; three keys for each of its partitions, at most 16
 -- ARGV[1]  Request, TruncateRequest
 -- Reply    Reply, TruncateReply
@@ -14,7 +14,7 @@
 --- @include "members"
 --- @include "partition"
 
---- Forgets what lies at or beyond `from`; returns how many offsets of it were known to be readable.
+--- Forgets the state at or beyond `from`; returns how many offsets there were known to be readable.
 local function cut_off(pt, from)
   local lost = math.max(pt.readable_end - from, 0)
   local i = run_search(pt, from)
@@ -48,21 +48,15 @@ local lost = {}
 for i, pt in ipairs(touched) do
   adopt_orphans(ctx, pt)
   for _, token in ipairs(tokens[pt.p] or {}) do
-    local l = load_lease(ctx, token)
-    if l then
-      end_lease(ctx, pt, l, 1)
-    end
+    end_lease_of(ctx, pt, token, 1)
   end
   lost[i] = cut_off(pt, request[TruncateRequest.cuts][i][Cut.first])
   save_partition(pt)
 end
 local waiting = begin_anew(ctx, request[TruncateRequest.incarnation])
-redis.call('HSET', KEYS[1], 'unclaimed', text(ctx.incarnation)) -- what was granted before may be no more (reclaim-6+3)
+redis.call('HSET', KEYS[1], 'unclaimed', text(ctx.incarnation)) -- records of earlier leases may be lost (reclaim-6+3)
 for _, id in ipairs(waiting) do -- their next exchange tells them
   want_wake(ctx, id)
 end
-send_wakes(ctx)
-close(ctx)
-local reply = head(ctx, 'OK')
-reply[TruncateReply.lost] = lost
-return reply
+finish(ctx)
+return head(ctx, 'OK', { [TruncateReply.lost] = lost })

@@ -15,17 +15,12 @@ end
 
 --- first offset at or beyond the readable end without a lease
 local function first_free(pt)
-  for i = run_search(pt, pt.readable_end), run_count(pt) do
-    local s, _, _, _, token = run_at(pt, i)
-    if token == 0 then
-      return math.max(s, pt.readable_end)
-    end
-  end
-  return pt.next
+  local s = next_without_lease(pt, pt.readable_end)
+  return s and math.max(s, pt.readable_end) or pt.next
 end
 
---- An offset that was given back at the very end is as if it had not been reserved. The end reporter is told of the
---- rest.
+--- An offset that was given back at the very end is as if it had not been reserved. The end reporter is woken
+--- for the others.
 local function forget_vacated(ctx, pt)
   local from, i = pt.next, run_count(pt)
   while i > 0 and from > pt.readable_end do

@@ -47,7 +47,7 @@ local function next_decided(pt, from, to)
   return to
 end
 
---- moves base over decided offsets and cuts off what lies far below it
+--- moves base over decided offsets and cuts off the bits far below it
 local function advance(pt)
   local n = bit_length(pt)
   if n == 0 then

@@ -1,5 +1,5 @@
---- The next holder of a lane of type priority: the best of those attached, by priority, then by who came first.
---- Who holds it keeps it until it leaves, or until a better one came that preempts: then it drains first.
+--- The next holder of a lane of type priority: the attached member with the highest priority, of equal ones the
+--- first. A holder keeps the lane until it leaves, or until a better member preempts it: then it drains first.
 local function best(ctx)
   local chosen
   for _, id in ipairs(ctx.ranks) do

@@ -3,7 +3,7 @@
 --- nothing at all gets work of other partitions when no member that prefers them has room. Readers of claims ask now and
 --- then for much: they prefer every partition, and their share goes to all members.
 -- Suspects (redelivery.lua) go to a member that has no others; a last attempt to one that holds nothing at all and
--- gets nothing else: one is kept free for it if there is none. Who takes stretches at once takes them as they come.
+-- gets nothing else: one is kept free for it if there is none. A member that takes stretches at once gets them in any case.
 -- Returns the member and how many members could have been chosen; nil if none has room.
 local LOOK_AT = 64
 
@@ -16,7 +16,7 @@ local function choose_shared(ctx, pt, marks)
     if not m then
       redis.call('ZREM', KEYS[4], id)
     elseif m.isolated == -1 - pt.p then
-      kept = (id == ctx.caller or is_heard(ctx, id)) and m or kept -- who may be dead must not use the attempt up
+      kept = (id == ctx.caller or is_heard(ctx, id)) and m or kept -- a member that may be dead must not use the attempt up
     elseif m.isolated == 0 and m.credit > 0 and #m.tokens - m.ahead < MAX_LEASES and (id == ctx.caller or is_heard(ctx, id)) then
       local rank = rank_of(ctx, id)
       local working = #m.tokens > m.ahead
@@ -56,8 +56,8 @@ local function spend(ctx, m, records)
 end
 
 --- Serves one partition of a shared subscription: exceptions that are due first, then new offsets.
--- A share is what is ready divided by those who want it: one message each in a trickle, all free credit in
--- a backlog.
+-- A share is the number of ready offsets divided by the number of members with room: one message each in a trickle, all
+-- free credit in a backlog.
 local function serve_shared(ctx, pt)
   local share
   for _ = 1, MAX_GRANTS do

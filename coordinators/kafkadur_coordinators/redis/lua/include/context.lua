@@ -1,4 +1,4 @@
---- The frame of every script: who is the server, what time is it, which subscription is this.
+--- The frame of every script: the identity of the server, the time, and the subscription.
 -- KEYS of a subscription, the same in every script:
 --   1 def      hash: definition, incarnation, counters
 --   2 members  hash: member id -> packed member (members.lua)
@@ -8,16 +8,16 @@
 --   6 scratch  string: empty between scripts
 -- then three keys for each touched partition: state (hash), bits, runs.
 -- ARGV[2] is the run id of the server (server_identity). ARGV[1] is one msgpack array: a Request and
--- what the script takes. Every reply begins as a Reply. The fields of both, and of what is in them, stand in
--- ../wire.py: scripts.py puts a field's position in place of its name, such as Request.member.
+-- the request of the script. Every reply begins as a Reply. ../wire.py lists the fields of
+-- both, and of their parts: scripts.py puts a field's position in place of its name, such as Request.member.
 -- Codes: OK, MISSING (nothing known here), RESTARTED (the server is not the one that held this state, or holds an old
 --   copy: its caller has seen a later incarnation),
 --   INCARNATION (state was rebuilt since), GONE (another subscription has this key now), VERSION
---   (state is of another version), CHANGING (the definition is being changed), and what a script adds.
+--   (state is of another version), CHANGING (the definition is being changed), and the codes of each script.
 local STATE_VERSION = 1
 -- that of a subscription to which a member was attached that settles by transactions: older versions would give away
 -- what such a member has committed, so they are to stay out
-local TRANSACTED_VERSION = 2 -- luacheck: ignore 211 (of attach-6)
+local TRANSACTED_VERSION = 2
 local PRESENCE_GRACE_MS = 500
 
 local function number(text, default)
@@ -42,9 +42,10 @@ local FIELDS = {
   'partitions', 'grace', 'next_expiry', 'attached', 'ranks', 'orphans', 'unwatched', 'quiet', 'served',
   'changing', 'changing_until', 'awaited', 'session_ttl', 'holder', 'policy', 'paused', 'recovered', 'doubt',
 }
+local LISTS = { 'ranks', 'orphans', 'unwatched', 'awaited' } -- those of the fields that are packed lists
 
---- Time in ms as the caller says, or the server's. Where the server's clock stepped back behind `last`, time goes on by
--- what it lost: that is the new skew.
+--- Time in ms as the caller says, or the server's. Where the server's clock stepped back behind `last`, the difference
+-- is added: that is the new skew.
 local function read_time(request, last, skew)
   local clock = request[Request.clock]
   if clock == 0 then
@@ -72,12 +73,11 @@ local function open(request)
     grace = number(row.grace, 0), next_expiry = number(row.next_expiry, 0), attached = number(row.attached, 0),
     served = number(row.served, 0), quiet = number(row.quiet, 0), partitions = number(row.partitions, 0),
     recovered = number(row.recovered, 0), skew = number(row.skew, 0), session_ttl = number(row.session_ttl, 0),
-    ranks = row.ranks and cmsgpack.unpack(row.ranks) or {},
-    orphans = row.orphans and cmsgpack.unpack(row.orphans) or {},
-    unwatched = row.unwatched and cmsgpack.unpack(row.unwatched) or {},
-    awaited = row.awaited and cmsgpack.unpack(row.awaited) or {},
     policy = row.policy and cmsgpack.unpack(row.policy) or { 0, 0, 0, 0, 1 }, -- redelivery.lua
   }
+  for _, name in ipairs(LISTS) do
+    ctx[name] = row[name] and cmsgpack.unpack(row[name]) or {}
+  end
   ctx.now, ctx.skew = read_time(request, number(row.time, 0), ctx.skew)
   ctx.server = server_identity()
   local written = number(row.state_version, STATE_VERSION)
@@ -100,19 +100,33 @@ local function open(request)
   return ctx, 'OK'
 end
 
---- Is this a rebuild at a living server, for the sake of what was committed in Kafka alone?
-local function was_looked_up(ctx) -- luacheck: ignore 211 (of what ends a rebuild)
+--- Is this a rebuild on a server that did not restart, only to look up commits in Kafka?
+local function was_looked_up(ctx)
   return ctx.row.doubt == '2' and ctx.row.server == ctx.server
 end
 
-local function head(ctx, code)
-  return {
-    [Reply.code] = code, [Reply.sequence] = ctx.sequence, [Reply.incarnation] = ctx.incarnation, [Reply.now] = ctx.now,
-  }
+--- The reply with this code; `body` holds the fields that follow those of Reply.
+local function head(ctx, code, body)
+  local reply = body or {}
+  reply[Reply.code], reply[Reply.sequence] = code, ctx.sequence
+  reply[Reply.incarnation], reply[Reply.now] = ctx.incarnation, ctx.now
+  return reply
+end
+
+--- ms until the deadline of the change in progress (0: past); nil if there is none
+local function changing_left(ctx)
+  local changing = ctx.row.changing and ctx.row.changing ~= ''
+  return changing and math.max(number(ctx.row.changing_until, 0) - ctx.now, 0) or nil
+end
+
+--- Does the right to rebuild that began with this token still stand, on this server?
+local function may_rebuild(ctx, token)
+  local row = redis.call('HMGET', KEYS[1], 'rebuild', 'rebuild_server')
+  return row[1] == token and row[2] == ctx.server
 end
 
 --- What replies about a client id begin with.
-local function unnumbered(now) -- luacheck: ignore 211 (of holdid-1 and dropid-1)
+local function unnumbered(now)
   return { sequence = 0, incarnation = 0, now = now }
 end
 
@@ -123,13 +137,13 @@ local function close(ctx)
     'sequence', text(ctx.sequence), 'time', text(ctx.now), 'skew', text(ctx.skew), 'token', text(ctx.token),
     'served', text(ctx.served), 'next_expiry', text(ctx.next_expiry), 'grace', text(ctx.grace),
   }
-  for _, name in ipairs({ 'ranks', 'orphans', 'unwatched', 'awaited' }) do
+  for _, name in ipairs(LISTS) do
     if ctx[name .. '_changed'] then
       set[#set + 1] = name
       set[#set + 1] = cmsgpack.pack(ctx[name])
     end
   end
-  -- doubt 1: a member that commits in Kafka has gone; 2: what was committed is being looked up (rebuild-6)
+  -- doubt 1: a member that commits in Kafka has gone; 2: its commits are being looked up (rebuild-6)
   for _, name in ipairs({ 'left', 'verdict', 'doubt' }) do -- the first two are for people; nothing is decided by them
     if ctx[name] then
       set[#set + 1] = name

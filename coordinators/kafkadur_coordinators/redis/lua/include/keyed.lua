@@ -1,7 +1,7 @@
 --- Lanes of a key-ordered subscription. Each partition has as many lanes as the definition says; lane l is
 --- the share l % lanes of the keys of partition l / lanes. To the scripts a lane is a partition of its own: records of
---- other keys are gaps in it. A lane has one keeper at a time, who holds every lease on it; who that is to be follows
---- from the members attached: they are spread over partitions first, then over the lanes of a partition.
+--- other keys are gaps in it. A lane has one keeper at a time, which holds every lease on it. The keeper follows from
+--- the attached members: they are spread over partitions first, then over the lanes of a partition.
 local function is_keyed(ctx)
   return ctx.row.type == 'key-ordered'
 end
@@ -48,23 +48,6 @@ local function keyed_stretch(ctx, pt, limit)
   return first, stop, marks, due
 end
 
-local function grant_keyed(ctx, pt, m, s, e, marks, due)
-  local l = grant(ctx, pt, m, s, e, marks, 'runs')
-  run_change(pt, s, e, 0, function(run_marks, run_due)
-    if run_marks == marks and (run_due <= ctx.now and 0 or run_due) == due then
-      return run_marks, run_due, l.token
-    end
-    return run_marks, run_due, 0
-  end)
-  local _, records = stretch_of(pt, s, e, l.token)
-  l.records, l.due = records, due
-  save_lease(l)
-  if is_suspect(marks) then
-    m.suspect = l.token
-  end
-  return l
-end
-
 --- The keeper gives a lane up: nothing of it is in flight, and nothing is dispatched until the reply.
 local function give_up_lane(ctx, pt, me)
   if pt.keeper ~= me.id then
@@ -101,10 +84,10 @@ local function serve_keyed(ctx, pt, position, span)
     if is_suspect(marks) and to.suspect ~= 0 then
       return
     end
-    grant_keyed(ctx, pt, to, s, e, marks, due)
+    grant_runs(ctx, pt, to, s, e, marks, due)
     s, e, marks, due = keyed_stretch(ctx, pt, span)
   end
-  if s then -- what comes first is not granted yet
+  if s then -- an earlier offset is not granted yet
     return
   end
   pt.xd = -1 -- no member need come for an exception

@@ -1,5 +1,5 @@
---- A lane: an ordered stretch of work with one holder at a time. Who that is, is chosen by the subscription's type
---- (choose_*.lua); here it is served, and passes its turn on.
+--- A lane: an ordered stretch of work with one holder at a time. The subscription's type chooses the holder (choose_*.lua);
+--- here the lane is served and passed on.
 local CHOOSE = { exclusive = choose_exclusive, priority = choose_priority, serial = choose_serial }
 local SUCCESSOR = { priority = preempting, serial = next_in_turn }
 
@@ -40,23 +40,17 @@ local function lane_successor(ctx, holder)
   return ctx.lane_successor or nil
 end
 
---- Is there an exception without a lease? In strict order later offsets wait for it.
-local function waits_for_due(pt)
-  for i = 1, run_count(pt) do
-    local _, _, _, _, token = run_at(pt, i)
-    if token == 0 then
-      return true
-    end
-  end
-  return false
+--- In strict order: do later offsets wait for an exception without a lease?
+local function waits_for_due(ctx, pt)
+  return ctx.policy[Policy.strict] == 1 and next_without_lease(pt, 0) ~= nil
 end
 
 --- Serves one partition of a lane. Only its holder is served, in its own exchange.
--- position: the first offset that the holder has not handed out (-1: unknown, it does not follow yet).
+-- position: the first offset that the holder has not dispatched (-1: unknown, it does not follow yet).
 -- span: window + unconfirmed budget, records. The horizon is the dispatch bound: it never falls within
 -- a token, and runs ahead of the position by span, also over offsets not written yet - unless others wait for
--- their turn: what is not written yet may be theirs. offered: the holder hands out nothing until it has the
--- reply, so what it has not handed out can be taken back.
+-- their turn: later offsets may be theirs. offered: the holder dispatches nothing until it has the reply, so the offsets
+-- that it has not dispatched can be taken back.
 local function serve_lane(ctx, pt, m, position, span, offered)
   if span <= 0 then -- the member is leaving
     return
@@ -70,7 +64,7 @@ local function serve_lane(ctx, pt, m, position, span, offered)
     left = left - grant_runs(ctx, pt, m, s, e, marks).records
     s, e, marks = ready_stretch(ctx, pt, left)
   end
-  if s or (ctx.policy[Policy.strict] == 1 and waits_for_due(pt)) then -- what comes first is not granted yet
+  if s or waits_for_due(ctx, pt) then -- an earlier offset is not granted yet
     return
   end
   local bound = ctx.row.type == 'serial' and lane_successor(ctx, m) and pt.readable_end or math.huge
@@ -89,12 +83,12 @@ local function serve_lane(ctx, pt, m, position, span, offered)
       save_lease(l)
       pt.next = math.max(pt.next, l.e)
     elseif offered and bound < math.huge then
-      end_lease(ctx, pt, l, 0) -- nothing to hand out: what comes may be for the next one
+      end_lease(ctx, pt, l, 0) -- nothing to dispatch: later offsets may be for the next holder
     end
   end
 end
 
---- Is there something on this partition that could be handed out now, if its lane were free?
+--- Could an offset of this partition be dispatched now, if its lane were free?
 local function deliverable(ctx, pt, position)
   if is_log_end_unknown(ctx, pt) then
     return false
@@ -103,13 +97,13 @@ local function deliverable(ctx, pt, position)
   if ready_stretch(ctx, pt, 1) then
     return true
   end
-  return pt.readable_end > from and not (ctx.policy[Policy.strict] == 1 and waits_for_due(pt))
+  return pt.readable_end > from and not waits_for_due(ctx, pt)
 end
 
 --- The holder offers its lanes: nothing of them is in flight, and nothing is dispatched until it has the
 --- reply. They pass to the next member, if there is one - serial: and if there is something for it. While the subscription is
 --- paused they end.
--- Returns whether they did. What was granted and not handed out is as if it had not been granted.
+-- Returns whether they did. Leased offsets that were not dispatched are as if they had not been leased.
 local function pass_turn(ctx, me, touched, positions)
   local holder = lane_holder(ctx)
   local paused = ctx.row.paused == '1' -- then they pass to no member, and this one may have them again
@@ -134,8 +128,7 @@ local function pass_turn(ctx, me, touched, positions)
     if l and by_partition[l.p] then
       end_lease(ctx, by_partition[l.p], l, 0)
     elseif l then
-      ctx.orphans[#ctx.orphans + 1] = { [Orphan.token] = token, [Orphan.how] = 0, [Orphan.partition] = l.p }
-      ctx.orphans_changed = true
+      add_orphan(ctx, token, 0, l.p)
     end
   end
   touch_member(ctx, me)

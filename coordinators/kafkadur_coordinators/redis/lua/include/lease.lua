@@ -10,7 +10,7 @@ local function unpack_lease(token, packed)
   }
 end
 
-local function save_lease(l) -- luacheck: ignore 211 (of what grants)
+local function save_lease(l)
   redis.call('HSET', KEYS[3], text(l.token), cmsgpack.pack({
     l.p, l.s, l.e, l.member, l.marks, l.kind, l.records, l.seen, l.isolated, l.due,
   }))

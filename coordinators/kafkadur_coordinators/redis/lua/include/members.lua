@@ -58,10 +58,10 @@ local function rank_of(ctx, id)
 end
 
 --- The place of the member of this rank, as replies tell it.
-local function role_row(ctx, rank) -- luacheck: ignore 211 (of attach-6 and exchange-6+3)
+local function role_row(ctx, rank)
   return {
-    [RoleRow.rank] = rank, [RoleRow.members] = #ctx.ranks,
-    [RoleRow.neighbour] = ctx.ranks[(rank + 1) % #ctx.ranks + 1] or '',
+    [Role.rank] = rank, [Role.members] = #ctx.ranks,
+    [Role.neighbour] = ctx.ranks[(rank + 1) % #ctx.ranks + 1] or '',
   }
 end
 
@@ -123,6 +123,14 @@ local function send_wakes(ctx)
   end
 end
 
+--- Writes what the script changed of the members and the subscription's own record, and sends the wakes; the last thing a
+--- script does.
+local function finish(ctx)
+  save_members(ctx)
+  send_wakes(ctx)
+  close(ctx)
+end
+
 local function set_hungry(m)
   if m.credit > 0 then
     redis.call('ZADD', KEYS[4], m.served, m.id)
@@ -144,9 +152,15 @@ local function drop_token(m, token)
   return false
 end
 
+--- Remembers a lease that ends when a script touches its partition. how: as in end_lease
+local function add_orphan(ctx, token, how, p)
+  ctx.orphans[#ctx.orphans + 1] = { [Orphan.token] = token, [Orphan.how] = how, [Orphan.partition] = p }
+  ctx.orphans_changed = true
+end
+
 --- Takes a member off the list. Its leases become orphans: they end when a script touches their partition,
---- counted as attempts unless the member left in order (`clean`). What it settled by transactions is in doubt then: one
---- may have been committed, or be committed yet, that nobody here has heard of.
+--- counted as attempts unless the member left in order (`clean`). Its transactions are in doubt then: one may
+--- have been committed, or be committed later, without a report to this server.
 local function remove_member(ctx, m, clean)
   if m.transacted == 1 and not clean then
     ctx.doubt = 1
@@ -155,11 +169,7 @@ local function remove_member(ctx, m, clean)
   for _, token in ipairs(m.tokens) do
     local packed = redis.call('HGET', KEYS[3], text(token))
     if packed then
-      ctx.orphans[#ctx.orphans + 1] = {
-        [Orphan.token] = token, [Orphan.how] = clean and 1 or m.kind ~= '' and 4 or 2,
-        [Orphan.partition] = unpack_lease(token, packed).p,
-      }
-      ctx.orphans_changed = true
+      add_orphan(ctx, token, clean and 1 or m.kind ~= '' and 4 or 2, unpack_lease(token, packed).p)
     end
   end
   redis.call('HDEL', KEYS[2], m.id)
@@ -183,9 +193,8 @@ local function remove_member(ctx, m, clean)
 end
 
 --- A new incarnation: every member has to attach again, and no lease is granted until all have, and have made an
---- exchange, or the longest session is over. What they held goes back, uncounted: it was not their fault; what they settle
---- by transactions is in doubt. Returns who is awaited: also who seems to hold nothing, because what was granted last may
---- not have been kept.
+--- exchange, or the longest session is over. Their leased offsets go back, uncounted; their transactions are in doubt.
+--- Returns the awaited members: also those without leases, because the server may have lost its last grants.
 local function begin_anew(ctx, incarnation)
   local waiting = {}
   for _, id in ipairs(ctx.ranks) do
@@ -244,4 +253,25 @@ local function reap(ctx, ask_presence)
   end
   ctx.next_expiry = nearest
   return again
+end
+
+--- Ends members whose session is over. Returns the names of the members other than the caller, whether one of them holds the
+--- whole subscription, and in how many ms a silent one is to be looked at again (reap).
+local function others_attached(ctx)
+  local again = reap(ctx, true)
+  local names, whole = {}, false
+  for _, id in ipairs(ctx.ranks) do
+    local m = id ~= ctx.caller and load_member(ctx, id)
+    if m then
+      names[#names + 1] = m.name
+      whole = whole or m.kind == 'whole'
+    end
+  end
+  return names, whole, again
+end
+
+--- The refusal because of these members.
+local function refuse_active(ctx, names, again)
+  finish(ctx)
+  return head(ctx, 'ACTIVE', { [Active.names] = names, [Active.again] = again })
 end

@@ -35,9 +35,9 @@ local function load_partitions(ctx, parts)
   return touched
 end
 
---- Is it not known yet how far the partition may have been handed out before the state was lost? Old members were not
---- told of the loss, and went on until their sessions ended: only the log's end after that bounds it. Members that do not
---- say it (of an older version) cannot be asked.
+--- Is it unknown how far the partition was delivered before the state was lost? Old members did not notice the loss, and went
+--- on until their sessions ended: only the end of the log after that is a bound. Members of an older version, which do not
+--- report it, cannot be asked.
 local function is_log_end_unknown(ctx, pt)
   return ctx.finds_ends and pt.recovered < ctx.recovered
 end
@@ -136,9 +136,9 @@ local function settle_blob(pt, l, from, blob)
 end
 
 --- Gives [s, e) of a lease back. how: see returned_marks; delay: ms until it comes again, -1: as the policy says.
---- What was never handed out at the end of what was granted is simply not granted any more.
+--- Undispatched offsets at the end of the granted ones are as if they had not been granted.
 local function give_back(ctx, pt, l, s, e, how, delay)
-  if how == 0 and s < pt.readable_end and pt.readable_end < e then -- what may not exist yet must not become an exception
+  if how == 0 and s < pt.readable_end and pt.readable_end < e then -- unwritten offsets must not become exceptions
     give_back(ctx, pt, l, pt.readable_end, e, how, delay)
     e = pt.readable_end
   end
@@ -164,8 +164,8 @@ local function give_back(ctx, pt, l, s, e, how, delay)
   set_aside(pt, s, math.min(e, pt.next), marks, due_after(ctx, marks, s, delay), 0)
 end
 
---- Ends a lease. how: 0 nothing of it was dispatched, 1 in order, 2 uncleanly: what may have been delivered counts an
---- attempt, 4 uncleanly by a member that takes stretches at once. Offsets at or beyond the readable end were reserved:
+--- Ends a lease. how: 0 nothing of it was dispatched, 1 in order, 2 uncleanly: offsets that may have been delivered count
+--- an attempt, 4 uncleanly by a member that takes stretches at once. Offsets at or beyond the readable end were reserved:
 --- they are only marked (pt.seen).
 local function end_lease(ctx, pt, l, how)
   local delay = 0
@@ -174,7 +174,7 @@ local function end_lease(ctx, pt, l, how)
   end
   if how == 2 or how == 4 then
     how = l.isolated == 1 and 2 or how == 4 and 4 or 3
-    -- what was in order comes again at once, unless it holds the rest back
+    -- offsets delivered in order come again at once, unless they hold others back
     delay = (not IN_ORDER[ctx.row.type] or ctx.policy[Policy.strict] == 1) and -1 or 0
   end
   local known = math.max(math.min(l.e, pt.readable_end), math.min(l.s, l.e))
@@ -185,9 +185,9 @@ local function end_lease(ctx, pt, l, how)
     give_back(ctx, pt, l, known, l.e, 0, 0)
   end
   local s = l.s
-  if how == 0 and not in_runs(l) then -- what is decided must not keep the rest from being as if never granted
+  if how == 0 and not in_runs(l) then -- decided offsets must not keep the rest from being as if never granted
     local from = next_undecided(pt, math.max(s, pt.base), known) or known
-    if run_count(pt) > 0 then -- before it may lie what was set aside under this token
+    if run_count(pt) > 0 then -- before it there may be offsets set aside under this token
       run_change(pt, s, from, l.token, function(marks, due) return marks, due, 0 end)
     end
     s = from
@@ -207,6 +207,14 @@ local function end_lease(ctx, pt, l, how)
   end
 end
 
+--- Ends the lease with this token, unless it has ended already.
+local function end_lease_of(ctx, pt, token, how)
+  local l = load_lease(ctx, token)
+  if l then
+    end_lease(ctx, pt, l, how)
+  end
+end
+
 --- Ends the leases of members that are gone on this partition.
 local function adopt_orphans(ctx, pt)
   if #ctx.orphans == 0 then
@@ -215,10 +223,7 @@ local function adopt_orphans(ctx, pt)
   local rest = {}
   for _, orphan in ipairs(ctx.orphans) do
     if orphan[Orphan.partition] == pt.p then
-      local l = load_lease(ctx, orphan[Orphan.token])
-      if l then
-        end_lease(ctx, pt, l, orphan[Orphan.how])
-      end
+      end_lease_of(ctx, pt, orphan[Orphan.token], orphan[Orphan.how])
       ctx.orphans_changed = true
     else
       rest[#rest + 1] = orphan
@@ -249,7 +254,7 @@ end
 
 --- Keeps the bitmap short: what an old lease holds back is set aside under its token, so base can move on.
 local function bound_bitmap(ctx, pt)
-  if math.min(pt.next, pt.readable_end) - pt.base <= CONVERT_BITS then -- what may not exist yet is no exception
+  if math.min(pt.next, pt.readable_end) - pt.base <= CONVERT_BITS then -- unwritten offsets are no exceptions
     return
   end
   local lease_of = find_lease(ctx, pt.p)
@@ -287,17 +292,18 @@ local function grant(ctx, pt, m, s, e, marks, kind)
   return l
 end
 
---- Grants a stretch of ready exceptions [s, e) (ready_stretch) and returns the lease.
-local function grant_runs(ctx, pt, m, s, e, marks)
+--- Grants a stretch of exceptions [s, e) with these marks and returns the lease. due: of a key-ordered subscription, when all
+--- of them are due (0: now); they keep their due times. Else those are taken that are due now.
+local function grant_runs(ctx, pt, m, s, e, marks, due)
   local l = grant(ctx, pt, m, s, e, marks, 'runs')
-  run_change(pt, s, e, 0, function(run_marks, due)
-    if run_marks == marks and due <= ctx.now then
-      return run_marks, 0, l.token
+  run_change(pt, s, e, 0, function(run_marks, run_due)
+    if run_marks == marks and (run_due <= ctx.now and 0 or run_due) == (due or 0) then
+      return run_marks, due and run_due or 0, l.token
     end
-    return run_marks, due, 0
+    return run_marks, run_due, 0
   end)
   local _, records = stretch_of(pt, s, e, l.token)
-  l.records = records
+  l.records, l.due = records, due or 0
   save_lease(l)
   if m.kind == '' and is_suspect(marks) then
     m.suspect = l.token

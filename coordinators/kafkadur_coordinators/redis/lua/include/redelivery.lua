@@ -1,4 +1,4 @@
---- When and how what was given back comes again: attempts, back-off, and how many may share a lease.
+--- Redelivery of offsets that were given back: attempts, back-off, and how many may share a lease.
 -- The policy (Policy) belongs to the definition.
 -- Marks of an offset: 32768 if it is a suspect (its last holder ended uncleanly, and it may be the reason), plus
 -- 2 * counted attempts, plus 1 if it may have been delivered before (redelivered).
@@ -14,7 +14,7 @@ local function is_suspect(marks)
   return marks >= SUSPECT
 end
 
---- The marks of an offset that is given back. how: 0 never handed out, 1 handed out but not counted, 2 counted,
+--- The marks of an offset that is given back. how: 0 never dispatched, 1 dispatched but not counted, 2 counted,
 --- 3 its holder ended uncleanly while it had other offsets, too: then the last attempt is still before it, because
 --- that one is alone in its lease, and no other message's fault; 4 as 3, but it is no suspect: a member that holds the whole
 --- subscription, or claims stretches of it, takes all of it again at once.

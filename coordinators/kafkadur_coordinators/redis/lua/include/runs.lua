@@ -48,6 +48,17 @@ local function run_search(pt, o)
   return lo
 end
 
+--- start of the first run without a lease that ends after offset o; nil if there is none
+local function next_without_lease(pt, o)
+  for i = run_search(pt, o), run_count(pt) do
+    local s, _, _, _, token = run_at(pt, i)
+    if token == 0 then
+      return s
+    end
+  end
+  return nil
+end
+
 --- replaces runs i .. j-1 by packed ones
 local function run_splice(pt, i, j, packed)
   local all = runs_text(pt)

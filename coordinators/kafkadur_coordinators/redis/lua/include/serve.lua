@@ -1,4 +1,4 @@
---- Who gets what next: one include a subscription type decides, everything else is the same for all.
+--- Grants leases: one include for each subscription type chooses the member, all else is the same for all types.
 local MAX_LEASES = 1000 -- a member holds at most so many, and so many reservations: it bounds the cost of ending it
 local MAX_GRANTS = 16 -- in one script call and partition
 local MOST_AHEAD = 4 -- offsets that one member of a shared subscription may have reserved on one partition
@@ -41,6 +41,17 @@ local function serve(ctx, pt, position, span, offered)
   end
 end
 
+--- the items of a list, without this one
+local function without(list, item)
+  local rest = {}
+  for _, other in ipairs(list) do
+    if other ~= item then
+      rest[#rest + 1] = other
+    end
+  end
+  return rest
+end
+
 --- Partition p gets a watcher with free credit, if there is one: a member that reports how far p is readable.
 local function hand_on_watch(ctx, p, me)
   local now = redis.call('HGET', KEYS[5], p)
@@ -57,23 +68,9 @@ local function hand_on_watch(ctx, p, me)
       return
     end
   end
-  for _, other in ipairs(ctx.unwatched) do
-    if other == p then
-      return
-    end
-  end
+  ctx.unwatched = without(ctx.unwatched, p)
   ctx.unwatched[#ctx.unwatched + 1] = p
   ctx.unwatched_changed = true
-end
-
-local function without(list, p)
-  local rest = {}
-  for _, other in ipairs(list) do
-    if other ~= p then
-      rest[#rest + 1] = other
-    end
-  end
-  return rest
 end
 
 --- Does a member watch p that is at home with it and has room?
@@ -82,7 +79,7 @@ local function well_watched(ctx, p, holder)
   return rank and at_home(ctx, p, rank)
 end
 
---- Who watches a touched partition after this exchange. A member at home takes the watch over from one that is
+--- Chooses the end reporter of a touched partition after this exchange. A member at home takes the watch over from one that is
 --- not or has no room, and hands it on in the exchange that fills it. A member that takes stretches at once looks by itself.
 local function settle_watch(ctx, p, me)
   local id = redis.call('HGET', KEYS[5], p)
