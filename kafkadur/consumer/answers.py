@@ -1,4 +1,4 @@
-"""What the answer to an exchange changes: standing, grants, horizons, leases that ended."""
+"""Applies the answers to exchanges: standing, grants, horizons, leases that ended."""
 
 from __future__ import annotations
 
@@ -6,55 +6,36 @@ from collections.abc import Mapping
 
 from kafkadur.consumer.chunk import Lease
 from kafkadur.consumer.composer import Composer
-from kafkadur.consumer.following import Follower
 from kafkadur.consumer.lag import Lag
 from kafkadur.consumer.policy.policy import Policy
 from kafkadur.consumer.router import Router
-from kafkadur.consumer.state import State
+from kafkadur.consumer.state import Part, State
 from kafkadur_coordinators.interface import ExchangeReply, Grant, PartitionState, Role, Standing
 
-#: The coordinator tells times in whole ms: waiting a little longer meets them.
+#: The coordinator rounds times to whole ms: wait a little longer, so as not to ask too early.
 _ROUNDING = 0.002
-#: Between the looks of two members at a session that may have ended, ms.
+#: Time between the looks of two members at a session that may have ended, ms.
 _APART_MS = 10
 
 
-class Answers:
-    """Applies the answers of one member. Called with its lock held."""
+class Answers(Part):
+    """Applies the answers of one member."""
 
-    def __init__(
-        self,
-        state: State,
-        *,
-        policy: Policy,
-        router: Router,
-        follower: Follower,
-        lag: Lag,
-        composer: Composer,
-    ) -> None:
+    def __init__(self, state: State, *, policy: Policy, router: Router, lag: Lag, composer: Composer) -> None:
         """Nothing was answered."""
-        self._terms = state.terms
-        self._gate = state.gate
-        self._schedule = state.schedule
-        self._pending = state.pending
-        self._leases = state.leases
-        self._fetch = state.fetch
-        self._queue = state.queue
-        self._in_flight = state.in_flight
-        self._confirmations = state.confirmations
+        super().__init__(state)
         self._policy = policy
         self._router = router
-        self._follower = follower
         self._lag = lag
         self._composer = composer
-        self._settled_on: set[int] = set()
+        self.clear()
 
     def clear(self) -> None:
         """Nothing was answered."""
-        self._settled_on = set()
+        self._settled_on: set[int] = set()
 
     def take_settled(self) -> set[int]:
-        """Partitions, or lanes of keys, on which verdicts were confirmed since this was asked last."""
+        """Partitions, or lanes of keys, on which verdicts were confirmed since the last call."""
         settled, self._settled_on = self._settled_on, set()
         return settled
 
@@ -63,7 +44,7 @@ class Answers:
     def apply(self, reply: ExchangeReply, sent_at: float) -> None:
         """The exchange sent at `sent_at` (monotonic seconds) was answered."""
         schedule = self._schedule
-        # a repeat does not renew the session: what counts is when it was sent first
+        # a repeat does not renew the session: the time at which the exchange was sent first counts
         self._gate.last_ok = min(sent_at, self._composer.composed_at)
         self._close_pending()
         for token in set(reply.refused):
@@ -77,20 +58,16 @@ class Answers:
         self._take_grants(reply)
         self._policy.granted(reply)
         schedule.request(when=bool(schedule.orphaned))
-        self._follower.follow()
-        for partition in self._to_route(reply):
+        self._router.follow()
+        changed = {state.partition for state in reply.partitions}
+        changed |= {grant.partition for grant in reply.grants}
+        for partition in changed & self._fetch.buffers.keys():  # records may have been granted there
             self._router.route(partition)
         self._in_flight.recount()
         schedule.request(when=bool(self._policy.reservations_to_return()))
 
-    def _to_route(self, reply: ExchangeReply) -> set[int]:
-        """Followed partitions whose records this answer may have given to a member."""
-        changed = {state.partition for state in reply.partitions}
-        changed |= {grant.partition for grant in reply.grants}
-        return changed & self._fetch.buffers.keys()
-
     def _close_pending(self) -> None:
-        """What the answered exchange carried is known to the coordinator now."""
+        """The coordinator knows what the answered exchange carried."""
         pending = self._pending
         if pending.exchange is not None:
             self._settled_on.update(
@@ -109,7 +86,7 @@ class Answers:
         pending.clear()
 
     def take_role(self, role: Role) -> None:
-        """The member has this place among the others now."""
+        """Take in the role of the member among the others."""
         before = self._fetch.role
         self._fetch.role = role
         self._policy.take_role(before)
@@ -118,7 +95,7 @@ class Answers:
         self._gate.paused = paused
         if not paused:
             return
-        # what is not in hands is given back, also what was taken in advance
+        # messages that are not in flight are given back, including deliveries that were taken in advance
         self._leases.losses += 1
         self._schedule.touch({lease.partition for lease in self._leases})
         self._schedule.request(when=bool(self._policy.unread_leases()))
@@ -137,19 +114,20 @@ class Answers:
                 schedule.unserved.add(state.partition)
             self._take_log_end_unknown(state)
         new = set(reply.watches) - fetch.watches - {state.partition for state in reply.partitions}
-        schedule.touch(new)  # how far it was reported, and what no member has leased, is to be known
+        # the answer brings their states: reported readable ends, and offsets that no member has leased
+        schedule.touch(new)
         schedule.request(when=bool(new))
         fetch.watches = set(reply.watches)
         schedule.orphaned |= set(reply.orphaned)
-        if reply.silent_ms is not None:  # a silent member is looked at again before it is given up
+        if reply.silent_ms is not None:  # its presence is checked again before its session is ended
             schedule.ask_presence()
-        # one after the other: the first member that looks ends the session, and wakes the next one
+        # members look one after the other: the first one ends the session, and wakes the next one
         ended = None if reply.expiry_ms is None else reply.expiry_ms + min(reply.role.rank, 20) * _APART_MS
         waits = [wait for wait in (reply.silent_ms, reply.grace_ms or None, ended) if wait is not None]
         schedule.wake_at = sent_at + min(waits) / 1000 + _ROUNDING if waits else None
 
     def _take_log_end_unknown(self, state: PartitionState) -> None:
-        """Have Kafka asked where a partition ends if nothing of it is granted until that is known."""
+        """Ask Kafka where a partition ends if nothing of it is granted until that is known."""
         fetch = self._fetch
         if not state.log_end_unknown:
             fetch.end_unknown.discard(state.partition)
@@ -160,19 +138,19 @@ class Answers:
     # -- lanes
 
     def _take_handover(self, reply: ExchangeReply) -> None:
-        """End the lanes that were handed over, if any were, and take back what is beyond new horizons."""
+        """End the lanes that were handed over, if any, and take back records beyond new horizons."""
         if reply.held is None:
             return
         self._policy.begin_turns()
         for lease in [lease for lease in self._leases if lease.token not in reply.held]:
             self._retire(lease)
         for token, horizon in reply.horizons.items():
-            held = self._leases.get(token)
+            held = self._leases.by_token.get(token)
             if held is not None and horizon < held.end:
                 self._shrink(held, horizon)
 
     def _retire(self, lease: Lease) -> None:
-        """A lease ended in order: nothing of it was in the application's hands."""
+        """A lease ended in order: none of its messages was in flight."""
         lease.retired = True
         self._shrink(lease, lease.start)
         self._drop_lease(lease.token)
@@ -182,21 +160,16 @@ class Answers:
         self._in_flight.stop_holding_back(r for r in [*self._in_flight.holding_back] if r[0] == partition)
 
     def _shrink(self, lease: Lease, horizon: int) -> None:
-        """Take back what was read for a lease at or beyond `horizon`, and was not handed out."""
-        buffer = self._fetch.buffers.get(lease.partition)
-        # only what joins the records that are there: between them must be nothing that was not read
+        """Take back the records of a lease at or beyond `horizon` that were not dispatched."""
+        buffer, queue = self._fetch.buffers.get(lease.partition), self._queue
+        # the buffer takes them only if they adjoin its records: there must be no unread offset between them
         joins = buffer is not None and lease.lane and lease.fill >= buffer.kept_from
-        queue = self._queue
-        for waiting in (queue.urgent, queue.ready):
-            for chunk in [chunk for chunk in reversed(waiting) if chunk.lease is lease]:
-                keep = max(chunk.handed, chunk.index(horizon))
-                messages, first = chunk.cut(keep)
-                queue.records -= len(messages)
-                if messages and buffer is not None and joins:
-                    buffer.put_back(messages, first)
-                if chunk.handed == len(chunk.messages):
-                    waiting.remove(chunk)
-                    queue.count_out(chunk, chunk.handed)
+        for chunk in [
+            chunk for chunk in (*reversed(queue.urgent), *reversed(queue.ready)) if chunk.lease is lease
+        ]:
+            messages, first = queue.cut(chunk, max(chunk.handed, chunk.index(horizon)))
+            if messages and buffer is not None and joins:
+                buffer.put_back(messages, first)
         lease.end = max(min(lease.end, horizon), lease.start)
         lease.fill = min(lease.fill, lease.end)
 
@@ -204,7 +177,7 @@ class Answers:
 
     def _refuse_lease(self, token: int) -> None:
         """The coordinator does not know a lease of this member: its lane begins anew."""
-        lease = self._leases.get(token)
+        lease = self._leases.by_token.get(token)
         self._drop_lease(token)
         if lease is not None:
             self._policy.refused(lease)
@@ -228,7 +201,7 @@ class Answers:
     def _take_grants(self, reply: ExchangeReply) -> None:
         self._leases.have = max(self._leases.have, reply.token)
         for token, horizon in reply.horizons.items():
-            lane = self._leases.get(token)
+            lane = self._leases.by_token.get(token)
             if lane is not None:
                 lane.end = max(lane.end, horizon)
         lanes = {grant.partition: grant.start for grant in reply.grants if grant.kind == "lane"}
@@ -249,7 +222,7 @@ class Answers:
             lane=grant.kind == "lane",
             group=self._leases.group(grant.partition),
             seen=grant.seen,
-            stretch=grant.stretch,
+            pairs=grant.stretch,
             isolated=grant.isolated,
             ahead=grant.kind == "ahead",
         )
@@ -267,11 +240,11 @@ class Answers:
             self._router.read_range(lease)
 
     def _is_near(self, lease: Lease, lanes: Mapping[int, int]) -> bool:
-        """Whether what is followed brings the records of a lease; `lanes`: first offsets of new lanes."""
+        """Whether the tail fetcher brings the records of a lease; `lanes`: first offsets of new lanes."""
         fetch, partition = self._fetch, lease.partition
         buffer = fetch.buffers.get(partition)
         if buffer is not None and lease.lane and lease.start < buffer.kept_from:
-            fetch.unfollow(partition)  # it goes on for ever: read it anew
+            fetch.unfollow(partition)  # a lane has no end to read up to as a range: follow it anew
             buffer = None
         if buffer is not None:
             return lease.start >= buffer.kept_from

@@ -1,8 +1,9 @@
 """A lease, and the chunk of its records: one verdict byte a record. Only this module writes a verdict.
 
-A chunk is a stretch of records of one lease. Settling a record locally is writing its byte; the next exchange
-carries whole stretches (`composer.py`). The application's threads write verdicts without the member's lock:
-no other code runs between a look at a byte and its change, and every change says which byte it expects.
+A chunk holds consecutive records of one lease. A verdict is given by writing the record's byte; the next
+exchange carries whole runs of them (`composer.py`). The application's threads write verdicts without the
+member's lock: no other code runs between reading a byte and changing it, and every change says which byte it
+expects.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import re
 from bisect import bisect_left
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import InitVar, dataclass, field
 from typing import Protocol, TypeVar
 
 from confluent_kafka import Message
@@ -30,19 +32,18 @@ D = TypeVar("D")
 #: REJECTED waits until its dead letter is written, then it is DEAD; OVERDUE was held too long.
 FRESH, HANDED, ACKED, ROLLED_BACK, RELEASED, SENT, LOST, RETURNED, REJECTED, DEAD, OVERDUE = range(11)
 
-
 #: It was given back, and is delivered again.
-_GIVEN_BACK = (ROLLED_BACK, RELEASED, RETURNED, OVERDUE)
+GIVEN_BACK = (ROLLED_BACK, RELEASED, RETURNED, OVERDUE)
 #: The exchange that carried it is under way, or nothing is left to say.
 _SAID = (SENT, RETURNED, LOST)
-#: Settled, or looked for where it comes again.
+#: Settled, or waited for in the lease that it comes again with.
 _PAST = (ACKED, SENT, DEAD, LOST, RETURNED)
 #: Verdicts of records that a member leases again after a loss of the shared state.
 _KEPT = (HANDED, ACKED, REJECTED, DEAD, ROLLED_BACK, RELEASED, OVERDUE)
 _KEPT_RUNS = re.compile(b"[" + bytes(_KEPT) + b"]+")
 _ACK_RUNS = re.compile(b"[" + bytes((ACKED, DEAD)) + b"]+")
 _RETURNS = re.compile(b"[" + bytes((ROLLED_BACK, RELEASED, OVERDUE)) + b"]")
-#: A lost lease: whatever was not said is lost.
+#: For a lost lease: all that no exchange has carried is lost.
 _LOSE = bytes.maketrans(bytes(_KEPT), bytes((LOST,)) * len(_KEPT))
 
 
@@ -57,11 +58,11 @@ class Settling(Protocol):
     """The verdicts of a member that need more than writing a byte (`verdicts.py`)."""
 
     def roll_back(self, chunk: Chunk, index: int, delay: int) -> bool:
-        """Give a record back, counted; whether it was still in the application's hands."""
+        """Give a record back, counted as an attempt; whether it was still in flight."""
         ...
 
     def reject(self, chunk: Chunk, index: int, reason: str, cause: Cause = ...) -> bool:
-        """Give a record up; whether it was still in the application's hands."""
+        """Give a record up; whether it was still in flight."""
         ...
 
     def extend(self, chunk: Chunk, index: int) -> None:
@@ -78,68 +79,41 @@ class Settling(Protocol):
         ...
 
     def above(self, level: AckLevel, chunk: Chunk, confirmation: Confirmation) -> Confirmation:
-        """What to `confirm` with, so that `confirmation` is told when `level` is reached."""
+        """The confirmation to pass to `confirm`, so that `confirmation` is resolved at `level`."""
         ...
 
 
 class HoldTimes(Protocol):
-    """How long records are held (`max_hold.py`)."""
+    """How long records are held (`MaxHold`)."""
 
     def hand_out(self, chunk: Chunk, start: int, end: int) -> None:
-        """Records [start, end) of a chunk come into the application's hands now."""
+        """Records [start, end) of a chunk are dispatched now."""
 
 
 class Owner(Protocol):
-    """The member that a chunk belongs to, as its deliveries see it."""
+    """The member that a chunk belongs to, as its deliveries and the levels of acknowledgement see it."""
 
-    @property
-    def display(self) -> str:
-        """Name of the subscription for people."""
-        ...
-
-    @property
-    def definition(self) -> Definition:
-        """Its definition."""
-        ...
-
-    @property
-    def window(self) -> int:
-        """Records that may be in the application's hands."""
-        ...
-
-    @property
-    def lanes_apart(self) -> bool:
-        """Whether the lane of each partition passes to other members by itself."""
-        ...
-
-    @property
-    def transacted(self) -> bool:
-        """Whether a session settles."""
-        ...
-
-    @property
-    def decoding(self) -> Decoding:
-        """The deserializers."""
-        ...
-
-    @property
-    def tracing(self) -> Tracing | None:
-        """What makes spans."""
-        ...
-
-    @property
-    def gate(self) -> Gate:
-        """What keeps it from dispatching."""
-        ...
+    #: name of the subscription for people
+    display: str
+    definition: Definition
+    #: the most records that may be in flight
+    window: int
+    #: the lane of each partition passes to other members by itself
+    lanes_apart: bool
+    #: the commits of a session are the verdicts
+    transacted: bool
+    decoding: Decoding
+    tracing: Tracing | None
+    gate: Gate
 
     @property
     def max_hold(self) -> HoldTimes | None:
-        """Times of what is in the application's hands."""
+        """How long records are held; None: they may be held for ever."""
         ...
 
     @property
     def verdicts(self) -> Settling:
-        """Where deliveries settle."""
+        """The verdicts that need more than writing a byte."""
         ...
 
     def request_exchange(self) -> None:
@@ -150,99 +124,67 @@ class Owner(Protocol):
         ...
 
     def filled(self) -> None:
-        """The application may have a whole window in its hands."""
+        """The records in flight may fill the window."""
+
+    def take_settled(self) -> set[int]:
+        """Partitions on which verdicts were confirmed since the last call."""
+        ...
 
 
+@dataclass(slots=True, kw_only=True, eq=False)
 class Lease:
     """A lease as its holder keeps it.
 
-    Which offsets, how far they are filled with records, what is still open.
+    It holds the offsets [start, end), or those of `pairs`: start, end, start, end, ...
     """
 
-    __slots__ = (
-        "ahead",
-        "attempts",
-        "end",
-        "fill",
-        "gaps",
-        "group",
-        "incarnation",
-        "isolated",
-        "lane",
-        "lost",
-        "not_before",
-        "open",
-        "partition",
-        "point",
-        "redelivered",
-        "retired",
-        "seen",
-        "sorted",
-        "spans",
-        "start",
-        "stretch",
-        "token",
-        "withdrawn",
-    )
+    token: int
+    incarnation: int
+    partition: int
+    start: int
+    end: int
+    attempts: int
+    redelivered: bool
+    #: whether it holds the new messages of a lane
+    lane: bool
+    #: the lanes that pass to another member together with its lane
+    group: LaneGroup
+    #: offsets before this one may have been delivered before
+    seen: int
+    pairs: InitVar[Sequence[int]] = ()
+    #: its record is dispatched only while no other one is in flight
+    isolated: bool = False
+    #: a reservation: its offsets are not written yet
+    ahead: bool = False
+    #: the rest of the reservation is to be given back
+    withdrawn: bool = False
+    #: given up in order: none of its records was in flight
+    retired: bool = False
+    lost: bool = False
+    #: the range fetcher reads its records
+    point: bool = False
+    #: its records are sorted in by key (key-ordered)
+    sorted: bool = False
+    #: its records may be dispatched from then on (monotonic seconds)
+    not_before: float = float("-inf")
+    #: offsets without a record, still to be settled: start, end, start, end, ...
+    gaps: list[int] = field(default_factory=list[int])
+    #: all that it held when it was granted, as pairs
+    spans: tuple[tuple[int, int], ...] = field(init=False)
+    #: pairs still to be filled, for a lease that does not hold all of [start, end)
+    stretch: deque[tuple[int, int]] = field(init=False)
+    #: next offset to be filled with a record
+    fill: int = field(init=False)
+    #: offsets without a decision; those of a lane are not counted
+    open: int = field(init=False)
 
-    def __init__(
-        self,
-        *,
-        token: int,
-        incarnation: int,
-        partition: int,
-        start: int,
-        end: int,
-        attempts: int,
-        redelivered: bool,
-        lane: bool,
-        group: LaneGroup,
-        seen: int,
-        stretch: Sequence[int] = (),
-        isolated: bool = False,
-        ahead: bool = False,
-    ) -> None:
-        """A lease that holds nothing yet.
-
-        Offsets [start, end), or of those the pairs start, end, ... of `stretch`.
-        """
-        self.token = token
-        self.incarnation = incarnation
-        self.partition = partition
-        self.start = start
-        self.end = end
-        self.attempts = attempts
-        self.redelivered = redelivered
-        self.lane = lane
-        #: what it passes on with, if it is of a lane
-        self.group = group
-        self.seen = seen
-        #: handed out only while nothing else is in the application's hands
-        self.isolated = isolated
-        #: of offsets that are not written yet, promised; whether what is left of them goes back
-        self.ahead = ahead
-        self.withdrawn = False
-        #: given up in order: nothing of it was in the application's hands
-        self.retired = False
-        #: what it holds as pairs; whether its records were given to their keys (key-ordered)
-        pairs = zip(stretch[::2], stretch[1::2], strict=True)
-        self.spans: tuple[tuple[int, int], ...] = tuple(pairs) if stretch else ((start, end),)
-        self.sorted = False
-        #: its records may be handed out from then on (monotonic seconds)
-        self.not_before = float("-inf")
-        #: next offset to be filled with a record
-        self.fill = start
-        #: offsets without a decision; a lane's are counted as it is filled
-        self.open = 0 if lane else end - start
-        #: pairs still to be filled, for a lease that does not hold all of [start, end)
-        self.stretch = deque(zip(stretch[::2], stretch[1::2], strict=True))
-        if stretch:
-            self.open = sum(stretch[1::2]) - sum(stretch[::2])
-        #: offsets without a record, still to be settled: start, end, start, end, ...
-        self.gaps: list[int] = []
-        #: read by the range fetcher
-        self.point = False
-        self.lost = False
+    def __post_init__(self, pairs: Sequence[int]) -> None:
+        """Nothing is filled yet."""
+        spans = tuple(zip(pairs[::2], pairs[1::2], strict=True))
+        self.stretch = deque(spans)
+        self.spans = spans or ((self.start, self.end),)
+        self.fill = self.start
+        self.open = 0 if self.lane and not spans else sum(end - start for start, end in self.spans)
 
 
 class Chunk:
@@ -283,7 +225,7 @@ class Chunk:
         #: mean size of a record, bytes
         self.weight = size / len(messages)
         self.verdicts = bytearray(len(messages))
-        #: records before this index were handed out
+        #: records before this index were dispatched
         self.handed = 0
         #: records before this index are not counted as waiting any more
         self.taken = 0
@@ -310,7 +252,7 @@ class Chunk:
     # -- counting verdicts
 
     def in_flight(self) -> int:
-        """Records that take up the window: handed out without a verdict, or waiting for a dead letter."""
+        """Records that take up the window: in flight, or waiting for their dead letter."""
         verdicts, low, handed = self.verdicts, self.low, self.handed
         return verdicts.count(HANDED, low, handed) + verdicts.count(REJECTED, low, handed)
 
@@ -322,7 +264,7 @@ class Chunk:
         return quiet + verdicts.count(RETURNED, low, handed) != handed - low
 
     def holds_any(self) -> bool:
-        """Whether a record is in flight, also one that is being handed out just now (`one_by_one`)."""
+        """Whether a record is in flight, also one that is being dispatched just now (`one_by_one`)."""
         verdicts, low = self.verdicts, self.low
         return bool(verdicts.count(HANDED, low) or verdicts.count(REJECTED, low))
 
@@ -332,29 +274,21 @@ class Chunk:
         return sum(self.verdicts.count(verdict, 0, index) for verdict in _PAST) < index
 
     def handed_indices(self) -> list[int]:
-        """Indices of the records that were handed out and have no verdict."""
+        """Indices of the records in flight."""
         verdicts = self.verdicts
         return [index for index in range(self.low, self.handed) if verdicts[index] == HANDED]
 
     def handed_out(self) -> int:
-        """Records in the application's hands."""
+        """Number of records in flight."""
         return self.verdicts.count(HANDED, self.low, self.handed)
-
-    def lost_records(self) -> int:
-        """Records whose lease went before they had a verdict."""
-        return self.verdicts.count(LOST)
 
     def comes_again(self, index: int) -> bool:
         """Whether a record was given back: rolled back, released, or held too long."""
-        return self.verdicts[index] in _GIVEN_BACK
+        return self.verdicts[index] in GIVEN_BACK
 
     def acks(self) -> int:
         """Acknowledgements that no exchange has carried yet."""
         return self.verdicts.count(ACKED)
-
-    def acks_handed(self) -> int:
-        """As `acks`, of records that were handed out."""
-        return self.verdicts.count(ACKED, self.low, self.handed)
 
     def settled_unsaid(self) -> int:
         """Records that are settled, dead letters included, and that no exchange has carried yet."""
@@ -369,7 +303,7 @@ class Chunk:
         self.handed = end
 
     def acknowledge(self, index: int) -> bool:
-        """Acknowledge a record; whether it was in the application's hands."""
+        """Acknowledge a record; whether it was in flight."""
         verdicts = self.verdicts
         if verdicts[index] != HANDED:
             return False
@@ -377,30 +311,30 @@ class Chunk:
         return True
 
     def acknowledge_range(self, start: int, end: int) -> bool:
-        """Acknowledge records [start, end) if the application has all of them in hands; whether it has."""
+        """Acknowledge records [start, end) if all of them are in flight; whether they are."""
         if self.verdicts.count(HANDED, start, end) != end - start:
             return False
         self.verdicts[start:end] = bytes((ACKED,)) * (end - start)
         return True
 
     def release(self, index: int, delay: int = 0) -> bool:
-        """Give a record back, uncounted, to come again in `delay` ms; whether it was in the hands."""
+        """Give a record back, uncounted, to come again in `delay` ms; whether it was in flight."""
         if self.verdicts[index] != HANDED:
             return False
         if delay:
-            self.delays[index] = delay  # before the verdict: the exchange looks for that
+            self.delays[index] = delay  # before the verdict: an exchange may take that at once
         self.verdicts[index] = RELEASED
         return True
 
     def release_handed(self) -> None:
-        """Give back, uncounted, all that was handed out and has no verdict that can be carried."""
+        """Give back, uncounted, the records in flight and those that wait for their dead letters."""
         verdicts = self.verdicts
         for index in range(self.handed):
             if verdicts[index] == HANDED or verdicts[index] == REJECTED:
                 verdicts[index] = RELEASED
 
     def release_rest(self) -> None:
-        """Give back, uncounted, what was not handed out."""
+        """Give back, uncounted, the records that were not dispatched."""
         end = len(self.messages)
         self.verdicts[self.handed :] = bytes((RELEASED,)) * (end - self.handed)
         self.handed = end
@@ -411,7 +345,7 @@ class Chunk:
         self.verdicts[index] = ROLLED_BACK
 
     def hold_too_long(self, index: int) -> bool:
-        """Roll a record back that was held too long; whether it had no verdict."""
+        """Roll back a record that was held too long; whether it had no verdict."""
         self.overdue.add(index)
         verdicts = self.verdicts
         if verdicts[index] == HANDED:
@@ -426,7 +360,7 @@ class Chunk:
         self.verdicts[index] = REJECTED
 
     def reject_all(self) -> None:
-        """Give every record up, none of which was handed out."""
+        """Give every record up; none of them was dispatched."""
         self.verdicts[:] = bytes((REJECTED,)) * len(self.verdicts)
         self.handed = len(self.verdicts)
 
@@ -436,16 +370,16 @@ class Chunk:
             self.verdicts[index] = DEAD
 
     def lose(self) -> None:
-        """The lease has ended: what no exchange has carried is lost."""
+        """The lease has ended: verdicts that no exchange has carried are lost."""
         self.verdicts[:] = self.verdicts.translate(_LOSE)
 
-    # -- what an exchange carries
+    # -- verdicts for an exchange
 
     def send(self) -> tuple[list[tuple[int, int]], list[tuple[int, bool, int]], int]:
-        """Take what the next exchange is to say.
+        """Take the verdicts that the next exchange carries.
 
-        Returns runs of settled records (first index, end index); records that are given back: index, whether
-        that is uncounted, delay in ms; and how many acknowledgements there are among the first.
+        Returns the runs of settled records (first index, end index), the records that are given back (index,
+        whether that is uncounted, delay in ms), and the number of acknowledgements among the settled records.
         """
         verdicts, low, handed = self.verdicts, self.low, self.handed
         count = handed - low
@@ -470,19 +404,17 @@ class Chunk:
     # -- a loss of the shared state
 
     def unsend(self, index: int) -> bool:
-        """Whether an acknowledgement was sent and not answered, and has to be sent again."""
+        """Send a settled record again, because it was not answered; whether it was settled."""
         if self.verdicts[index] != SENT:
             return False
         self.verdicts[index] = ACKED
         self.outcome_unknown.add(index)
         return True
 
-    def is_returned(self, index: int) -> bool:
-        """Whether an exchange has given a record back."""
-        return self.verdicts[index] == RETURNED
-
     def take_back(self, index: int, *, released: bool, delay: int) -> None:
-        """A returned record was sent and not answered, and has to be sent again."""
+        """Give a record back again, because that was not answered; nothing if it was not given back."""
+        if self.verdicts[index] != RETURNED:
+            return
         if released:
             self.verdicts[index] = RELEASED
         else:
@@ -491,7 +423,7 @@ class Chunk:
             self.delays[index] = delay
 
     def keep_open(self) -> bool:
-        """Begin at the first record that can be leased again; whether there is one."""
+        """Skip the records before the first one that can be leased again; whether there is one."""
         self.low = next((i for i, verdict in enumerate(self.verdicts) if verdict in _KEPT), self.handed)
         return self.low < self.handed
 
@@ -502,23 +434,23 @@ class Chunk:
     def take_over(self, *, held: Callable[[int], bool], arrived: Callable[[int], bool]) -> tuple[int, int]:
         """Keep the records whose offset was leased again; returns how many deliveries and acks are lost.
 
-        `arrived`: whether an unanswered acknowledgement is known to have been applied.
+        `arrived` says whether an unanswered acknowledgement is known to have been applied.
         """
-        hands = acks = 0
+        deliveries = acks = 0
         for index in range(self.low, self.handed):
             verdict, offset = self.verdicts[index], self.offset(index)
             if verdict in {ACKED, DEAD} and index in self.outcome_unknown and arrived(offset):
                 self.verdicts[index] = SENT
             elif verdict in _KEPT and not held(offset):
-                hands += verdict == HANDED
+                deliveries += verdict == HANDED
                 acks += verdict == ACKED
                 self.verdicts[index] = LOST
-        return hands, acks
+        return deliveries, acks
 
     # -- records
 
     def cut(self, index: int) -> tuple[list[Message], int]:
-        """Take away the records from `index` on, which were not handed out: they, and the first offset."""
+        """Remove the records from `index` on, which were not dispatched; returns them and their offset."""
         first = self.offset(index) if index < len(self.messages) else 0
         taken = self.messages[index:]
         del self.messages[index:], self.verdicts[index:]
@@ -528,9 +460,9 @@ class Chunk:
 
 
 def one_by_one(make: Callable[[Chunk, int, Message], D], chunk: Chunk, start: int, end: int) -> Iterator[D]:
-    """Deliveries that count as handed out one by one, until the lane is asked for.
+    """Yield deliveries that count as dispatched one by one; ends early when the lane is asked for.
 
-    With a window of one each only after the one before was acknowledged; else it ends early.
+    With a window of one it also ends at a record that was not acknowledged before the next one was asked for.
     """
     member, verdicts, messages = chunk.member, chunk.verdicts, chunk.messages
     group, lane = chunk.lease.group, chunk.lease.lane
@@ -541,7 +473,7 @@ def one_by_one(make: Callable[[Chunk, int, Message], D], chunk: Chunk, start: in
             verdicts[index] = HANDED
         except IndexError:  # the rest was taken back
             return
-        # `frozen` is set by others before they look for what is marked; or they took the rest back just now
+        # other threads set `frozen` before they look at the marks, or they took the rest back just now
         stops = group.frozen or gate.closing or gate.paused or (group.withheld and lane)
         if stops or index >= len(messages):
             with contextlib.suppress(IndexError):

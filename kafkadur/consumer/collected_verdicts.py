@@ -1,6 +1,7 @@
-"""What the application has decided, as an exchange says it: verdict bytes become ranges, bitmaps and returns.
+"""The verdicts of an exchange: verdict bytes become ranges, bitmaps and returns.
 
-Rules over chunks, no I/O and no lock; when an exchange is made and what else it says is `composer.py`.
+Rules over chunks, no I/O and no lock. `composer.py` decides when an exchange is made, and what else it
+carries.
 """
 
 from __future__ import annotations
@@ -13,10 +14,10 @@ MOST_RANGES = 20
 
 
 class CollectedVerdicts:
-    """What one exchange says of leases: what is settled, what is given back, which of them end."""
+    """The part of one exchange about leases: offsets that are settled or given back, and leases that end."""
 
     def __init__(self) -> None:
-        """Nothing yet."""
+        """Nothing was collected."""
         self._ranges: dict[int, dict[int, list[int]]] = {}
         self._returned: dict[int, list[Returned]] = {}
         self._done: dict[int, list[int]] = {}
@@ -26,7 +27,7 @@ class CollectedVerdicts:
         self.acked = 0
 
     def take_gaps(self, lease: Lease) -> None:
-        """Offsets of a lease that hold no record, or none that is taken, are settled."""
+        """Settle the gaps of a lease."""
         if lease.gaps:
             self._count(lease, sum(lease.gaps[1::2]) - sum(lease.gaps[::2]))
             self._settles(lease).extend(lease.gaps)
@@ -47,18 +48,18 @@ class CollectedVerdicts:
         self._count(chunk.lease, sum(b - a for a, b in settled) + len(returned))
 
     def give_back(self, lease: Lease, start: int, end: int) -> None:
-        """Offsets [start, end) of a lease were never handed out; it stays open without them."""
+        """Offsets [start, end) of a lease were never dispatched; it stays open without them."""
         self._return(lease, start, end, How.UNREAD)
         self._count(lease, end - start)
 
     def end(self, lease: Lease, unread_from: int | None = None) -> None:
-        """A lease ends; what it holds from `unread_from` on was never handed out."""
+        """A lease ends; its records from `unread_from` on were never dispatched."""
         if unread_from is not None and unread_from < lease.end:
             self._return(lease, unread_from, lease.end, How.UNREAD)
         self._done.setdefault(lease.partition, []).append(lease.token)
 
     def _settles(self, lease: Lease) -> list[int]:
-        """What is settled of a lease so far: start, end, start, end, ..."""
+        """The settled offsets of a lease so far: start, end, start, end, ..."""
         return self._ranges.setdefault(lease.partition, {}).setdefault(lease.token, [])
 
     def _count(self, lease: Lease, offsets: int) -> None:
@@ -66,7 +67,7 @@ class CollectedVerdicts:
             self.opened[lease.token] = self.opened.get(lease.token, 0) + offsets
 
     def _return(self, lease: Lease, start: int, end: int, how: How, delay: int = 0) -> None:
-        """Give back, joined to what is before it when they differ in nothing but place."""
+        """Give back offsets, joined to those right before them if nothing else differs."""
         items = self._returned.setdefault(lease.partition, [])
         item = Returned(lease.token, start, end, int(how), delay)
         if items and items[-1]._replace(start=start, end=end) == item and items[-1].end == start:
@@ -80,7 +81,7 @@ class CollectedVerdicts:
         return sum(self.opened.values())
 
     def settled(self, partition: int) -> list[Settled]:
-        """What is settled of the leases of a partition."""
+        """The settled offsets of the leases of a partition."""
         return [_settled(token, pairs) for token, pairs in self._ranges.get(partition, {}).items()]
 
     def returned(self, partition: int) -> list[Returned]:
@@ -113,7 +114,7 @@ def add_ranges(pairs: list[int], chunk: Chunk, a: int, b: int) -> None:
 
 
 def _settled(token: int, pairs: list[int]) -> Settled:
-    """Few ranges as they are, many as one bitmap."""
+    """Few ranges are sent as they are, many as one bitmap."""
     if len(pairs) <= 2 * MOST_RANGES:
         return Settled(token, pairs)
     start = min(pairs[::2])

@@ -1,4 +1,4 @@
-"""What the next exchange says: partitions, verdicts, readable ends, credit."""
+"""Composes exchanges: the partitions, verdicts, readable ends and credit that they carry."""
 
 from __future__ import annotations
 
@@ -7,40 +7,19 @@ from collections.abc import Collection
 from kafkadur.consumer.chunk import Chunk, Lease
 from kafkadur.consumer.collected_verdicts import CollectedVerdicts
 from kafkadur.consumer.policy.policy import Policy
-from kafkadur.consumer.rejections import Rejections
-from kafkadur.consumer.state import State
-from kafkadur.runtime.dead_letters import Cause
-from kafkadur_coordinators.interface import (
-    MAX_PARTITIONS,
-    Exchange,
-    How,
-    PartitionReport,
-    Returned,
-)
+from kafkadur.consumer.state import Part, State
+from kafkadur.consumer.verdicts import Verdicts
+from kafkadur_coordinators.interface import MAX_PARTITIONS, Exchange, How, PartitionReport, Returned
 
 
-class Composer:
-    """Makes the exchanges of one member. Called with its lock held."""
+class Composer(Part):
+    """Makes the exchanges of one member."""
 
-    def __init__(
-        self,
-        state: State,
-        *,
-        policy: Policy,
-        rejections: Rejections,
-    ) -> None:
+    def __init__(self, state: State, *, policy: Policy, verdicts: Verdicts) -> None:
         """No exchange was made."""
-        self._terms = state.terms
-        self._gate = state.gate
-        self._schedule = state.schedule
-        self._pending = state.pending
-        self._leases = state.leases
-        self._fetch = state.fetch
-        self._queue = state.queue
-        self._in_flight = state.in_flight
-        self._confirmations = state.confirmations
+        super().__init__(state)
         self._policy = policy
-        self._rejections = rejections
+        self._verdicts = verdicts
         self.clear()
 
     def clear(self) -> None:
@@ -48,8 +27,8 @@ class Composer:
         self.number = 0
         #: when the unanswered exchange was made (monotonic seconds)
         self.composed_at = float("-inf")
-        #: the last exchange that touched a partition
-        self._said: dict[int, int] = {}
+        #: number of the last exchange that touched a partition
+        self._touched: dict[int, int] = {}
 
     # -- making an exchange
 
@@ -68,26 +47,20 @@ class Composer:
         return pending.exchange
 
     def farewell(self) -> Exchange | None:
-        """The last exchange: verdicts, and the unread rest of every lease.
+        """The last exchange: verdicts, and the rest of every lease, which was not dispatched.
 
         None while another one is unanswered.
         """
         if self._pending.exchange is not None:
             return None
         exchange = self._compose(self._terms.monotonic())
-        rest: dict[int, list[Returned]] = {}
-        for lease in self._leases:
-            start = self._unread_from(lease)
-            if start < lease.end:
-                item = Returned(lease.token, start, lease.end, int(How.UNREAD))
-                rest.setdefault(lease.partition, []).append(item)
         parts = {part.partition: part for part in exchange.parts}
-        for partition, items in sorted(rest.items()):
-            part = parts.get(partition)
-            if part is not None:
-                parts[partition] = part._replace(returned=[*part.returned, *items])
-            elif len(parts) < MAX_PARTITIONS:
-                parts[partition] = PartitionReport(partition=partition, returned=items)
+        for lease in sorted(self._leases, key=lambda lease: lease.partition):
+            start, partition = self._unread_from(lease), lease.partition
+            if start < lease.end and (partition in parts or len(parts) < MAX_PARTITIONS):
+                part = parts.get(partition, PartitionReport(partition=partition))
+                rest = Returned(lease.token, start, lease.end, int(How.UNREAD))
+                parts[partition] = part._replace(returned=[*part.returned, rest])
         self._pending.exchange = exchange._replace(parts=list(parts.values()), credit=0)
         return self._pending.exchange
 
@@ -104,11 +77,11 @@ class Composer:
         self._pending.open = [
             (self._leases.by_token[token], count) for token, count in collected.opened.items()
         ]
-        self._pending.confirm = self._confirmations.take(chosen)
+        self._pending.confirm = self._confirmations.take(lambda chunk: chunk.lease.partition in chosen)
         offer = self._policy.offer(chosen)
         self.number += 1
         for partition in chosen:
-            self._said[partition] = self.number
+            self._touched[partition] = self.number
         self._in_flight.handed_since = 0
         self._schedule.renew_at = now + self._terms.session / 2
         self.composed_at = now
@@ -126,7 +99,7 @@ class Composer:
         buffer = self._fetch.buffers.get(partition)
         readable_end = epoch = -1
         if buffer is not None and buffer.position > buffer.reported:
-            epoch = buffer.epoch  # first: it may only be too new
+            epoch = buffer.epoch  # before the position: it may be newer than that, but never older
             readable_end = buffer.position
             self._pending.readable_end.append((buffer, readable_end))
         return PartitionReport(
@@ -146,29 +119,29 @@ class Composer:
     # -- which partitions
 
     def _choose_partitions(self, now: float) -> list[int]:
-        """Which partitions the next exchange touches.
+        """Choose the partitions that the next exchange touches.
 
-        Those with something to say, the longest silent first.
+        Those with verdicts come first, then those that no exchange has touched for the longest time.
         """
         speaking = {chunk.lease.partition for chunk in self._in_flight if chunk.has_verdicts()}
         speaking |= {lease.partition for lease in self._leases if lease.gaps}
-        # a verdict may have left with an earlier exchange before its giver asked for the confirmation
+        # an earlier exchange may have carried a verdict before its caller asked for the confirmation
         speaking |= {item.chunk.lease.partition for item in self._confirmations.waiting}
         news, idle = self._policy.news()
         others = self._with_news(now) | news
 
-        def longest_silent(partition: int) -> int:
-            return self._said.get(partition, 0)
+        def last_touched(partition: int) -> int:
+            return self._touched.get(partition, 0)
 
-        order = sorted(speaking, key=longest_silent) + sorted(others - speaking, key=longest_silent)
+        order = sorted(speaking, key=last_touched) + sorted(others - speaking, key=last_touched)
         left = order[MAX_PARTITIONS:]
-        order += sorted(idle - others - speaking, key=longest_silent)
+        order += sorted(idle - others - speaking, key=last_touched)
         chosen = order[:MAX_PARTITIONS]
         self._schedule.carry(chosen, left)
         return chosen
 
     def _with_news(self, now: float) -> set[int]:
-        """Partitions that are to be touched, whatever their verdicts."""
+        """Partitions that are to be touched, with or without verdicts."""
         schedule, fetch = self._schedule, self._fetch
         news = schedule.touched | schedule.orphaned | schedule.unserved | schedule.due_partitions(now)
         if schedule.takes_wake(now) or now >= schedule.renew_at:
@@ -196,7 +169,7 @@ class Composer:
         return collected
 
     def _end_leases(self, chosen: Collection[int], collected: CollectedVerdicts) -> None:
-        """Say which leases end: those with nothing open, and all unread ones of a paused subscription."""
+        """End leases without open offsets, and those without messages in flight if it is paused."""
         for token, lease in self._leases.by_token.items():
             left = lease.open - collected.opened.get(token, 0)
             if not lease.lane and left <= 0 and lease.partition in chosen:
@@ -210,27 +183,24 @@ class Composer:
                 self._pending.back.append(lease)
 
     def _unread_from(self, lease: Lease) -> int:
-        """First offset of a lease that was not handed out."""
+        """First offset of a lease that was not dispatched."""
         first = self._queue.first_unhanded(lease)
         return lease.fill if first is None else first
 
     def _release_ready(self) -> None:
-        """Give everything back that was not handed out."""
+        """Give back all records that were not dispatched."""
         for chunk in self._queue.take_all():
             chunk.release_rest()
             if chunk not in self._in_flight.chunks:
                 self._in_flight.add(chunk)
 
     def _roll_back_overdue(self) -> None:
-        """Roll back what the application has held too long."""
+        """Roll back records that were held too long."""
         if self._in_flight.max_hold is None:
             return
         for chunk, index in self._in_flight.max_hold.overdue():
             if not chunk.hold_too_long(index):
                 continue
-            attempts = chunk.lease.attempts + 1
-            if self._terms.is_used_up(attempts):
-                self._rejections.give_up(chunk, index, Cause.ATTEMPTS, "it was held too long", attempts)
-                continue
-            chunk.delays[index] = -1
-            self._policy.hold_back(chunk, index)
+            if not self._verdicts.give_up_last_attempt(chunk, index, "it was held too long"):
+                chunk.delays[index] = -1
+                self._policy.hold_back(chunk, index)

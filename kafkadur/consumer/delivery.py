@@ -1,15 +1,15 @@
-"""What an application holds: a delivery, which is one record of a chunk (`chunk.py`).
+"""Deliveries and batches: one record of a chunk (`chunk.py`), or several, as the application sees them.
 
-Delivery objects are made when they are handed out, and have no cycles, so the garbage collector has nothing
-to find in them. Those of a subscription with deserializers are of a class of their own, so that the others
-pay nothing for it.
+Delivery objects are made when they are received, and are part of no reference cycles, so the garbage
+collector has no work with them. Deserializers, spans and transacted sessions have classes of their own, so
+that plain deliveries pay nothing for them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
-from typing import Any, Generic
+from typing import Any, Generic, NoReturn
 
 from confluent_kafka import Message
 from typing_extensions import TypeVar
@@ -19,17 +19,17 @@ from kafkadur.message.headers import Decoded, JmsFields, Property, decode
 from kafkadur.runtime.dead_letters import Cause
 from kafkadur_sharing.errors import AlreadySettled, IllegalState, LeaseLost
 
-#: Type of a delivery's value, and of its key: without a deserializer they are bytes.
+#: Types of a delivery's value and key: without a deserializer they are bytes.
 V_co = TypeVar("V_co", covariant=True, default=bytes | None)
 K_co = TypeVar("K_co", covariant=True, default=bytes | None)
 
 
 class Delivery(Generic[V_co, K_co]):
-    """One message in the application's hands: its value is a `V_co`, its key a `K_co`.
+    """One message in flight: its value is a `V_co`, its key a `K_co`.
 
     It ends with one verdict: `ack`, `rollback`, `reject` or `release`. A second verdict raises
-    `AlreadySettled`; a verdict after the lease went raises `LeaseLost`. Every method may be called from any
-    thread, the awaitable ones in the loop of the subscription.
+    `AlreadySettled`; a verdict after the lease has ended raises `LeaseLost`. Every method may be called from
+    any thread, the awaitable ones in the loop of the subscription.
     """
 
     __slots__ = ("_chunk", "_index", "_message")
@@ -44,35 +44,35 @@ class Delivery(Generic[V_co, K_co]):
 
     @property
     def value(self) -> V_co:
-        """Payload, None for a tombstone; or what the deserializer makes of it.
+        """Payload, None for a tombstone; or the object that the deserializer makes of it.
 
-        It is deserialized when this is asked for first, in the thread that asks. Raises `Undecodable`.
+        It is deserialized at the first access, in the accessing thread. Raises `Undecodable`.
         """
-        return self._message.value()  # type: ignore[return-value]  # without a deserializer this is what it is
+        return self._message.value()  # type: ignore[return-value]  # V_co is bytes without a deserializer
 
     @property
     def key(self) -> K_co:
-        """Key, None if the message has none; or what the deserializer makes of it, as of `value`."""
+        """Key, None if the message has none; or the object that the deserializer makes of it, as `value`."""
         return self._message.key()  # type: ignore[return-value]  # as above
 
     @property
     def raw_value(self) -> bytes | None:
-        """Payload as it lies in Kafka; None for a tombstone."""
+        """Payload as it is in Kafka; None for a tombstone."""
         return self._message.value()
 
     @property
     def raw_key(self) -> bytes | None:
-        """Key as it lies in Kafka, if the message has one."""
+        """Key as it is in Kafka, if the message has one."""
         return self._message.key()
 
     @property
     def topic(self) -> str:
-        """Topic it lies in."""
+        """Its topic."""
         return self._message.topic()  # type: ignore[return-value]  # None only on errors, which are no deliveries
 
     @property
     def partition(self) -> int:
-        """Partition it lies in."""
+        """Its partition."""
         return self._message.partition()  # type: ignore[return-value]  # None only on errors
 
     @property
@@ -92,7 +92,7 @@ class Delivery(Generic[V_co, K_co]):
 
     @property
     def chunk_id(self) -> int:
-        """Part of acknowledging many: equal for what came together, and is confirmed together."""
+        """Part of acknowledging many: equal for messages that were leased and are confirmed together."""
         return id(self._chunk)
 
     @property
@@ -130,7 +130,7 @@ class Delivery(Generic[V_co, K_co]):
     def fencing_token(self) -> tuple[int, int]:
         """(incarnation, counter).
 
-        Rises with every lease; hand it to what must refuse a holder that was replaced.
+        Rises with every lease; pass it to a system that must refuse a holder that was replaced.
         """
         return (self._chunk.lease.incarnation, self._chunk.lease.token)
 
@@ -141,11 +141,11 @@ class Delivery(Generic[V_co, K_co]):
 
     @property
     def lost(self) -> bool:
-        """Whether its lease went before it had a verdict: it is delivered again."""
+        """Whether its lease ended before it had a verdict: it is delivered again."""
         return self._chunk.verdicts[self._index] == LOST
 
     def __repr__(self) -> str:
-        """Where it lies and which attempt it is; never the payload."""
+        """Topic, partition, offset and attempt; never the payload."""
         return f"<Delivery {self.topic}[{self.partition}]@{self.offset} attempt {self.attempt}>"
 
     # -- verdicts
@@ -168,24 +168,19 @@ class Delivery(Generic[V_co, K_co]):
         self._chunk.member.request_exchange()
 
     def _roll_back(self, delay: float | None) -> None:
-        chunk, index = self._chunk, self._index
-        if chunk.verdicts[index] != HANDED:
-            self._refuse()
-        if not chunk.member.verdicts.roll_back(chunk, index, -1 if delay is None else round(delay * 1000)):
+        chunk, delay_ms = self._chunk, -1 if delay is None else round(delay * 1000)
+        if not chunk.member.verdicts.roll_back(chunk, self._index, delay_ms):
             self._refuse()
 
     def reject_nowait(self, reason: str = "") -> None:
-        """Give the message up locally: it is settled as soon as its dead letter is written.
+        """Give the message up locally: it is settled when its dead letter is written.
 
         Raises `AlreadySettled` or `LeaseLost`.
         """
         self._reject(reason)
 
     def _reject(self, reason: str, cause: Cause = Cause.REJECTED) -> None:
-        chunk, index = self._chunk, self._index
-        if chunk.verdicts[index] != HANDED:
-            self._refuse()
-        if not chunk.member.verdicts.reject(chunk, index, reason, cause):
+        if not self._chunk.member.verdicts.reject(self._chunk, self._index, reason, cause):
             self._refuse()
 
     def reject_as(self, cause: Cause, reason: str) -> None:
@@ -205,7 +200,7 @@ class Delivery(Generic[V_co, K_co]):
             self._refuse()
 
     def put_back(self) -> None:
-        """Part of receiving: release what the application has not got; raises as `release_nowait`."""
+        """Part of receiving: release a message that was not received; raises as `release_nowait`."""
         self._release()
         self._chunk.member.request_exchange()
 
@@ -242,14 +237,14 @@ class Delivery(Generic[V_co, K_co]):
 
 
 class _Unread:
-    """Stands for what was not deserialized yet."""
+    """Stands for a value or key that was not deserialized yet."""
 
 
 _UNREAD = _Unread()
 
 
 class Decodes(Generic[V_co, K_co]):
-    """The part of a delivery that deserializes: when it is touched, once."""
+    """The part of a delivery that deserializes value and key: each at the first access, once."""
 
     # No slots: two bases of one class cannot both have some.
     _chunk: Chunk
@@ -259,14 +254,14 @@ class Decodes(Generic[V_co, K_co]):
 
     @property
     def value(self) -> V_co:
-        """What the deserializer makes of the payload; raises `Undecodable`, and asks it again next time."""
+        """The deserialized payload; raises `Undecodable`, and calls the deserializer again next time."""
         if isinstance(self._value, _Unread):
             self._value = self._chunk.member.decoding.value(self._message)
         return self._value  # type: ignore[return-value]  # just set
 
     @property
     def key(self) -> K_co:
-        """What the deserializer makes of the key; raises as `value` does."""
+        """The deserialized key; raises as `value` does."""
         if isinstance(self._key, _Unread):
             self._key = self._chunk.member.decoding.key(self._message)
         return self._key  # type: ignore[return-value]  # just set
@@ -279,27 +274,15 @@ class DecodedDelivery(Decodes[V_co, K_co], Delivery[V_co, K_co]):
 
 
 class Transacted:
-    """Of a delivery in a transacted session: its verdict is the session's."""
+    """The part of a delivery in a transacted session: the session gives the verdict."""
 
     __slots__ = ()
 
-    def ack_nowait(self) -> None:
+    def _raise_in_transaction(self, *_args: Any, **_kwargs: Any) -> NoReturn:  # noqa: ANN401 - of any verdict
         """Raise `IllegalState`."""
         raise in_transaction()
 
-    def rollback_nowait(self, delay: float | None = None) -> None:
-        """Raise `IllegalState`."""
-        del delay
-        raise in_transaction()
-
-    def reject_nowait(self, reason: str = "") -> None:
-        """Raise `IllegalState`."""
-        del reason
-        raise in_transaction()
-
-    def release_nowait(self) -> None:
-        """Raise `IllegalState`."""
-        raise in_transaction()
+    ack_nowait = rollback_nowait = reject_nowait = release_nowait = _raise_in_transaction
 
 
 def in_transaction() -> IllegalState:
@@ -325,7 +308,7 @@ class TransactedDecodedDelivery(Transacted, DecodedDelivery[V_co, K_co]):
 
 
 class Traced:
-    """A delivery of whose verdicts spans are made."""
+    """The part of a delivery that makes spans of verdicts."""
 
     __slots__ = ()
 
@@ -333,52 +316,52 @@ class Traced:
     _message: Message
 
     def settling(self, verdict: str) -> AbstractContextManager[None]:
-        """Around a verdict: its span."""
+        """The span around a verdict."""
         member = self._chunk.member
         if member.tracing is None:
             return nullcontext()
         return member.tracing.settling(verdict, (self._message,), member.display)
 
     def ack_nowait(self) -> None:
-        """As it is, with a span."""
+        """As `Delivery` does, with a span."""
         with self.settling("ack"):
-            super().ack_nowait()  # type: ignore[misc]  # of the delivery that it is mixed into
+            super().ack_nowait()  # type: ignore[misc]  # it is mixed into a delivery
 
     def rollback_nowait(self, delay: float | None = None) -> None:
-        """As it is, with a span."""
+        """As `Delivery` does, with a span."""
         with self.settling("rollback"):
             super().rollback_nowait(delay)  # type: ignore[misc]  # as above
 
     def reject_nowait(self, reason: str = "") -> None:
-        """As it is, with a span."""
+        """As `Delivery` does, with a span."""
         with self.settling("reject"):
             super().reject_nowait(reason)  # type: ignore[misc]  # as above
 
     def reject_as(self, cause: Cause, reason: str) -> None:
-        """As it is, with a span."""
+        """As `Delivery` does, with a span."""
         with self.settling("reject"):
             super().reject_as(cause, reason)  # type: ignore[misc]  # as above
 
     def release_nowait(self) -> None:
-        """As it is, with a span."""
+        """As `Delivery` does, with a span."""
         with self.settling("release"):
             super().release_nowait()  # type: ignore[misc]  # as above
 
 
 class TracedDelivery(Traced, Delivery[V_co, K_co]):
-    """A delivery of a batch of whose verdicts spans are made."""
+    """A delivery of a batch, with spans of its verdicts."""
 
     __slots__ = ()
 
 
 class TracedDecodedDelivery(Traced, DecodedDelivery[V_co, K_co]):
-    """A delivery of a batch of whose verdicts spans are made, of a subscription with deserializers."""
+    """A delivery of a batch, with spans of its verdicts, of a subscription with deserializers."""
 
     __slots__ = ()
 
 
 class Batch(Sequence[Delivery[V_co, K_co]]):
-    """Deliveries that were received together; objects are made when they are touched."""
+    """Deliveries that were received together; their objects are made when they are accessed."""
 
     __slots__ = ("_chunk", "_end", "_start")
 
@@ -398,8 +381,13 @@ class Batch(Sequence[Delivery[V_co, K_co]]):
             return [self[i] for i in range(*index.indices(len(self)))]
         at, chunk = range(self._start, self._end)[index], self._chunk
         member, raw = chunk.member, chunk.member.decoding.is_raw
-        untraced = member.transacted or member.tracing is None
-        made = _MADE[member.transacted, raw] if untraced else _TRACED[raw]
+        made: type[Delivery[Any, Any]]
+        if member.transacted:
+            made = TransactedDelivery if raw else TransactedDecodedDelivery
+        elif member.tracing is not None:
+            made = TracedDelivery if raw else TracedDecodedDelivery
+        else:
+            made = Delivery if raw else DecodedDelivery
         return made(chunk, at, chunk.messages[at])
 
     def messages(self) -> list[Message]:
@@ -407,20 +395,20 @@ class Batch(Sequence[Delivery[V_co, K_co]]):
         return self._chunk.messages[self._start : self._end]
 
     def values(self) -> list[V_co]:
-        """The payloads, or what the deserializer makes of them; raises `Undecodable` where it cannot."""
+        """The payloads, or the objects that the deserializer makes of them; raises `Undecodable`."""
         decoding = self._chunk.member.decoding
         if decoding.keeps_values:
-            return self.raw_values()  # type: ignore[return-value]  # without a deserializer they are what they are
+            return self.raw_values()  # type: ignore[return-value]  # V_co is bytes without a deserializer
         return [decoding.value(message) for message in self.messages()]
 
     def raw_values(self) -> list[bytes | None]:
-        """The payloads as they lie in Kafka."""
+        """The payloads as they are in Kafka."""
         return list(map(Message.value, self.messages()))
 
     def ack_nowait(self) -> None:
         """Acknowledge all of them locally; raises `AlreadySettled` or `LeaseLost` if one has its verdict.
 
-        Raises `IllegalState` in a transacted session: that commits.
+        Raises `IllegalState` in a transacted session: the session commits.
         """
         member = self._chunk.member
         if member.transacted:
@@ -436,14 +424,3 @@ class Batch(Sequence[Delivery[V_co, K_co]]):
             for delivery in self:
                 if self._chunk.verdicts[delivery._index] != HANDED:  # noqa: SLF001 - of this module
                     delivery._refuse()  # noqa: SLF001 - of this module
-
-
-#: What a batch makes of a record where spans are made: whether it is without a deserializer.
-_TRACED: Mapping[bool, type[Delivery[Any, Any]]] = {True: TracedDelivery, False: TracedDecodedDelivery}
-#: What a batch makes of a record: whether its session is transacted, whether it is without a deserializer.
-_MADE: Mapping[tuple[bool, bool], type[Delivery[Any, Any]]] = {
-    (False, True): Delivery,
-    (False, False): DecodedDelivery,
-    (True, True): TransactedDelivery,
-    (True, False): TransactedDecodedDelivery,
-}

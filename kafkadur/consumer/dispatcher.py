@@ -1,36 +1,23 @@
-"""Which records may be handed out now: queue, window, budget and the order of a lane, combined."""
+"""Which records may be dispatched now: this combines queue, window, budget and the order of a lane."""
 
 from __future__ import annotations
 
 from kafkadur.consumer.chunk import Chunk, Lease
 from kafkadur.consumer.lag import Lag
 from kafkadur.consumer.policy.policy import Policy
-from kafkadur.consumer.state import State
+from kafkadur.consumer.state import Part, State
 from kafkadur.consumer.turn import LaneGroup
 
-#: Records to hand out: a chunk, first index, end index.
+#: Records to dispatch: a chunk, first index, end index.
 Block = tuple[Chunk, int, int]
 
 
-class Dispatcher:
-    """Hands out the records of one member. Called with its lock held."""
+class Dispatcher(Part):
+    """Dispatches the records of one member."""
 
-    def __init__(
-        self,
-        state: State,
-        *,
-        policy: Policy,
-        lag: Lag,
-    ) -> None:
+    def __init__(self, state: State, *, policy: Policy, lag: Lag) -> None:
         """Nothing was dispatched."""
-        self._terms = state.terms
-        self._gate = state.gate
-        self._schedule = state.schedule
-        self._pending = state.pending
-        self._leases = state.leases
-        self._fetch = state.fetch
-        self._queue = state.queue
-        self._in_flight = state.in_flight
+        super().__init__(state)
         self._policy = policy
         self._lag = lag
 
@@ -59,7 +46,7 @@ class Dispatcher:
         return (chunk, start, end), self._pending.is_answered and self._policy.uses_up(chunk, end)
 
     def next_run(self, limit: int) -> Block | None:
-        """As `next_block`, for records that are marked as handed out one by one (`chunk.one_by_one`)."""
+        """As `next_block`, for records that are marked as dispatched one by one (`chunk.one_by_one`)."""
         # where lanes pass apart another lane may have been dispatched first
         self._queue.drop_handed(anywhere=self._policy.LANES_APART)
         self._in_flight.recount()
@@ -72,7 +59,7 @@ class Dispatcher:
                 return None
             room = self._room_of_run(chunk, limit)
             if room > 0:
-                # it was made ready before where nothing of it was handed out since
+                # an earlier call may have added it, and none of its records was dispatched since
                 if chunk.handed == 0 and all(each is not chunk for each in self._in_flight):
                     self._in_flight.add(chunk)
                 self._policy.dispatched(chunk.lease)
@@ -84,7 +71,7 @@ class Dispatcher:
     # -- which chunk
 
     def _next_chunk(self) -> Chunk | None:
-        """The chunk whose next record comes next; None: nothing can be handed out now."""
+        """The chunk whose next record is dispatched next; None: nothing can be dispatched now."""
         if self._gate.is_shut:
             return None
         chunk = None if self._gate.paused else self._first_free()
@@ -97,8 +84,8 @@ class Dispatcher:
         return chunk
 
     def _first_free(self) -> Chunk | None:
-        """The first chunk whose lane may go on; what was set aside comes first."""
-        # partition -> the lowest offset that waits: what comes before it may be in a later chunk
+        """The first chunk whose records may be dispatched; those that come again are first."""
+        # partition -> the lowest offset that waits: earlier records may be in a later chunk
         waiting: dict[int, int] = {}
         for chunk in self._queue.urgent:
             lease = chunk.lease
@@ -137,8 +124,8 @@ class Dispatcher:
     def _is_cold(self, lease: Lease, offset: int) -> bool:
         """Whether a new holder must first report how far a lane is readable.
 
-        What lies beyond that is not counted as an attempt when the holder dies: a message that kills its
-        process at once would come as a first attempt for ever.
+        When the holder dies, deliveries beyond that end are not counted as attempts: a message that kills its
+        process at once would be delivered as a first attempt for ever.
         """
         partition = lease.partition
         if not lease.lane or partition in self._fetch.warm:
@@ -152,7 +139,7 @@ class Dispatcher:
     # -- how many records
 
     def _room_of_run(self, chunk: Chunk, limit: int) -> int:
-        """Records that may be handed out one by one now; if none, what brings some is seen to."""
+        """Number of records that may be dispatched one by one now; if there is no room, `_idle` is called."""
         terms, in_flight = self._terms, self._in_flight
         if terms.budget < in_flight.unconfirmed:
             self._schedule.request()
@@ -166,15 +153,15 @@ class Dispatcher:
             self._idle()
         return room
 
-    # -- nothing can be handed out
+    # -- nothing can be dispatched
 
     def _idle(self) -> None:
-        """The application waits: what it settled frees its window as soon as it is sent."""
+        """The application waits: have its verdicts sent, which may bring more messages."""
         self._lag.judge_while_idle()
         if self._pending.is_answered:
             self._schedule.request(when=self._in_flight.has_verdicts())
             self._schedule.request(when=self._policy.wants_handover())
 
     def is_due(self, _now: float) -> bool:
-        """Whether a record that waits outside of the ready queue has become due since this was asked."""
+        """Whether a record that waits outside of the ready queue has become due since the last call."""
         return False

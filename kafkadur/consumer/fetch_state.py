@@ -1,14 +1,13 @@
-"""What a member knows of its partitions: what was read, how far it can be read, who reports their ends."""
+"""What a member knows of its partitions: the records read, readable ends, and which ends it reports."""
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping
 from typing import Protocol
 
 from kafkadur.fetch.buffer import NOWHERE, FetchBuffer, Mark
-from kafkadur.fetch.expiry import Expiry
 from kafkadur.fetch.following import Following
+from kafkadur.fetch.retention import Expiry
 from kafkadur_coordinators.interface import PartitionState, Role
 
 
@@ -42,34 +41,35 @@ class FetchState:
         self.reading: Reading | None = None
         #: which partitions are worth reading as a whole (shared)
         self.worth = Following(window=window)
-        #: numbers of followings: what was read for an earlier one is dropped
+        #: each start of following a partition has a number: records that were read for an earlier one are
+        #: dropped
         self.numbers = itertools.count(1)
-        #: records that came from Kafka, those of them that leases took; ranges that were read by themselves
+        #: records read from Kafka, those of them that leases took, and ranges that the range fetcher read
         self.records_read = self.records_used = self.ranges_read = 0
         self.clear()
 
     def clear(self) -> None:
-        """Nothing is read, nothing is known."""
-        #: followed partitions, and leases (by token) that are read as ranges
+        """Nothing is followed, and nothing is known."""
+        #: buffers of followed partitions, and of leases (by token) that the range fetcher reads
         self.buffers: dict[int, FetchBuffer] = {}
         self.ranges: dict[int, FetchBuffer] = {}
         self.role = Role(rank=0, members=1, neighbour="")
-        #: partitions that this member is to read, and those whose ends it reports
+        #: the preferred partitions, and those of which this member is the end reporter
         self.home: set[int] = set()
         self.watches: set[int] = set()
         self.states: dict[int, PartitionState] = {}
-        #: lanes whose readable end was reported since they were leased: from then on a death counts all
-        #: attempts
+        #: lanes whose readable end was reported since they were leased: when the process dies from then on,
+        #: every delivery counts as an attempt
         self.warm: set[int] = set()
         self.expiry = Expiry()
         #: partition -> offset from which on Kafka lost it
         self.cuts: dict[int, int] = {}
-        #: partitions whose log's end is being asked for, and ends that are to be said
+        #: partitions whose log's end Kafka is being asked for, and ends that are to be reported
         self.end_unknown: set[int] = set()
         self.log_ends: dict[int, int] = {}
 
     def of(self, partition: int, number: int) -> FetchBuffer | None:
-        """The buffer of a followed partition; None if the reader has not obeyed yet."""
+        """The buffer of a followed partition; None for a start of following that is over."""
         buffer = self.buffers.get(partition)
         return buffer if buffer is not None and buffer.number == number else None
 
@@ -84,18 +84,6 @@ class FetchState:
         return sum(buffer.buffered for buffer in self.buffers.values())
 
     def has_backlog(self, partition: int) -> bool:
-        """Whether offsets of a partition may be there that were granted to no member."""
+        """Whether a partition may have readable offsets that were granted to no member."""
         state = self.states.get(partition)
         return state is None or state.next < state.readable_end
-
-    def floors(self) -> dict[int, int]:
-        """Lowest unsettled offsets as far as they are known here."""
-        return {partition: state.floor for partition, state in self.states.items()}
-
-    def note_cut(self, partition: int, offset: int) -> None:
-        """Kafka lost what lay at or beyond `offset`."""
-        self.cuts[partition] = min(offset, self.cuts.get(partition, offset))
-
-    def rescue(self, until: Mapping[int, int]) -> None:
-        """Messages before these offsets expire soon, and are to be rescued."""
-        self.expiry.rescue(until)

@@ -1,30 +1,23 @@
-"""Offsets of leases that hold no record, or none that the subscription takes: they are settled at once."""
+"""Offsets of leases without a record, or whose record the subscription does not take: they are settled."""
 
 from __future__ import annotations
 
 import logging
 
 from kafkadur.consumer.chunk import Lease
-from kafkadur.consumer.state import State
+from kafkadur.consumer.state import Part
 from kafkadur.events import Event
 
 _log = logging.getLogger("kafkadur")
 
 
-class Gaps:
-    """The gaps in the leases of one member. Called with its lock held."""
-
-    def __init__(self, state: State) -> None:
-        """No gap is known."""
-        self._terms = state.terms
-        self._schedule = state.schedule
-        self._fetch = state.fetch
-        self._teller = state.teller
+class Gaps(Part):
+    """The gaps in the leases of one member."""
 
     def add(self, lease: Lease, start: int, end: int) -> None:
         """Settle offsets [start, end) of a lease with the next exchange.
 
-        Those that Kafka does not keep any more are reported as expired.
+        Those that Kafka has removed are reported as expired.
         """
         if end <= start:
             return

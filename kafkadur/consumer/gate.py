@@ -1,4 +1,4 @@
-"""What keeps a member from dispatching: it closes, is paused, rests, has failed, or lost its leases."""
+"""The conditions that keep a member from dispatching: it closes, is paused, rests, failed, is not heard."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ class Gate:
     """The conditions of one member. Reading one takes no lock."""
 
     def __init__(self, terms: Terms, heard_since: Callable[[], float]) -> None:
-        """`heard_since`: since when other processes hear this one (monotonic seconds; infinity: not now)."""
+        """`heard_since` as in `Callbacks` (`member.py`)."""
         self._terms = terms
         self._heard_since = heard_since
-        #: nothing more is handed out; those who wait were told so; nothing is confirmed any more
+        #: nothing more is dispatched; waiting callers were told so; nothing more is confirmed
         self.closing = self.closing_told = self.left = False
         #: the subscription is paused
         self.paused = False
-        #: this member has no room for anything: its circuit breaker is open
+        #: this member takes no messages: its circuit breaker is open
         self.resting = False
         self.failed: KafkadurError | None = None
         #: a transacted session does not know whether Kafka committed its transaction
@@ -30,7 +30,7 @@ class Gate:
 
     def clear(self) -> None:
         """The leases were lost; the coordinator has not answered since."""
-        #: reservations are to go back
+        #: the coordinator asks for reservations to be given back
         self.asked_back = False
         #: dispatching waits until this process is heard again
         self.blocked = False
@@ -39,7 +39,7 @@ class Gate:
 
     @property
     def is_shut(self) -> bool:
-        """Whether nothing is handed out any more, whatever comes."""
+        """Whether nothing is ever dispatched again."""
         return self.closing or self.failed is not None
 
     def is_heard(self) -> bool:

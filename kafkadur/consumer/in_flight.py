@@ -1,18 +1,112 @@
-"""The records in the application's hands: their number and size, and the room that the window has left."""
+"""The records in flight: their number and size, how long they may be held, and which are not received yet.
+
+This is bookkeeping only: `composer.py` rolls back records that were held too long.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from operator import length_hint
 
-from kafkadur.consumer.chunk import Chunk
-from kafkadur.consumer.max_hold import MaxHold
-from kafkadur.consumer.pending import Pending
+from kafkadur.consumer.chunk import HANDED, Chunk
+from kafkadur.consumer.confirmations import Pending
 from kafkadur.consumer.schedule import Schedule
 from kafkadur.consumer.terms import Terms
 
 
+class MaxHold:
+    """The times until which an application may hold records without a verdict (`Redelivery.max_hold`)."""
+
+    def __init__(self, longest: float, monotonic: Callable[[], float]) -> None:
+        """`longest` in seconds."""
+        self._longest = longest
+        self._monotonic = monotonic
+        #: end of the time, chunk, first index, end index: in the order of these times
+        self._handed: deque[tuple[float, Chunk, int, int]] = deque()
+        #: end of the time of records whose time began anew, by chunk (id) and index
+        self._extended: dict[tuple[int, int], float] = {}
+
+    def hand_out(self, chunk: Chunk, start: int, end: int) -> None:
+        """Records [start, end) of a chunk are dispatched now."""
+        self._handed.append((self._monotonic() + self._longest, chunk, start, end))
+
+    def extend(self, chunk: Chunk, index: int) -> None:
+        """The time of a record begins anew."""
+        until = self._monotonic() + self._longest
+        self._extended[id(chunk), index] = until
+        self._handed.append((until, chunk, index, index + 1))
+
+    @property
+    def next_at(self) -> float | None:
+        """When the next time ends, monotonic seconds; None: nothing is held."""
+        while self._handed:
+            until, chunk, start, end = self._handed[0]
+            if chunk.verdicts.count(HANDED, start, min(end, chunk.handed)):
+                return until
+            self._forget()
+        return None
+
+    def overdue(self) -> Iterator[tuple[Chunk, int]]:
+        """Take out the records whose time is over and that have no verdict."""
+        now = self._monotonic()
+        while self._handed and self._handed[0][0] <= now:
+            until, chunk, start, end = self._handed[0]
+            for index in range(start, min(end, chunk.handed)):
+                if chunk.verdicts[index] == HANDED and self._extended.get((id(chunk), index), until) <= now:
+                    yield chunk, index
+            self._forget()
+
+    def _forget(self) -> None:
+        until, chunk, start, end = self._handed.popleft()
+        for index in range(start, end):
+            if self._extended.get((id(chunk), index), until + 1) <= until:
+                del self._extended[id(chunk), index]
+
+    def clear(self) -> None:
+        """Nothing is held."""
+        self._handed.clear()
+        self._extended.clear()
+
+
+class Unreceived:
+    """Records that the iterator of a subscription took and the application has not received.
+
+    The iterator adds blocks; any thread may count.
+    """
+
+    def __init__(self) -> None:
+        """No block."""
+        self.clear()
+
+    def clear(self) -> None:
+        """Forget the blocks: they were given back."""
+        self._blocks: list[tuple[Chunk, int, Iterator[int]]] = []
+
+    def add(self, chunk: Chunk, end: int, indices: Iterator[int]) -> bool:
+        """Note a block that ends before index `end`; return whether there are records of earlier blocks.
+
+        `indices` yields an index with each record that is received.
+        """
+        before = [block for block in self._blocks if length_hint(block[2])]
+        self._blocks = [*before, (chunk, end, indices)]
+        return bool(before)
+
+    def count(self) -> int:
+        """Return the number of records."""
+        return sum(length_hint(indices) for _, _, indices in self._blocks)
+
+    def records(self) -> list[tuple[Chunk, int]]:
+        """Return the records, as indices of their chunks."""
+        return [
+            (chunk, index)
+            for chunk, end, indices in self._blocks
+            for index in range(end - length_hint(indices), end)
+        ]
+
+
 class InFlight:
-    """The chunks of which records were handed out, until an exchange has carried all verdicts."""
+    """The chunks of which records were dispatched, until exchanges have carried all their verdicts."""
 
     def __init__(
         self,
@@ -32,12 +126,12 @@ class InFlight:
         self._pending = pending
         self._schedule = schedule
         self.max_hold = max_hold
-        #: records whose lease went while they were in the application's hands, not told to it yet
+        #: records whose lease ended while they were in flight, and that were not reported yet
         self.lost = 0
         self.clear()
 
     def clear(self) -> None:
-        """Nothing is in the application's hands."""
+        """Nothing is in flight."""
         if self.max_hold is not None:
             self.max_hold.clear()
         self.chunks: list[Chunk] = []
@@ -45,7 +139,7 @@ class InFlight:
         self.bytes = 0.0
         #: offsets that have a verdict, carried or not, and that the coordinator has not confirmed
         self.unconfirmed = 0
-        #: records handed out since the last exchange
+        #: records dispatched since the last exchange
         self.handed_since = 0
         #: records that were rolled back, for which new ones of their lane wait: partition and offset
         self.holding_back: set[tuple[int, int]] = set()
@@ -59,11 +153,11 @@ class InFlight:
         return any(chunk.has_verdicts() for chunk in self.chunks)
 
     def add(self, chunk: Chunk) -> None:
-        """Records of a chunk come into the application's hands."""
+        """Records of a chunk are dispatched from now on."""
         self.chunks.append(chunk)
 
     def count(self, chunk: Chunk, start: int, end: int) -> None:
-        """Records [start, end) of a chunk were handed out."""
+        """Records [start, end) of a chunk were dispatched."""
         self.records += end - start
         self.bytes += chunk.weight * (end - start)
         self.handed_since += end - start
@@ -75,7 +169,7 @@ class InFlight:
             self.max_hold.hand_out(chunk, start, end)
 
     def recount(self) -> None:
-        """Count again: verdicts given since the last exchange leave the window as soon as they are sent."""
+        """Count again: records with a verdict leave the window before an exchange carries the verdict."""
         records, size, settled = 0, 0.0, 0
         for chunk in self.chunks:
             count = chunk.in_flight()
@@ -87,11 +181,11 @@ class InFlight:
         self._schedule.request(when=settled > 0 and self._pending.is_answered)
 
     def keep(self, chunks: list[Chunk], settling: int) -> None:
-        """An exchange carries the verdicts: these chunks have records left; it settles so many offsets."""
+        """An exchange that settles so many offsets carries the verdicts: `chunks` have records left."""
         self.chunks = chunks
-        hands = [(chunk.in_flight(), chunk.weight) for chunk in chunks]
-        self.records = sum(count for count, _ in hands)
-        self.bytes = sum(count * weight for count, weight in hands)
+        counts = [(chunk.in_flight(), chunk.weight) for chunk in chunks]
+        self.records = sum(count for count, _ in counts)
+        self.bytes = sum(count * weight for count, weight in counts)
         self.unconfirmed = settling
 
     def room(self, weight: float) -> int:
@@ -111,10 +205,6 @@ class InFlight:
         if self._budget is not None:
             room = min(room, self._budget + 1 - self.unconfirmed)
         return room
-
-    def settled_unsaid(self) -> int:
-        """Acknowledgements that no exchange has carried yet."""
-        return sum(chunk.acks_handed() for chunk in self.chunks)
 
     def hold_back(self, chunk: Chunk, index: int) -> None:
         """A record was rolled back: new ones of its lane wait for it."""

@@ -1,4 +1,4 @@
-"""What the readers bring to a member: records, ends, epochs, losses. Each call takes the member's lock."""
+"""The side of a member that its readers call: records, ends of logs, leader epochs, losses."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from confluent_kafka import Message
 from kafkadur.consumer.fetch_state import Reading
 from kafkadur.consumer.policy.policy import Policy
 from kafkadur.consumer.router import Router
-from kafkadur.consumer.state import State
+from kafkadur.consumer.state import Part, State
 from kafkadur.events import Event
 from kafkadur.fetch.buffer import ReadBatch
 from kafkadur_sharing.errors import KafkadurError
@@ -18,39 +18,30 @@ from kafkadur_sharing.errors import KafkadurError
 _log = logging.getLogger("kafkadur")
 
 
-class Intake:
-    """The side of one member that its readers talk to."""
+class Intake(Part):
+    """Takes in what the readers of one member found. Its calls take the member's lock."""
 
     def __init__(
         self,
         state: State,
         *,
-        router: Router,
         policy: Policy,
+        router: Router,
         ready: Callable[[], None],
         fail: Callable[[KafkadurError], None],
     ) -> None:
         """`ready` tells the application that it can take a block; `fail` ends the member."""
-        self._terms = state.terms
-        self._lock = state.lock
-        self._gate = state.gate
-        self._schedule = state.schedule
-        self._pending = state.pending
-        self._leases = state.leases
-        self._fetch = state.fetch
-        self._queue = state.queue
-        self._selection = state.selection
-        self._router = router
+        super().__init__(state)
         self._policy = policy
-        self._teller = state.teller
+        self._router = router
         self._ready = ready
-        self.display = state.terms.display
-        #: records a reader may hold back before it pauses
-        self.read_ahead = state.terms.read_ahead
         self._fail = fail
+        self.display = state.terms.display
+        #: records that a reader may hold back before it pauses
+        self.read_ahead = state.terms.read_ahead
 
     def fail(self, error: KafkadurError) -> None:
-        """Reading cannot go on: the application is told at its next call."""
+        """Reading cannot go on: the next call of the application raises `error`."""
         self._fail(error)
 
     def read_by(self, reading: Reading) -> None:
@@ -63,7 +54,7 @@ class Intake:
         """Records that the tail fetcher read (not empty, in order)."""
         with self._lock:
             buffer = self._fetch.of(partition, number)
-            if buffer is None:  # the reader has not obeyed yet
+            if buffer is None:  # the reader does not know yet that it is to stop
                 return
             buffer.add(ReadBatch(messages))
             self._fetch.records_read += len(messages)
@@ -85,7 +76,7 @@ class Intake:
         self._after_reading(news=news, asks=asks)
 
     def lead(self, partition: int, epoch: int, number: int) -> None:
-        """What is read of a followed partition from now on was written under this leader epoch."""
+        """Records of a followed partition that come from now on were written under this leader epoch."""
         buffer = self._fetch.of(partition, number)
         if buffer is not None:
             buffer.epoch = epoch  # one assignment: no lock is needed
@@ -93,7 +84,7 @@ class Intake:
     def end_at(self, partition: int, offset: int, number: int) -> None:
         """The log of a partition that is followed ends at `offset` now.
 
-        Called before what was read with it comes.
+        Called before the records that were read together with it.
         """
         buffer = self._fetch.of(partition, number)
         if buffer is not None:
@@ -101,9 +92,9 @@ class Intake:
 
     @property
     def buffered(self) -> int:
-        """Records read and not handed out: what holds the reader back.
+        """Records that were read and not dispatched: they hold the reader back.
 
-        None while a lease waits for records that are there but were not read yet: others may wait for it.
+        0 while a lease waits for records that were written and not read yet: other members may wait for it.
         """
         if any(map(self._policy.starves, list(self._leases))):
             return 0
@@ -113,11 +104,11 @@ class Intake:
     # -- ranges
 
     def add_range_records(self, token: int, messages: list[Message], reached: int) -> bool:
-        """What the range fetcher read for a lease, up to offset `reached`. Returns whether it is to go on."""
+        """Records that the range fetcher read for a lease, up to offset `reached`; whether it is to go on."""
         if token < 0:
             return self._add_parked(token, messages, reached)
         with self._lock:
-            lease, buffer = self._leases.get(token), self._fetch.ranges.get(token)
+            lease, buffer = self._leases.by_token.get(token), self._fetch.ranges.get(token)
             if lease is None or buffer is None or lease.lost:
                 return False
             if messages:
@@ -139,38 +130,36 @@ class Intake:
         self._schedule.request_exchange()
         return more
 
-    # -- what Kafka lost
+    # -- losses in Kafka
 
     def expire(self, partition: int, offset: int) -> None:
-        """Kafka does not keep what lies before `offset` any more: unsettled messages there are lost.
+        """Kafka has removed the messages before `offset`: those that are not settled are lost.
 
-        They are counted, told of, and settled as expired.
+        They are counted, reported, and settled as expired.
         """
         with self._lock:
             self._fetch.expiry.keeps_from(partition, offset)
 
     def expiring(self, until: Mapping[int, int]) -> None:
-        """Messages before these offsets expire soon: they are rescued where that is wanted."""
+        """Messages before these offsets expire soon: they are rescued if the redelivery policy says so."""
         if self._terms.redelivery.rescue:
             with self._lock:
-                self._fetch.rescue(until)
+                self._fetch.expiry.rescue(until)
 
     def cut(self, partition: int, offset: int) -> None:
-        """Kafka lost what lay at or beyond `offset`.
-
-        Nothing is said of it any more before the coordinator knows.
-        """
+        """Kafka lost the records at or beyond `offset`. The coordinator learns it before an exchange."""
+        cuts = self._fetch.cuts
         with self._lock:
-            self._fetch.note_cut(partition, offset)
+            cuts[partition] = min(offset, cuts.get(partition, offset))
         self._schedule.request_exchange()
 
     @property
     def cuts(self) -> Mapping[int, int]:
-        """Offsets of partitions from which on Kafka lost them, unknown to the coordinator so far."""
+        """Partition -> offset from which on Kafka lost it, as far as the coordinator does not know yet."""
         return self._fetch.cuts
 
     def note_truncated(self, lost: Mapping[int, int]) -> None:
-        """The coordinator has forgotten what Kafka lost: so many known offsets of each partition."""
+        """The coordinator has forgotten offsets that Kafka lost; `lost`: how many of each partition."""
         self._teller.note(Event.TRUNCATED)
         for partition, count in sorted(lost.items()):
             _log.error(
@@ -196,9 +185,9 @@ class Intake:
         self._schedule.request_exchange()
 
     def floors(self) -> dict[int, int]:
-        """Lowest unsettled offsets as far as they are known here: what is mirrored to Kafka."""
+        """Lowest unsettled offset of each partition that is known here, to be mirrored to Kafka."""
         with self._lock:
-            return self._fetch.floors()
+            return {partition: state.floor for partition, state in self._fetch.states.items()}
 
     # -- whether an exchange is needed (the lock is held)
 
@@ -209,11 +198,11 @@ class Intake:
             self._schedule.request_exchange()
 
     def _asks_after_reading(self, *, news: bool) -> bool:
-        """Whether what was read is to be told at once."""
+        """Whether an exchange is to be made at once after records were read."""
         return self.needs_exchange(news=news) or self._policy.lacks_reservations()
 
     def needs_exchange(self, *, news: bool) -> bool:
-        """Whether what was read goes no further without an exchange; `news`: some of it can be handed out."""
+        """Whether the records read need an exchange now; `news`: some of them can be dispatched."""
         return (
             self._wants_readable_end()
             or self._only_filtered()
@@ -229,8 +218,8 @@ class Intake:
         return self._policy.wants_exchange({p: b for p, b in buffers.items() if b.position > b.reported})
 
     def _only_filtered(self) -> bool:
-        """Whether what was read holds nothing to hand out: then settling it brings more to read."""
+        """Whether the records read hold nothing to dispatch: settling them brings more to read."""
         if self._selection.is_all or not self._pending.is_answered:
             return False
-        # a chunk whose records were all handed out stays until the application asks for more
+        # a chunk whose records were all dispatched stays queued until the application asks for more
         return not self._queue.has_unhanded() and any(lease.gaps for lease in self._leases)

@@ -1,8 +1,7 @@
-"""What a member of a key-ordered subscription does with keys: which record may be handed out now.
+"""The queue of a key-ordered subscription: which record of each key may be dispatched now.
 
-Of each key one record at a time is in the application's hands, or rolled back and not settled yet; the others
-wait here. Which lanes a member keeps and how far it may hand out is `dispatcher.py`, who reads
-`fetch/tail_fetcher.py`.
+Of each key one record at a time is in flight, or rolled back and not settled yet; the others wait here. Which
+lanes a member keeps is decided in `policy/keyed.py`.
 """
 
 from __future__ import annotations
@@ -15,27 +14,13 @@ from typing import NamedTuple, cast
 
 from confluent_kafka import Message
 
-from kafkadur.consumer.chunk import (
-    ACKED,
-    DEAD,
-    LOST,
-    OVERDUE,
-    RELEASED,
-    RETURNED,
-    ROLLED_BACK,
-    SENT,
-    Chunk,
-    Lease,
-)
+from kafkadur.consumer.chunk import ACKED, DEAD, GIVEN_BACK, LOST, SENT, Chunk, Lease
 
-#: The application has done with the record: the next one of its key may come.
+#: The record is settled or lost: the next one of its key may come.
 _DONE = (ACKED, SENT, DEAD, LOST)
-_COMES_AGAIN = (ROLLED_BACK, RELEASED, OVERDUE, RETURNED)
-
-
-#: Messages that are kept in memory behind one of their key; the rest is parked: only offsets are kept.
+#: Messages of one key that are kept in memory; of the rest only offsets are kept: they are parked.
 LOADED = 100
-#: Offsets between which what is parked is read again at once.
+#: Most offsets over which parked records are read again at once.
 _READ_SPAN = 5_000
 
 
@@ -48,14 +33,14 @@ class Record(NamedTuple):
 
     @property
     def key(self) -> object:
-        """What it is ordered by: its partition and key, or its place if it has no key."""
+        """The key that orders it: its partition and key, or its partition and offset if it has no key."""
         key = self.message.key()
         partition = self.message.partition()
         return (partition, self.offset) if key is None else (partition, key)
 
 
 class Parked(NamedTuple):
-    """A record that was granted, read, and forgotten: too many of its key wait."""
+    """A record that was granted and read, and of which only the offset is kept: too many of its key wait."""
 
     lease: Lease
     offset: int
@@ -67,23 +52,23 @@ class Keys:
     def __init__(self, monotonic: Callable[[], float]) -> None:
         """Nothing waits."""
         self._monotonic = monotonic
-        #: may be handed out, at most one of a key
+        #: may be dispatched, at most one of a key
         self._free: deque[Record] = deque()
-        #: wait for the record of their key that is before them
+        #: wait for the record before them, by key
         self._behind: dict[object, deque[Record | Parked]] = {}
-        #: keys whose next record is parked and has to be read again, and those not asked for yet
+        #: keys whose next record is parked and has to be read again, and those that are not being read yet
         self._stalled: dict[object, Parked] = {}
         self._wanted: list[object] = []
-        #: in the application's hands, by key
+        #: in flight, by key
         self._handed: dict[object, tuple[Chunk, int]] = {}
         #: rolled back and expected again: offset by key
         self._expected: dict[object, int] = {}
-        #: may be handed out later: (monotonic seconds, number, record)
+        #: may be dispatched later: (monotonic seconds, number, record)
         self._timed: list[tuple[float, int, Record]] = []
         self._numbers = count()
 
     def add(self, record: Record) -> None:
-        """Take in a record; those of one key in the order of their offsets, but what was rolled back."""
+        """Take in a record; those of one key come in the order of offsets, except rolled back ones."""
         key = record.key
         if key in self._expected:
             if self._expected[key] == record.offset:
@@ -109,7 +94,7 @@ class Keys:
             self._free.append(record)
 
     def look(self) -> None:
-        """Take in what the application has settled, and what has become due."""
+        """Look which records have a verdict, and which have become due."""
         now = self._monotonic()
         while self._timed and self._timed[0][0] <= now:
             self._free.append(heapq.heappop(self._timed)[2])
@@ -118,7 +103,7 @@ class Keys:
             if verdict in _DONE:
                 del self._handed[key]
                 self._next(key)
-            elif verdict in _COMES_AGAIN:
+            elif verdict in GIVEN_BACK:
                 del self._handed[key]
                 self._expected[key] = chunk.offset(index)
 
@@ -134,7 +119,7 @@ class Keys:
             del self._behind[key]
 
     def take_wanted(self) -> list[tuple[object, list[Parked]]]:
-        """Keys whose next records have to be read again, and which, in the order of offsets."""
+        """Keys whose next records have to be read again, and these records in the order of offsets."""
         wanted, self._wanted = self._wanted, []
         found: list[tuple[object, list[Parked]]] = []
         for key in wanted:
@@ -145,7 +130,7 @@ class Keys:
         return [(key, parked) for key, parked in found if parked]
 
     def supply(self, key: object, parked: Sequence[Parked], messages: Mapping[int, Message]) -> None:
-        """What was parked was read again; what is not among `messages` is not there any more."""
+        """Parked records were read again; those that are not among `messages` do not exist any more."""
         behind = self._behind.get(key)
         if behind is None or not parked or self._stalled.get(key) != parked[0]:
             return  # the lane went to another member meanwhile
@@ -164,21 +149,21 @@ class Keys:
 
     @property
     def free(self) -> int:
-        """Records that may be handed out now."""
+        """Number of records that may be dispatched now."""
         return len(self._free)
 
     @property
     def parked(self) -> int:
-        """Of those, how many only their offsets are kept of."""
+        """Number of records of which only the offsets are kept."""
         return sum(isinstance(item, Parked) for behind in self._behind.values() for item in behind)
 
     @property
     def behind(self) -> int:
-        """Records that wait for another one of their key."""
+        """Number of records that wait for another one of their key."""
         return sum(map(len, self._behind.values()))
 
     def first(self, *, isolated: bool) -> Record | None:
-        """The record that is handed out next; `isolated`: an isolated one comes first."""
+        """The record that is dispatched next; `isolated`: an isolated one comes first."""
         if isolated:
             for record in self._free:
                 if record.lease.isolated:
@@ -188,7 +173,7 @@ class Keys:
         return self._free[0] if self._free else None
 
     def take(self, limit: int) -> list[Record]:
-        """Take records to be handed out now: of one lease, in the order of offsets."""
+        """Take records to be dispatched now: of one lease, in the order of offsets."""
         if not self._free:
             return []
         lease = self._free[0].lease
@@ -200,12 +185,12 @@ class Keys:
         return taken
 
     def hand_out(self, records: Iterable[Record], chunk: Chunk) -> None:
-        """The records of a new chunk are in the application's hands."""
+        """The records of a new chunk are in flight."""
         for index, record in enumerate(records):
             self._handed[record.key] = (chunk, index)
 
     def drop_waiting(self, lease: Lease) -> None:
-        """What waits of a lease is not handed out any more: its lane goes to another member."""
+        """Drop the waiting records of a lease: its lane goes to another member."""
         self._free = deque(record for record in self._free if record.lease is not lease)
         self._timed = [item for item in self._timed if item[2].lease is not lease]
         heapq.heapify(self._timed)
@@ -216,13 +201,13 @@ class Keys:
             self._next(key)
 
     def give_up_expected(self, is_gone: Callable[[object, int], bool]) -> None:
-        """Records that were expected again and are not there any more: compaction has removed them."""
+        """Stop expecting records that do not exist any more: compaction has removed them."""
         for key in [key for key, offset in self._expected.items() if is_gone(key, offset)]:
             del self._expected[key]
             self._next(key)
 
     def close_lane(self, is_of: Callable[[object], bool]) -> None:
-        """Nothing is known any more of the keys of a lane that is gone."""
+        """Forget the keys of a lane that is gone."""
         for key in [key for key in self._behind if is_of(key)]:
             del self._behind[key]
             self._expected.pop(key, None)

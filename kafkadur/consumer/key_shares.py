@@ -1,6 +1,6 @@
-"""The lanes of keys that one member keeps: what was read for them, sorted in by key; lanes that are given up.
+"""The lanes of keys that one member keeps: their records, sorted in by key, and lanes that are given up.
 
-Which record of a key may go is `key_queue.py`. Called with the member's lock held.
+`key_queue.py` decides which record of a key may be dispatched. Called with the member's lock held.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ Again = tuple[int, int, int, int]
 
 
 class KeyShares:
-    """Records of lanes of keys, from reading to being handed out."""
+    """Records of lanes of keys, from reading to dispatch."""
 
     def __init__(
         self,
@@ -33,9 +33,9 @@ class KeyShares:
         gap: Callable[[Lease, int, int], None],
         tokens: Iterator[int],
     ) -> None:
-        """`lanes` a partition; `gap` is told of offsets of a lease that hold no record (any more).
+        """`lanes` of each partition; `gap` settles offsets of a lease that hold no record (any more).
 
-        `tokens`: negative numbers that were not used before by this member, for what is read again.
+        `tokens`: negative numbers that this member has not used before, for ranges that are read again.
         """
         self._lanes = lanes
         self._gap = gap
@@ -43,16 +43,16 @@ class KeyShares:
         self.keys = Keys(monotonic)
         #: records that were read for a lane and not yet sorted in
         self._arrived: dict[int, list[Record]] = {}
-        #: what was parked and is being read again: key, offsets, what was read, by a (negative) token
+        #: parked records that are being read again, by (negative) token: key, offsets, messages read so far
         self._parked: dict[int, tuple[object, Sequence[Parked], dict[int, Message]]] = {}
         self._tokens = tokens
-        #: lanes that go to another member: nothing more of them is handed out
+        #: lanes that another member is to keep: none of their records is dispatched any more
         self.draining: set[int] = set()
 
     # -- records come in
 
     def of_lane(self, pieces: Iterable[Piece], lane: int) -> Iterable[Piece]:
-        """Those of the records whose keys belong to a lane."""
+        """Yield the records whose keys belong to a lane."""
         share = lane % self._lanes
         for messages, first, offsets in pieces:
             where = list(range(first, first + len(messages))) if offsets is None else offsets
@@ -70,7 +70,7 @@ class KeyShares:
         self._arrived.setdefault(lease.partition, []).extend(map(Record, repeat(lease), where, messages))
 
     def sort_in(self, lane: int, leases: Iterable[Lease]) -> None:
-        """Give what was read to the keys, in the order of offsets, when nothing before it is missing."""
+        """Sort in records of a lane by key, in the order of offsets, once no earlier record is missing."""
         arrived = self._arrived.get(lane, [])
         exceptions = [lease for lease in leases if lease.partition == lane and not lease.lane]
         fresh = [lease for lease in exceptions if not lease.sorted]
@@ -91,17 +91,17 @@ class KeyShares:
                 )
             )
 
-    # -- what is parked
+    # -- parked records
 
     def to_read_again(self) -> Iterable[Again]:
-        """What was parked, and comes next of its key."""
+        """Yield the ranges of parked records that come next of their key."""
         for key, parked in self.keys.take_wanted():
             token = next(self._tokens)
             self._parked[token] = (key, parked, {})
             yield parked[0].lease.partition, parked[0].offset, parked[-1].offset + 1, token
 
     def take_again(self, token: int, messages: Iterable[Message], reached: int) -> bool:
-        """What was read for a (negative) token, up to offset `reached`; returns whether it is to go on."""
+        """Take records read for a (negative) token, up to offset `reached`; whether reading is to go on."""
         found = self._parked.get(token)
         if found is None:
             return False
@@ -120,14 +120,14 @@ class KeyShares:
     # -- lanes that go
 
     def drain(self, asked: Collection[int], leases: Mapping[int, Lease]) -> None:
-        """Lanes that another member is to keep: what was not handed out of them is not any more."""
+        """Another member is to keep these lanes: drop their records that were not dispatched."""
         for lane in set(asked) - self.draining:
             self.draining.add(lane)
             for lease in [lease for lease in leases.values() if lease.partition == lane]:
                 self.drop(lease)
 
     def drop(self, lease: Lease) -> None:
-        """Nothing that waits of a lease is handed out."""
+        """Drop the waiting records of a lease."""
         self._arrived.pop(lease.partition, None)
         self.keys.drop_waiting(lease)
 
@@ -141,17 +141,17 @@ class KeyShares:
         """Whether a key (`Record.key`) belongs to a lane."""
         if not isinstance(key, tuple):
             return False
-        partition, what = key
-        offset, name = (what, None) if isinstance(what, int) else (0, what)
+        partition, place = key
+        offset, name = (place, None) if isinstance(place, int) else (0, place)
         return bool((partition, key_slot(name, offset) * self._lanes // SLOTS) == divmod(lane, self._lanes))
 
-    # -- how much there is
+    # -- how many records wait
 
     @property
     def waiting(self) -> int:
-        """Records that were read and not handed out."""
+        """Records that were read and not dispatched."""
         return self.keys.free + self.keys.behind + sum(map(len, self._arrived.values()))
 
     def is_full(self, window: int) -> bool:
-        """Whether more of the lanes need not be read now."""
+        """Whether no more records of the lanes need to be read now."""
         return self.keys.free >= window or self.keys.behind >= MOST_BEHIND

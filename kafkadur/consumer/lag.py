@@ -1,12 +1,11 @@
-"""What waits for a member, and whether it has caught up."""
+"""How many records wait for a member, and whether it is live: it has caught up with the end of the log."""
 
 from __future__ import annotations
 
 from collections.abc import Collection
 
-from kafkadur.consumer.lag_monitor import Behind, LagMonitor
 from kafkadur.consumer.policy.policy import Policy
-from kafkadur.consumer.state import State
+from kafkadur.consumer.state import Part, State
 from kafkadur.events import Event
 from kafkadur_coordinators.interface import PartitionState
 
@@ -14,27 +13,21 @@ from kafkadur_coordinators.interface import PartitionState
 _JUDGE_EVERY = 0.05
 
 
-class Lag:
-    """The lag of one member, and the events that tell of it. Called with its lock held."""
+class Lag(Part):
+    """The lag of one member, and the events about it. A member begins behind and may fall behind again.
 
-    def __init__(self, state: State, *, policy: Policy) -> None:
+    It becomes live when nothing waits, and stays live until more records wait than its reader buffers: fewer
+    are usual while messages flow, so the state does not flap.
+    """
+
+    def __init__(self, state: State, policy: Policy) -> None:
         """A member that has not caught up."""
-        self._terms = state.terms
-        self._gate = state.gate
-        self._schedule = state.schedule
-        self._leases = state.leases
-        self._fetch = state.fetch
-        self._queue = state.queue
-        self._policy = policy
-        self._teller = state.teller
-        self._monitor = LagMonitor(buffer=state.terms.read_ahead)
-        self._judge_at = float("-inf")
+        super().__init__(state)
         self._unreceived = state.unreceived
-
-    @property
-    def live(self) -> bool:
-        """Whether it has caught up and not fallen behind since."""
-        return self._monitor.live
+        self._policy = policy
+        self._judge_at = float("-inf")
+        #: whether it has caught up and not fallen behind since
+        self.live = False
 
     def judge_in_time(self, now: float) -> bool:
         """Whether it is time to `judge` again."""
@@ -45,22 +38,28 @@ class Lag:
 
     def judge(self) -> None:
         """Find out whether this member has caught up, or fallen behind."""
-        if self._gate.is_shut:
+        # between its turns on the lanes a member stays live, or behind
+        if self._gate.is_shut or self._policy.is_between_turns:
             return
-        if self._policy.is_between_turns:
-            return  # until it holds the lanes again a member stays what it was
-        self._note(self._monitor.judge(self.behind()))
+        lag, at_end = self.behind()
+        if self.live and lag >= self._terms.read_ahead:
+            self.leave()
+        elif not self.live and at_end:
+            self.live = True
+            self._teller.note(Event.CAUGHT_UP)
 
     def judge_while_idle(self) -> None:
-        """The application waits: catching up is told at once."""
-        if not self._monitor.live:
+        """Find out whether this member has caught up, and report it at once: the application waits."""
+        if not self.live:
             self.judge()
             if self._teller.waits:
                 self._schedule.wake()
 
     def leave(self) -> None:
-        """The leases were lost: it has to catch up anew."""
-        self._note(self._monitor.leave())
+        """The member has to catch up anew."""
+        if self.live:
+            self.live = False
+            self._teller.note(Event.FELL_BEHIND)
 
     def note_standing(self, *, active: bool) -> None:
         """The member became active, or stands by."""
@@ -70,16 +69,12 @@ class Lag:
             became_active, became_standby = self._policy.STANDING_EVENTS
             self._teller.note(became_active if active else became_standby)
 
-    def _note(self, event: Event | None) -> None:
-        if event is not None:
-            self._teller.note(event)
-
-    def behind(self) -> Behind:
-        """What waits for this member, and whether nothing does."""
+    def behind(self) -> tuple[int, bool]:
+        """Records that are known to wait, read or not; and whether none do and the ends of logs are known."""
         policy, fetch = self._policy, self._fetch
         buffers = {p: buffer for p, buffer in fetch.buffers.items() if p not in policy.draining}
         unread = [buffer.unread for buffer in buffers.values()]
-        # a lane has its share of what is there
+        # of the unread records of a partition, a lane has its share
         lag = sum(filter(None, unread)) // self._terms.definition.lanes
         lag += sum(buffer.buffered for buffer in buffers.values()) + self._queue.waiting + policy.waiting
         others = self._read_by_others(buffers)
@@ -94,10 +89,10 @@ class Lag:
             and not self._schedule.unserved
             and not any(lease.fill < lease.end and not (lease.lane or lease.ahead) for lease in self._leases)
         )
-        return Behind(lag=lag, at_end=at_end)
+        return lag, at_end
 
     def _read_by_others(self, buffers: Collection[int]) -> list[PartitionState | None]:
-        """What is known of partitions that matter to this member and that it does not follow."""
+        """The states of partitions that count for this member and that it does not follow."""
         policy, states = self._policy, self._fetch.states
         return [
             states.get(p) for p in policy.counted_in_lag() if p not in buffers and p not in policy.draining

@@ -1,4 +1,4 @@
-"""The leases of one member: by token, those still to be filled, those whose record is dispatched alone."""
+"""The leases of one member: all by token, those still to be filled, and the isolated ones."""
 
 from __future__ import annotations
 
@@ -17,16 +17,17 @@ class LeaseTable:
         self._lanes_apart = lanes_apart
         #: the incarnation under which leases are granted
         self.incarnation = 0
-        #: how often leases were lost: what was taken for the application before may be stale
+        #: how often leases were lost: deliveries that were taken before may be stale
         self.losses = 0
         self.clear()
 
     def clear(self) -> None:
         """Nothing is leased."""
-        #: the highest token that was heard of
+        #: the highest token that is known
         self.have = 0
+        #: leases that are held, by token
         self.by_token: dict[int, Lease] = {}
-        #: tokens of leases whose record must be alone in the application's hands
+        #: tokens of leases whose record must be in flight alone
         self.isolated: set[int] = set()
         #: leases that still want records, by partition, in the order of their first offset
         self.wanting: dict[int, list[Lease]] = {}
@@ -41,10 +42,6 @@ class LeaseTable:
         """The number of leases."""
         return len(self.by_token)
 
-    def get(self, token: int) -> Lease | None:
-        """The lease of a token, if it is held."""
-        return self.by_token.get(token)
-
     def add(self, lease: Lease) -> None:
         """A lease was granted."""
         self.by_token[lease.token] = lease
@@ -58,7 +55,7 @@ class LeaseTable:
         wanting.sort(key=lambda item: item.start)
 
     def stop_wanting(self, lease: Lease) -> None:
-        """A lease wants no more records of those that are followed."""
+        """A lease takes no more records of the followed partition."""
         wanting = self.wanting.get(lease.partition, [])
         if lease in wanting:
             wanting.remove(lease)
@@ -70,18 +67,15 @@ class LeaseTable:
 
     def of_partition(self, partition: int) -> list[Lease]:
         """The leases on a partition."""
-        return [lease for lease in self.by_token.values() if lease.partition == partition]
+        return [lease for lease in self if lease.partition == partition]
 
     def of_group(self, group: LaneGroup) -> list[Lease]:
         """The leases of lanes that pass together."""
-        return [lease for lease in self.by_token.values() if lease.group is group]
+        return [lease for lease in self if lease.group is group]
 
     def lane_of(self, partition: int) -> Lease | None:
         """The lease of the lane of a partition."""
-        for lease in self.by_token.values():
-            if lease.lane and lease.partition == partition:
-                return lease
-        return None
+        return next((lease for lease in self if lease.lane and lease.partition == partition), None)
 
     def group(self, partition: int) -> LaneGroup:
         """The lanes that pass together with that of a partition."""

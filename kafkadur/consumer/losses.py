@@ -1,66 +1,59 @@
-"""What becomes of a member's state when every lease is lost, and what of it is leased again afterwards."""
+"""The loss of every lease of a member, and the claims by which it leases messages in flight again.
+
+When Redis restarted, failed over or was wiped, leases end. A member that is attached again in time may claim
+the messages that are in flight, and those whose verdict was not confirmed (`lua/reclaim-6+3.lua`): then that
+verdict is sent again, under the new lease, and a roll back is counted as if nothing had happened. Key-ordered
+subscriptions make no claims: they would have to know which messages wait behind a key.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
-from typing import NamedTuple
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
+from operator import is_
 
-from kafkadur.consumer.chunk import HANDED, Chunk, Confirmation, Lease
+from kafkadur.consumer.chunk import HANDED, LOST, Chunk, Confirmation, Lease
+from kafkadur.consumer.collected_verdicts import add_ranges
 from kafkadur.consumer.lag import Lag
-from kafkadur.consumer.loss_recovery import claim, keep, take_over
 from kafkadur.consumer.policy.policy import Policy
-from kafkadur.consumer.state import State
-from kafkadur_coordinators.interface import MAX_PARTITIONS, Claim, Claimed, Standing
+from kafkadur.consumer.state import Part, State
+from kafkadur_coordinators.interface import (
+    MAX_PARTITIONS,
+    Claim,
+    Claimed,
+    Exchange,
+    How,
+    Returned,
+    Standing,
+)
+from kafkadur_sharing.errors import KafkadurError
+
+#: Callers, and the errors to resolve them with, after the lock was released; None: confirmed.
+Outcomes = list[tuple[Confirmation, KafkadurError | None]]
 
 
-class Told(NamedTuple):
-    """Callers to be told, after the lock was released."""
+class Losses(Part):
+    """The losses of one member."""
 
-    #: their verdicts are confirmed
-    confirmed: list[Confirmation]
-    #: their verdicts were refused
-    refused: list[Confirmation]
-    #: whether their verdicts were applied is not known
-    unknown: list[Confirmation]
-
-
-class Losses:
-    """The losses of one member. Called with its lock held."""
-
-    def __init__(
-        self,
-        state: State,
-        *,
-        policy: Policy,
-        lag: Lag,
-        clear: Callable[[], None],
-    ) -> None:
+    def __init__(self, state: State, *, policy: Policy, lag: Lag, clear: Callable[[], None]) -> None:
         """`clear` empties every part of the member."""
-        self._terms = state.terms
-        self._gate = state.gate
-        self._schedule = state.schedule
-        self._pending = state.pending
-        self._leases = state.leases
-        self._fetch = state.fetch
-        self._queue = state.queue
-        self._in_flight = state.in_flight
-        self._confirmations = state.confirmations
+        super().__init__(state)
         self._policy = policy
         self._lag = lag
         self._clear = clear
-        #: chunks with what is in the application's hands, to be leased again after a loss
+        #: chunks to be leased again after a loss
         self.kept: Sequence[Chunk] = ()
         #: when this member was heard last before the loss (monotonic seconds)
         self._heard_before = float("-inf")
 
     # -- every lease is lost
 
-    def lose(self, *, keeps: bool) -> Told:
-        """Forget all; with `keeps` what is in the application's hands is leased again later."""
+    def lose(self, reason: str, *, keeps: bool) -> Outcomes:
+        """Forget everything; with `keeps` the messages in flight are leased again later."""
         pending, confirmations = self._pending, self._confirmations
         taken = {id(chunk): chunk for chunk in [*self.kept, *pending.taken, *self._in_flight]}
         for lease in self._leases:
-            lease.group.frozen = True  # handing out one by one stops
+            lease.group.frozen = True  # `one_by_one` stops
         kept, unsent = keep(taken.values(), pending.exchange) if keeps and self._policy.RECLAIMS else ([], 0)
         stay = set(map(id, kept))
         unknown = [item for item in pending.confirm if id(item.chunk) not in stay]
@@ -69,9 +62,9 @@ class Losses:
         letters = {place: who for place, who in confirmations.dead_letters.items() if place[0] in stay}
         gone = [who for place, who in confirmations.dead_letters.items() if place[0] not in stay]
         self._forget([chunk for chunk in taken.values() if id(chunk) not in stay], kept)
-        # whether they arrived is not known; dead letters may be among those that are said again
+        # whether acknowledgements arrived is not known; dead letters may be among those that are sent again
         confirmations.fenced_acks += max(pending.acked - unsent, 0)
-        # callers that wait are told by themselves
+        # callers that wait learn the outcome by themselves
         confirmations.fenced_acks -= sum(item.acks for item in [*unknown, *refused])
         for lease in self._leases:
             lease.lost = lease.lost or not any(chunk.lease is lease for chunk in kept)
@@ -79,12 +72,12 @@ class Losses:
         self._forget_state()
         self.kept = kept
         confirmations.waiting, confirmations.dead_letters = again, letters
-        return Told(
-            [], [*gone, *(item.confirmation for item in refused)], [item.confirmation for item in unknown]
-        )
+        fenced = [*gone, *(item.confirmation for item in refused)]
+        outcomes: Outcomes = [(who, confirmations.fenced(reason)) for who in fenced]
+        return outcomes + [(item.confirmation, confirmations.unknown(reason)) for item in unknown]
 
     def _forget(self, chunks: Iterable[Chunk], kept: Iterable[Chunk]) -> None:
-        """These chunks are lost, and what was not handed out, but of those that are `kept`."""
+        """Lose these chunks, and all records that were not dispatched, except in chunks that are `kept`."""
         stay, leases = {id(chunk) for chunk in kept}, {id(chunk.lease) for chunk in kept}
         queued = [chunk for chunk in self._queue if id(chunk) not in stay]
         for chunk in [*chunks, *queued]:
@@ -106,35 +99,36 @@ class Losses:
             for partition in followed:
                 reading.unfollow(partition)
 
-    # -- what was kept is leased again
+    # -- chunks that were kept are leased again
 
     def claims(self) -> dict[int, list[tuple[Chunk, Claim]]]:
-        """What is to be leased again before the first exchange of a new incarnation, by partition (16)."""
+        """The claims to make before the first exchange of a new incarnation, by partition (at most 16)."""
         found: dict[int, list[tuple[Chunk, Claim]]] = {}
         for chunk in self.kept:
             if len(found) < MAX_PARTITIONS or chunk.lease.partition in found:
                 found.setdefault(chunk.lease.partition, []).append((chunk, claim(chunk)))
         return found
 
-    def reclaimed(self, answers: Iterable[tuple[Chunk, Claimed]]) -> Told:
+    def reclaimed(self, answers: Iterable[tuple[Chunk, Claimed]]) -> Outcomes:
         """Claims were answered."""
-        told, confirmations = Told([], [], []), self._confirmations
+        outcomes, confirmations = Outcomes(), self._confirmations
+        unknown = partial(confirmations.unknown, "its lease was not granted again")
         in_time = self._terms.monotonic() - self._heard_before < self._terms.session
         for chunk, claimed in answers:
             lost, acks = self._take_over(chunk, claimed, in_time=in_time)
             if lost or not claimed.token:
-                waiting = confirmations.take_of(chunk)
-                # callers that wait are told by themselves
+                waiting = confirmations.take(partial(is_, chunk))
+                # callers that wait learn the outcome by themselves
                 confirmations.fenced_acks += max(acks - sum(item.acks for item in waiting), 0)
-                (told.unknown if lost else told.confirmed).extend(item.confirmation for item in waiting)
-                told.unknown.extend(confirmations.take_lost_letters(chunk))
+                outcomes += [(item.confirmation, unknown() if lost else None) for item in waiting]
+                outcomes += [(letter, unknown()) for letter in confirmations.take_lost_letters(chunk)]
             self.kept = [other for other in self.kept if other is not chunk]
         self._in_flight.recount()
         self._schedule.request()
-        return told
+        return outcomes
 
     def _take_over(self, chunk: Chunk, claimed: Claimed, *, in_time: bool) -> tuple[bool, int]:
-        """One claim was answered; returns whether something of it is lost, and how many acknowledgements."""
+        """One claim was answered; returns whether a record is lost, and how many acknowledgements are."""
         old, token, held = chunk.lease, claimed.token, claimed.held
         lease = Lease(
             token=token,
@@ -147,12 +141,12 @@ class Losses:
             lane=False,
             group=self._leases.group(old.partition),
             seen=old.seen,
-            stretch=held,
+            pairs=held,
         )
-        before = chunk.lost_records()
-        hands, acks = take_over(chunk, lease, claimed, in_time=in_time)
-        self._in_flight.lost += hands
-        lost = chunk.lost_records() > before
+        before = chunk.verdicts.count(LOST)
+        deliveries, acks = take_over(chunk, lease, claimed, in_time=in_time)
+        self._in_flight.lost += deliveries
+        lost = chunk.verdicts.count(LOST) > before
         if token == 0:
             lease.lost = True
             return lost, acks
@@ -162,3 +156,75 @@ class Losses:
         lease.group.turn.hand_out(chunk.verdicts.count(HANDED))
         self._in_flight.note_hold(chunk, chunk.low, chunk.handed)
         return lost, acks
+
+
+def keep(chunks: Iterable[Chunk], unanswered: Exchange | None) -> tuple[list[Chunk], int]:
+    """Cut chunks down to the records that can be claimed; returns those with any left.
+
+    The verdicts in the `unanswered` exchange are to be sent again; the number says how many of them are
+    acknowledgements.
+    """
+    unsent = 0
+    sent, returned = _said_in(unanswered)
+    kept: list[Chunk] = []
+    for chunk in chunks:
+        if chunk.lease.lost or chunk.lease.isolated:
+            continue
+        chunk.cut(chunk.handed)
+        token = chunk.lease.token
+        for index in range(len(chunk.verdicts)):
+            if chunk.offset(index) in sent.get(token, ()):
+                unsent += chunk.unsend(index)
+            said = returned.get((token, chunk.offset(index)))
+            if said is not None:
+                chunk.take_back(index, released=said.how == How.RELEASED, delay=said.delay)
+        if chunk.keep_open():
+            kept.append(chunk)
+    return kept, unsent
+
+
+def _said_in(exchange: Exchange | None) -> tuple[dict[int, set[int]], dict[tuple[int, int], Returned]]:
+    """The offsets that an exchange settled, by token, and the returns in it, by token and offset."""
+    sent: dict[int, set[int]] = {}
+    returned: dict[tuple[int, int], Returned] = {}
+    for part in () if exchange is None else exchange.parts:
+        for item in part.settled:
+            sent.setdefault(item.token, set()).update(_offsets(item.ranges, item.blob_from, item.blob))
+        for back in part.returned:
+            if back.how != How.UNREAD:
+                returned |= {(back.token, offset): back for offset in range(back.start, back.end)}
+    return sent, returned
+
+
+def _offsets(ranges: Sequence[int], first: int, blob: bytes) -> Iterator[int]:
+    for start, end in zip(ranges[::2], ranges[1::2], strict=True):
+        yield from range(start, end)
+    for at, byte in enumerate(blob):
+        for bit in range(8):
+            if byte & (128 >> bit):
+                yield first + at * 8 + bit
+
+
+def claim(chunk: Chunk) -> Claim:
+    """The claim for the records that a chunk still holds."""
+    pairs: list[int] = []
+    for first, end in chunk.kept_runs():
+        add_ranges(pairs, chunk, first, end)
+    lease = chunk.lease
+    redelivered = lease.redelivered or bool(pairs and pairs[-1] <= lease.seen)
+    return Claim(lease.incarnation, lease.token, 2 * lease.attempts + int(redelivered), pairs)
+
+
+def take_over(chunk: Chunk, lease: Lease, claimed: Claimed, *, in_time: bool) -> tuple[int, int]:
+    """Give a chunk the new lease of its claim; returns how many deliveries, and acknowledgements, are lost.
+
+    A settled offset whose acknowledgement was not answered was settled by that acknowledgement, if the member
+    was heard again `in_time`: before its lease could end and another member settle it. All other records that
+    the lease does not hold are lost.
+    """
+    held, settled = set(_offsets(claimed.held, 0, b"")), set(_offsets(claimed.settled, 0, b""))
+    lost = chunk.take_over(held=held.__contains__, arrived=lambda offset: in_time and offset in settled)
+    lease.stretch.clear()
+    lease.fill = lease.end
+    chunk.lease = lease
+    return lost

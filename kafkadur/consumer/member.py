@@ -1,10 +1,10 @@
-"""One attached member: the lock, the parts that own its state, and who calls which of them. No I/O.
+"""One attached member: its lock, its state, and its parts, each made with the parts that it calls. No I/O.
 
-Four kinds of threads touch a member, each under one lock that is held for a chunk of records at a time: the
-readers bring records (`intake.py`), the coordinator thread asks what to say and tells what was answered
-(`build`, `apply`), the application takes blocks (`next_block`) and gives verdicts (`verdicts.py`). Time comes
-in as a function. The coordinator thread sends (`runtime/coordinator_thread.py`), the readers read
-(`fetch/tail_fetcher.py`). What is to be told to others is told after the lock was released.
+Several threads call a member, under one lock that is held for a chunk of records at a time. The two readers
+(`fetch/tail_fetcher.py`, `fetch/range_fetcher.py`) bring records (`intake.py`). The coordinator thread
+(`runtime/coordinator_thread.py`) sends exchanges and brings the answers (`build`, `apply`). The application
+takes blocks (`next_block`) and gives verdicts (`verdicts.py`). The clock is a function. Waiting callers and
+listeners are called after the lock was released.
 """
 
 from __future__ import annotations
@@ -12,14 +12,18 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
+from kafkadur.consumer.answers import Answers
 from kafkadur.consumer.chunk import Chunk
+from kafkadur.consumer.composer import Composer
 from kafkadur.consumer.confirmations import LEFT
 from kafkadur.consumer.dispatcher import Block
-from kafkadur.consumer.losses import Told
-from kafkadur.consumer.parts import Parts
-from kafkadur.consumer.policy.choose import policy_of
+from kafkadur.consumer.gaps import Gaps
+from kafkadur.consumer.intake import Intake
+from kafkadur.consumer.lag import Lag
+from kafkadur.consumer.losses import Losses, Outcomes
+from kafkadur.consumer.policy.choose import dispatcher_of, policy_of
 from kafkadur.consumer.reservations import promised
-from kafkadur.consumer.schedule import Waits
+from kafkadur.consumer.router import Router
 from kafkadur.consumer.state import State
 from kafkadur.consumer.terms import Terms
 from kafkadur.consumer.verdicts import Levels, Verdicts
@@ -27,26 +31,19 @@ from kafkadur.fetch.filtering import Takes
 from kafkadur.message.serialization import RAW, Decoding
 from kafkadur.message.tracing import Tracing
 from kafkadur.runtime.dead_letters import Letter
-from kafkadur_coordinators.interface import (
-    MAX_PARTITIONS,
-    Attached,
-    Claim,
-    Claimed,
-    Exchange,
-    ExchangeReply,
-)
+from kafkadur_coordinators.interface import MAX_PARTITIONS, Attached, Claim, Claimed, Exchange, ExchangeReply
 from kafkadur_sharing.errors import KafkadurError
 
 
 @dataclass(frozen=True, kw_only=True)
 class Callbacks:
-    """What a member calls outside of itself."""
+    """The functions outside of a member that it calls."""
 
-    #: since when other processes hear this one without a pause (monotonic seconds; infinity: not now)
+    #: since when other processes have heard this one without a pause (monotonic seconds; infinity: not now)
     heard_since: Callable[[], float]
     #: asks the coordinator thread to look at this member soon
     request_exchange: Callable[[], None]
-    #: asks for an exchange now; returns whether it was made, in the calling thread
+    #: asks for an exchange now; returns whether it was made in the calling thread
     exchange_inline: Callable[[Member], bool]
     #: has a dead letter written, in another thread
     write_dead_letter: Callable[[Letter], None]
@@ -73,7 +70,7 @@ class Member:
     ) -> None:
         """`decoding` deserializes keys and values. `takes` says which records match (None: all of them).
 
-        `transacted`: a session settles what is received. `durable`: the subscription is in the journal.
+        `transacted`: a session settles the messages. `durable`: the subscription is in the journal.
         `levels` tells when acknowledgements reach a level above Redis, `tracing` makes spans.
         """
         kind = policy_of(terms.definition)
@@ -86,20 +83,35 @@ class Member:
             ordered=kind.ORDERED,
             lanes_apart=kind.LANES_APART,
         )
-        self._parts = parts = Parts(
-            state, kind, self, on_ready=callbacks.on_ready, write_dead_letter=callbacks.write_dead_letter
+        gaps = Gaps(state)
+        self._policy = policy = kind(state, gaps)
+        self.lag = Lag(state, policy)
+        #: the verdicts of deliveries
+        self.verdicts = Verdicts(
+            state,
+            policy=policy,
+            member=self,
+            write=callbacks.write_dead_letter,
+            levels=levels,
+            durable=durable,
         )
-        self._policy = policy = parts.policy
+        self._dispatcher = dispatcher_of(state, policy, self.lag, self)
+        self._composer = Composer(state, policy=policy, verdicts=self.verdicts)
+        self._losses = Losses(state, policy=policy, lag=self.lag, clear=self._clear)
+        router = Router(state, policy=policy, gaps=gaps, verdicts=self.verdicts, owner=self)
+        self._answers = Answers(state, policy=policy, router=router, lag=self.lag, composer=self._composer)
+        #: the readers call this
+        self.intake = Intake(state, policy=policy, router=router, ready=callbacks.on_ready, fail=self.fail)
         self._terms, self._schedule, self._leases = terms, state.schedule, state.leases
         self._in_flight, self._confirmations = state.in_flight, state.confirmations
         self.gate, self.teller, self.lock = state.gate, state.teller, state.lock
         self.display, self.definition = terms.display, terms.definition
         self.window, self.session = terms.window, terms.session
-        #: whether messages come in order, that of each key if `by_key`
+        #: whether messages come in order; whether the order is that of each key
         self.ordered, self.by_key = policy.ORDERED, policy.BY_KEY
-        #: whether its lanes may pass to other members while it is attached, and each by itself
+        #: whether its lanes may pass to other members while it is attached; whether each passes by itself
         self.passes, self.lanes_apart = policy.PASSES, policy.LANES_APART
-        #: times of dispatched records; None: the application may hold messages for ever
+        #: how long records are held; None: the application may hold messages for ever
         self.max_hold = state.in_flight.max_hold
         #: whether records are marked as dispatched one by one (`next_run`)
         self.one_by_one = terms.window == 1 or self.passes or policy.strict or self.max_hold is not None
@@ -109,18 +121,14 @@ class Member:
         self._callbacks = callbacks
         #: to be called (any thread, lock not held) when a block can be taken or the state changed
         self.on_ready = callbacks.on_ready
-        self.lag, self.intake = parts.lag, parts.intake
-        #: what deliveries talk to
-        self.verdicts = Verdicts(
-            state,
-            member=self,
-            policy=policy,
-            rejections=self._parts.rejections,
-            levels=levels,
-            durable=durable,
-        )
 
-    # -- about it
+    def _clear(self) -> None:
+        """Forget leases, records and verdicts: the leases were lost."""
+        self._state.clear()
+        for part in (self._policy, self._composer, self._answers):
+            part.clear()
+
+    # -- properties
 
     def now(self) -> float:
         """Monotonic seconds."""
@@ -133,12 +141,12 @@ class Member:
 
     @property
     def losses(self) -> int:
-        """How often leases were lost: what was taken for the application before may be stale."""
+        """How often leases were lost: deliveries that were taken before may be stale."""
         return self._leases.losses
 
     @property
     def failed(self) -> KafkadurError | None:
-        """Why it cannot go on; None: it can."""
+        """The error because of which it cannot go on; None: it can."""
         return self.gate.failed
 
     @property
@@ -154,50 +162,45 @@ class Member:
         with self.lock:
             self._leases.incarnation = attached.incarnation
             self.gate.last_ok = sent_at
-            self._parts.answers.take_role(attached.role)
+            self._answers.take_role(attached.role)
             self._schedule.touched = set(self._policy.partitions())
             self._schedule.request()
 
     def lose(self, reason: str, *, keep: bool = False) -> None:
-        """Every lease is gone: forget all; what is in the application's hands can't be settled any more.
+        """Every lease is gone: forget everything; the messages in flight can't be settled any more.
 
-        With `keep` that is leased again first when the member is attached again (`losses.py`).
+        With `keep` they are leased again first when the member is attached again (`losses.py`).
         """
         with self.lock:
-            told = self._parts.losses.lose(keeps=keep)
+            outcomes = self._losses.lose(reason, keeps=keep)
         self.teller.tell()
-        self._tell(told, reason)
-        self.on_ready()
+        self._resolve(outcomes)
 
     def claims(self) -> dict[int, list[tuple[Chunk, Claim]]]:
-        """What is to be leased again before the first exchange of a new incarnation, by partition (16)."""
+        """The claims to make before the first exchange of a new incarnation, by partition (at most 16)."""
         with self.lock:
-            return self._parts.losses.claims()
+            return self._losses.claims()
 
     def reclaimed(self, answers: Iterable[tuple[Chunk, Claimed]]) -> None:
         """Claims were answered."""
         with self.lock:
-            told = self._parts.losses.reclaimed(answers)
-        self._tell(told, "its lease was not granted again")
+            outcomes = self._losses.reclaimed(answers)
+        self._resolve(outcomes)
+
+    def _resolve(self, outcomes: Outcomes) -> None:
+        for confirmation, error in outcomes:
+            confirmation.resolve(error)
         self.on_ready()
 
-    def _tell(self, told: Told, reason: str) -> None:
-        for confirmation in told.confirmed:
-            confirmation.resolve(None)
-        for confirmation in told.refused:
-            confirmation.resolve(self._confirmations.fenced(reason))
-        for confirmation in told.unknown:
-            confirmation.resolve(self._confirmations.unknown(reason))
-
     def fail(self, error: KafkadurError) -> None:
-        """The member cannot go on; the application is told at its next call."""
+        """The member cannot go on; the next call of the application raises `error`."""
         self.gate.failed = error
         try:
             self.lose(str(error))
         finally:
-            self.on_ready()  # whatever happened: no caller may wait for ever
+            self.on_ready()  # in any case: no caller may wait for ever
 
-    # -- blocks go out
+    # -- dispatch
 
     def next_block(self, limit: int) -> Block | None:
         """Take the next records for the application: chunk, first index, end index; None: nothing now.
@@ -205,43 +208,43 @@ class Member:
         At most `limit` records, within the window by count and bytes, below the confirmed dispatch bound.
         """
         with self.lock:
-            block, soon = self._parts.dispatcher.next_block(limit)
+            block, soon = self._dispatcher.next_block(limit)
         if soon:
             self.request_exchange()
         return block
 
     def next_run(self, limit: int) -> Block | None:
-        """As `next_block`, for records that are marked as handed out one by one (`chunk.one_by_one`).
+        """As `next_block`, for records that are marked as dispatched one by one (`chunk.one_by_one`).
 
-        With a window of one each only after the one before was acknowledged, so a lane needs no look at the
-        coordinator, nor a lock, for each of them. On a lane that may pass to another member (`passes`) none
-        counts as handed out before the application really has it. None: nothing can be handed out now.
+        With a window of one, a record is dispatched only after the one before was acknowledged, so no record
+        needs an exchange, or the lock, of its own. On a lane that may pass to another member (`passes`) no
+        record counts as dispatched before the application has it. None: nothing can be dispatched now.
         """
         with self.lock:
-            return self._parts.dispatcher.next_run(limit)
+            return self._dispatcher.next_run(limit)
 
     def filled(self) -> None:
-        """The application may have a whole window in its hands (`chunk.one_by_one`).
+        """The records in flight may fill the window (`chunk.one_by_one`).
 
-        Lanes that each have a turn of their own, and for which there is no room then, are offered.
+        Then lanes that have turns of their own and that the window has no room for are offered.
         """
         if self._policy.takes_turns():
             self.request_exchange()
 
     def unblock(self) -> bool:
-        """Whether dispatching may go on: the leases are sure again, or a record of a key has become due."""
+        """Whether dispatching may go on: the leases are certain again, or a record of a key is due."""
         if self.gate.blocked and self.gate.may_dispatch():
             self.gate.blocked = False
             return True
         with self.lock:
-            # heard again after a pause: the answer to an exchange says which leases are left
+            # other processes hear this one again: the answer to an exchange says which leases are left
             self._schedule.request(when=self.gate.blocked and self.gate.is_heard())
-            return self._parts.dispatcher.is_due(self.now())
+            return self._dispatcher.is_due(self.now())
 
     def look_around(self, now: float) -> None:
-        """Find out whether this member has caught up or fallen behind, and tell what happened.
+        """Find out whether this member has caught up or fallen behind, and deliver events.
 
-        The coordinator thread's, lock not held; `now` is monotonic seconds.
+        Called by the coordinator thread, without the lock; `now` is monotonic seconds.
         """
         self.tell_closing()
         if self.lag.judge_in_time(now):
@@ -258,18 +261,18 @@ class Member:
     def exchange_inline(self) -> bool:
         """The application is about to wait: have the exchange made that is due, if one is.
 
-        Whether it has been made already (in this thread): then there may be a block.
+        Returns whether it was made, in this thread: then there may be a block.
         """
         return self.due(self.now()) <= self.now() and self._callbacks.exchange_inline(self)
 
     def wake(self) -> None:
-        """Another member, or the coordinator, says that there is news."""
+        """Another member, or the coordinator, reports news."""
         with self.lock:
             self._schedule.touch(self._policy.partitions())
         self.request_exchange()
 
     def report_silence(self) -> None:
-        """The neighbour's channel is silent: the next exchange asks for the presence of all."""
+        """The neighbour's channel is silent: the next exchange asks which members are present."""
         self._schedule.ask_presence()
         self.request_exchange()
 
@@ -278,27 +281,25 @@ class Member:
         with self.lock:
             return self._schedule.next_due(
                 now,
-                Waits(
-                    answer=bool(self._confirmations.waiting) or not self._state.pending.is_answered,
-                    key_due=self._policy.next_due,
-                    hold_over=None if self.max_hold is None else self.max_hold.next_at,
-                    in_flight=bool(self._in_flight.chunks),
-                ),
+                self._policy.next_due,
+                None if self.max_hold is None else self.max_hold.next_at,
+                waits=bool(self._confirmations.waiting) or not self._state.pending.is_answered,
+                in_flight=bool(self._in_flight.chunks),
             )
 
     def build(self, now: float) -> Exchange | None:
-        """The exchange to send now; the same one again while it is unanswered. None: nothing to say."""
+        """The exchange to send now; the same one again while it is unanswered. None: there is none."""
         with self.lock:
-            return self._parts.composer.build(now)
+            return self._composer.build(now)
 
     def apply(self, reply: ExchangeReply, sent_at: float) -> None:
         """The exchange sent at `sent_at` (monotonic seconds) was answered."""
         refused = set(reply.refused)
         with self.lock:
             waiting = self._state.pending.confirm
-            self._parts.answers.apply(reply, sent_at)
-            gone = self._confirmations.take_lost()
-            # what was read while this exchange was under way
+            self._answers.apply(reply, sent_at)
+            gone = self._confirmations.take(lambda chunk: chunk.lease.lost)
+            # for records that were read while this exchange was under way
             self._schedule.request(when=self.intake.needs_exchange(news=bool(self._state.queue)))
         self.teller.tell()
         for item in gone:
@@ -310,16 +311,17 @@ class Member:
         self.on_ready()
 
     def take_settled(self) -> set[int]:
-        """Partitions, or lanes of keys, on which verdicts were confirmed since this was asked last."""
+        """Partitions, or lanes of keys, on which verdicts were confirmed since the last call."""
         with self.lock:
-            return self._parts.answers.take_settled()
+            return self._answers.take_settled()
 
     # -- resting
 
     def rest(self) -> None:
-        """Ask for nothing until `wake_up`, and give back what is not in the application's hands.
+        """Ask for no messages until `wake_up`.
 
-        What others can have goes to them: of a shared subscription everything. A lane stays where it is.
+        A member of a shared subscription gives back the messages that are not in flight, for other members.
+        Lanes stay with their holder.
         """
         self.gate.resting = True
         self.request_exchange()
@@ -335,15 +337,15 @@ class Member:
         """Dispatch nothing more; messages in flight may still get their verdicts.
 
         Takes no lock, and has the coordinator thread wake waiting threads: a signal handler may have
-        interrupted the thread that holds the lock, or that is about to wait.
+        interrupted the thread that holds the lock, or one that is about to wait.
         """
         self.gate.closing = True
         self._schedule.wake()
 
     def tell_closing(self) -> None:
-        """Tell those who wait, once, that nothing more is handed out.
+        """Tell waiting callers, once, that nothing more is dispatched.
 
-        For the coordinator thread, which does not hold the lock.
+        Called by the coordinator thread, without the lock.
         """
         if self.gate.closing and not self.gate.closing_told:
             self.gate.closing_told = True
@@ -351,31 +353,26 @@ class Member:
             self._callbacks.on_closing()
 
     def release_all(self) -> None:
-        """Give everything back.
-
-        What was handed out uncounted, what was not as if it had never been granted.
-        """
+        """Give back the messages in flight, uncounted; `farewell` gives back all others."""
         with self.lock:
             for chunk in self._in_flight:
                 chunk.release_handed()
             self._schedule.request()
 
     def farewell(self) -> Exchange | None:
-        """The last exchange: verdicts, and the unread rest of every lease.
+        """The last exchange: verdicts, and the rest of every lease, which was not dispatched.
 
         None while another one is unanswered.
         """
         with self.lock:
-            return self._parts.composer.farewell()
+            return self._composer.farewell()
 
     def abandon(self) -> None:
-        """Nothing is confirmed any more: tell those who still wait."""
+        """Nothing more is confirmed: resolve the confirmations of all waiting callers."""
         with self.lock:
             self.gate.left = True
-            waiting = [
-                item.confirmation for item in (*self._state.pending.confirm, *self._confirmations.waiting)
-            ]
-            waiting += self._confirmations.dead_letters.values()
+            items = (*self._state.pending.confirm, *self._confirmations.waiting)
+            waiting = [*(item.confirmation for item in items), *self._confirmations.dead_letters.values()]
             self._confirmations.clear()
         for confirmation in waiting:
             confirmation.resolve(self._confirmations.fenced(LEFT))
@@ -385,7 +382,7 @@ class Member:
     def unconfirmed_acks(self) -> int:
         """Acknowledgements without waiting that were refused, or never answered."""
         with self.lock:
-            waiting: int = sum(chunk.acks() for chunk in [*self._in_flight, *self._parts.losses.kept])
+            waiting: int = sum(chunk.acks() for chunk in [*self._in_flight, *self._losses.kept])
             return self._confirmations.fenced_acks + waiting + self._state.pending.acked
 
     def held_partitions(self) -> list[int]:
@@ -396,11 +393,11 @@ class Member:
     def statistics(self) -> dict[str, int]:
         """Numbers for people, of this moment.
 
-        `leases`; `in_hands` and `buffered` (read ahead), records; `exchanges` so far; `live`: 1 after it has
-        caught up and until it falls behind; `lag`: records that wait for this member, read or not;
-        `followed`: partitions; `ranges_read` by themselves so far; `records_read` from Kafka so far, and
-        `records_used`: those of them that leases took; `parked`: messages behind stuck keys of which only the
-        offsets are kept; `promised`: offsets of this member's alone that are not written yet.
+        `leases`; `in_hands` (in flight) and `buffered` (read ahead), records; `exchanges` so far; `live`: 1
+        after it has caught up, until it falls behind; `lag`: records that wait for this member, read or not;
+        `followed`: partitions; `ranges_read` by the range fetcher so far; `records_read` from Kafka so far,
+        and `records_used`: those of them that leases took; `parked`: messages behind stuck keys of which only
+        the offsets are kept; `promised`: reserved offsets of this member that were not read yet.
         """
         with self.lock:
             self._in_flight.recount()
@@ -408,9 +405,9 @@ class Member:
                 "leases": len(self._leases),
                 "in_hands": self._in_flight.records,
                 "buffered": self._state.fetch.buffered,
-                "exchanges": self._parts.composer.number,
+                "exchanges": self._composer.number,
                 "live": int(self.lag.live),
-                "lag": self.lag.behind().lag,
+                "lag": self.lag.behind()[0],
                 "followed": len(self._state.fetch.buffers),
                 "ranges_read": self._state.fetch.ranges_read,
                 "records_read": self._state.fetch.records_read,

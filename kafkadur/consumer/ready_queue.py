@@ -1,15 +1,17 @@
-"""Chunks that can be handed out: what comes again first, then what is new, each in order of offsets."""
+"""Chunks that can be dispatched: those that come again first, then the new ones, in order of offsets."""
 
 from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable, Iterator
 
+from confluent_kafka import Message
+
 from kafkadur.consumer.chunk import Chunk, Lease
 
 
 class ReadyQueue:
-    """The chunks of one member that wait to be handed out."""
+    """The chunks of one member that wait to be dispatched."""
 
     def __init__(self) -> None:
         """Nothing waits."""
@@ -35,7 +37,7 @@ class ReadyQueue:
 
     @property
     def waiting(self) -> int:
-        """Records that were not handed out."""
+        """Records that were not dispatched."""
         return sum(len(chunk.messages) - chunk.handed for chunk in self)
 
     def has_unhanded(self) -> bool:
@@ -51,13 +53,9 @@ class ReadyQueue:
         (self.urgent if urgent else self.ready).extend(chunks)
 
     def sort_urgent(self) -> None:
-        """Bring what was set aside into the order of partitions and offsets."""
+        """Bring chunks that come again into the order of partitions and offsets."""
         if len(self.urgent) > 1:
-            self.urgent = deque(sorted(self.urgent, key=_place))
-
-    def count_in(self, records: int) -> None:
-        """So many records wait from now on."""
-        self.records += records
+            self.urgent = deque(sorted(self.urgent, key=lambda chunk: (chunk.lease.partition, chunk.first)))
 
     def count_out(self, chunk: Chunk, end: int) -> None:
         """Records of a chunk before index `end` do not wait any more."""
@@ -65,18 +63,27 @@ class ReadyQueue:
         chunk.taken = end
 
     def remove(self, chunk: Chunk) -> None:
-        """A chunk was handed out."""
+        """A chunk was dispatched."""
         (self.urgent if chunk in self.urgent else self.ready).remove(chunk)
 
+    def cut(self, chunk: Chunk, index: int) -> tuple[list[Message], int]:
+        """Remove the records of a chunk from `index` on, as `Chunk.cut`; a chunk without any left goes."""
+        messages, first = chunk.cut(index)
+        self.records -= len(messages)
+        if chunk.handed == len(chunk.messages):
+            self.remove(chunk)
+            self.count_out(chunk, chunk.handed)
+        return messages, first
+
     def drop(self, lease: Lease) -> None:
-        """Nothing of a lease is handed out."""
+        """Drop the chunks of a lease."""
         for queue in (self.ready, self.urgent):
             for chunk in [chunk for chunk in queue if chunk.lease is lease]:
                 queue.remove(chunk)
                 self.count_out(chunk, len(chunk.messages))
 
     def drop_handed(self, *, anywhere: bool) -> None:
-        """Forget chunks of which all was handed out one by one; `anywhere`: not only the first ones."""
+        """Drop chunks whose records were all dispatched one by one; `anywhere`: not only the first ones."""
         for queue in (self.urgent, self.ready):
             while queue and queue[0].handed == len(queue[0].messages):
                 self.count_out(queue[0], len(queue.popleft().messages))
@@ -86,7 +93,7 @@ class ReadyQueue:
                     queue.remove(chunk)
 
     def first_unhanded(self, lease: Lease) -> int | None:
-        """Offset of the first record of a lease that waits here; what was set aside comes first."""
+        """Offset of the first record of a lease that waits here; records that come again are first."""
         for queue in (self.urgent, self.ready):
             for chunk in queue:
                 if chunk.lease is lease and chunk.handed < len(chunk.messages):
@@ -101,7 +108,3 @@ class ReadyQueue:
         self.urgent.clear()
         self.ready.clear()
         return chunks
-
-
-def _place(chunk: Chunk) -> tuple[int, int]:
-    return chunk.lease.partition, chunk.first

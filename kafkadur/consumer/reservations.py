@@ -15,21 +15,21 @@ from kafkadur.consumer.schedule import Schedule
 
 #: Offsets that a member reserves on one partition, at most.
 MOST = 4
-#: When so few are left on a partition, it asks for more before it has anything else to say.
+#: When so few are left on a partition, the member asks for more without waiting for another exchange.
 FEW = 1
 
 
 def promised(lease: Lease) -> int:
-    """Offsets of a lease that are promised, and not read yet."""
+    """Number of reserved offsets of a lease that were not read yet."""
     if not lease.ahead:
         return 0
     return sum(end - max(start, lease.fill) for start, end in lease.stretch)
 
 
 def give_back(lease: Lease, count: int) -> list[tuple[int, int]]:
-    """Cut the last `count` promised offsets off a lease; returns them as ranges, in order.
+    """Cut the last `count` reserved offsets off a lease; returns them as ranges, in order.
 
-    Nothing of them is handed out from now on, whatever is read.
+    Their records are not dispatched from now on, even if they are read.
     """
     ranges: list[tuple[int, int]] = []
     while count > 0 and lease.stretch:
@@ -46,7 +46,7 @@ def give_back(lease: Lease, count: int) -> list[tuple[int, int]]:
 
 
 def withdraw(lease: Lease, leases: LeaseTable, schedule: Schedule) -> None:
-    """Give back what is left of a reservation: this member does not read the records."""
+    """Give back the rest of a reservation: this member does not read the records."""
     lease.withdrawn = True
     leases.stop_wanting(lease)
     schedule.touch((lease.partition,))
@@ -54,7 +54,7 @@ def withdraw(lease: Lease, leases: LeaseTable, schedule: Schedule) -> None:
 
 
 def surplus(leases: Iterable[Lease], room: int) -> list[tuple[Lease, int]]:
-    """How much of what is promised has to go back when there is room for `room` records: what comes last."""
+    """How many reserved offsets of which lease to give back if there is room for `room`; the last ones go."""
     ahead = [lease for lease in leases if lease.ahead]
     found = [(lease, promised(lease)) for lease in ahead if lease.withdrawn]
     kept = [lease for lease in ahead if not lease.withdrawn]

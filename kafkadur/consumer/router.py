@@ -1,73 +1,88 @@
-"""From the readers to the leases: each record that was read goes to the lease that has its offset."""
+"""From the readers to the leases: which partitions are followed, and which lease gets a record."""
 
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from itertools import pairwise
 
 from confluent_kafka import Message
 
-from kafkadur.consumer.chunk import Chunk, Lease
+from kafkadur.consumer.chunk import Chunk, Lease, Owner
 from kafkadur.consumer.gaps import Gaps
 from kafkadur.consumer.policy.reading import ReadingPolicy
-from kafkadur.consumer.rejections import Rejections
 from kafkadur.consumer.reservations import withdraw
-from kafkadur.consumer.state import State
-from kafkadur.fetch.buffer import FetchBuffer, Piece
+from kafkadur.consumer.state import Part, State
+from kafkadur.consumer.verdicts import Verdicts
+from kafkadur.fetch.buffer import FetchBuffer, Mark, Piece
 from kafkadur.runtime.dead_letters import Cause
 
-#: Part of the byte window above which a chunk is cut, so that a mean record size says enough.
+#: A chunk is cut above this part of the byte window, so that its mean record size is exact enough.
 BYTES_STEP = 8
 
 
-class Router:
-    """Fills the leases of one member. Called with its lock held."""
+class Router(Part):
+    """Fills the leases of one member."""
 
     def __init__(
-        self,
-        state: State,
-        *,
-        policy: ReadingPolicy,
-        gaps: Gaps,
-        rejections: Rejections,
-        chunk: Callable[[Lease, list[Message], int, list[int] | None, int], Chunk],
+        self, state: State, *, policy: ReadingPolicy, gaps: Gaps, verdicts: Verdicts, owner: Owner
     ) -> None:
-        """`chunk` makes a chunk: lease, records, first offset, offsets if there are gaps, size in bytes."""
-        self._terms = state.terms
-        self._schedule = state.schedule
-        self._leases = state.leases
-        self._fetch = state.fetch
-        self._queue = state.queue
-        self._rejections = rejections
-        self._selection = state.selection
+        """`owner`: the member that chunks belong to."""
+        super().__init__(state)
         self._policy = policy
         self._gaps = gaps
-        self._chunk = chunk
+        self._verdicts = verdicts
+        self._owner = owner
+
+    # -- which partitions are followed
+
+    def follow(self) -> None:
+        """Tell the readers which partitions to follow, and which leases to read by range instead."""
+        fetch, wanting = self._fetch, self._leases.wanting
+        if fetch.reading is None:
+            return
+        target = self._policy.targets()
+        # the partition of a lease may have been a target when it was granted, and not be one any more
+        for partition in (fetch.buffers.keys() | wanting.keys()) - target:
+            for lease in [x for x in wanting.get(partition, []) if x.fill < x.end and not x.point]:
+                self.read_range(lease)
+            fetch.unfollow(partition)
+        for partition in target - set(fetch.buffers):
+            state = fetch.states.get(partition)
+            if state is None:
+                self._schedule.touch((partition,))
+                self._schedule.request()
+                continue
+            # reserved offsets may not be written yet
+            begin = min(self._policy.first_needed(state), state.readable_end)
+            start = self._policy.follow_from(begin, wanting.get(partition, []))
+            number = next(fetch.numbers)
+            fetch.buffers[partition] = FetchBuffer(start, number)
+            fetch.reading.follow(partition, start, number, Mark(state.readable_end, state.epoch))
 
     # -- followed partitions
 
     def route(self, partition: int) -> bool:
-        """Give what was read of a partition to the leases that want it; whether a block became ready."""
+        """Give records of a partition to the leases that want them; whether a block became ready."""
         if self._policy.holds(partition):
             return False
         buffer, wanting = self._fetch.buffers[partition], self._leases.wanting.get(partition, [])
         news = False
         waiting = [lease for lease in wanting if not lease.point]
         while waiting:
-            # piece by piece, in the order of offsets: what was reserved for one lease may lie on both sides
-            # of what another one has
+            # piece by piece, in the order of offsets: the offsets of one reservation may lie on both sides of
+            # those of another lease
             lease = min(waiting, key=lambda lease: lease.fill)
             if self._policy.must_wait(lease):
                 break
-            if lease.fill < buffer.kept_from:  # what is not here any more is no gap
+            if lease.fill < buffer.kept_from:  # a record that was dropped here is no gap
                 self.read_range(lease)
                 waiting.remove(lease)
                 continue
             pieces = len(lease.stretch)
             news |= self._fill(lease, buffer)
             if lease.fill < lease.end:
-                if len(lease.stretch) == pieces:  # what comes later is not there either
+                if len(lease.stretch) == pieces:  # later records are not there either
                     break
                 continue
             waiting.remove(lease)
@@ -82,7 +97,7 @@ class Router:
     # -- ranges
 
     def read_range(self, lease: Lease) -> None:
-        """Have a lease read by itself; a reservation goes back instead."""
+        """Have the range fetcher read the records of a lease; a reservation is given back instead."""
         if lease.ahead:
             withdraw(lease, self._leases, self._schedule)
             return
@@ -94,7 +109,7 @@ class Router:
             self._fetch.reading.read_range(lease.partition, lease.fill, lease.end, lease.token)
 
     def fill_range(self, lease: Lease, buffer: FetchBuffer) -> tuple[bool, bool]:
-        """Give a lease what was read for it; whether a block became ready, and whether more is to be read."""
+        """As `_fill`, for a lease that is read by range; returns also whether more is to be read."""
         news = self._fill(lease, buffer)
         more = lease.fill < lease.end
         if not more:
@@ -104,7 +119,7 @@ class Router:
     # -- filling
 
     def _fill(self, lease: Lease, buffer: FetchBuffer) -> bool:
-        """Give a lease what was read for it; returns whether a block became ready."""
+        """Give a lease the records that were read for it; returns whether a block became ready."""
         if lease.partition in self._policy.draining:
             return False
         news = False
@@ -146,19 +161,19 @@ class Router:
         lease.fill = reached
         for chunk in given_up:
             if used_up:
-                self._rejections.give_all_up(chunk, Cause.ATTEMPTS, "its holders died")
+                self._verdicts.give_all_up(chunk, Cause.ATTEMPTS, "its holders died")
             else:
-                self._rejections.give_all_up(chunk, Cause.EXPIRING, "retention is about to remove it")
+                self._verdicts.give_all_up(chunk, Cause.EXPIRING, "retention is about to remove it")
         return bool(pieces) and not given_up
 
     def _take_piece(self, lease: Lease, piece: Piece, size: int) -> list[Chunk]:
-        """Make chunks of records of `size` bytes, which wait from now on."""
+        """Make chunks of records of `size` bytes; the records wait from now on."""
         messages, first, offsets = piece
-        self._queue.count_in(len(messages))
+        self._queue.records += len(messages)
         return list(self._chunks(lease, messages, first, offsets, size))
 
     def _begin(self, lease: Lease, piece: Piece) -> int:
-        """Note the gap before records, and their size; returns that, bytes."""
+        """Note the gap before the records of a piece, and their size; returns the size, bytes."""
         messages, first, _ = piece
         self._gaps.add(lease, lease.fill, first)
         size = sum(map(len, messages))
@@ -177,9 +192,9 @@ class Router:
     def _chunks(
         self, lease: Lease, messages: list[Message], first: int, offsets: list[int] | None, size: int
     ) -> Iterator[Chunk]:
-        """One chunk, or several where a mean record size would not keep the byte window."""
+        """Yield one chunk, or several where their mean record size would exceed the byte window."""
         if size * BYTES_STEP <= self._terms.window_bytes or len(messages) == 1:
-            yield self._chunk(lease, messages, first, offsets, size)
+            yield Chunk(self._owner, lease, messages, first, offsets, size=size)
             return
         half = len(messages) // 2
         left, right = messages[:half], messages[half:]
@@ -190,7 +205,7 @@ class Router:
 
 
 def _cut(pieces: Iterable[Piece], at: int) -> Iterable[Piece]:
-    """The same records, none of the pieces reaching over offset `at`."""
+    """Yield the same records, in pieces that lie on one side of offset `at`."""
     for messages, first, offsets in pieces:
         index = at - first if offsets is None else bisect_left(offsets, at)
         if 0 < index < len(messages):

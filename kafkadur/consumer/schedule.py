@@ -1,29 +1,15 @@
-"""When a member makes its next exchange, and which partitions that is to touch: the one list of reasons.
+"""When a member makes its next exchange, and which partitions it touches: the one list of reasons.
 
-A reason is either a wish (`request`, `request_exchange`) or a time. The composer (`composer.py`) takes the
-reasons when it makes an exchange; what it cannot carry stays here.
+A reason is either a request (`request`, `request_exchange`) or a time. The composer (`composer.py`) takes the
+reasons when it makes an exchange; those that the exchange has no room for stay here.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 
 #: An acknowledgement waits for its exchange at most so long, seconds.
 CONFIRM_WITHIN = 0.05
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Waits:
-    """What other parts of a member wait for."""
-
-    #: a confirmation, or the answer to an exchange
-    answer: bool
-    #: when a record of a key becomes due, and when a record is held too long (monotonic seconds)
-    key_due: float | None
-    hold_over: float | None
-    #: whether records are in flight: their verdicts are looked for
-    in_flight: bool
 
 
 class Schedule:
@@ -32,26 +18,26 @@ class Schedule:
     def __init__(self, partitions: int, wake: Callable[[], None]) -> None:
         """`wake` asks the coordinator thread to look at this member soon. It takes no lock."""
         self._partitions = partitions
-        self._wake = wake
+        #: has the coordinator thread look at this member; any thread, no lock
+        self.wake = wake
         self.clear()
 
     def clear(self) -> None:
-        """Nothing was said; everything is to be."""
+        """No exchange was made: the next one is due at once, and touches every partition."""
         self._requested = True
-        #: the same, said by any thread without the lock
+        #: the same, set by any thread without the lock
         self._exchange_requested = False
         #: the next exchange asks for the presence of all
         self._ask_presence = False
-        #: partitions with news
+        #: partitions to be touched by the next exchange
         self.touched: set[int] = set(range(self._partitions))
         #: partitions with leases of members that are gone
         self.orphaned: set[int] = set()
         #: partition -> when the next message that was rolled back is due (monotonic seconds)
         self.due: dict[int, float] = {}
-        #: partitions with messages that are due, for which no member had room: asked for again in the next
-        #: exchange
+        #: partitions with messages that are due, for which no member had room: the next exchange asks again
         self.unserved: set[int] = set()
-        #: when something is to be looked at again: a silent member, the end of a session, the grace period
+        #: when to look again: at a silent member, the end of a session, the end of the grace period
         self.wake_at: float | None = None
         #: when the session is to be renewed
         self.renew_at = float("-inf")
@@ -68,17 +54,13 @@ class Schedule:
         self.touched.update(partitions)
 
     def touch_all(self) -> None:
-        """The next exchange touches every partition (at most 16 at a time)."""
-        self.touched.update(range(self._partitions))
+        """The next exchanges touch every partition."""
+        self.touch(range(self._partitions))
 
     def request_exchange(self) -> None:
         """Have an exchange made soon. Any thread, no lock."""
         self._exchange_requested = True
-        self._wake()
-
-    def wake(self) -> None:
-        """Have the coordinator thread look at this member. Any thread, no lock."""
-        self._wake()
+        self.wake()
 
     def ask_presence(self) -> None:
         """The next exchange asks which members are heard."""
@@ -91,27 +73,22 @@ class Schedule:
 
     # -- times
 
-    def next_due(self, now: float, waits: Waits) -> float:
-        """When the next exchange is to be made (monotonic seconds; in the past: now)."""
-        if self._requested or self._exchange_requested or waits.answer:
+    def next_due(self, now: float, *others: float | None, waits: bool, in_flight: bool) -> float:
+        """When the next exchange is to be made (monotonic seconds; in the past: now).
+
+        `others`: times at which other parts of the member need one. `waits`: whether an exchange is under
+        way, or a caller waits for one. `in_flight`: whether records are, whose verdicts have to be collected.
+        """
+        if self._requested or self._exchange_requested or waits:
             return now
-        at = self.renew_at
-        if self.wake_at is not None:
-            at = min(at, self.wake_at)
-        if self.due:
-            at = min(at, *self.due.values())
-        if waits.key_due is not None:
-            at = min(at, waits.key_due)
-        if waits.hold_over is not None:
-            at = min(at, waits.hold_over)
-        if waits.in_flight:
-            if self._look_at is None:
-                self._look_at = now + CONFIRM_WITHIN
-            at = min(at, self._look_at)
-        return at
+        if in_flight and self._look_at is None:
+            self._look_at = now + CONFIRM_WITHIN
+        look_at = self._look_at if in_flight else None
+        times = (self.renew_at, self.wake_at, look_at, *others, *self.due.values())
+        return min(at for at in times if at is not None)
 
     def looked(self) -> None:
-        """An exchange is about to be made: verdicts are looked for now."""
+        """An exchange is about to be made: it collects verdicts."""
         self._look_at = None
 
     def is_quiet(self, now: float) -> bool:
@@ -124,11 +101,11 @@ class Schedule:
         )
 
     def begin(self) -> None:
-        """An exchange is being made: what is asked for from now on is for the next one."""
+        """An exchange is being made: requests from now on are for the next one."""
         self._requested = self._exchange_requested = False
 
     def takes_wake(self, now: float) -> bool:
-        """Whether the time to look again has come; it is forgotten then."""
+        """Whether `wake_at` has come; it is reset then."""
         due = self.wake_at is not None and now >= self.wake_at
         if due:
             self.wake_at = None
@@ -139,8 +116,8 @@ class Schedule:
         return {partition for partition, at in self.due.items() if now >= at}
 
     def carry(self, chosen: Iterable[int], left: Iterable[int]) -> None:
-        """An exchange touches the partitions `chosen`, and not those that are `left`."""
+        """An exchange touches the partitions `chosen`; it has no room for those `left`."""
         self.touched = set(left)
         self.orphaned.difference_update(chosen)
-        # what no member had room for is asked for again with the others, not at once
+        # messages that no member had room for are asked for together with others, not at once
         self.request(when=bool(self.touched - self.unserved))

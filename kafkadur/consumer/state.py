@@ -1,28 +1,27 @@
-"""The parts of a member that own its state. Each is changed with the member's lock held, and does no I/O."""
+"""The state of a member, and the base of the parts that work on it. No I/O."""
 
 from __future__ import annotations
 
 import threading
 from collections.abc import Callable
 
-from kafkadur.consumer.confirmations import Confirmations
+from kafkadur.consumer.confirmations import Confirmations, Pending
 from kafkadur.consumer.fetch_state import FetchState
 from kafkadur.consumer.gate import Gate
-from kafkadur.consumer.in_flight import InFlight
+from kafkadur.consumer.in_flight import InFlight, MaxHold, Unreceived
 from kafkadur.consumer.lease_table import LeaseTable
-from kafkadur.consumer.max_hold import MaxHold
-from kafkadur.consumer.pending import Pending
 from kafkadur.consumer.ready_queue import ReadyQueue
 from kafkadur.consumer.schedule import Schedule
-from kafkadur.consumer.selection import Selection
 from kafkadur.consumer.terms import Terms
-from kafkadur.consumer.unreceived import Unreceived
 from kafkadur.events import Teller
-from kafkadur.fetch.filtering import Takes
+from kafkadur.fetch.filtering import Selection, Takes
 
 
 class State:
-    """What one member knows: leases, records, verdicts on their way, and when to speak next."""
+    """What one member knows: leases, records, verdicts on their way, and when to make the next exchange.
+
+    Each attribute owns its part of the state, and is changed with the member's lock held.
+    """
 
     def __init__(
         self,
@@ -39,7 +38,7 @@ class State:
         self.terms = terms
         self.lock = threading.Lock()
         self.gate = Gate(terms, heard_since)
-        #: what the application is told beside its messages
+        #: events for the application
         self.teller = Teller()
         self.schedule = Schedule(terms.partitions, request_exchange)
         self.pending = Pending()
@@ -59,7 +58,7 @@ class State:
         self.confirmations = Confirmations(terms)
 
     def clear(self) -> None:
-        """Nothing is leased, nothing is read, nothing is in hands, nothing was said."""
+        """Forget leases, records and verdicts, and what exchanges said."""
         self.gate.clear()
         self.schedule.clear()
         self.pending.clear()
@@ -68,3 +67,25 @@ class State:
         self.queue.clear()
         self.in_flight.clear()
         self.confirmations.clear()
+
+
+class Part:
+    """A part of a member: it has rules, and works on the state of the member.
+
+    Its methods are called with the member's lock held, unless they say otherwise.
+    """
+
+    def __init__(self, state: State) -> None:
+        """Work on `state`."""
+        self._terms = state.terms
+        self._lock = state.lock
+        self._gate = state.gate
+        self._teller = state.teller
+        self._schedule = state.schedule
+        self._pending = state.pending
+        self._leases = state.leases
+        self._fetch = state.fetch
+        self._selection = state.selection
+        self._queue = state.queue
+        self._in_flight = state.in_flight
+        self._confirmations = state.confirmations

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
 from typing import Protocol
 
 from kafkadur_coordinators.interface import Standing
@@ -17,7 +18,7 @@ class _Handed(Protocol):
 
 
 class Turn:
-    """Counts what was handed out since a turn began."""
+    """Counts the records dispatched since a turn began."""
 
     def __init__(self) -> None:
         """A turn begins."""
@@ -26,35 +27,31 @@ class Turn:
 
     @property
     def handed(self) -> int:
-        """Records handed out in this turn."""
+        """Records dispatched in this turn."""
         if self._run is None:
             return self._before
         chunk, first = self._run
         return self._before + max(chunk.handed - first, 0)
 
     def hand_out(self, records: int) -> None:
-        """So many were handed out at once."""
+        """So many were dispatched at once."""
         self._before += records
 
     def run(self, chunk: _Handed) -> None:
-        """From here on the records of `chunk` are handed out one by one."""
+        """From here on the records of `chunk` are dispatched one by one."""
         self._before, self._run = self.handed, (chunk, chunk.handed)
 
 
+@dataclass(slots=True, eq=False)
 class LaneGroup:
     """Lanes that pass as one: all of a subscription, or of one partition (serial, scope `partition`)."""
 
-    __slots__ = ("frozen", "seen", "standing", "turn", "withheld")
-
-    def __init__(self) -> None:
-        """Another member holds them."""
-        self.standing = Standing.STANDBY
-        #: nothing of it may be handed out: it is offered, or asked for. Read without the member's lock by
-        #: `chunk.one_by_one`, which marks a record before it looks; the member sets this before it
-        #: looks at the marks.
-        self.frozen = False
-        #: new messages wait for one that was rolled back; read without the lock, as `frozen`
-        self.withheld = False
-        self.turn = Turn()
-        #: partitions of which the holder was told since it has these lanes: an exchange touches a few of many
-        self.seen: set[int] = set()
+    standing: Standing = Standing.STANDBY
+    #: nothing of it may be dispatched: it is offered, or asked for. `chunk.one_by_one` reads this without the
+    #: member's lock, after it has marked a record; the member sets it before it looks at the marks.
+    frozen: bool = False
+    #: new messages wait for one that was rolled back; read without the lock, as `frozen`
+    withheld: bool = False
+    turn: Turn = field(default_factory=Turn)
+    #: partitions whose state the holder learned since it has these lanes: an exchange touches a few of many
+    seen: set[int] = field(default_factory=set[int])

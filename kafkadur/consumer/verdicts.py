@@ -1,88 +1,104 @@
-"""The verdicts that need more than writing a byte (`chunk.py`): roll back, reject, commit, confirmations."""
+"""The verdicts that need more than writing a byte (`chunk.py`): roll back, reject, commit; confirmations.
+
+A rejected record becomes a dead letter, and is settled when that is written.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable
 from typing import Protocol
 
-from kafkadur.consumer.chunk import HANDED, Chunk, Confirmation
+from kafkadur.consumer.chunk import HANDED, REJECTED, RELEASED, Chunk, Confirmation, Owner
 from kafkadur.consumer.confirmations import LEFT, Waiting
 from kafkadur.consumer.policy.policy import Policy
-from kafkadur.consumer.rejections import Rejections
-from kafkadur.consumer.state import State
-from kafkadur.runtime.dead_letters import Cause
+from kafkadur.consumer.state import Part, State
+from kafkadur.runtime.dead_letters import Cause, Letter
 from kafkadur_sharing.definition import AckLevel, validate_level
 from kafkadur_sharing.errors import IllegalState
-
-
-class Settles(Protocol):
-    """A member, as the levels of acknowledgement see it."""
-
-    @property
-    def display(self) -> str:
-        """Name of its subscription for people."""
-        ...
-
-    def take_settled(self) -> set[int]:
-        """Partitions on which verdicts were confirmed since this was asked last."""
-        ...
 
 
 class Levels(Protocol):
     """Raises confirmations by Redis to higher levels."""
 
-    def above(
-        self, member: Settles, level: AckLevel, chunk: Chunk, confirmation: Confirmation
-    ) -> Confirmation:
-        """A confirmation for Redis that tells `confirmation` when `level` is reached, too."""
+    def above(self, member: Owner, level: AckLevel, chunk: Chunk, confirmation: Confirmation) -> Confirmation:
+        """A confirmation by Redis that resolves `confirmation` when `level` is reached, too."""
         ...
 
 
-class Verdicts:
-    """The side of one member that settles. Each call takes the member's lock."""
+class Verdicts(Part):
+    """The side of one member that settles. Its calls take the member's lock, but for the first section."""
 
     def __init__(
         self,
         state: State,
         *,
-        member: Settles,
         policy: Policy,
-        rejections: Rejections,
+        member: Owner,
+        write: Callable[[Letter], None],
         levels: Levels | None,
         durable: bool,
     ) -> None:
-        """`levels` tells when acknowledgements reach a level above Redis; `durable`: it is in the journal."""
-        self._terms = state.terms
-        self._member = member
-        self._lock = state.lock
-        self._gate = state.gate
-        self._in_flight = state.in_flight
+        """`write` sends a dead letter and does not wait. `durable`: the subscription is in the journal.
+
+        `levels` tells when acknowledgements reach a level above Redis.
+        """
+        super().__init__(state)
         self._policy = policy
-        self._confirmations = state.confirmations
-        self._rejections = rejections
+        self._member = member
+        self._write = write
         self._levels = levels
         self._durable = durable
-        #: called (any thread, lock held: must not block) with partition, offset and delay (ms, -1: as the
-        #: policy says) of a record that is rolled back
+        #: called for a record that is rolled back (any thread, lock held: must not block), with its
+        #: partition, offset and delay (ms, -1: as the policy says)
         self.on_rolled_back: Callable[[int, int, int], None] | None = None
+
+    # -- with the lock held
+
+    def give_up(self, chunk: Chunk, index: int, cause: Cause, reason: str, attempts: int) -> None:
+        """Reject a record and have its dead letter written."""
+        chunk.reject(index)
+        self._write(
+            Letter(
+                topic=self._terms.definition.dead_letter_topic,
+                message=chunk.messages[index],
+                subscription=self._terms.display,
+                cause=cause,
+                reason=reason,
+                attempts=attempts,
+                written=lambda: self._written(chunk, index),
+            )
+        )
+
+    def give_up_last_attempt(self, chunk: Chunk, index: int, reason: str) -> bool:
+        """Give a record up if the redelivery policy allows no further attempt; whether that is so."""
+        attempts = chunk.lease.attempts + 1
+        if not self._terms.is_used_up(attempts):
+            return False
+        self.give_up(chunk, index, Cause.ATTEMPTS, reason, attempts)
+        return True
+
+    def give_all_up(self, chunk: Chunk, cause: Cause, reason: str) -> None:
+        """Reject the records of a chunk, which are not dispatched any more."""
+        self._queue.count_out(chunk, len(chunk.messages))
+        chunk.reject_all()
+        self._in_flight.add(chunk)
+        for index in range(len(chunk.messages)):
+            self.give_up(chunk, index, cause, reason, chunk.lease.attempts)
 
     # -- one record
 
     def roll_back(self, chunk: Chunk, index: int, delay: int) -> bool:
         """Give a record back, to come again in `delay` ms (-1: as the policy says).
 
-        A lane holds new messages back until it is known again. After the last attempt it is a dead letter.
-        Returns whether it was still in the application's hands: its time may have been over just now.
+        A lane holds new messages back until it comes again. After the last attempt it becomes a dead letter.
+        Returns whether it was still in flight: its time may just have been over.
         """
-        terms = self._terms
         with self._lock:
             if chunk.verdicts[index] != HANDED:
                 return False
-            attempts = chunk.lease.attempts + 1
-            if terms.is_used_up(attempts):
-                self._rejections.give_up(chunk, index, Cause.ATTEMPTS, "it was rolled back", attempts)
+            if self.give_up_last_attempt(chunk, index, "it was rolled back"):
                 return True
-            if delay < 0 and not terms.redelivery.backoff:
+            if delay < 0 and not self._terms.redelivery.backoff:
                 delay = 0
             if self.on_rolled_back is not None:
                 self.on_rolled_back(chunk.lease.partition, chunk.offset(index), delay)
@@ -92,12 +108,34 @@ class Verdicts:
             return True
 
     def reject(self, chunk: Chunk, index: int, reason: str, cause: Cause = Cause.REJECTED) -> bool:
-        """Give a record in the application's hands up; whether it was still there."""
-        return self._rejections.reject(chunk, index, reason, cause)
+        """Give a record up; whether it was still in flight."""
+        with self._lock:
+            if chunk.verdicts[index] != HANDED:
+                return False
+            self.give_up(chunk, index, cause, reason, chunk.lease.attempts + 1)
+            return True
 
     def when_written(self, chunk: Chunk, index: int, confirmation: Confirmation) -> None:
-        """Tell `confirmation` when the dead letter of a rejected record is written."""
-        self._rejections.when_written(chunk, index, confirmation)
+        """Resolve `confirmation` when the dead letter of a rejected record is written."""
+        with self._lock:
+            verdict, lost = chunk.verdicts[index], chunk.lease.lost
+            given_back = verdict == RELEASED or (verdict == REJECTED and self._gate.left)
+            if verdict == REJECTED and not (lost or given_back):
+                self._confirmations.dead_letters[id(chunk), index] = confirmation
+        if lost:
+            confirmation.resolve(self._confirmations.fenced(f"fencing token {chunk.lease.token}"))
+        elif given_back:
+            confirmation.resolve(self._confirmations.fenced(LEFT))
+        elif verdict != REJECTED:
+            confirmation.resolve(None)
+
+    def _written(self, chunk: Chunk, index: int) -> None:
+        with self._lock:
+            chunk.dead_letter_written(index)
+            confirmation = self._confirmations.dead_letters.pop((id(chunk), index), None)
+        if confirmation is not None:
+            confirmation.resolve(None)
+        self._schedule.request_exchange()
 
     def extend(self, chunk: Chunk, index: int) -> None:
         """The time for which the application may hold a record begins anew."""
@@ -105,38 +143,29 @@ class Verdicts:
             with self._lock:
                 self._in_flight.max_hold.extend(chunk, index)
 
-    # -- all that is in hands
+    # -- all that is in flight
 
     def settle_handed(self, *, acknowledge: bool, but: Collection[tuple[Chunk, int]]) -> list[Chunk]:
-        """Give what is in the application's hands its verdict (rules K1, K3); returns the chunks concerned.
+        """Give the records in flight their verdict (rules K1, K3); returns the chunks concerned.
 
-        `but`: records that were taken for the application and have not reached it yet.
+        `but`: records that the application has not received yet.
         """
         left = {(id(chunk), index) for chunk, index in but}
         with self._lock:
             chunks = [chunk for chunk in self._in_flight if chunk.handed_out()]
             for chunk in chunks:
                 for index in chunk.handed_indices():
-                    if (id(chunk), index) in left:
+                    if (id(chunk), index) in left or chunk.verdicts[index] != HANDED:
                         continue
                     if acknowledge:
                         chunk.acknowledge(index)
-                    else:
-                        self._roll_back_handed(chunk, index)
+                    elif not self.give_up_last_attempt(chunk, index, "it was rolled back"):
+                        self._policy.hold_back(chunk, index)
+                        chunk.roll_back(index)
             return chunks
 
-    def _roll_back_handed(self, chunk: Chunk, index: int) -> None:
-        if chunk.verdicts[index] != HANDED:
-            return
-        attempts = chunk.lease.attempts + 1
-        if self._terms.is_used_up(attempts):
-            self._rejections.give_up(chunk, index, Cause.ATTEMPTS, "it was rolled back", attempts)
-            return
-        self._policy.hold_back(chunk, index)
-        chunk.roll_back(index)
-
     def handed(self, but: Collection[tuple[Chunk, int]]) -> list[tuple[Chunk, list[int]]]:
-        """What is in the application's hands: records of chunks, by index; `but` as in `settle_handed`."""
+        """The records in flight, by chunk and index; `but` as in `settle_handed`."""
         left = {(id(chunk), index) for chunk, index in but}
         with self._lock:
             found = [
@@ -146,12 +175,12 @@ class Verdicts:
         return [(chunk, indices) for chunk, indices in found if indices]
 
     def acknowledge(self, records: Iterable[tuple[Chunk, list[int]]]) -> int:
-        """Acknowledge records, by index, that are in the application's hands; returns how many are not."""
+        """Acknowledge records, by chunk and index; returns how many of them are not in flight."""
         with self._lock:
             return sum(not chunk.acknowledge(index) for chunk, indices in records for index in indices)
 
     def take_lost(self) -> int:
-        """Records whose lease went while they were in the application's hands, since this was asked last."""
+        """Number of records whose lease ended while they were in flight, since the last call."""
         with self._lock:
             lost, self._in_flight.lost = self._in_flight.lost, 0
             return lost
@@ -159,9 +188,9 @@ class Verdicts:
     # -- confirmations
 
     def confirm(self, chunk: Chunk, confirmation: Confirmation, acks: int = 0) -> None:
-        """Tell `confirmation` when the verdicts given so far in this chunk are confirmed: `acks` of its own.
+        """Resolve `confirmation` when the verdicts given so far in a chunk are confirmed.
 
-        `exchange_inline` comes next.
+        `acks` of them are acknowledgements of its caller, who calls `exchange_inline` next.
         """
         with self._lock:
             lost, left = chunk.lease.lost, self._gate.left
@@ -173,7 +202,7 @@ class Verdicts:
             confirmation.resolve(self._confirmations.unknown(LEFT))
 
     def level(self, level: str | None) -> AckLevel:
-        """The level of an acknowledgement: the one asked for, or the subscription's.
+        """The level of an acknowledgement: `level`, or the subscription's.
 
         Raises `IllegalState` for one that does not exist, or that this subscription cannot have.
         """
@@ -189,7 +218,7 @@ class Verdicts:
         return chosen
 
     def above(self, level: AckLevel, chunk: Chunk, confirmation: Confirmation) -> Confirmation:
-        """What to `confirm` with, so that `confirmation` is told when `level` is reached."""
+        """The confirmation to pass to `confirm`, so that `confirmation` is resolved at `level`."""
         if self._levels is None:
             return confirmation
         return self._levels.above(self._member, level, chunk, confirmation)

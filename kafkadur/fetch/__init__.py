@@ -1,1 +1,1 @@
-"""Reading Kafka for a member: the reading threads, the buffer, what is read and what is left out."""
+"""Reading Kafka for a member: the reading threads, the buffer, and which messages a subscription takes."""

@@ -1,12 +1,13 @@
-"""What was read from one partition and waits for a lease: batches of records, and how far reading has come.
+"""The records that were read from one partition and wait for a lease, and how far the partition was read.
 
-Pure bookkeeping over offsets. `tail_fetcher.py` reads; `consumer/router.py` gives records to leases.
+Pure bookkeeping over offsets. The readers read; `consumer/router.py` gives records to leases.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_left
 from collections import deque
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from confluent_kafka import Message
@@ -16,7 +17,7 @@ Piece = tuple[list[Message], int, list[int] | None]
 
 
 class Mark(NamedTuple):
-    """How far a log was read, and under which leader: a log that disagrees lost its end meanwhile."""
+    """How far a log was read, and under which leader: a log that disagrees has lost its end meanwhile."""
 
     #: everything before this offset may have been read
     offset: int = 0
@@ -24,7 +25,7 @@ class Mark(NamedTuple):
     epoch: int = -1
 
 
-#: Nothing is known of what was read.
+#: It is not known how far the log was read.
 NOWHERE = Mark()
 
 
@@ -49,10 +50,6 @@ class ReadBatch:
             return min(max(offset - self.first, 0), len(self.messages))
         return bisect_left(self.offsets, offset)
 
-    def offset(self, index: int) -> int:
-        """Offset of a record."""
-        return self.first + index if self.offsets is None else self.offsets[index]
-
     def cut(self, index: int) -> None:
         """Drop the records before `index`; at least one must stay."""
         del self.messages[:index]
@@ -65,54 +62,47 @@ class ReadBatch:
                 self.offsets = None
 
 
+@dataclass(slots=True, eq=False)
 class FetchBuffer:
     """The records of one partition that were read and not yet given to a lease."""
 
-    __slots__ = (
-        "batches",
-        "buffered",
-        "end",
-        "epoch",
-        "kept_from",
-        "number",
-        "position",
-        "reported",
-        "start",
-        "stop",
-    )
+    #: reading began at this offset
+    start: int
+    #: tells this start of following from earlier ones of the partition
+    number: int = 0
+    batches: deque[ReadBatch] = field(default_factory=deque[ReadBatch])
+    #: records in `batches`
+    buffered: int = 0
+    #: every record at or after this offset that was read is still here
+    kept_from: int = field(init=False)
+    #: everything before this offset was read (records) or is known to hold no record
+    position: int = field(init=False)
+    #: the position that the coordinator knows
+    reported: int = -1
+    #: leader epoch of the last record that was read; -1: not known
+    epoch: int = -1
+    #: end of the log when Kafka last reported it; -1: not known yet
+    end: int = -1
+    #: offset at which there was nothing more to read, the last time that was so; -1: never
+    stop: int = -1
 
-    def __init__(self, start: int, number: int = 0) -> None:
-        """Reading begins at offset `start`; `number` tells this feed from earlier ones of the partition."""
-        self.number = number
-        self.start = start
-        self.batches: deque[ReadBatch] = deque()
-        #: records in `batches`
-        self.buffered = 0
-        #: every record at or after this offset that was read is still here
-        self.kept_from = start
-        #: everything before this offset was read (records) or is known to hold no record
-        self.position = start
-        #: the position that the coordinator knows
-        self.reported = -1
-        #: leader epoch of what was read last; -1: not known
-        self.epoch = -1
-        #: end of the log when Kafka last told; -1: not known yet
-        self.end = -1
-        #: offset at which there was nothing more to read, the last time that was so; -1: never
-        self.stop = -1
+    def __post_init__(self) -> None:
+        """Nothing was read."""
+        self.kept_from = self.position = self.start
 
     @property
     def unread(self) -> int | None:
-        """Offsets up to the end of the log that were not read; None: not known yet.
+        """Number of offsets up to the end of the log that were not read; None: not known yet.
 
-        What an open transaction keeps back cannot be read: it does not count once its begin was reached.
+        Messages behind the begin of an open transaction cannot be read: they do not count once that begin was
+        reached.
         """
         if self.stop >= self.position:
             return 0
         return None if self.end < 0 else max(self.end - self.position, 0)
 
     def add(self, batch: ReadBatch) -> None:
-        """Take in records; those before the position are dropped (a reader that was moved repeats some)."""
+        """Take in records; those before the position are dropped: a reader that was moved repeats some."""
         if batch.last < self.position:
             return
         if batch.first < self.position:
@@ -128,7 +118,7 @@ class FetchBuffer:
         self.kept_from = first
 
     def reach(self, offset: int) -> None:
-        """The partition was read up to `offset`: what is not here below it does not exist."""
+        """The partition was read up to `offset`: offsets below it without a record here hold none."""
         self.position = max(self.position, offset)
 
     def drop_before(self, offset: int) -> None:
@@ -145,7 +135,7 @@ class FetchBuffer:
     def take(self, start: int, end: int) -> tuple[list[Piece], int]:
         """Take the records in [start, end): pieces (records, first offset, offsets or None), and how far.
 
-        Everything before the offset reached is in the pieces or does not exist. What lies before `start` is
+        Every record before the offset reached is in the pieces or does not exist. Records before `start` are
         dropped.
         """
         self.drop_before(start)

@@ -1,4 +1,4 @@
-"""The two threads that read Kafka for one member, as the member calls them."""
+"""The two readers of one member, as the member calls them."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from kafkadur.fetch.tail_fetcher import TailFetcher
 
 
 class Fetchers:
-    """The two readers of a member, as the member sees them."""
+    """The two threads that read Kafka for a member."""
 
     def __init__(self, tail: TailFetcher, point: RangeFetcher) -> None:
         """Join two readers."""

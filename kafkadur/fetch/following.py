@@ -1,7 +1,7 @@
-"""Which partitions a member of a shared subscription follows, and of which it reads only what it was granted.
+"""Which partitions a member of a shared subscription follows; of the others it reads only granted ranges.
 
-Following reads everything once and uses a part of it; a range of its own costs a read of its own. What is
-cheaper is judged from what was granted, to this member and to all. No I/O; `tail_fetcher.py` reads.
+Following reads every record once and uses a part of them; each range costs a read of its own. The records
+that were granted, to this member and to all, show which is cheaper. No I/O; the fetchers read.
 """
 
 from __future__ import annotations
@@ -13,14 +13,14 @@ from dataclasses import dataclass
 LEAST_USED = 8
 #: Records read in vain that cost as much as reading one range (docs/decisions/0012-when-to-follow.md).
 WORTH_A_READ = 500
-#: A partition is judged whenever so many offsets were granted to anybody, and so many windows.
+#: A partition is judged whenever so many offsets, and so many windows, were granted to all members.
 _JUDGED_OVER = 5_000
 _JUDGED_OVER_WINDOWS = 16
 
 
 @dataclass(slots=True)
 class _Account:
-    """What was granted of a partition since it was judged last."""
+    """The grants on a partition since it was judged last."""
 
     since: int
     next: int
@@ -35,7 +35,7 @@ class Following:
         """`window`: of the member, records."""
         self._judged_over = max(_JUDGED_OVER, _JUDGED_OVER_WINDOWS * window)
         self._accounts: dict[int, _Account] = {}
-        #: partitions of which this member reads only what it is granted
+        #: partitions of which this member reads only the ranges that it is granted
         self.by_range: set[int] = set()
 
     def granted(self, partition: int, records: int) -> None:
@@ -46,9 +46,9 @@ class Following:
             account.leases += 1
 
     def advanced(self, partition: int, offset: int) -> None:
-        """The first offset without a grant is `offset` now; comes after this member's grants.
+        """The first offset without a grant is `offset` now; called after `granted` for the same answer.
 
-        To leave and to return differ by a factor of two, so that a choice lasts.
+        The thresholds to stop following and to follow again differ by a factor of two: a choice lasts.
         """
         account = self._accounts.setdefault(partition, _Account(offset, offset))
         account.next = max(account.next, offset)
@@ -64,7 +64,7 @@ class Following:
         self._accounts[partition] = _Account(account.next, account.next)
 
     def watch(self, partitions: Iterable[int]) -> None:
-        """These have to be followed, whatever that costs: their ends are to be reported. Then judged anew."""
+        """Follow these partitions at any cost, because their ends are to be reported, and judge them anew."""
         for partition in self.by_range.intersection(partitions):
             self.by_range.discard(partition)
             self._accounts.pop(partition, None)

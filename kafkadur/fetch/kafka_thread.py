@@ -1,4 +1,4 @@
-"""A thread that owns one Kafka consumer, and what it reads for.
+"""The base of both readers: a thread that owns one Kafka consumer.
 
 While a thread polls, calls of another thread to the same consumer do not return for seconds. So other threads
 only put commands into a queue. Records go to the member (`consumer/intake.py`).
@@ -34,8 +34,8 @@ _FIND_LEADERS = 1.0
 WATERMARKS = 10.0
 EOF = KafkaError._PARTITION_EOF  # noqa: SLF001 - the library's name for it
 
-#: librdkafka settings without which catching up stalls (its default backs off a second whenever the queue
-#: is full).
+#: Default librdkafka settings. With its own ones catching up stalls: it backs off a second whenever the queue
+#: is full.
 DEFAULTS: Mapping[str, Any] = {
     "enable.auto.commit": False,
     "enable.auto.offset.store": False,
@@ -52,16 +52,13 @@ DEFAULTS: Mapping[str, Any] = {
 
 
 def consumer_config(kafka: Mapping[str, Any], group: str) -> dict[str, Any]:
-    """Configuration of a reader: defaults, then the user's, then what must not be changed."""
+    """Configuration of a reader: defaults, then the user's, then settings that must not be changed."""
     fixed = ("enable.auto.commit", "enable.auto.offset.store", "enable.partition.eof", "auto.offset.reset")
     return {**DEFAULTS, **kafka, **{name: DEFAULTS[name] for name in fixed}, "group.id": group}
 
 
 def by_partition(messages: list[Message]) -> list[tuple[int, list[Message]]]:
-    """Split what one call returned by partition.
-
-    The order within a partition is kept. Events count as records.
-    """
+    """Split the records and events of one call by partition; the order within a partition is kept."""
     partitions = list(map(Message.partition, messages))
     first = partitions[0]
     if partitions.count(first) == len(partitions):
@@ -73,7 +70,7 @@ def by_partition(messages: list[Message]) -> list[tuple[int, list[Message]]]:
 
 
 class Receiver(Protocol):
-    """Whom readers read for: a member, or what stands before one (`key_router.py`)."""
+    """The receiver of a reader's records: a member, or the router in front of one (`key_router.py`)."""
 
     @property
     def display(self) -> str:
@@ -82,7 +79,7 @@ class Receiver(Protocol):
 
     @property
     def buffered(self) -> int:
-        """Records read and not handed out."""
+        """Records that were read and not dispatched."""
         ...
 
     @property
@@ -106,16 +103,16 @@ class Receiver(Protocol):
         """The log of a partition ended at `offset` when Kafka was asked under this incarnation."""
 
     def lead(self, partition: int, epoch: int, number: int) -> None:
-        """What is read from now on was written under this leader epoch."""
+        """Records that come from now on were written under this leader epoch."""
 
     def cut(self, partition: int, offset: int) -> None:
-        """Kafka lost what lay at or beyond `offset`."""
+        """Kafka lost the records at or beyond `offset`."""
 
     def expire(self, partition: int, offset: int) -> None:
-        """Kafka does not keep what lies before `offset` any more."""
+        """Kafka has removed the records before `offset`."""
 
     def add_range_records(self, token: int, messages: list[Message], reached: int) -> bool:
-        """What the range fetcher read for a lease; whether it is to go on."""
+        """Records that the range fetcher read for a lease; whether it is to go on."""
         ...
 
     def floors(self) -> dict[int, int]:
@@ -124,7 +121,7 @@ class Receiver(Protocol):
 
 
 class KafkaThread:
-    """What both readers share: a thread, its commands, and how it ends."""
+    """A thread with a consumer and a queue of commands."""
 
     def __init__(
         self,
@@ -137,7 +134,7 @@ class KafkaThread:
     ) -> None:
         self._config = dict(config)
         self._error_cb: Callable[[KafkaError], None] | None = self._config.pop("error_cb", None)
-        #: Kafka did not answer the last time anything was heard of it.
+        #: whether Kafka does not answer at the moment
         self._silent = False
         self._topic = topic
         self._fail = fail
@@ -148,7 +145,7 @@ class KafkaThread:
         self._monotonic = monotonic
         #: when Kafka was last heard, or asked
         self._heard_at = 0.0
-        #: where partitions that nothing was read of yet begin
+        #: offsets from which to read partitions of which nothing was read yet
         self._starts: dict[int, TopicPartition] = {}
         self._thread = threading.Thread(target=self._main, name=name, daemon=True)
 
@@ -220,11 +217,11 @@ class KafkaThread:
         _log.warning("Kafka's client of topic %s does not find Kafka any more; it was made anew", self._topic)
         read = old.position(old.assignment())
         new.incremental_assign([p if p.offset >= 0 else self._starts[p.partition] for p in read])
-        # what it was still to commit may keep it for most of a minute
+        # commits that it still has to send may delay its end for most of a minute
         threading.Thread(target=old.close, name=f"{self._thread.name}-old", daemon=True).start()
 
     def _hear(self, error: KafkaError) -> None:
-        """Tell when no broker answers any more; the user's own `error_cb` hears everything."""
+        """Log that no broker answers any more; the user's own `error_cb` gets every error."""
         if error.code() == KafkaError._ALL_BROKERS_DOWN and not self._silent:  # noqa: SLF001 - as above
             self._silent = True
             _log.warning(
@@ -236,10 +233,10 @@ class KafkaThread:
         tell(self._error_cb, error)
 
     def _begin_anew(self, consumer: Consumer, event: Message, member: Receiver, mark: Mark) -> int | None:
-        """Go on where Kafka keeps a partition, after it did not have the offset that was to be read.
+        """Go on at an offset that Kafka keeps, after it did not have the offset that was to be read.
 
-        Returns where that is: what lies before is not there. None: the log does not go on behind what was
-        read (`mark`), it was cut off, and the member was told.
+        Returns the offset: earlier records do not exist any more. None: the log was cut off before `mark`, up
+        to which it had been read, and the member was informed.
         """
         partition, wanted = event.partition() or 0, event.offset()
         try:
@@ -262,24 +259,23 @@ class KafkaThread:
         return start
 
     def _cut(self, partition: int, mark: Mark, end: int, member: Receiver) -> None:
-        """Find out from where on the log is another one than what was read, and tell the member.
+        """Find the offset from which on the log differs from the records that were read; tell the member.
 
-        `end` is its end: without a leader epoch nothing else is known.
+        `end` is the end of the log: without a leader epoch nothing else is known.
         """
         offset = min(mark.offset, end) if mark.epoch < 0 else self._find_cut(partition, mark)
         if offset is None and self._closing:
             return
         if offset is None:
-            self._put(
-                lambda _: self._cut(partition, mark, end, member)
-            )  # what else is read goes on meanwhile
+            # as a command: other partitions are read meanwhile
+            self._put(lambda _: self._cut(partition, mark, end, member))
         else:
             member.cut(partition, offset)
 
     def _find_cut(self, partition: int, mark: Mark) -> int | None:
-        """First offset at which the log is not what was read before `mark`; None: Kafka did not say in time.
+        """First offset at which the log differs from what was read before `mark`; None: no answer in time.
 
-        Another Consumer is asked, which is allowed to go where librdkafka says that the log is the same.
+        Another Consumer finds it: it may go back to the offset up to which librdkafka finds the log the same.
         """
         config = {
             **self._config,
@@ -311,11 +307,11 @@ class KafkaThread:
 
     def _obey(self, consumer: Consumer) -> None:
         self._work.clear()
-        for _ in range(len(self._commands)):  # one that has to be given once more waits for the others
+        for _ in range(len(self._commands)):  # a command that is put again waits for the others
             self._commands.popleft()(consumer)
 
     def _find_leaders(self, consumer: Consumer) -> None:
-        """Ask where the topic is, right after the first assignment.
+        """Ask for the leaders of the topic, right after the first assignment.
 
         librdkafka asks by itself only if it connects later than that, else once a second.
         """
@@ -339,4 +335,4 @@ def broken(state: str, topic: str) -> StateLost:
 
 
 def _say_nothing(_error: KafkaError) -> None:
-    """Brokers that are away are told of by the reader itself."""
+    """Ignore errors: the reader's own Consumer reports brokers that are away."""

@@ -1,7 +1,7 @@
-"""Between the readers and a member of a key-ordered subscription: partitions here, lanes there.
+"""Translates between readers, which know partitions, and a member of a key-ordered subscription: its lanes.
 
-A lane is a share of the keys of one partition, and a partition of its own to the member and the coordinator:
-lane `partition * lanes + share`. The readers read partitions, once for all lanes that a member keeps of one.
+A lane is a share of the keys of one partition. To the member and the coordinator it is a partition, with the
+number `partition * lanes + share`. The readers read a partition once for all lanes of it that a member keeps.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from kafkadur_sharing.keys import SLOTS, key_slot
 
 
 class KeyRouter:
-    """What the readers take for the member, and the member for its readers."""
+    """Stands for the member to its readers, and for the readers to the member."""
 
     def __init__(self, member: Intake, *, lanes: int) -> None:
         """`lanes` of each partition; `reading` is set before anything is read."""
@@ -27,13 +27,13 @@ class KeyRouter:
         self._lanes = lanes
         self.reading: Reading | None = None
         self._lock = threading.Lock()
-        #: partition -> lane -> number of its following
+        #: partition -> lane -> number of the start of following it
         self._followed: dict[int, dict[int, int]] = {}
-        #: partition -> (number of its following, offset up to which it was read)
+        #: partition -> (number of the start of following it, offset up to which it was read)
         self._read: dict[int, tuple[int, int]] = {}
         self._number = 0
 
-    # -- what the member asks for
+    # -- calls of the member
 
     def follow(self, partition: int, offset: int, number: int, mark: Mark = NOWHERE) -> None:
         """Read a lane from `offset` on."""
@@ -50,7 +50,7 @@ class KeyRouter:
             self.reading.follow(own, offset, self._number, mark)
 
     def compare(self, partition: int, mark: Mark) -> None:
-        """What is read of a lane must agree with this."""
+        """The records of a lane must agree with `mark`."""
         if self.reading is not None:
             self.reading.compare(self._place(partition), mark)
 
@@ -79,7 +79,7 @@ class KeyRouter:
     def _place(self, lane: int) -> int:
         return lane // self._lanes
 
-    # -- what the readers bring
+    # -- calls of the readers
 
     @property
     def display(self) -> str:
@@ -88,7 +88,7 @@ class KeyRouter:
 
     @property
     def buffered(self) -> int:
-        """Records read and not handed out: what holds the reader back."""
+        """Records that were read and not dispatched: they hold the reader back."""
         return self._member.buffered
 
     @property
@@ -121,12 +121,12 @@ class KeyRouter:
             self._member.reach(lane, offset, its_number)
 
     def lead(self, partition: int, epoch: int, number: int) -> None:
-        """What is read of a partition from now on was written under this leader epoch."""
+        """Records of a partition that come from now on were written under this leader epoch."""
         for lane, its_number in self._reached(partition, 0, number).items():
             self._member.lead(lane, epoch, its_number)
 
     def cut(self, partition: int, offset: int) -> None:
-        """Kafka lost what lay at or beyond `offset` of a partition."""
+        """Kafka lost the records of a partition at or beyond `offset`."""
         for lane in self._of(partition):
             self._member.cut(lane, offset)
 
@@ -141,7 +141,7 @@ class KeyRouter:
             self._member.end_at(lane, offset, its_number)
 
     def expire(self, partition: int, offset: int) -> None:
-        """Kafka does not keep what lies before `offset` in a partition any more."""
+        """Kafka has removed the records of a partition before `offset`."""
         for lane in self._of(partition):
             self._member.expire(lane, offset)
 
@@ -152,7 +152,7 @@ class KeyRouter:
         )
 
     def _reached(self, partition: int, offset: int, number: int) -> Mapping[int, int]:
-        """Note how far a partition was read; returns the lanes that want to know."""
+        """Note how far a partition was read; returns its followed lanes."""
         with self._lock:
             current = self._read.get(partition)
             if current is None or current[0] != number:
@@ -167,7 +167,7 @@ class KeyRouter:
     def floors(self) -> dict[int, int]:
         """Lowest unsettled offset of each partition of which all lanes are known.
 
-        What is known of lanes that others keep is old, and therefore never too high.
+        The floors of lanes that other members keep are old, and therefore never too high.
         """
         by_lane = self._member.floors()
         return {

@@ -46,7 +46,7 @@ class RangeFetcher(KafkaThread):
 
     def _read(self, partition: int, start: int, end: int, token: int) -> None:
         self._starts[partition] = TopicPartition(self._topic, partition, start)
-        self._heard_at = self._monotonic()  # nothing was waited for
+        self._heard_at = self._monotonic()  # until now Kafka had nothing to answer
         self._consumer.incremental_assign([self._starts[partition]])
         self._find_leaders(self._consumer)
         reached = start
@@ -63,7 +63,7 @@ class RangeFetcher(KafkaThread):
                     self._look_after()
                 records, reached, gone = self._sort_out(messages, reached)
                 if gone is not None:
-                    # nothing is known of the leader here: a member that follows the partition finds out
+                    # the leader epoch is not known here: a member that follows the partition checks it
                     begins = self._begin_anew(consumer, gone, self._member, Mark(reached))
                     if begins is None:
                         return
@@ -74,9 +74,9 @@ class RangeFetcher(KafkaThread):
             self._consumer.incremental_unassign([TopicPartition(self._topic, partition)])
 
     def _sort_out(self, messages: list[Message], reached: int) -> tuple[list[Message], int, Message | None]:
-        """The records among messages and events, and the offset up to which they tell of the partition.
+        """The records among messages and events, and the offset up to which the partition was read.
 
-        Third, the event that says that Kafka does not keep the offset that was to be read.
+        Third, the event that Kafka does not have the offset that was to be read, if it came.
         """
         records: list[Message] = []
         gone: Message | None = None

@@ -1,20 +1,18 @@
-"""Retention against subscriptions: which unsettled messages Kafka is about to remove.
+"""Retention against subscriptions: unsettled messages that Kafka has removed, or is about to remove.
 
-A message is removed some time after it became as old as the topic's retention; what is a tenth of that away
-(an hour at most) is said to expire soon. `retention_watch.py` looks for members, `inspector.py` for people.
+A message is removed some time after it became as old as the topic's retention; it is said to expire soon in
+the last tenth of that time (an hour at most). `retention_watch.py` looks for members, `inspector.py` for
+people.
 """
 
 from __future__ import annotations
+
+from collections.abc import Mapping
 
 from kafkadur_coordinators.topics import Topics
 
 #: Longest time before its end in which a message expires soon, ms.
 _LONGEST_MARGIN = 3_600_000
-
-
-def margin(retention: int) -> int:
-    """How long before its end a message expires soon, ms; `retention` in ms."""
-    return min(retention // 10, _LONGEST_MARGIN)
 
 
 def expiring(topics: Topics, topic: str, partitions: int, now: int) -> dict[int, int]:
@@ -25,4 +23,41 @@ def expiring(topics: Topics, topic: str, partitions: int, now: int) -> dict[int,
     retention = topics.retention(topic)
     if retention is None:
         return {}
-    return topics.offsets_at(topic, partitions, now - retention + margin(retention))
+    margin = min(retention // 10, _LONGEST_MARGIN)
+    return topics.offsets_at(topic, partitions, now - retention + margin)
+
+
+class Expiry:
+    """The offsets of one member that retention has removed, or is about to remove, by partition.
+
+    The readers report where partitions begin, `retention_watch.py` reports what expires soon.
+    """
+
+    def __init__(self) -> None:
+        """Nothing was removed."""
+        self._kept: dict[int, int] = {}
+        self._lost: dict[int, int] = {}
+        self._soon: dict[int, int] = {}
+
+    def keeps_from(self, partition: int, offset: int) -> None:
+        """Kafka keeps nothing before `offset`."""
+        self._kept[partition] = max(offset, self._kept.get(partition, 0))
+
+    def lose(self, partition: int, start: int, end: int) -> int:
+        """Unsettled offsets [start, end) hold no record; returns the end of those that Kafka has removed."""
+        end = max(min(end, self._kept.get(partition, 0)), start)
+        if end > start:
+            self._lost[partition] = self._lost.get(partition, 0) + end - start
+        return end
+
+    def take_lost(self, partition: int) -> int:
+        """Number of offsets that were lost since the last call."""
+        return self._lost.pop(partition, 0)
+
+    def rescue(self, until: Mapping[int, int]) -> None:
+        """Records before these offsets expire soon, and are to be rescued."""
+        self._soon = dict(until)
+
+    def rescued_before(self, partition: int) -> int:
+        """Records before this offset are to be rescued."""
+        return self._soon.get(partition, 0)

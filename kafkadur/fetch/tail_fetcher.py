@@ -56,11 +56,11 @@ class TailFetcher(KafkaThread):
         self._metadata = floor_metadata
         self._probe = probe
         self._followed: dict[int, int] = {}
-        #: what logs must agree with: how far they were read before this reader began
+        #: how far logs were read before this reader began: they must agree with these marks
         self._marks: dict[int, Mark] = {}
-        #: leader epoch of what was read last; missing: to be looked at
+        #: leader epoch of the last record of a partition; missing: to be checked
         self._epochs: dict[int, int] = {}
-        #: the record that was read last
+        #: the last record of a partition
         self._ends: dict[int, Message] = {}
         self._mirrored: dict[int, int] = {}
         self._mirror_at = 0.0
@@ -80,7 +80,7 @@ class TailFetcher(KafkaThread):
             self._epochs.pop(partition, None)
             self._ends.pop(partition, None)
             start = TopicPartition(self._topic, partition, offset)
-            if mark.epoch >= 0:  # librdkafka asks whether the log is still the same up to there
+            if mark.epoch >= 0:  # librdkafka asks whether the log is still the same up to this offset
                 start = TopicPartition(self._topic, partition, offset, leader_epoch=mark.epoch)
             self._starts[partition] = start
             consumer.incremental_assign([start])
@@ -88,7 +88,7 @@ class TailFetcher(KafkaThread):
         self._put(assign)
 
     def compare(self, partition: int, mark: Mark) -> None:
-        """What is read of `partition` must agree with `mark`, too."""
+        """The records of `partition` must agree with `mark`, too."""
 
         def note(_: Consumer) -> None:
             self._marks[partition] = max(mark, self._marks.get(partition, NOWHERE))
@@ -106,7 +106,7 @@ class TailFetcher(KafkaThread):
         self._put(unassign)
 
     def find_end(self, partition: int, incarnation: int) -> None:
-        """Ask Kafka where the log of `partition` ends, until it answers; the member is told."""
+        """Ask Kafka where the log of `partition` ends, until it answers, and tell the member."""
 
         def note(_: Consumer) -> None:
             self._endless[partition] = incarnation
@@ -130,7 +130,7 @@ class TailFetcher(KafkaThread):
 
     def _replace(self, new: Consumer) -> None:
         super()._replace(new)
-        self._mirrored.clear()  # the last ones may not have reached Kafka
+        self._mirrored.clear()  # the last commits may not have reached Kafka
 
     def _loop(self) -> None:
         member = self._member
@@ -146,9 +146,8 @@ class TailFetcher(KafkaThread):
                 self._work.clear()
                 continue
             if member.buffered >= member.read_ahead:
-                self._work.wait(
-                    0.002
-                )  # the member takes records out meanwhile; librdkafka keeps its own queue
+                # the member takes records out meanwhile; librdkafka keeps its own queue
+                self._work.wait(0.002)
                 self._work.clear()
                 continue
             messages = consumer.consume(AT_ONCE, 0)
@@ -166,10 +165,10 @@ class TailFetcher(KafkaThread):
         self.mirror_now(self._consumer)  # closing the Consumer waits for it
 
     def _tell_end(self, consumer: Consumer, partition: int) -> None:
-        """Say where the log ended when Kafka last answered.
+        """Tell the member where the log ended when Kafka last answered.
 
-        An event of its end does not do alone: while a record comes within every `fetch.wait.max.ms`, there
-        is none, however far the reader has come.
+        Events for the end of the log are not enough: while records come within every `fetch.wait.max.ms`,
+        there are none, however far the reader has come.
         """
         _, end = consumer.get_watermark_offsets(TopicPartition(self._topic, partition), cached=True)
         if end >= 0:
@@ -203,9 +202,9 @@ class TailFetcher(KafkaThread):
             self._give_records(consumer, partition, messages[start:], number)
 
     def _give_records(self, consumer: Consumer, partition: int, messages: list[Message], number: int) -> bool:
-        """Give the member records, unless they show that the log is not the one that was read before."""
+        """Give the member records, unless they show that the log was cut off since it was read before."""
         epoch = messages[-1].leader_epoch()
-        if epoch is not None and epoch != self._epochs.get(partition):  # once a leader
+        if epoch is not None and epoch != self._epochs.get(partition):  # checked once for each leader
             mark = self._marks.get(partition, NOWHERE)
             strange = mark.epoch >= 0 and any(
                 (message.offset() or 0) < mark.offset and (message.leader_epoch() or 0) > mark.epoch
@@ -223,7 +222,7 @@ class TailFetcher(KafkaThread):
         return True
 
     def _read_to(self, partition: int) -> Mark:
-        """How far a partition was read, here or before."""
+        """How far a partition was read, by this reader or before."""
         mark, last = self._marks.get(partition, NOWHERE), self._ends.get(partition)
         if last is None:
             return mark
@@ -246,7 +245,7 @@ class TailFetcher(KafkaThread):
         self.mirror_now(consumer)
 
     def mirror_now(self, consumer: Consumer) -> None:
-        """Commit floors that moved since the last time; a failure is left to the next time."""
+        """Commit floors that changed since the last time; after a failure the next time tries again."""
         if not self._metadata:
             return
         floors = {p: o for p, o in self._member.floors().items() if self._mirrored.get(p) != o}

@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
-from confluent_kafka import Message
-
-from kafkadur.consumer.chunk import Chunk, Lease
+from kafkadur.consumer.chunk import Owner
 from kafkadur.consumer.dispatcher import Dispatcher
 from kafkadur.consumer.lag import Lag
 from kafkadur.consumer.policy.key_dispatcher import KeyDispatcher
@@ -34,13 +30,8 @@ def policy_of(definition: Definition) -> type[Policy]:
     return _POLICIES[definition.type]
 
 
-def dispatcher_of(
-    state: State,
-    policy: Policy,
-    lag: Lag,
-    chunk: Callable[[Lease, list[Message], int, list[int] | None, int], Chunk],
-) -> Dispatcher:
-    """Return the dispatcher of a member; `chunk` as for `KeyDispatcher`."""
+def dispatcher_of(state: State, policy: Policy, lag: Lag, owner: Owner) -> Dispatcher:
+    """Return the dispatcher of a member, which is the `owner` of chunks."""
     if isinstance(policy, KeyedPolicy):
-        return KeyDispatcher(state, policy=policy, lag=lag, chunk=chunk)
+        return KeyDispatcher(state, policy=policy, lag=lag, owner=owner)
     return Dispatcher(state, policy=policy, lag=lag)

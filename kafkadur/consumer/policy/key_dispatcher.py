@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
-from confluent_kafka import Message
-
-from kafkadur.consumer.chunk import Chunk, Lease
+from kafkadur.consumer.chunk import Chunk, Owner
 from kafkadur.consumer.dispatcher import Block, Dispatcher
 from kafkadur.consumer.lag import Lag
 from kafkadur.consumer.policy.keyed import KeyedPolicy
@@ -14,21 +10,14 @@ from kafkadur.consumer.state import State
 
 
 class KeyDispatcher(Dispatcher):
-    """Dispatches the records of one member by key. Called with its lock held."""
+    """Dispatches the records of one member by key."""
 
     _policy: KeyedPolicy
 
-    def __init__(
-        self,
-        state: State,
-        *,
-        policy: KeyedPolicy,
-        lag: Lag,
-        chunk: Callable[[Lease, list[Message], int, list[int] | None, int], Chunk],
-    ) -> None:
-        """`chunk` makes a chunk: lease, records, first offset, offsets if there are gaps, size in bytes."""
+    def __init__(self, state: State, *, policy: KeyedPolicy, lag: Lag, owner: Owner) -> None:
+        """`owner`: the member that chunks belong to."""
         super().__init__(state, policy=policy, lag=lag)
-        self._chunk = chunk
+        self._owner = owner
 
     def next_block(self, limit: int) -> tuple[Block | None, bool]:
         """Return the next records, at most `limit`, and False: no exchange is needed soon."""
@@ -58,7 +47,8 @@ class KeyDispatcher(Dispatcher):
             return None
         records = keys.take(1 if lease.isolated else room)
         messages, offsets = [each.message for each in records], [each.offset for each in records]
-        chunk, end = self._chunk(lease, messages, offsets[0], offsets, sum(map(len, messages))), len(records)
+        size, end = sum(map(len, messages)), len(records)
+        chunk = Chunk(self._owner, lease, messages, offsets[0], offsets, size=size)
         chunk.hand_out(0, end)
         chunk.taken = end
         self._in_flight.add(chunk)
@@ -68,7 +58,7 @@ class KeyDispatcher(Dispatcher):
         return chunk, 0, end
 
     def is_due(self, now: float) -> bool:
-        """Whether a record that waits by key has become due since this was asked."""
+        """Whether a record that waits by key has become due since the last call."""
         keys = self._policy.keys
         due_at = keys.next_at
         if due_at is None or due_at > now:

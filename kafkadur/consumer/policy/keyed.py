@@ -32,7 +32,7 @@ class KeyedPolicy(Policy):
 
     def __init__(self, state: State, gaps: Gaps) -> None:
         """A member that keeps no lane."""
-        #: tokens of what is read again
+        #: tokens of ranges that are read again
         self._tokens = itertools.count(-1, -1)
         super().__init__(state, gaps)
 
@@ -83,7 +83,7 @@ class KeyedPolicy(Policy):
         )
 
     def fills_whole(self, _lease: Lease, /) -> bool:
-        """Records wait by key: what comes between does not matter."""
+        """Records wait by key: those of other leases may come between."""
         return True
 
     def own_records(self, lease: Lease, pieces: list[Piece]) -> list[Piece]:
@@ -98,7 +98,7 @@ class KeyedPolicy(Policy):
         return True
 
     def filled(self, lease: Lease) -> None:
-        """Sort in by key what was read for a lease."""
+        """Sort in by key the records that were read for a lease."""
         self._shares.sort_in(lease.partition, self._leases)
 
     def add_parked(self, token: int, messages: Iterable[Message], reached: int) -> bool:

@@ -1,7 +1,7 @@
 """Exclusive and priority subscriptions: one member at a time holds the lanes of all partitions.
 
 New messages of a lane wait for a message that was rolled back, until it is dispatched again or, in strict
-order, until it is settled. Which member holds the lanes is decided by the coordinator (`lane.lua`).
+order, until it is settled. The coordinator decides which member holds the lanes (`lane.lua`).
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ class OrderedPolicy(Policy):
         self._in_flight.hold_back(chunk, index)
 
     def wants_handover(self) -> bool:
-        """Whether lanes are asked for of which nothing is in flight."""
+        """Whether lanes are asked for that have no messages in flight."""
         return bool(self.asked_for())
 
     # -- exchanges
@@ -115,7 +115,7 @@ class OrderedPolicy(Policy):
         """
         if not wanted:
             return False
-        group.frozen = True  # before looking: see there
+        group.frozen = True  # before looking at the marks: see `LaneGroup`
         # in this order: a verdict may be given in between, and must not be left behind
         free = not self.holds_any(group)
         sent = not any(chunk.has_verdicts() for chunk in self._in_flight if chunk.lease.group is group)
@@ -146,7 +146,7 @@ class OrderedPolicy(Policy):
         return changed
 
     def _standings(self, reply: ExchangeReply) -> dict[int, Standing]:
-        """Return the standing of each group that an answer tells of, by number."""
+        """Return the standing of each group in an answer, by number."""
         return {0: reply.standing}
 
     def _became_active(self, group: LaneGroup, /) -> None:

@@ -18,7 +18,7 @@ from kafkadur_coordinators.interface import ExchangeReply, Standing
 
 
 class Policy(ReadingPolicy):
-    """The policy of one member. Called with the member's lock held."""
+    """The policy of one member."""
 
     #: messages come in order, to one lease holder at a time
     ORDERED: ClassVar[bool] = True
@@ -31,7 +31,7 @@ class Policy(ReadingPolicy):
     #: messages in flight are leased again after a loss of the coordination state
     RECLAIMS: ClassVar[bool] = True
 
-    #: the events that tell that a member became active, or stands by; None: they are not told
+    #: the events for a member that became active, and for one that stands by; None: there are none
     STANDING_EVENTS: ClassVar[tuple[Event, Event] | None] = None
 
     #: whether later messages wait until a message that was rolled back is settled
@@ -57,7 +57,7 @@ class Policy(ReadingPolicy):
         if self._gate.closing:
             return 0
         records = self._terms.window + (0 if self.takes_turns() else self._terms.budget)
-        # of a partition's records about one in so many is of a lane
+        # a lane has about one of so many records of its partition
         return self._selection.scan(records) * self._terms.definition.lanes
 
     @property
@@ -139,7 +139,7 @@ class Policy(ReadingPolicy):
         return -1
 
     def offer(self, _chosen: Collection[int]) -> bool:
-        """Choose the lanes that the exchange being composed hands over (`offering`); whether it is all."""
+        """Choose the lanes that the exchange being composed hands over (`offering`); whether all are."""
         return False
 
     def gives_up(self, _partition: int) -> bool:
@@ -160,7 +160,7 @@ class Policy(ReadingPolicy):
         return False
 
     def granted(self, _reply: ExchangeReply) -> None:
-        """Take in what was granted."""
+        """Take in the grants of an answer."""
 
     def lane_ended(self, _lane: int) -> None:
         """A lane was given up in order."""

@@ -1,6 +1,7 @@
 """What a policy decides about reading: partitions to read, and in which order leases take the records.
 
-The readers' side of a member calls this part of the contract alone. The rest of it is `policy.py`.
+The parts of a member that work with its readers call only this half of the contract. The other half is
+`policy.py`.
 """
 
 from __future__ import annotations
@@ -12,38 +13,30 @@ from confluent_kafka import Message
 
 from kafkadur.consumer.chunk import Lease
 from kafkadur.consumer.gaps import Gaps
-from kafkadur.consumer.state import State
+from kafkadur.consumer.state import Part, State
 from kafkadur.fetch.buffer import FetchBuffer, Piece
 from kafkadur_coordinators.interface import PartitionState, Role
 
 
-class ReadingPolicy:
-    """What one member reads. Called with the member's lock held."""
+class ReadingPolicy(Part):
+    """What one member reads."""
 
     def __init__(self, state: State, gaps: Gaps) -> None:
         """A member that holds no lease."""
-        self._terms = state.terms
-        self._gate = state.gate
-        self._schedule = state.schedule
-        self._pending = state.pending
-        self._leases = state.leases
-        self._fetch = state.fetch
-        self._queue = state.queue
-        self._in_flight = state.in_flight
-        self._selection = state.selection
+        super().__init__(state)
         self._gaps = gaps
         self.clear()
 
     def clear(self) -> None:
         """Forget everything: the leases were lost."""
-        #: partitions whose lanes the unanswered exchange hands over: what they hold must not grow until the
-        #: answer says whether they go on
+        #: partitions whose lanes the unanswered exchange hands over: their leases take no more records until
+        #: the answer says whether this member keeps them
         self.offering: Collection[int] = ()
 
     # -- partitions
 
     def partitions(self) -> AbstractSet[int]:
-        """Partitions that concern this member: every one, where any lane may become its own."""
+        """Partitions that concern this member: all, if it may become the holder of any lane."""
         return set(range(self._terms.partitions))
 
     def targets(self) -> set[int]:
@@ -60,7 +53,7 @@ class ReadingPolicy:
 
     def first_needed(self, state: PartitionState) -> int:
         """First offset of which this member may still need the record."""
-        # what is reserved for no member may become any member's
+        # offsets that are reserved for no member may be granted to any member
         return min(state.next, state.free_from)
 
     def discard_before(self, _state: PartitionState) -> int:
@@ -72,7 +65,7 @@ class ReadingPolicy:
         return self.partitions()
 
     def take_role(self, before: Role) -> None:
-        """Adjust to the role that an answer brought (`FetchState.role`); it was `before` until now."""
+        """Adjust to a new role (`FetchState.role`); it was `before` until now."""
 
     # -- records that were read
 

@@ -1,7 +1,7 @@
 """Serial subscriptions: the lanes pass from member to member; a turn is a window's worth of messages.
 
-All lanes pass together, or that of each partition by itself (scope `partition`). Which member is next is
-decided by the coordinator (`lane.lua`, `own_turns.lua`).
+All lanes pass together, or that of each partition by itself (scope `partition`). The coordinator decides
+which member is next (`lane.lua`, `own_turns.lua`).
 """
 
 from __future__ import annotations
@@ -15,7 +15,8 @@ from kafkadur.consumer.turn import LaneGroup, Turn
 from kafkadur.fetch.buffer import FetchBuffer
 from kafkadur_coordinators.interface import ExchangeReply, PartitionState, Role, Standing
 
-#: Up to so many members that take turns read on while others have theirs: each uses an eighth of it.
+#: Up to so many members that take turns read on during the turns of others: each then uses an eighth of the
+#: records that it reads.
 _READ_ALONG = 8
 
 
@@ -28,11 +29,11 @@ class SerialPolicy(OrderedPolicy):
 
     def targets(self) -> set[int]:
         """Partitions whose lanes this member holds, or is about to hold again."""
-        # a member that gets its turn again soon reads on: going back would cost more than the turn
+        # a member that soon has its turn again reads on: following anew would cost more than the turn
         if 1 < self._fetch.role.members <= _READ_ALONG:
             return self._all()
         held = super().targets()
-        if self.takes_turns():  # a lane of which nothing is there has no lease: its holder watches
+        if self.takes_turns():  # a lane without records has no lease: its holder watches it
             held |= self._watched()
         return held
 
@@ -66,7 +67,7 @@ class SerialPolicy(OrderedPolicy):
         self._schedule.request(when=self._fetch.role.members > 1 >= before.members)
 
     def wants_exchange(self, unreported: Mapping[int, FetchBuffer]) -> bool:
-        """Whether a lane with news is held: what has come may be for the next member."""
+        """Whether a lane with news is held: new records may be for the next member."""
         if not self.takes_turns():
             return super().wants_exchange(unreported)
         return any(self._leases.group(p).standing is not Standing.STANDBY for p in unreported)
@@ -80,22 +81,22 @@ class SerialPolicy(OrderedPolicy):
     def room_in_turn(self, group: LaneGroup, room: int) -> int:
         """Return how many of `room` records may be dispatched in this turn: a window's worth.
 
-        One more may be while others are in flight. So a free seat is the holder's as long as it has something
-        unprocessed (W5), and no longer.
+        One more may be dispatched while others are in flight: the holder fills a free seat only as long as it
+        has unprocessed messages (W5).
         """
         if not self.takes_turns():
             return room
         left = self._terms.window - group.turn.handed
         room = min(room, left if left > 0 else int(self.holds_any(group)))
         if room <= 0:
-            group.frozen = True  # until it was offered
+            group.frozen = True  # until the answer to its offer
             self._schedule.request()
         return room
 
     def is_over(self, group: LaneGroup) -> bool:
         """Whether a turn is over: everything granted for it, a window's worth, was dispatched.
 
-        What was granted while no other member was there is more than that, and for the others, too.
+        A lease that was granted while there was no other member has more: that is for other members, too.
         """
         if not self.takes_turns() or group.standing is not Standing.ACTIVE:
             return False
@@ -106,16 +107,16 @@ class SerialPolicy(OrderedPolicy):
         if any(lease.lane and lease.end - self._position(lease) > span for lease in leases):
             return True
         if not self._knows_all(group):
-            return False  # what it was not told of may be its
+            return False  # the other partitions may have records for this turn
         waiting = any(c.lease.group is group for c in self._queue if c.handed < len(c.messages))
         return not waiting and not any(map(self._lacks_records, leases))
 
     def _knows_all(self, group: LaneGroup, /) -> bool:
-        """Whether the coordinator has told of every partition since this member holds the lanes."""
+        """Whether the state of every partition is known since this member holds the lanes."""
         return len(group.seen) >= self._terms.partitions
 
     def _lacks_records(self, lease: Lease) -> bool:
-        """Whether records of a lease were written that a reader, of either kind, has still to bring."""
+        """Whether records of a lease were written that a reader has still to bring."""
         state = self._fetch.states.get(lease.partition)
         end = lease.fill if state is None else min(lease.end, state.readable_end)
         return self.starves(lease) or (lease.point and lease.fill < end)
@@ -181,14 +182,14 @@ class PartitionTurnsPolicy(SerialPolicy):
         self._in_flight.recount()
 
     def news(self) -> tuple[set[int], set[int]]:
-        """Touch the lanes that are to be handed over; if there is room, those with nothing left to do."""
+        """Touch the lanes to be handed over; if there is room, all whose turn is over."""
         groups = self._leases.groups
         over = {p for p, group in groups.items() if self.is_over(group)}
         busy = {lease.partition for lease in self._leases}
         news = {p for p in over if p in busy or groups[p].frozen} | self.asked_for()
         if not self._gate.closing:
             return news, over
-        # others need not wait for what this member still has in flight of another lane
+        # other members need not wait for messages that are in flight of another lane
         active = {p for p, group in groups.items() if group.standing is Standing.ACTIVE}
         return news, {p for p in active if not self.holds_any(groups[p])}
 

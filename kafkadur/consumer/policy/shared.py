@@ -27,7 +27,7 @@ class SharedPolicy(Policy):
     def clear(self) -> None:
         """Forget everything: the coordinator knows of no room."""
         super().clear()
-        #: the credit that the coordinator knows of, less what it granted since
+        #: the credit that the coordinator knows, less the records that it granted since
         self._free = 0
         #: partitions on which reserved records came since the last exchange
         self._came: set[int] = set()
@@ -47,7 +47,7 @@ class SharedPolicy(Policy):
         return partition in self.targets()
 
     def follow_from(self, begin: int, leases: Collection[Lease]) -> int:
-        """First offset to read: of leases, or of what may be granted next."""
+        """First offset to read: of leases, or of those that may be granted next."""
         return min([begin, *(lease.start for lease in leases)])
 
     def discard_before(self, state: PartitionState) -> int:
@@ -92,7 +92,7 @@ class SharedPolicy(Policy):
         return max(room, 1) if held <= 0 else room
 
     def _held(self, settling: int) -> int:
-        """Return the records of all leases but for reserved ones and those an exchange settles."""
+        """Return the number of records of all leases, without reserved ones and those an exchange settles."""
         return sum(lease.open - promised(lease) for lease in self._leases) - settling
 
     def _scan_credit(self) -> int:
@@ -115,14 +115,14 @@ class SharedPolicy(Policy):
         """Partitions of which records are held beyond the window: too few were acknowledged meanwhile."""
         if not self._pending.is_answered or not self._queue.ready:
             return set()
-        over = self._over_window(self._in_flight.settled_unsaid())
+        over = self._over_window(sum(chunk.acks() for chunk in self._in_flight))
         return {chunk.lease.partition for chunk in self._returnable(over)}
 
     def return_surplus(self, chosen: Collection[int], collected: CollectedVerdicts) -> None:
         """Give back reservations without room, and queued records beyond the window.
 
-        Other members may have room for them. Reserved records came while the exchange was under way that
-        asked for as many others.
+        Other members may have room for them. There may be too many records because those of reservations came
+        while the exchange that asked for as many other records was under way.
         """
         self._came.clear()
         for lease, count in surplus(self._leases, self._reservable()):
@@ -130,17 +130,12 @@ class SharedPolicy(Policy):
                 for start, end in give_back(lease, count):
                     collected.give_back(lease, start, end)
         over = self._over_window(collected.settling)
-        queue = self._queue
         for chunk in [chunk for chunk in self._returnable(over) if chunk.lease.partition in chosen]:
             keep = max(chunk.handed, len(chunk.messages) - over)
             for index in range(keep, len(chunk.messages)):
                 collected.give_back(chunk.lease, chunk.offset(index), chunk.offset(index) + 1)
-            messages, _ = chunk.cut(keep)
-            queue.records -= len(messages)
+            messages, _ = self._queue.cut(chunk, keep)
             over -= len(messages)
-            if chunk.handed == len(chunk.messages):
-                queue.ready.remove(chunk)
-                queue.count_out(chunk, chunk.handed)
             if over <= 0:
                 return
 
@@ -205,7 +200,7 @@ class SharedPolicy(Policy):
     # -- exchanges
 
     def is_urgent(self, _lease: Lease, /) -> bool:
-        """Every message waits for its turn: there is no order to keep."""
+        """Messages that come again do not come before new ones: there is no order to keep."""
         return False
 
     def wants_exchange(self, unreported: Mapping[int, FetchBuffer]) -> bool:
@@ -219,12 +214,12 @@ class SharedPolicy(Policy):
         return False
 
     def news(self) -> tuple[set[int], set[int]]:
-        """Touch partitions with a backlog, and those of which something has to be given back."""
+        """Touch partitions with a backlog, and those of which records or reservations are given back."""
         backlog = {partition for partition in self.partitions() if self._fetch.has_backlog(partition)}
         return backlog | self.reservations_to_return() | self.beyond_window(), set()
 
     def dispatched(self, lease: Lease) -> None:
-        """Do nothing: no position is told of."""
+        """Do nothing: a shared subscription reports no position."""
 
     def uses_up(self, _chunk: Chunk, _end: int, /) -> bool:
         """Whether more than a quarter of the window was dispatched since the last exchange."""

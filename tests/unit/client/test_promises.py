@@ -19,7 +19,7 @@ def lease(token: int, *pairs: int, fill: int | None = None, ahead: bool = True) 
         lane=False,
         group=LaneGroup(),
         seen=0,
-        stretch=pairs,
+        pairs=pairs,
         ahead=ahead,
     )
     if fill is not None:

@@ -6,7 +6,7 @@ import pytest
 from confluent_kafka import Message
 
 from kafkadur.consumer.chunk import ACKED, HANDED, LOST, RELEASED, RETURNED, ROLLED_BACK, SENT, Chunk, Lease
-from kafkadur.consumer.loss_recovery import claim, keep, take_over
+from kafkadur.consumer.losses import claim, keep, take_over
 from kafkadur.consumer.member import Member
 from kafkadur.consumer.turn import LaneGroup
 from kafkadur_coordinators.interface import Claimed, Exchange, How, PartitionReport, Returned, Settled
