@@ -1,6 +1,6 @@
-"""Kafka and Valkey in containers, for tests where there is a container engine: fixture `kafkadur_containers`.
+"""Kafka and Valkey in containers, for tests with a container engine: fixture `kafkadur_containers`.
 
-Without an engine take the embedded stack, which is a real Kafka and a real Valkey, too.
+Without an engine use the embedded stack, which also runs a real Kafka and a real Valkey.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from kafkadur_coordinators.redis.server import open_server
 
 KAFKA_IMAGE: Final = "apache/kafka:4.3.1"
 VALKEY_IMAGE: Final = "valkey/valkey:8.1"
-#: Seconds until both must answer; pulling their images is not part of it.
+#: Seconds until each must answer, not counting the pull of its image.
 _START_S: Final = 90.0
 _POLL_S: Final = 0.1
 _SOCKET: Final = "unix:///var/run/docker.sock"
@@ -33,7 +33,7 @@ _KAFKA_PORT, _VALKEY_PORT = 9092, 6379
 
 @dataclass(frozen=True, kw_only=True)
 class Containers:
-    """Where they are."""
+    """The addresses of running containers."""
 
     #: bootstrap servers
     kafka: str
@@ -58,9 +58,9 @@ def has_engine() -> bool:
 
 @contextmanager
 def containers(*, kafka_image: str = KAFKA_IMAGE, valkey_image: str = VALKEY_IMAGE) -> Generator[Containers]:
-    """Run both for the length of the `with` block.
+    """Run Kafka and Valkey for the length of the `with` block.
 
-    Raises `StackError` without an engine, and when one of them does not start.
+    Raises `StackError` without an engine, and if one of them does not start.
     """
     try:
         from testcontainers.core.container import DockerContainer  # noqa: PLC0415 - of the extra
@@ -76,8 +76,8 @@ def containers(*, kafka_image: str = KAFKA_IMAGE, valkey_image: str = VALKEY_IMA
     untyped: Any = DockerContainer
     kafka = untyped(kafka_image).with_bind_ports(_KAFKA_PORT, port)
     valkey = untyped(valkey_image).with_exposed_ports(_VALKEY_PORT)
-    # An engine publishes ports on all addresses: no other host may use it, and without a password images
-    # that are less open than Valkey's own accept no connection from outside.
+    # An engine publishes ports on all addresses: the password keeps other hosts out. Without one, images with
+    # stricter defaults than Valkey's own accept no connection from outside the container.
     password = secrets.token_hex(16)
     valkey = valkey.with_command(
         f"valkey-server --appendonly yes --maxmemory-policy noeviction --requirepass {password}"
@@ -97,7 +97,7 @@ def containers(*, kafka_image: str = KAFKA_IMAGE, valkey_image: str = VALKEY_IMA
 
 
 def _kafka_environment(host: str, port: int) -> dict[str, str]:
-    """One broker that is its own controller, known to clients by the port of the host."""
+    """Configure one broker that is its own controller; clients reach it by the port of the host."""
     return {
         "KAFKA_NODE_ID": "1",
         "KAFKA_PROCESS_ROLES": "broker,controller",
@@ -122,15 +122,14 @@ def _redis_answers(address: str) -> bool:
         return bool(client.ping())
 
 
-def _wait(answers: Callable[[], bool], what: str, container: Any) -> None:  # noqa: ANN401 - as it is not typed
-    until = time.monotonic() + _START_S
-    while True:
+def _wait(answers: Callable[[], bool], what: str, container: Any) -> None:  # noqa: ANN401 - testcontainers has no types
+    until, reason = time.monotonic() + _START_S, Exception("no answer")
+    while time.monotonic() < until:
         try:
             if answers():
                 return
-        except Exception as error:
-            if time.monotonic() > until:
-                told = b"".join(container.get_logs()).decode(errors="replace")[-2_000:]
-                message = f"{what} does not answer after {_START_S:g} s: {error} Its log: {told}"
-                raise StackError(message) from error
+        except Exception as error:  # noqa: BLE001 - it has not started yet, or never will
+            reason = error
         time.sleep(_POLL_S)  # polls for a condition, with a deadline
+    log = b"".join(container.get_logs()).decode(errors="replace")[-2_000:]
+    raise StackError(f"{what} does not answer after {_START_S:g} s: {reason} Its log: {log}") from reason

@@ -1,6 +1,6 @@
-"""What a subscription tells an application about itself, beside its messages, and how it is told in order.
+"""Events of a subscription, and their delivery to the application in order.
 
-When something happens is decided by the machine of the member (`consumer/lag.py`).
+The member decides when an event happens (`consumer/lag.py` and others).
 """
 
 from __future__ import annotations
@@ -17,32 +17,32 @@ _log = logging.getLogger("kafkadur.events")
 class Event(StrEnum):
     """Something that happened to a member."""
 
-    #: it holds the lane of a priority subscription now
+    #: the member now holds the lane of a priority subscription
     BECAME_ACTIVE = "became-active"
-    #: another member holds it, or it is not known any more whether this one does
+    #: another member holds the lane, or it is not known any more whether this member does
     BECAME_STANDBY = "became-standby"
-    #: It is live: everything that was written to the partitions it reads has been granted, and everything
-    #: granted to it has been handed out. A member begins without being live, so this event comes first.
+    #: The member is live: everything written to the partitions it reads has been granted, and everything
+    #: granted to it has been handed out. A new member is not live, so this event comes first.
     CAUGHT_UP = "caught-up"
-    #: It is live no more: what waits for it is more than its buffer holds, or it lost its leases.
+    #: It is no longer live: more messages wait for it than its buffer holds, or it lost its leases.
     FELL_BEHIND = "fell-behind"
-    #: Kafka removed messages that were not settled: they are lost; the log says which.
+    #: Kafka removed unsettled messages: they are lost; the log names their offsets.
     EXPIRED = "expired"
-    #: Kafka lost the end of a partition, because a broker that had not all became its leader; what is written
-    #: there now is delivered. The log says which offsets.
+    #: Kafka lost the end of a partition, because a broker that lacked records became its leader; messages
+    #: written there now are delivered. The log names the offsets.
     TRUNCATED = "truncated"
-    #: its handler failed so often that nothing is handed out for a while
+    #: the handler failed so often that nothing is handed out for a while
     BREAKER_OPENED = "breaker-opened"
-    #: after that while one message is tried
+    #: after that time one message is tried
     BREAKER_HALF_OPENED = "breaker-half-opened"
-    #: that one succeeded, and messages come again
+    #: that message succeeded, and messages are handed out again
     BREAKER_CLOSED = "breaker-closed"
 
 
 class Teller:
-    """Events on their way to the application: each is told once, in the order in which they happened.
+    """A queue of events to the application, which gets each once, in the order in which they happened.
 
-    `note` may be called while locks are held, `tell` must not be: the application is called from it.
+    `note` may be called while locks are held, but `tell` must not: it calls the application.
     """
 
     def __init__(self) -> None:
@@ -54,27 +54,24 @@ class Teller:
 
     @property
     def waits(self) -> bool:
-        """Whether something is to be told."""
+        """Whether events are in the queue."""
         return bool(self._events)
 
     def note(self, event: Event) -> None:
-        """Something happened. Any thread."""
+        """Queue an event. Any thread."""
         if self.on_event is not None:
             self._events.append(event)
 
     def tell(self) -> None:
-        """Tell what is to be told, unless another thread does: that one takes all of it."""
+        """Call the application with each queued event, unless another thread does: it empties the queue."""
         while self._events and self._telling.acquire(blocking=False):
             try:
                 while self._events:
-                    self._call(self._events.popleft())
+                    event = self._events.popleft()
+                    try:
+                        if self.on_event is not None:
+                            self.on_event(event)
+                    except Exception:  # noqa: BLE001 - the subscription must go on despite its application
+                        _log.exception("on_event failed for %s", event)
             finally:
                 self._telling.release()
-
-    def _call(self, event: Event) -> None:
-        if self.on_event is None:
-            return
-        try:
-            self.on_event(event)
-        except Exception:  # noqa: BLE001 - the subscription must go on, whatever its application does
-            _log.exception("on_event failed for %s", event)

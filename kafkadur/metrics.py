@@ -1,7 +1,7 @@
-"""Metrics of the subscriptions of a namespace, for Prometheus: asked for when they are scraped.
+"""Metrics of the subscriptions of a namespace, for Prometheus; read at each scrape.
 
-A scrape looks from outside, as `kafkadur sub ls` does: no member has to be attached for it, and every
-subscription is there once, whichever process works on it. There is no label of members, keys or partitions:
+A scrape reads the shared state, as `kafkadur sub ls` does: no member has to be attached for it, and every
+subscription appears once, whichever process works on it. There is no label of members, keys or partitions:
 their number has no bound.
 """
 
@@ -22,18 +22,19 @@ from kafkadur_sharing.errors import KafkadurError
 
 _log = logging.getLogger("kafkadur.metrics")
 
-#: Seconds after which a scrape is answered without what was asked for: Prometheus waits 10 by default.
+#: Seconds after which a scrape is answered with `kafkadur_up` 0: Prometheus waits 10 by default.
 SCRAPE_S: Final = 7.0
 
 _LABELS = ("namespace", "client_id", "client_id_policy", "subscription", "topic", "type")
 
 
 class _Number(NamedTuple):
-    """A gauge or counter: its name behind `kafkadur_`, what it tells, and its value; None: not known."""
+    """A gauge or counter `kafkadur_<name>`, and its value; None: not known."""
 
     name: str
     help: str
     value: Callable[[SubscriptionInfo], float | None]
+    counts: bool = False
 
 
 def _seconds(ms: float | None) -> float | None:
@@ -46,7 +47,7 @@ def _query(info: SubscriptionInfo, name: str) -> float | None:
     return found
 
 
-_GAUGES = (
+_NUMBERS = (
     _Number("subscription_backlog_messages", "Unsettled messages that Kafka holds.", lambda s: s.backlog),
     _Number("subscription_lag_messages", "Offsets from the floor to the end.", lambda s: s.lag),
     _Number("subscription_in_flight_messages", "Unsettled, leased by members.", lambda s: s.in_flight),
@@ -66,18 +67,10 @@ _GAUGES = (
     ),
     _Number(
         "subscription_unattended_timestamp_seconds",
-        "Since when nobody is attached; absent while somebody is.",
+        "Since when no member is attached; absent while one is.",
         lambda s: _seconds(s.unattended_since),
     ),
-)
-_COUNTERS = (
-    _Number(
-        "subscription_expired_messages", "Removed by Kafka before they were settled.", lambda s: s.expired
-    ),
-    _Number("subscription_truncated_messages", "Lost by Kafka with the end of a log.", lambda s: s.truncated),
-)
-#: Of the query of a driver that holds the subscription; absent while none runs.
-_QUERIES = (
+    # Of the query of the driver that holds the subscription; absent while none runs.
     _Number("query_generation", "Which checkpoint of the subscription.", lambda s: _query(s, "generation")),
     _Number("query_batch", "Number of its last batch.", lambda s: _query(s, "batch")),
     _Number("query_batch_rows", "Rows read for its last batch.", lambda s: _query(s, "rows")),
@@ -87,23 +80,35 @@ _QUERIES = (
     _Number(
         "query_batch_timestamp_seconds", "When its last batch ended.", lambda s: _seconds(_query(s, "at"))
     ),
+    _Number(
+        "subscription_expired_messages",
+        "Removed by Kafka before they were settled.",
+        lambda s: s.expired,
+        counts=True,
+    ),
+    _Number(
+        "subscription_truncated_messages",
+        "Lost by Kafka with the end of a log.",
+        lambda s: s.truncated,
+        counts=True,
+    ),
 )
 
 
 class SubscriptionMetrics(Collector):
     """The metrics of all durable subscriptions of a namespace.
 
-    Register it with a `prometheus_client.CollectorRegistry`. A scrape costs what `kafkadur sub ls` costs: a
-    few calls of Redis and Kafka for each subscription. It never raises: `kafkadur_up` is 0 when Redis or
-    Kafka do not answer, and then there is nothing else.
+    Register it with a `prometheus_client.CollectorRegistry`. A scrape costs as much as `kafkadur sub ls`: a
+    few calls of Redis and Kafka for each subscription. It never raises: if Redis or Kafka do not answer,
+    `kafkadur_up` is 0 and no other metric has a value.
     """
 
-    def __init__(self, looking: Inspector, *, limit: float | None = None) -> None:
-        """`looking` asks; scrapes at the same time share its answer.
+    def __init__(self, inspector: Inspector, *, limit: float | None = None) -> None:
+        """`inspector` reads the subscriptions; scrapes at the same time share its answer.
 
-        `limit`: seconds after which `kafkadur_up` is 0 though they may yet answer; None: wait for them.
+        `limit`: seconds after which a scrape gives up and `kafkadur_up` is 0; None: it waits for the answer.
         """
-        self._looking = looking
+        self._inspector = inspector
         self._limit = limit
         self._lock = threading.Lock()
         self._thread = ThreadPoolExecutor(1, "kafkadur-metrics")
@@ -112,16 +117,16 @@ class SubscriptionMetrics(Collector):
     def _ask(self) -> tuple[SubscriptionInfo, ...]:
         with self._lock:
             if self._asked is None or self._asked.done():
-                self._asked = self._thread.submit(self._looking.list)
+                self._asked = self._thread.submit(self._inspector.list)
             asked = self._asked
         return asked.result(self._limit)
 
     def describe(self) -> Iterable[Metric]:
-        """Return nothing: so no server is asked when it is registered."""
+        """Return nothing: registering then asks no server."""
         return ()
 
     def collect(self) -> Iterator[Metric]:
-        """Ask, and tell of every subscription."""
+        """Read all subscriptions, and yield their metrics."""
         found: tuple[SubscriptionInfo, ...] = ()
         up = 1.0
         try:
@@ -133,23 +138,13 @@ class SubscriptionMetrics(Collector):
             _log.warning("metrics: Redis and Kafka have not answered for %g s", self._limit)
             up = 0.0
         yield GaugeMetricFamily("kafkadur_up", "1 if Redis and Kafka answered this scrape.", value=up)
-        for gauge in (*_GAUGES, *_QUERIES):
-            gauges = GaugeMetricFamily(f"kafkadur_{gauge.name}", gauge.help, labels=_LABELS)
-            _fill(gauges, gauge, found)
-            yield gauges
-        for counter in _COUNTERS:
-            counters = CounterMetricFamily(f"kafkadur_{counter.name}", counter.help, labels=_LABELS)
-            _fill(counters, counter, found)
-            yield counters
-
-
-def _fill(
-    family: GaugeMetricFamily | CounterMetricFamily, metric: _Number, found: tuple[SubscriptionInfo, ...]
-) -> None:
-    for info in found:
-        value = metric.value(info)
-        if value is not None:
-            family.add_metric(_labels(info), float(value))
+        for number in _NUMBERS:
+            kind = CounterMetricFamily if number.counts else GaugeMetricFamily
+            family = kind(f"kafkadur_{number.name}", number.help, labels=_LABELS)
+            for info in found:
+                if (value := number.value(info)) is not None:
+                    family.add_metric(_labels(info), float(value))
+            yield family
 
 
 def _labels(info: SubscriptionInfo) -> list[str]:

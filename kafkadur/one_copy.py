@@ -1,8 +1,7 @@
-"""Who of an application gets a message: every instance of it, or the application as a whole (rules O1, O2).
+"""One copy of each message for every instance of an application, or for the whole application (rules O1, O2).
 
-Both come down to the choice of a client id, its policy, and the name and type of a subscription; here it is
-made. What is returned is passed on: `connect(**copies.connection)`, `subscribe(topic,
-**copies.subscription)`.
+This module chooses the client id, its policy, and the name and type of the subscription. Pass on what it
+returns: `connect(**copies.connection)`, `subscribe(topic, **copies.subscription)`.
 """
 
 from __future__ import annotations
@@ -30,9 +29,9 @@ class Copies:
 def one_copy_per_instance(application: str, instance: str, *, durable: str | None = None) -> Copies:
     """Each instance of an application gets every message, in order (rule O1).
 
-    `instance` names this one, and stays the same when it is started again: such as the name of a pod of a
-    StatefulSet. Two with one name cannot be connected at a time (rule C1). With `durable` it also gets what
-    comes while it is away. Raises `InvalidName`.
+    `instance` names this instance, and stays the same after a restart, such as the name of a pod of a
+    StatefulSet. Two instances with the same name cannot be connected at the same time (rule C1). With
+    `durable` an instance also gets the messages that come while it is away. Raises `InvalidName`.
     """
     name = {} if durable is None else {"durable": validate_subscription_name(durable)}
     return Copies(
@@ -52,9 +51,9 @@ def one_copy_per_application(
 ) -> Copies:
     """All instances of an application together get each message once (rule O2).
 
-    `type` says how they share: any type but exclusive. With `durable` what comes while none is there waits.
-    One of it is for one topic: for another topic take another `durable`, or without one another connection.
-    Raises `InvalidName`, and `IllegalState` for a type that one consumer has alone.
+    `type` is any type but exclusive. With `durable` messages wait while no instance is connected. The result
+    is for one topic: for another topic use another `durable`, or without `durable` another connection.
+    Raises `InvalidName`, and `IllegalState` for a type that cannot be shared.
     """
     try:
         kind = SubscriptionType(type)

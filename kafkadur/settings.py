@@ -1,6 +1,6 @@
-"""Settings of a connection: where Kafka and Redis are, who connects, time-outs. Checked once, at the edge.
+"""Settings of a connection: addresses of Kafka and Redis, client id, time-outs. They are checked here, once.
 
-Each setting can come from the environment as `KAFKADUR_<NAME>`; what is given in code wins.
+Each setting can come from the environment as `KAFKADUR_<NAME>`; a value given in code wins.
 """
 
 from __future__ import annotations
@@ -10,9 +10,9 @@ import re
 from collections.abc import Iterable, Mapping
 from datetime import timedelta
 from pathlib import Path
-from typing import Any, Final
+from typing import Annotated, Any, Final
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
 from kafkadur_coordinators.redis.server import check_url, shown
 from kafkadur_sharing.decisions import Mode
@@ -26,6 +26,16 @@ _SECRET: Final = re.compile(
     r"password|passphrase|secret|token|\.pem$|jaas|oauthbearer\.config", re.IGNORECASE
 )
 _HIDDEN: Final = "***"
+_Name = Annotated[str, AfterValidator(validate_namespace)]
+
+
+def _bootstrap(kafka: object) -> object:
+    return {"bootstrap.servers": kafka} if isinstance(kafka, str) else kafka
+
+
+def _checked(url: str) -> str:
+    check_url(url)  # raises ValueError
+    return url
 
 
 class Settings(BaseModel):
@@ -33,80 +43,45 @@ class Settings(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
 
-    #: confluent-kafka configuration; a text is taken as bootstrap.servers
-    kafka: dict[str, Any]
-    #: URL of Redis or Valkey: redis://, rediss:// or unix://; or of the Sentinels that know it:
+    #: confluent-kafka configuration; a string is used as bootstrap.servers
+    kafka: Annotated[dict[str, Any], BeforeValidator(_bootstrap)]
+    #: URL of Redis or Valkey: redis://, rediss:// or unix://; or of the Sentinels that watch it:
     #: redis+sentinel://host:port,host:port/service/db (kafkadur_coordinators/redis/server.py)
-    redis: str = "redis://127.0.0.1:6379/0"
+    redis: Annotated[str, AfterValidator(_checked)] = "redis://127.0.0.1:6379/0"
     #: client id of the connection (rules C1-C4); needed by exclusive subscriptions (rule U1)
-    client_id: str | None = None
+    client_id: Annotated[str, AfterValidator(validate_client_id)] | None = None
     client_id_policy: ClientIdPolicy = ClientIdPolicy.RESTRICTED
-    #: whose rules hold where the sources disagree: Jakarta Messaging's, or WebLogic's (rules P1-P8)
+    #: the rules that apply where Jakarta Messaging and WebLogic differ (rules P1-P8)
     mode: Mode = "jms"
     #: separates deployments that share Kafka and Redis; the boundary of trust
-    namespace: str = "default"
+    namespace: _Name = "default"
     #: prefix of all Redis keys
-    prefix: str = "kafkadur"
-    #: a member that is not heard of for so long has lost its leases
-    session_timeout: timedelta = timedelta(seconds=10)
+    prefix: _Name = "kafkadur"
+    #: a member that does not call for this time loses its leases
+    session_timeout: timedelta = Field(
+        default=timedelta(seconds=10), ge=timedelta(seconds=1), le=timedelta(minutes=10)
+    )
     #: time-out of one call to Redis
     redis_timeout: timedelta = timedelta(seconds=5)
     #: time-out of one request to Kafka outside reading and writing
     kafka_timeout: timedelta = timedelta(seconds=15)
-    #: how often it is looked whether retention is about to remove unsettled messages
+    #: how often a member checks whether retention is about to remove unsettled messages
     retention_check: timedelta = timedelta(minutes=1)
-    #: replicas that must have an acknowledgement of the level `replicated`
+    #: replicas of Redis that must have an acknowledgement of the level `replicated`
     replicas: int = Field(default=1, ge=1, le=100)
     #: how long an acknowledgement above the level `redis` waits for its level
     level_timeout: timedelta = timedelta(seconds=15)
-    #: whether spans of OpenTelemetry are made (extra `tracing`)
+    #: whether spans of OpenTelemetry are created (extra `tracing`)
     tracing: bool = False
     #: partitions of the journal topic when it is created
     journal_partitions: int = Field(default=64, ge=1, le=1024)
     #: replication factor of the journal topic when it is created; -1: the broker's default
     journal_replication: int = Field(default=-1, ge=-1)
 
-    @field_validator("kafka", mode="before")
-    @classmethod
-    def _bootstrap(cls, value: object) -> object:
-        return {"bootstrap.servers": value} if isinstance(value, str) else value
-
-    @field_validator("redis")
-    @classmethod
-    def _redis(cls, value: str) -> str:
-        check_url(value)  # raises ValueError
-        return value
-
-    @field_validator("prefix")
-    @classmethod
-    def _prefix(cls, value: str) -> str:
-        return validate_namespace(value)
-
-    @field_validator("client_id")
-    @classmethod
-    def _client_id(cls, value: str | None) -> str | None:
-        return None if value is None else validate_client_id(value)
-
-    @field_validator("namespace")
-    @classmethod
-    def _namespace(cls, value: str) -> str:
-        return validate_namespace(value)
-
-    @field_validator("session_timeout")
-    @classmethod
-    def _session(cls, value: timedelta) -> timedelta:
-        if not timedelta(seconds=1) <= value <= timedelta(minutes=10):
-            msg = "must be between 1 second and 10 minutes"
-            raise ValueError(msg)
-        return value
-
     def __repr_args__(self) -> Iterable[tuple[str | None, Any]]:
-        """What `repr` shows."""
-        for name, value in super().__repr_args__():
-            if name == "kafka":
-                yield name, visible(self.kafka)
-            else:
-                yield name, shown(self.redis) if name == "redis" else value
+        """Return the settings for `repr`, without secrets."""
+        safe = {"kafka": visible(self.kafka), "redis": shown(self.redis)}
+        return [(name, safe.get(name or "", value)) for name, value in super().__repr_args__()]
 
     @property
     def session_ms(self) -> int:
@@ -115,19 +90,23 @@ class Settings(BaseModel):
 
 
 def visible(kafka: Mapping[str, Any]) -> dict[str, Any]:
-    """Kafka's settings as they may be shown: what is secret is hidden."""
+    """Return settings of Kafka to show: secret values are hidden."""
     return {name: _HIDDEN if _SECRET.search(name) else value for name, value in kafka.items()}
 
 
 def kafka_file(path: str | Path) -> dict[str, str]:
-    """Read Kafka settings from a file: `name=value` a line, `#` begins a comment line.
+    """Read Kafka settings from a file: lines of `name=value`; `#` begins a comment line.
 
-    Raises `IllegalState` for a file that can't be read.
+    Raises `IllegalState` for a file that cannot be read, or a line without `=`.
     """
     try:
         lines = Path(path).read_text(encoding="utf-8").splitlines()
     except (OSError, ValueError) as error:
-        reason = error.strerror if isinstance(error, OSError) else "it is no text, or that is no name"
+        reason = (
+            error.strerror
+            if isinstance(error, OSError)
+            else "it is not a text file, or its name is not valid"
+        )
         raise IllegalState(
             "The file of Kafka settings cannot be read.",
             state=str(reason),
@@ -151,10 +130,10 @@ def kafka_file(path: str | Path) -> dict[str, str]:
 
 
 def settings(given: Mapping[str, Any], environment: Mapping[str, str] | None = None) -> Settings:
-    """Join what is given in code (None: it is not) with the environment.
+    """Join the settings given in code (None: not given) with the environment.
 
-    `kafka_config` (KAFKADUR_KAFKA_CONFIG) is a file with settings of Kafka; those in `kafka` go before them.
-    Raises `IllegalState` naming what is wrong.
+    `kafka_config` (KAFKADUR_KAFKA_CONFIG) is a file with settings of Kafka; those in `kafka` win. Raises
+    `IllegalState` that names the wrong setting.
     """
     environment = os.environ if environment is None else environment
     names = Settings.model_fields
@@ -176,8 +155,7 @@ def settings(given: Mapping[str, Any], environment: Mapping[str, str] | None = N
     if file is not None:
         if not isinstance(file, str | Path):
             raise IllegalState("The setting kafka_config is wrong.", remedy="give the path of a file")
-        kafka = values.get("kafka", {})
-        kafka = {"bootstrap.servers": kafka} if isinstance(kafka, str) else kafka
+        kafka = _bootstrap(values.get("kafka", {}))
         if isinstance(kafka, Mapping):
             values["kafka"] = {**kafka_file(file), **kafka}
     if "kafka" not in values:

@@ -1,36 +1,24 @@
-"""Reading single records of a topic without touching any subscription: for people who look."""
+"""Read records of a topic, and its ends, without changing any subscription."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
 from typing import Any
 
 from confluent_kafka import Consumer, KafkaError, Message, TopicPartition
 
+from kafkadur.fetch.filtering import Takes, taking
 from kafkadur_coordinators.client_log import client_log
 from kafkadur_coordinators.kafka_refusal import refused
-from kafkadur_sharing.errors import StateLost
+from kafkadur_coordinators.topics import TopicInfo, Topics
+from kafkadur_sharing.definition import Definition
+from kafkadur_sharing.errors import InvalidDestination, StateLost
+from kafkadur_sharing.keys import SLOTS, key_slot
 
 _AT_ONCE = 500
 _WAIT = 0.1
-
-
-def records(
-    kafka: Mapping[str, Any],
-    topic: str,
-    ranges: Mapping[int, tuple[int, int]],
-    *,
-    namespace: str,
-    timeout: float,
-) -> Iterator[Message]:
-    """The records of a topic in [start, end) of each partition, partition by partition, in order.
-
-    `namespace` is the reader's. Raises `StateLost` when nothing comes for `timeout` seconds, and
-    `KafkaRefused`.
-    """
-    stretches = [(partition, start, end) for partition, (start, end) in sorted(ranges.items())]
-    return records_of(kafka, topic, stretches, namespace=namespace, timeout=timeout)
 
 
 def records_of(
@@ -41,7 +29,11 @@ def records_of(
     namespace: str,
     timeout: float,
 ) -> Iterator[Message]:
-    """The records of a topic in stretches (partition, start, end), one after the other; as `records`."""
+    """Yield the records of a topic in stretches (partition, start, end), one stretch after the other.
+
+    `namespace` is the reader's. Raises `StateLost` when no record comes for `timeout` seconds, and
+    `KafkaRefused`.
+    """
     config = {
         **{name: value for name, value in kafka.items() if not callable(value)},
         "group.id": f"kafkadur:{namespace}:browse",  # the client needs one; nothing is committed
@@ -80,3 +72,30 @@ def _partition(consumer: Consumer, start: TopicPartition, end: int, timeout: flo
                 owner=f"topic {start.topic}",
                 remedy="check that Kafka runs and can be reached",
             )
+
+
+def bounds(topics: Topics, topic: TopicInfo) -> dict[int, tuple[int, int]]:
+    """Return the first offset and the readable end of each partition. Raises `StateLost`."""
+    starts = topics.offsets(topic.name, topic.partitions, "earliest")
+    ends = topics.offsets(topic.name, topic.partitions, "latest")
+    return {partition: (start, ends[partition]) for partition, start in starts.items()}
+
+
+def bounds_if_any(topics: Topics, name: str) -> dict[int, tuple[int, int]]:
+    """Return the bounds of each partition of a topic; empty if there is no such topic."""
+    try:
+        topic = topics.describe(name)
+    except InvalidDestination:
+        return {}
+    return bounds(topics, topic)
+
+
+def lane_of(message: Message, lanes: int) -> int:
+    """Return the number of the lane that a record is in."""
+    slot = key_slot(message.key(), message.offset() or 0)
+    return (message.partition() or 0) * lanes + slot * lanes // SLOTS
+
+
+def selected_by(definition: Definition) -> Takes | None:
+    """Return what the selector of a definition takes, without regard to noLocal; None: everything."""
+    return taking(replace(definition, no_local=False), client_id=None, connection_id="")

@@ -1,7 +1,6 @@
-"""Changing subscriptions from outside: pause, alter, move, copy, unsubscribe.
+"""Change subscriptions: pause, alter, move, copy, unsubscribe.
 
-Subscriptions are read by `inspector.py`; a change is carried out by the coordinators'
-`lifecycle.py`.
+`inspector.py` reads subscriptions; the coordinators' `lifecycle.py` carries out the changes.
 """
 
 from __future__ import annotations
@@ -12,7 +11,8 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any
 
-from kafkadur.admin.inspector import LOOK_S, Explained, Inspector, topic_changed
+from kafkadur.admin.browse import bounds
+from kafkadur.admin.inspector import Explained, Inspector
 from kafkadur.admin.retroactive import Skipped
 from kafkadur.admin.snapshots import Snapshot, partition_snapshot
 from kafkadur.admin.subscription_info import PartitionInfo, SubscriptionInfo
@@ -20,7 +20,6 @@ from kafkadur_coordinators.changes import origins_of
 from kafkadur_coordinators.journal.rebuilding import Rebuilt
 from kafkadur_coordinators.journal.recoveries import Recovery
 from kafkadur_coordinators.places import Place, join, moved_from, place_of, unsettle
-from kafkadur_coordinators.redis.coordinator import Refusal, state_lost
 from kafkadur_coordinators.topics import TopicInfo
 from kafkadur_sharing.decisions import UnsubscribeRequest
 from kafkadur_sharing.definition import Definition, SubscriptionType
@@ -30,26 +29,26 @@ from kafkadur_sharing.selector import parse_selector
 
 __all__ = ["Admin", "Explained", "Move", "PartitionInfo", "SubscriptionInfo"]
 
-#: What stands before the name of a consumer group.
+#: Prefix of the name of a consumer group.
 _GROUP = "group:"
-#: Seconds between two looks at a subscription that is drained.
+#: Seconds between two looks at a subscription that is being drained.
 _DRAIN_EVERY = 0.1
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Move:
-    """What a seek does to a partition."""
+    """The effect of a seek on a partition."""
 
     partition: int
     #: Lowest unsettled offset before and after.
     before: int
     after: int
-    #: Unsettled messages before; None when the topic is not there.
+    #: Unsettled messages before; None if there is no such topic.
     backlog: int | None
 
 
 class Admin(Inspector):
-    """What can be done to the subscriptions of one namespace; a context manager.
+    """Read and change the subscriptions of one namespace; a context manager.
 
     Used by one thread at a time.
 
@@ -62,29 +61,25 @@ class Admin(Inspector):
         return self._lifecycle.recoveries() if self._has_journal() else []
 
     def rebuild(self, told: Callable[[int, int], None] = lambda _done, _all: None) -> Rebuilt:
-        """Bring back at once what Redis lost of all subscriptions of the namespace.
+        """Restore at once what Redis lost of all subscriptions of the namespace.
 
-        Needed by nobody: each comes back when it is used. `told` hears how many of how many are done.
+        This is optional: each subscription is restored when it is used. `told` is called with the numbers of
+        subscriptions that are done and of all.
         """
         self._coordinator.connect()
         return self._lifecycle.rebuild_all(told) if self._has_journal() else Rebuilt({})
 
     def pause(self, key: SubscriptionKey, *, paused: bool = True) -> None:
-        """Pause a subscription, or let it go on (`paused` False): nothing is handed out meanwhile.
+        """Pause a subscription, or resume it (`paused` False).
 
-        What is in applications' hands can be settled; members stay attached. A pause is kept in Redis: if
-        that loses its memory, the subscription goes on. Raises `InvalidDestination` if there is none.
+        A paused subscription delivers nothing. Messages in flight can be settled; members stay attached. The
+        pause is kept in Redis only: if Redis loses its memory, the subscription resumes. Raises
+        `InvalidDestination` if there is none.
         """
-        deadline = time.monotonic() + LOOK_S
-        while True:
-            seen = self._existing(key)
-            try:
-                self._coordinator.pause(self._lifecycle.address(key), seen.known.id, paused=paused)
-            except Refusal as refusal:
-                if time.monotonic() > deadline:
-                    raise state_lost(str(key), f"the coordinator answers {refusal.code}") from refusal
-            else:
-                return
+        address = self._lifecycle.address(key)
+        self._repeated(
+            key, lambda: self._coordinator.pause(address, self._existing(key).known.id, paused=paused)
+        )
 
     def drain(
         self,
@@ -93,11 +88,11 @@ class Admin(Inspector):
         timeout: float = 60.0,
         on_progress: Callable[[SubscriptionInfo], None] = lambda _: None,
     ) -> SubscriptionInfo:
-        """Pause a subscription and wait until nothing of it is in anybody's hands.
+        """Pause a subscription and wait until none of its messages is in flight.
 
-        What members hold and have not handed out they give back. Returns how it stands then, or after
-        `timeout` seconds: `held` says who still holds messages. It stays paused. Raises `InvalidDestination`
-        if there is none.
+        Members give back the messages that they have not delivered. Returns the state at the end or after
+        `timeout` seconds: `held` names the members that still have messages in flight. The subscription stays
+        paused. Raises `InvalidDestination` if there is none.
         """
         self.pause(key)
         deadline = time.monotonic() + timeout
@@ -116,16 +111,16 @@ class Admin(Inspector):
         on_progress: Callable[[int], None] = lambda _: None,
         **changes: Any,  # noqa: ANN401 - checked by Definition
     ) -> Definition:
-        """Change the definition in place and keep what is settled and what waits; returns the new one.
+        """Change the definition in place, keeping what is settled and what waits; returns the new definition.
 
         `changes` are fields of `Definition`: type, selector, no_local, redelivery, strict_order,
-        header_types, key_lanes, scope, ack_level, max_consumers. Where lanes of keys come or go (a
-        key-ordered type, another number) what is settled is what every lane had come past: a faster one's
-        messages above that are delivered again. With `retroactive` what the old selector skipped since the
-        subscription was made, and the new one takes, is delivered: the topic is read once more for it;
-        `on_progress` is told how many records were read. Raises `InvalidDestination` if there is none,
-        `SubscriptionActive` while a member is attached, `InvalidSelector`, `IllegalState` for what cannot be
-        changed.
+        header_types, key_lanes, scope, ack_level, max_consumers. If the number of lanes of keys changes (with
+        a key-ordered type, for example), only the offsets that every lane has passed stay settled: messages
+        that a faster lane settled above them are delivered again. With `retroactive` the topic is read once
+        more, and the messages are delivered that the old selector skipped since the subscription was created
+        and that the new one takes; `on_progress` is called with the number of records read. Raises
+        `InvalidDestination` if there is none, `SubscriptionActive` while a member is attached,
+        `InvalidSelector`, `IllegalState` for a change that is not possible.
         """
         parse_selector(changes.get("selector"))
         seen = self._existing(key)
@@ -155,7 +150,7 @@ class Admin(Inspector):
             skipped.look({p: (start, places[p].next) for p, start in starts.items() if p in places})
 
         def unsettled(places: Mapping[int, Place]) -> Mapping[int, Place]:
-            look(places)  # with what another member settled since
+            look(places)  # also the messages that members settled since
             found = {partition: skipped.found(partition, place.next) for partition, place in places.items()}
             return {
                 partition: unsettle(places[partition], offsets)
@@ -176,17 +171,15 @@ class Admin(Inspector):
     ) -> tuple[Move, ...]:
         """Move a subscription: everything at or after the new place is delivered (again), nothing before.
 
-        `to` is `earliest`, `latest`, `group:NAME` (where that consumer group is), a time (the first message
-        at or after it), or offsets by partition; others stay where they are. A snapshot brings back exactly
-        what was settled and what waited when it was taken. With `dry_run` it is only said what would be done.
-        Attempts and delays are forgotten, but those of a snapshot. Raises `InvalidDestination` if there is no
-        such subscription or partition, `SubscriptionActive` while a member is attached, `TopicChanged`.
+        `to` is `earliest`, `latest`, `group:NAME` (the offsets of that consumer group), a time (the first
+        message at or after it), or offsets by partition; other partitions are not moved. A snapshot restores
+        exactly what was settled and what waited when it was taken. With `dry_run` nothing is changed, and the
+        moves are only returned. Attempts and delays are forgotten, except those of a snapshot. Raises
+        `InvalidDestination` if there is no such subscription or partition, `SubscriptionActive` while a
+        member is attached, `TopicChanged`.
         """
         seen = self._existing(key)
-        definition = seen.definition
-        topic = self._topics.describe(definition.topic)
-        if topic.id != seen.content["topic_id"]:
-            raise topic_changed(key, topic.name)
+        topic = self._topic_of(key, seen)
         found = self._info(key, seen, {})
         places = self._places(key, topic, to)
         moves = tuple(
@@ -207,9 +200,9 @@ class Admin(Inspector):
         return moves
 
     def snapshot(self, key: SubscriptionKey) -> Snapshot:
-        """Take the whole settled state of a subscription; its members may go on meanwhile.
+        """Return the whole settled state of a subscription; its members can go on meanwhile.
 
-        What somebody held then is not settled in it. Raises `InvalidDestination` if there is none.
+        Messages in flight are not settled in the snapshot. Raises `InvalidDestination` if there is none.
         """
         seen = self._existing(key)
         lanes = seen.definition.lanes
@@ -226,22 +219,21 @@ class Admin(Inspector):
         )
 
     def fork(self, key: SubscriptionKey, new: SubscriptionKey) -> None:
-        """Make a subscription of the same definition that stands where this one does; each goes on by itself.
+        """Create an independent subscription with the same definition and the same settled state.
 
         Raises `InvalidDestination` if there is none, `IllegalState` if there is a `new` one already,
         `TopicChanged`.
         """
         seen = self._existing(key)
-        topic = self._topics.describe(seen.definition.topic)
-        if topic.id != seen.content["topic_id"]:
-            raise topic_changed(key, topic.name)
+        self._topic_of(key, seen)
         self._lifecycle.create_at(new, seen.definition, self.snapshot(key).places)
 
     def export(self, key: SubscriptionKey, group: str) -> Mapping[int, int]:
-        """Set the offsets of a consumer group to where a subscription stands; returns them by partition.
+        """Set the offsets of a consumer group to the floors of a subscription; returns them by partition.
 
-        They are the lowest unsettled offsets: what is settled above them the group will read again. Raises
-        `InvalidDestination` if there is no such subscription, `IllegalState` while the group has members.
+        A floor is the lowest unsettled offset: the group reads messages that are settled above it again.
+        Raises `InvalidDestination` if there is no such subscription, `IllegalState` while the group has
+        members.
         """
         found = self.info(key)
         floors = {partition.partition: partition.floor for partition in found.partitions}
@@ -274,12 +266,9 @@ class Admin(Inspector):
     def _target(
         self, key: SubscriptionKey, topic: TopicInfo, to: Mapping[int, int] | str | datetime
     ) -> dict[int, int]:
-        starts = self._topics.offsets(topic.name, topic.partitions, "earliest")
-        ends = self._topics.offsets(topic.name, topic.partitions, "latest")
-        if to == "earliest":
-            return starts
-        if to == "latest":
-            return ends
+        kept = bounds(self._topics, topic)
+        if to in ("earliest", "latest"):
+            return {p: start if to == "earliest" else end for p, (start, end) in kept.items()}
         if isinstance(to, datetime):
             return self._topics.offsets_at(topic.name, topic.partitions, round(to.timestamp() * 1000))
         if isinstance(to, str) and to.startswith(_GROUP):
@@ -289,21 +278,22 @@ class Admin(Inspector):
                     f"Consumer group {to.removeprefix(_GROUP)} has no offsets in topic {topic.name}.",
                     remedy="check the name of the group",
                 )
-            return {p: min(max(offset, starts[p]), ends[p]) for p, offset in committed.items()}
+            return {p: min(max(offset, kept[p][0]), kept[p][1]) for p, offset in committed.items()}
         if isinstance(to, str):
             raise IllegalState(f"A subscription cannot be moved to {to!r}.", remedy="use earliest or latest")
-        wrong = [p for p, offset in to.items() if p not in ends or not starts[p] <= offset <= ends[p]]
-        if wrong:
-            raise InvalidDestination(
-                f"Partition {wrong[0]} of topic {topic.name} has no offset {to[wrong[0]]}.",
-                state=f"it keeps {starts.get(wrong[0])} to {ends.get(wrong[0])}",
-                owner=f"subscription {key}",
-                remedy="name an offset in between",
-            )
+        for partition, offset in to.items():
+            start, end = kept.get(partition, (None, None))
+            if start is None or end is None or not start <= offset <= end:
+                raise InvalidDestination(
+                    f"Partition {partition} of topic {topic.name} has no offset {offset}.",
+                    state=f"it keeps {start} to {end}",
+                    owner=f"subscription {key}",
+                    remedy="name an offset in between",
+                )
         return dict(to)
 
     def unsubscribe(self, key: SubscriptionKey) -> None:
-        """Delete a subscription with all that waits in it (rules X1-X5).
+        """Delete a subscription with all its unsettled messages (rules X1-X5).
 
         Raises `InvalidDestination` if there is none, `SubscriptionActive` while a member is attached,
         `IllegalState` while deliveries are unsettled.

@@ -1,8 +1,8 @@
-"""What is done with dead letters: look at them, send them again, remove them.
+"""Read dead letters, publish their messages again, discard them.
 
-Which of the letters are done with is kept by a shared durable subscription on the topic of the dead letters,
-one for each subscription that has some: to send a letter again, or to remove it, is to acknowledge it there.
-How letters are written is `dead_letters.py`.
+A shared durable subscription on the topic of the dead letters, one for each subscription that has some,
+records which letters were handled: a letter that is published again or discarded is acknowledged there.
+`runtime/dead_letters.py` writes dead letters.
 """
 
 from __future__ import annotations
@@ -15,38 +15,38 @@ from typing import Any
 from confluent_kafka import KafkaError, Message, Producer
 
 import kafkadur.sync
-from kafkadur.admin.browse import records
+from kafkadur.admin.browse import bounds_if_any, records_of
 from kafkadur.admin.changes import Admin
+from kafkadur.admin.explain import is_settled
 from kafkadur.message.headers import Property, decode_properties
 from kafkadur.runtime.clients import topics_of
 from kafkadur.runtime.dead_letters import ATTEMPTS, CAUSE, HEADERS, ORIGIN, REASON, SUBSCRIPTION, TIMESTAMP
 from kafkadur.settings import Settings
 from kafkadur_coordinators.client_log import client_log
-from kafkadur_coordinators.interface import PartitionView
-from kafkadur_sharing.errors import DeliveryFailed, InvalidDestination
+from kafkadur_sharing.errors import DeliveryFailed
 from kafkadur_sharing.keys import SubscriptionKey
 from kafkadur_sharing.names import MAX_NAME_LENGTH
 from kafkadur_sharing.selector import Selector
 
-#: Records and bytes that one pass may hold in its hands.
+#: Records and bytes that may be in flight in one pass.
 _WINDOW, _WINDOW_BYTES = 100_000, 256 * 1024 * 1024
-#: Letters that are sent again before they are acknowledged.
+#: Letters that are published again, or discarded, before they are acknowledged together.
 _TOGETHER = 500
-#: Longest number in a header, digits.
+#: Most digits of a number in a header.
 _DIGITS = 15
-#: Seconds of silence after which all letters were seen.
+#: Seconds without a letter after which a pass ends.
 _SILENCE = 2.0
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class DeadLetter:
-    """A message that was given up."""
+    """A message that was sent to dead letters."""
 
-    #: Where the dead letter lies.
+    #: The place of the dead letter.
     topic: str
     partition: int
     offset: int
-    #: Where the message lay: `topic[partition]@offset`.
+    #: The place of the message: `topic[partition]@offset`.
     origin: str
     cause: str
     reason: str
@@ -55,17 +55,17 @@ class DeadLetter:
     timestamp: int
     key: bytes | None
     value: bytes | None
-    #: Headers of the message as they were, without those of the dead letter.
+    #: Headers of the message, without those of the dead letter.
     headers: tuple[tuple[str, bytes | None], ...]
     properties: Mapping[str, Property]
 
     @property
     def source(self) -> str:
-        """The topic the message lay in."""
+        """The topic of the message."""
         return self.origin.rpartition("[")[0]
 
     def facts(self) -> dict[str, Property]:
-        """What a filter can ask for: the properties, and five names that begin with `_`."""
+        """Return the values that a filter can use: the properties, and five names that begin with `_`."""
         return {
             **self.properties,
             "_cause": self.cause,
@@ -76,37 +76,38 @@ class DeadLetter:
         }
 
     def passes(self, where: Selector | None) -> bool:
-        """Say whether a filter takes it."""
+        """Tell whether a filter takes it; None takes all."""
         return where is None or where.matches(self.facts()) is True
 
 
 class DeadLetterAdmin:
-    """Dead letters of the subscriptions of one namespace."""
+    """The dead letters of the subscriptions of one namespace."""
 
     def __init__(self, settings: Settings, admin: Admin) -> None:
-        """`admin` knows the subscriptions."""
+        """`admin` reads the subscriptions."""
         self._settings = settings
         self._admin = admin
         self._topics = topics_of(settings)
 
     def letters(self, key: SubscriptionKey, where: Selector | None = None) -> Iterator[DeadLetter]:
-        """Return the dead letters of a subscription that were neither replayed nor discarded.
+        """Yield the dead letters of a subscription that were neither published again nor discarded.
 
         Raises `InvalidDestination` if there is no such subscription, and what `Admin` raises.
         """
         topic = self._admin.info(key).definition.dead_letter_topic
-        ends = self._ends(topic)
-        if ends is None:
+        kept = bounds_if_any(self._topics, topic)
+        if not kept:
             return
-        views = self._views(self._key(key))
-        ranges = {
-            p: (max(start, views[p].floor if p in views else 0), end) for p, (start, end) in ends.items()
-        }
-        timeout = self._settings.kafka_timeout.total_seconds()
-        for message in records(self._settings.kafka, topic, ranges, namespace=key.namespace, timeout=timeout):
+        views = self._admin.views(self._key(key))
+        stretches = [
+            (p, max(start, views[p].floor if p in views else 0), end) for p, (start, end) in kept.items()
+        ]
+        kafka, timeout = self._settings.kafka, self._settings.kafka_timeout.total_seconds()
+        for message in records_of(kafka, topic, stretches, namespace=key.namespace, timeout=timeout):
             letter = _letter(message, key)
-            view = views.get(message.partition() or 0)
-            if letter is not None and not _is_done(view, letter.offset) and letter.passes(where):
+            if letter is None or is_settled(views.get(letter.partition), letter.offset):
+                continue
+            if letter.passes(where):
                 yield letter
 
     def redrive(
@@ -117,11 +118,11 @@ class DeadLetterAdmin:
         rate: float | None = None,
         done: Callable[[DeadLetter], None] = lambda _: None,
     ) -> int:
-        """Publish letters to the topics they came from, as new messages; returns how many.
+        """Publish the messages of letters to their topics again, as new messages; returns how many.
 
-        Each is acknowledged when Kafka has its message: after a crash some may be sent twice, none is lost.
-        `rate` is the most a second. Every subscription of the topic gets the messages. Raises as `letters`,
-        and `DeliveryFailed`.
+        A letter is acknowledged when Kafka has its message: after a crash some may be published twice, none
+        is lost. `rate` is the most a second. Every subscription of the topic gets the messages. Raises as
+        `letters`, and `DeliveryFailed`.
         """
         interval = 0.0 if rate is None else 1 / rate
         together = _TOGETHER if rate is None else 1
@@ -133,7 +134,7 @@ class DeadLetterAdmin:
 
         def send(letters: list[DeadLetter]) -> None:
             nonlocal next_at
-            time.sleep(max(next_at - time.monotonic(), 0.0))  # paces what is asked to be paced
+            time.sleep(max(next_at - time.monotonic(), 0.0))  # keeps to `rate`
             next_at = max(next_at + interval, time.monotonic())
             self._publish(producer, letters)
 
@@ -167,7 +168,7 @@ class DeadLetterAdmin:
         *,
         done: Callable[[DeadLetter], None] = lambda _: None,
     ) -> int:
-        """Be done with letters; returns how many. They stay in Kafka as long as their topic keeps them.
+        """Discard letters; returns how many. Their records stay in Kafka as long as their topic keeps them.
 
         Raises as `letters`.
         """
@@ -181,7 +182,7 @@ class DeadLetterAdmin:
         together: int,
         done: Callable[[DeadLetter], None],
     ) -> int:
-        """Acknowledge letters, so many together, after `first` was called with them; returns how many."""
+        """Call `first` with groups of `together` letters and then acknowledge them; returns how many."""
         count = 0
         group: list[tuple[kafkadur.sync.Delivery, DeadLetter]] = []
 
@@ -194,7 +195,8 @@ class DeadLetterAdmin:
                 count += 1
             group.clear()
 
-        with self._connect(key) as connection:
+        changes = {"client_id": key.client_id, "client_id_policy": key.policy}
+        with kafkadur.sync.Connection(self._settings.model_copy(update=changes), guest=True) as connection:
             for found in self._pass(connection, key, where):
                 if found is not None:
                     group.append(found)
@@ -202,38 +204,19 @@ class DeadLetterAdmin:
                     settle()
         return count
 
-    def _connect(self, key: SubscriptionKey) -> kafkadur.sync.Connection:
-        settings = self._settings.model_copy(
-            update={"client_id": key.client_id, "client_id_policy": key.policy}
-        )
-        return kafkadur.sync.Connection(settings, guest=True)
-
     def _key(self, key: SubscriptionKey) -> SubscriptionKey:
         name = f"{key.name}.dead"
         if len(name) > MAX_NAME_LENGTH:
             name = f"{key.tag}.dead"
         return SubscriptionKey(namespace=key.namespace, client_id=key.client_id, policy=key.policy, name=name)
 
-    def _ends(self, topic: str) -> dict[int, tuple[int, int]] | None:
-        """First and end offset of each partition; None if there is no topic, and so no letter."""
-        try:
-            found = self._topics.describe(topic)
-        except InvalidDestination:
-            return None
-        starts = self._topics.offsets(topic, found.partitions, "earliest")
-        ends = self._topics.offsets(topic, found.partitions, "latest")
-        return {p: (starts[p], ends[p]) for p in starts}
-
-    def _views(self, key: SubscriptionKey) -> Mapping[int, PartitionView]:
-        return self._admin.views(key)
-
     def _pass(
         self, connection: kafkadur.sync.Connection, key: SubscriptionKey, where: Selector | None
     ) -> Iterator[tuple[kafkadur.sync.Delivery, DeadLetter] | None]:
-        """Letters that a filter takes, then None; what it does not take is given back at the end."""
+        """Yield the letters that a filter takes, then None; all other letters are given back at the end."""
         topic = self._admin.info(key).definition.dead_letter_topic
-        ends = self._ends(topic)
-        if ends is None:
+        kept = bounds_if_any(self._topics, topic)
+        if not kept:
             return
         with connection.subscribe(
             topic,
@@ -244,7 +227,7 @@ class DeadLetterAdmin:
             window_bytes=_WINDOW_BYTES,
         ) as subscription:
             while (delivery := subscription.receive(timeout=_SILENCE)) is not None:
-                if delivery.offset >= ends.get(delivery.partition, (0, 0))[1]:
+                if delivery.offset >= kept.get(delivery.partition, (0, 0))[1]:
                     continue  # written since
                 letter = _letter(delivery.message, key)
                 if letter is None:
@@ -254,17 +237,13 @@ class DeadLetterAdmin:
             yield None
 
 
-def _is_done(view: PartitionView | None, offset: int) -> bool:
-    return view is not None and view.is_decided(offset) and view.run_of(offset) is None
-
-
 def _number(text: str) -> int:
-    """Return the number in a header; 0 if it is none: any producer may write to the topic."""
+    """Return the number in a header, 0 for anything else: any producer may write to the topic."""
     return int(text) if text.isdecimal() and text.isascii() and len(text) <= _DIGITS else 0
 
 
 def _letter(message: Message, key: SubscriptionKey) -> DeadLetter | None:
-    """Read a dead letter; None if it is another subscription's, or none."""
+    """Read a dead letter; None if the record is no dead letter of this subscription."""
     raw: Any = message.headers() or ()
     found = {name: value for name, value in raw if name in HEADERS}
     told = {name: (value or b"").decode(errors="replace") for name, value in found.items()}

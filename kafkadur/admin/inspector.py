@@ -1,7 +1,7 @@
-"""Looking at subscriptions from outside: list, inform, explain. It changes nothing.
+"""Read subscriptions without changing them: list, inform, explain.
 
-Who looks attaches nowhere, starts no thread and makes nothing: a namespace without a journal is one without
-subscriptions. What the state of an offset means is `explain.py`; changes are `changes.py`.
+An inspector attaches no member, starts no thread and creates no topic: a namespace without a journal has no
+subscriptions. `explain.py` interprets the state of an offset; `changes.py` changes subscriptions.
 """
 
 from __future__ import annotations
@@ -11,19 +11,17 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from datetime import timedelta
-from types import TracebackType
-from typing import Any, Self
+from typing import Any, Self, TypeVar
 
 from confluent_kafka import Message
 
-from kafkadur.admin.browse import records
+from kafkadur.admin.browse import bounds, bounds_if_any, lane_of, records_of, selected_by
 from kafkadur.admin.explain import Explanation, Log, OffsetState
 from kafkadur.admin.explain import explain as explain_offset
-from kafkadur.admin.parked import ParkedKey, parked, together, unsettled
-from kafkadur.admin.reasons import Around, Evidence, with_reasons
+from kafkadur.admin.parked import ParkedKey, parked, together
+from kafkadur.admin.reasons import Verdict, reasons
 from kafkadur.admin.sizes import Sizes, sizes
 from kafkadur.admin.subscription_info import SubscriptionInfo, TopicLogs, partition_infos, unattended_since
-from kafkadur.fetch.filtering import taking
 from kafkadur.fetch.retention import expiring
 from kafkadur.runtime.clients import coordinator_of, journal_of, lifecycle_of, topics_of
 from kafkadur.runtime.dead_letters import ORIGIN, SUBSCRIPTION
@@ -32,21 +30,24 @@ from kafkadur_coordinators import holder_progress
 from kafkadur_coordinators.changes import origins_of, state_in_force
 from kafkadur_coordinators.holder_progress import HolderProgress
 from kafkadur_coordinators.interface import MAX_PARTITIONS, Known, LeaseView, PartitionView
+from kafkadur_coordinators.places import place_of
 from kafkadur_coordinators.redis.coordinator import Refusal, state_lost
 from kafkadur_coordinators.topics import TopicInfo
 from kafkadur_sharing.definition import Definition, SubscriptionType
 from kafkadur_sharing.errors import IllegalState, InvalidDestination, KafkadurError, TopicChanged
 from kafkadur_sharing.keys import SLOTS, ClientIdPolicy, SubscriptionKey, key_slot
 
-#: Seconds to go on asking while a subscription is being changed or rebuilt.
-LOOK_S = 30.0
-#: Dead letters of a partition that are looked at for one message.
+#: Seconds for which a question is repeated while a subscription is being changed or rebuilt.
+_REPEATED_S = 30.0
+#: Newest dead letters of a partition that are searched for that of one message.
 _LETTERS = 10_000
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Explained:
-    """An explanation with what it stands on."""
+    """An explanation with the state that it was derived from."""
 
     key: SubscriptionKey
     topic: str
@@ -60,7 +61,7 @@ class Explained:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _Seen:
-    """Everything the shared state says of a subscription, partitions of one moment by the 16."""
+    """The shared state of a subscription; up to `MAX_PARTITIONS` partitions are read at one moment."""
 
     known: Known
     content: Mapping[str, Any]
@@ -79,7 +80,7 @@ class Inspector:
     """
 
     def __init__(self, settings: Settings, *, on_warning: Callable[[str], None] | None = None) -> None:
-        """Connect at the first question; `on_warning` is told what is odd about the Redis server."""
+        """Connect at the first question; `on_warning` is called with warnings about the Redis server."""
         self._settings = settings
         self._coordinator = coordinator_of(settings, on_warning=on_warning)
         self._topics = topics_of(settings)
@@ -98,9 +99,7 @@ class Inspector:
         """Return it."""
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         """Close."""
         self.close()
 
@@ -140,37 +139,36 @@ class Inspector:
         return self._info(key, self._existing(key), {})
 
     def abandoned(self, older_than: timedelta) -> tuple[SubscriptionInfo, ...]:
-        """Return the durable subscriptions that nobody is attached to for so long, the longest first (A1).
+        """Return the durable subscriptions without a member for so long, the longest first (rule A1).
 
-        What is known of the time begins anew when Redis lost its memory.
+        The time starts again when Redis loses its memory.
         """
         found = [info for info in self.list() if info.is_abandoned(older_than)]
         return tuple(sorted(found, key=lambda info: info.unattended_since or 0))
 
     def sizes(self, key: SubscriptionKey, on_progress: Callable[[int], None] = lambda _: None) -> Sizes:
-        """Return how many messages and bytes are current and pending (rule A5), reading all that waits.
+        """Read all unsettled messages; return the numbers and bytes of current and pending ones (rule A5).
 
-        `on_progress` is told how many records were read. Raises `InvalidDestination` if there is no such
-        subscription or topic, `TopicChanged`.
+        `on_progress` is called with the number of messages read. Raises `InvalidDestination` if there is no
+        such subscription or topic, `TopicChanged`.
         """
         seen = self._existing(key)
         definition = seen.definition
         topic = self._topic_of(key, seen)
-        starts = self._topics.offsets(topic.name, topic.partitions, "earliest")
-        ends = self._topics.offsets(topic.name, topic.partitions, "latest")
         floors: dict[int, int] = {}
         for number, view in seen.views.items():
             partition = number // definition.lanes
             floors[partition] = min(floors.get(partition, view.floor), view.floor)
-        ranges = {p: (max(starts[p], floors.get(p, 0)), ends[p]) for p in starts}
+        kept = bounds(self._topics, topic)
+        stretches = [(p, max(start, floors.get(p, 0)), end) for p, (start, end) in kept.items()]
         return sizes(
-            self._records(topic.name, ranges),
+            self._records(topic.name, *stretches),
             seen.views,
             seen.leases,
             {member.id: member for member in seen.known.members},
             lanes=definition.lanes,
             now=seen.known.now,
-            takes=taking(replace(definition, no_local=False), client_id=None, connection_id=""),
+            takes=selected_by(definition),
             on_progress=on_progress,
         )
 
@@ -189,38 +187,32 @@ class Inspector:
                 owner=f"subscription {key}",
                 remedy="name one of them",
             )
-        log = self._log(topic, seen, partition)
+        start, end = bounds(self._topics, topic)[partition]
+        log = Log(start=start, end=end, subscribed=origins_of(seen.content).get(partition, 0))
         lane = self._lane(seen, log, partition, offset)
-        view = seen.views.get(lane)
+        view, known = seen.views.get(lane), seen.known
         explanation = explain_offset(
             offset,
             partition=partition,
             view=view,
             leases=[lease._replace(partition=partition) for lease in seen.leases if lease.partition == lane],
-            members=seen.known.members,
-            log=log,
-            now=seen.known.now,
-        )
-        known = seen.known
-        around = Around(
-            definition=seen.definition,
             members=known.members,
-            paused=known.paused,
-            grace_ms=known.grace_ms,
-            view=view,
             log=log,
-            high=self._topics.offsets(topic.name, topic.partitions, "latest", stable=False)[partition],
-            evidence=self._evidence(key, seen, log, explanation),
+            now=known.now,
         )
-        explanation = with_reasons(explanation, around)
+        verdict, dead = self._verdict(key, seen, log, explanation)
+        explanation = replace(explanation, verdict=verdict)
+        high = self._topics.offsets(topic.name, topic.partitions, "latest", stable=False)[partition]
+        more = reasons(explanation, known, seen.definition, view, log, high=high, dead=dead)
+        explanation = replace(explanation, notes=(*explanation.notes, *more))
         return Explained(
-            key=key, topic=topic.name, explanation=explanation, view=view, log=log, now=seen.known.now
+            key=key, topic=topic.name, explanation=explanation, view=view, log=log, now=known.now
         )
 
     def parked(self, key: SubscriptionKey) -> tuple[ParkedKey, ...]:
-        """Return the keys of a key-ordered subscription that are stuck at a message that was given back.
+        """Return the keys of a key-ordered subscription that wait for a message that was given back.
 
-        Reads what is not settled below where its members have come. Raises `InvalidDestination` if there is
+        Reads the unsettled records that were granted before. Raises `InvalidDestination` if there is
         none, `IllegalState` if it is not key-ordered, `TopicChanged`.
         """
         seen = self._existing(key)
@@ -236,36 +228,38 @@ class Inspector:
         lanes, stuck = definition.lanes, {n: v for n, v in seen.views.items() if v.exceptions}
         ranges: dict[int, list[tuple[int, int]]] = {}
         for number, view in stuck.items():
-            ranges.setdefault(number // lanes, []).extend(unsettled(view))
+            waiting = place_of(view).waiting
+            ranges.setdefault(number // lanes, []).extend((item.start, item.end) for item in waiting)
         starts = self._topics.offsets(topic.name, topic.partitions, "earliest")
-        messages = (
-            message
+        stretches = [
+            (partition, max(start, starts[partition]), end)
             for partition, offsets in ranges.items()
             for start, end in together(offsets)
-            for message in self._records(topic.name, {partition: (max(start, starts[partition]), end)})
-        )
-        return tuple(parked(messages, stuck, lanes, now=seen.known.now))
+        ]
+        return tuple(parked(self._records(topic.name, *stretches), stuck, lanes, now=seen.known.now))
 
     def views(self, key: SubscriptionKey) -> Mapping[int, PartitionView]:
         """Return the whole state of each partition of a subscription; empty if there is none."""
-        self._coordinator.connect()
-        seen = self._seen(key) if self._has_journal() else None
+        seen = self._found(key)
         return {} if seen is None else seen.views
 
     # -- the shared state
 
     def _has_journal(self) -> bool:
-        """Say whether there is a journal; only who subscribes makes one."""
+        """Tell whether there is a journal; the first subscriber creates it."""
         try:
             self._topics.describe(self._journal.topic)
         except InvalidDestination:
             return False
         return True
 
-    def _existing(self, key: SubscriptionKey) -> _Seen:
-        # Redis first: if it is not there, that is what to say, and it is said at once.
+    def _found(self, key: SubscriptionKey) -> _Seen | None:
+        # Redis first: if it cannot be reached, this fails at once and says so.
         self._coordinator.connect()
-        seen = self._seen(key) if self._has_journal() else None
+        return self._seen(key) if self._has_journal() else None
+
+    def _existing(self, key: SubscriptionKey) -> _Seen:
+        seen = self._found(key)
         if seen is None:
             raise InvalidDestination(
                 f"There is no durable subscription {key} in namespace {key.namespace}.",
@@ -275,20 +269,26 @@ class Inspector:
         return seen
 
     def _alike(self, key: SubscriptionKey) -> str | None:
-        """Name the subscriptions that differ in nothing but the client id and its policy."""
+        """Name the subscriptions that differ only in the client id and its policy."""
         others = self._lifecycle.all_keys() if self._has_journal() else []
         names = [str(other) for other in others if other.name == key.name]
         return f"of this name there is {', '.join(names)}" if names else None
 
     def _seen(self, key: SubscriptionKey) -> _Seen | None:
-        """Look at a subscription; None if there is none. Repeats what a change in between has spoiled."""
-        deadline = time.monotonic() + LOOK_S
-        while True:
+        """Read a subscription; None if there is none."""
+
+        def look() -> _Seen | None:
             known = self._lifecycle.known(key)
-            if known is None:
-                return None
+            return None if known is None else self._inspect(key, known)
+
+        return self._repeated(key, look)
+
+    def _repeated(self, key: SubscriptionKey, ask: Callable[[], T]) -> T:
+        """Return the answer to a question, asking again if the subscription was changed meanwhile."""
+        deadline = time.monotonic() + _REPEATED_S
+        while True:
             try:
-                return self._inspect(key, known)
+                return ask()
             except Refusal as refusal:
                 if time.monotonic() > deadline:
                     raise state_lost(str(key), f"the coordinator answers {refusal.code}") from refusal
@@ -327,11 +327,11 @@ class Inspector:
             raise topic_changed(key, topic.name)
         return topic
 
-    def _records(self, topic: str, ranges: Mapping[int, tuple[int, int]]) -> Iterator[Message]:
-        """Read the records of a topic in [start, end) of each partition."""
+    def _records(self, topic: str, *stretches: tuple[int, int, int]) -> Iterator[Message]:
+        """Read the records of a topic in stretches (partition, start, end)."""
         chosen = self._settings
         timeout = chosen.kafka_timeout.total_seconds()
-        return records(chosen.kafka, topic, ranges, namespace=chosen.namespace, timeout=timeout)
+        return records_of(chosen.kafka, topic, stretches, namespace=chosen.namespace, timeout=timeout)
 
     def _info(self, key: SubscriptionKey, seen: _Seen, topics: dict[str, TopicLogs]) -> SubscriptionInfo:
         topic = self._topic(key, seen, topics)
@@ -369,68 +369,52 @@ class Inspector:
             topic = self._topics.describe(name)
         except InvalidDestination as error:
             return TopicLogs(id=None, logs={}, problem=str(error))
-        starts = self._topics.offsets(name, topic.partitions, "earliest")
-        ends = self._topics.offsets(name, topic.partitions, "latest")
-        logs = {partition: Log(start=starts[partition], end=ends[partition]) for partition in starts}
+        logs = {p: Log(start=start, end=end) for p, (start, end) in bounds(self._topics, topic).items()}
         soon = expiring(self._topics, name, topic.partitions, round(time.time() * 1000))
         return TopicLogs(id=topic.id, logs=logs, problem=None, expiring=soon)
 
     def _lane(self, seen: _Seen, log: Log, partition: int, offset: int) -> int:
-        """The lane that an offset is in; where keys have lanes the record is read for it."""
+        """Return the lane that an offset is in; if keys have lanes, the key of the record is read."""
         lanes = seen.definition.lanes
-        if lanes == 1:
-            return partition
-        key = None
-        if log.start <= offset < log.end:
-            for message in self._records(seen.definition.topic, {partition: (offset, offset + 1)}):
-                key = message.key()
-        return partition * lanes + key_slot(key, offset) * lanes // SLOTS
+        if lanes > 1 and log.start <= offset < log.end:
+            found = list(self._records(seen.definition.topic, (partition, offset, offset + 1)))
+            if found:
+                return lane_of(found[0], lanes)
+        return partition * lanes + key_slot(None, offset) * lanes // SLOTS
 
-    def _evidence(
+    def _verdict(
         self, key: SubscriptionKey, seen: _Seen, log: Log, explanation: Explanation
-    ) -> Evidence | None:
-        """Read what may tell how an offset was settled: its record, and the newest dead letters."""
+    ) -> tuple[Verdict | None, str | None]:
+        """Return how an offset was settled, as far as it is known, and the place of its dead letter."""
         partition, offset = explanation.partition, explanation.offset
         if explanation.state is not OffsetState.SETTLED or not log.start <= offset < log.end:
-            return None
-        definition = seen.definition
-        found = list(self._records(definition.topic, {partition: (offset, offset + 1)}))
+            return None, None
+        topic = seen.definition.topic
+        found = list(self._records(topic, (partition, offset, offset + 1)))
         if not found:
-            return Evidence(exists=False)
-        takes = taking(replace(definition, no_local=False), client_id=None, connection_id="")
-        return Evidence(
-            exists=True,
-            taken=takes is None or takes(found[0]),
-            dead=self._dead_letter(key, definition, f"{definition.topic}[{partition}]@{offset}"),
-        )
+            return Verdict.GAP, None
+        dead = self._dead_letter(key, seen.definition, f"{topic}[{partition}]@{offset}")
+        if dead is not None:
+            return Verdict.REJECTED, dead
+        takes = selected_by(seen.definition)
+        return (Verdict.ACKNOWLEDGED if takes is None or takes(found[0]) else Verdict.FILTERED), None
 
     def _dead_letter(self, key: SubscriptionKey, definition: Definition, origin: str) -> str | None:
-        """Where the newest dead letter of a message lies, if it is among the newest."""
-        try:
-            topic = self._topics.describe(definition.dead_letter_topic)
-        except InvalidDestination:
-            return None
-        starts = self._topics.offsets(topic.name, topic.partitions, "earliest")
-        ends = self._topics.offsets(topic.name, topic.partitions, "latest")
-        newest = {p: (max(starts[p], ends[p] - _LETTERS), ends[p]) for p in starts}
+        """Return the place of the newest dead letter of a message, if it is among the newest letters."""
+        topic = definition.dead_letter_topic
+        kept = bounds_if_any(self._topics, topic)
+        newest = [(p, max(start, end - _LETTERS), end) for p, (start, end) in kept.items()]
         wanted = {(ORIGIN, origin.encode()), (SUBSCRIPTION, str(key).encode())}
         found = None
-        for message in self._records(topic.name, newest):
+        for message in self._records(topic, *newest):
             headers: Any = message.headers() or ()  # the stub allows texts as values, the wire does not
             if wanted <= set(headers):
-                found = f"{topic.name}[{message.partition()}]@{message.offset()}"
+                found = f"{topic}[{message.partition()}]@{message.offset()}"
         return found
-
-    def _log(self, topic: TopicInfo, seen: _Seen, partition: int) -> Log:
-        return Log(
-            start=self._topics.offsets(topic.name, topic.partitions, "earliest")[partition],
-            end=self._topics.offsets(topic.name, topic.partitions, "latest")[partition],
-            subscribed=origins_of(seen.content).get(partition, 0),
-        )
 
 
 def topic_changed(key: SubscriptionKey, topic: str) -> KafkadurError:
-    """The error for a topic that was deleted and created again."""
+    """Return the error for a topic that was deleted and created again."""
     return TopicChanged(
         owner=f"topic {topic}, subscription {key}",
         remedy="unsubscribe, then subscribe again: offsets of the old topic mean nothing in the new one",

@@ -1,13 +1,13 @@
-"""What applications may need to do in Kafka, and no more: access control entries, as a list.
+"""The access control entries that applications need in Kafka, and no more.
 
-`tests/integration/security` runs with exactly these under a broker that forbids everything else, and shows of
-each one what does not work without it. What a user of Redis needs is the coordinators' `redis/access.py`.
+`tests/integration/security` runs with exactly these on a broker that forbids everything else, and shows for
+each entry what fails without it. The coordinators' `redis/access.py` lists what a user of Redis needs.
 """
 
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, Final
@@ -30,28 +30,28 @@ from kafkadur_sharing.names import validate_namespace, validate_topic
 
 
 class Role(StrEnum):
-    """What a principal does."""
+    """The role of a principal."""
 
     #: Publishes messages.
     PRODUCER = "producer"
     #: Opens subscriptions and receives their messages.
     CONSUMER = "consumer"
-    #: Looks at subscriptions, changes and moves them, and sends dead letters again.
+    #: Reads, changes and moves subscriptions, and publishes dead letters again.
     ADMINISTRATOR = "administrator"
 
 
 @dataclass(frozen=True, kw_only=True, order=True)
 class Rule:
-    """One thing a principal may do. READ and WRITE imply DESCRIBE, as they do in Kafka."""
+    """One operation that a principal may do. READ and WRITE imply DESCRIBE, as they do in Kafka."""
 
     #: topic, group or transactional-id
     resource: str
     name: str
-    #: Whether `name` is the beginning of names.
+    #: Whether `name` is a prefix of names.
     prefixed: bool = False
-    #: As kafka-acls.sh spells it.
+    #: In the spelling of kafka-acls.sh.
     operation: str
-    #: What it is needed for.
+    #: Why the principal needs it.
     purpose: str
 
 
@@ -79,13 +79,13 @@ def kafka_rules(
     create: bool = True,
     transacted: bool = False,
 ) -> list[Rule]:
-    """The rules of a principal with these roles.
+    """Return the rules of a principal with these roles.
 
     `topics` are those it publishes to or subscribes to; `dead_letter_topics` those of its dead letters (None:
-    each topic's name with `.dead`). `groups` are consumer groups of others that an administrator copies a
-    place to or from (`sub export`, `sub seek NAME group:...`). Without `create` somebody else makes the
-    journal and the topics of dead letters. `transacted`: there are transacted sessions in the namespace;
-    whoever consumes, also without, looks up what one that is gone has committed. Raises `InvalidName` and
+    each topic's name with `.dead`). `groups` are other consumer groups that an administrator copies offsets
+    to or from (`sub export`, `sub seek NAME group:...`). `create`: it may create the journal and the topics
+    of dead letters. `transacted`: there are transacted sessions in the namespace; then every consumer of the
+    namespace looks up what a session that is gone has committed. Raises `InvalidName` and
     `InvalidDestination`.
     """
     chosen = set(roles)
@@ -94,13 +94,10 @@ def kafka_rules(
     letters = [validate_topic(topic) for topic in letters]
     rules: list[Rule] = []
     if Role.PRODUCER in chosen:
-        rules += [
-            Rule(resource="topic", name=topic, operation="Write", purpose="publish") for topic in topics
-        ]
-        rules += [
-            Rule(resource="transactional-id", name=name, operation="Write", purpose="publish in transactions")
-            for name in transactional_ids
-        ]
+        for topic in topics:
+            rules += _rules("topic", topic, Write="publish")
+        for name in transactional_ids:
+            rules += _rules("transactional-id", name, Write="publish in transactions")
     if chosen & {Role.CONSUMER, Role.ADMINISTRATOR}:
         rules += _receiving(validate_namespace(namespace), topics, letters, create=create)
         if transacted:
@@ -110,95 +107,63 @@ def kafka_rules(
     return list({(rule.resource, rule.name, rule.operation): rule for rule in rules}.values())
 
 
+def _rules(resource: str, name: str, *, prefixed: bool = False, **purposes: str | None) -> Iterator[Rule]:
+    """Yield the rules of one resource; `purposes` by operation, None: the operation is not needed."""
+    for operation, purpose in purposes.items():
+        if purpose is not None:
+            yield Rule(resource=resource, name=name, prefixed=prefixed, operation=operation, purpose=purpose)
+
+
 def _receiving(
     namespace: str, topics: Iterable[str], letters: Iterable[str], *, create: bool
-) -> Iterable[Rule]:
+) -> Iterator[Rule]:
+    limits = "warn before retention removes unsettled messages; know how large a dead letter gets"
     for topic in topics:
-        yield Rule(resource="topic", name=topic, operation="Read", purpose="subscribe and receive")
-        yield Rule(
-            resource="topic",
-            name=topic,
-            operation="DescribeConfigs",
-            purpose="warn before retention removes unsettled messages; know how large a dead letter gets",
-        )
-    journal = journal_topic(namespace)
-    yield Rule(
-        resource="topic", name=journal, operation="Read", purpose="know subscriptions, and what is settled"
+        yield from _rules("topic", topic, Read="subscribe and receive", DescribeConfigs=limits)
+    yield from _rules(
+        "topic",
+        journal_topic(namespace),
+        Read="know subscriptions, and what is settled",
+        Write="create, change and delete subscriptions; write what is settled",
+        DescribeConfigs="see that the journal loses no record",
+        Create="create the journal (first connection)" if create else None,
     )
-    yield Rule(
-        resource="topic",
-        name=journal,
-        operation="Write",
-        purpose="create, change and delete subscriptions; write what is settled",
-    )
-    yield Rule(
-        resource="topic",
-        name=journal,
-        operation="DescribeConfigs",
-        purpose="see that the journal loses no record",
-    )
-    if create:
-        yield Rule(
-            resource="topic",
-            name=journal,
-            operation="Create",
-            purpose="create the journal (first connection)",
-        )
-    yield Rule(
-        resource="group",
-        name=f"kafkadur:{namespace}:",
-        prefixed=True,
-        operation="Read",
-        purpose="mirror floors, and go on from them",
-    )
+    group = f"kafkadur:{namespace}:"
+    yield from _rules("group", group, prefixed=True, Read="mirror floors, and go on from them")
+    created = "create the topic of dead letters (first letter)" if create else None
     for topic in letters:
-        yield Rule(resource="topic", name=topic, operation="Write", purpose="write dead letters")
-        if create:
-            yield Rule(
-                resource="topic",
-                name=topic,
-                operation="Create",
-                purpose="create the topic of dead letters (first letter)",
-            )
+        yield from _rules("topic", topic, Write="write dead letters", Create=created)
 
 
-def _committing(namespace: str, *, create: bool) -> Iterable[Rule]:
-    topic = transactions_topic(namespace)
-    yield Rule(
-        resource="transactional-id",
-        name=f"kafkadur:{namespace}:",
+def _committing(namespace: str, *, create: bool) -> Iterator[Rule]:
+    yield from _rules(
+        "transactional-id",
+        f"kafkadur:{namespace}:",
         prefixed=True,
-        operation="Write",
-        purpose="commit transacted sessions, and end those that were left behind",
+        Write="commit transacted sessions, and end those that were left behind",
     )
-    for operation, purpose in (
-        ("Read", "look up what transacted sessions have committed"),
-        ("Write", "write what is settled, in its transaction"),
-        ("DescribeConfigs", "see that what is committed is kept"),
-        *([("Create", "create the topic of transactions (first transacted session)")] if create else []),
-    ):
-        yield Rule(resource="topic", name=topic, operation=operation, purpose=purpose)
+    yield from _rules(
+        "topic",
+        transactions_topic(namespace),
+        Read="look up what transacted sessions have committed",
+        Write="write what is settled, in its transaction",
+        DescribeConfigs="see that what is committed is kept",
+        Create="create the topic of transactions (first transacted session)" if create else None,
+    )
 
 
-def _administering(topics: Iterable[str], letters: Iterable[str], groups: Iterable[str]) -> Iterable[Rule]:
+def _administering(topics: Iterable[str], letters: Iterable[str], groups: Iterable[str]) -> Iterator[Rule]:
+    retention = "warn before retention removes dead letters that are sent again"
     for topic in letters:
-        yield Rule(resource="topic", name=topic, operation="Read", purpose="look at dead letters")
-        yield Rule(
-            resource="topic",
-            name=topic,
-            operation="DescribeConfigs",
-            purpose="warn before retention removes dead letters that are sent again",
-        )
+        yield from _rules("topic", topic, Read="look at dead letters", DescribeConfigs=retention)
     for topic in topics:
-        yield Rule(resource="topic", name=topic, operation="Write", purpose="send dead letters again")
+        yield from _rules("topic", topic, Write="send dead letters again")
     for group in groups:
-        yield Rule(
-            resource="group", name=group, operation="Read", purpose="take a place from it or give it one"
-        )
+        yield from _rules("group", group, Read="take a place from it or give it one")
 
 
 def kafka_commands(rules: Iterable[Rule], *, principal: str, bootstrap: str) -> list[str]:
-    """The commands that add these rules: kafka-acls.sh of Kafka's distribution, one line each."""
+    """Return the commands that add these rules: kafka-acls.sh of Kafka's distribution, one line each."""
     return [
         shlex.join(
             [
@@ -215,7 +180,7 @@ def kafka_commands(rules: Iterable[Rule], *, principal: str, bootstrap: str) -> 
 def apply_rules(
     kafka: Mapping[str, Any], rules: Iterable[Rule], *, principal: str, timeout: float = 15.0
 ) -> None:
-    """Add these rules; those that are there already stay. `kafka` is configuration of who may alter them.
+    """Add these rules to the existing ones. `kafka` configures a client that may alter them.
 
     Raises `KafkaRefused`, and `StateLost` when Kafka does not answer within `timeout` seconds.
     """

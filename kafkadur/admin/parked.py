@@ -1,57 +1,41 @@
-"""Keys of a key-ordered subscription that wait: at which message each is stuck, and how many are behind it.
+"""Find the keys of a key-ordered subscription that are stuck at a message, and count the messages behind it.
 
-Found by reading the records whose offsets are not settled; nothing is kept. `inspector.py` asks.
+They are found by reading the records at unsettled offsets, which `inspector.py` does; nothing is stored.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from confluent_kafka import Message
 
+from kafkadur.admin.browse import lane_of
+from kafkadur.admin.explain import is_settled
 from kafkadur_coordinators.interface import PartitionView
-from kafkadur_sharing.keys import SLOTS, key_slot
 
-#: Offsets that lie so near to each other are read together.
+#: Ranges with at most so many offsets between them are read as one.
 _NEAR = 1_000
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ParkedKey:
-    """A key whose messages wait for one that was given back or put off."""
+    """A key whose messages wait for one that was rolled back or delayed."""
 
     partition: int
     key: bytes
-    #: The message it is stuck at.
+    #: The message that the others wait for.
     offset: int
-    #: Counted attempts of it.
+    #: Counted attempts of that message.
     attempts: int
-    #: When it comes again, ms since 1970; None: at once, or it is in flight.
+    #: When it is delivered again, ms since 1970; None: now, or it is in flight.
     due: int | None
-    #: Messages of the key behind it that were looked at already.
+    #: Further messages of the key that were granted already.
     behind: int
 
 
-def unsettled(view: PartitionView) -> Iterator[tuple[int, int]]:
-    """Ranges of offsets that a lane has looked at and not settled, sorted."""
-    ranges = [(run.start, run.end) for run in view.runs]
-    start: int | None = None
-    end = min(view.next, view.readable_end)
-    for offset in range(view.base, end):
-        if view.is_decided(offset):
-            if start is not None:
-                ranges.append((start, offset))
-            start = None
-        elif start is None:
-            start = offset
-    if start is not None:
-        ranges.append((start, end))
-    yield from sorted(ranges)
-
-
 def together(ranges: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
-    """Ranges to be read: those that lie near each other joined."""
+    """Join the ranges that lie near each other."""
     joined: list[tuple[int, int]] = []
     for start, end in sorted(ranges):
         if joined and start - joined[-1][1] <= _NEAR:
@@ -64,32 +48,30 @@ def together(ranges: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
 def parked(
     messages: Iterable[Message], views: Mapping[int, PartitionView], lanes: int, *, now: int
 ) -> list[ParkedKey]:
-    """The keys that are stuck, by partition and offset; `messages` are those at unsettled offsets, in order.
+    """Return the keys that are stuck, by partition and offset.
 
-    A key is stuck if the first of its unsettled messages was given back. `now` is ms since 1970.
+    A key is stuck if the first of its unsettled messages was given back. `messages` are those at unsettled
+    offsets, in order; `now` is ms since 1970.
     """
-    waiting: dict[tuple[int, bytes], list[int]] = {}
+    waiting: dict[tuple[int, bytes], tuple[PartitionView, list[int]]] = {}
     for message in messages:
-        key, partition, offset = message.key(), message.partition() or 0, message.offset() or 0
-        if key is None:
+        key, offset = message.key(), message.offset() or 0
+        view = views.get(lane_of(message, lanes))
+        if key is None or view is None or offset >= view.next or is_settled(view, offset):
             continue
-        view = views.get(partition * lanes + key_slot(key, offset) * lanes // SLOTS)
-        if view is not None and offset < view.next and (view.run_of(offset) or not view.is_decided(offset)):
-            waiting.setdefault((partition, key), []).append(offset)
+        waiting.setdefault((message.partition() or 0, key), (view, []))[1].append(offset)
     found: list[ParkedKey] = []
-    for (partition, key), offsets in waiting.items():
-        view = views[partition * lanes + key_slot(key, offsets[0]) * lanes // SLOTS]
+    for (partition, key), (view, offsets) in waiting.items():
         run = view.run_of(offsets[0])
-        if run is None or not run.redelivered:
-            continue
-        found.append(
-            ParkedKey(
-                partition=partition,
-                key=key,
-                offset=offsets[0],
-                attempts=run.attempts,
-                due=run.due if run.due > now else None,
-                behind=len(offsets) - 1,
+        if run is not None and run.redelivered:
+            found.append(
+                ParkedKey(
+                    partition=partition,
+                    key=key,
+                    offset=offsets[0],
+                    attempts=run.attempts,
+                    due=run.due if run.due > now else None,
+                    behind=len(offsets) - 1,
+                )
             )
-        )
     return sorted(found, key=lambda item: (item.partition, item.offset))

@@ -1,26 +1,23 @@
-"""What an old selector skipped and a new one takes: found by reading the topic once more.
+"""Find the messages that an old selector skipped and a new one takes, by reading the topic once more.
 
-A user who changes a selector may want it. What was delivered before is not touched: a record that the old
-selector took has been delivered, or will be.
+Records that the old selector took are left out: they were delivered, or will be.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from typing import Any
 
-from kafkadur.admin.browse import records
-from kafkadur.fetch.filtering import Takes, taking
+from kafkadur.admin.browse import records_of, selected_by
 from kafkadur_sharing.definition import Definition
 from kafkadur_sharing.errors import IllegalState
 
-#: Most records that one change of a selector brings back.
+#: Most messages that one change of a selector makes unsettled again.
 MOST = 1_000_000
 
 
 class Skipped:
-    """Offsets that the old selector skipped and the new one takes; read as far as was asked."""
+    """The offsets that the old selector skipped and the new one takes, as far as the topic was read."""
 
     def __init__(
         self,
@@ -32,59 +29,48 @@ class Skipped:
         timeout: float,
         on_progress: Callable[[int], None],
     ) -> None:
-        """`namespace`: the reader's; `timeout`: longest silence of Kafka, seconds.
+        """`namespace` and `timeout` are as in `records_of`.
 
-        `on_progress` is told how many records were read.
+        `on_progress` is called with the number of records read.
         """
         self._kafka = kafka
         self._namespace = namespace
         self._topic = before.topic
-        self._old, self._new = _selecting(before), _selecting(after)
+        self._old, self._new = selected_by(before), selected_by(after)
         self._timeout = timeout
         self._on_progress = on_progress
         self._read: dict[int, int] = {}
         self._found: dict[int, list[int]] = {}
-        self._records = 0
+        self._found_count = self._read_count = 0
 
     def look(self, ranges: Mapping[int, tuple[int, int]]) -> None:
-        """Read [start, end) of each partition, but what was read before.
+        """Read [start, end) of each partition, except what was read before.
 
-        Raises `IllegalState` when there is more than a change can bring back, and `StateLost`.
+        Raises `IllegalState` when more than `MOST` messages are found, and `StateLost`.
         """
         if self._old is None:  # everything was taken
             return
-        rest = {p: (max(start, self._read.get(p, start)), end) for p, (start, end) in ranges.items()}
-        for message in records(
+        rest = [(p, max(start, self._read.get(p, start)), end) for p, (start, end) in sorted(ranges.items())]
+        for message in records_of(
             self._kafka, self._topic, rest, namespace=self._namespace, timeout=self._timeout
         ):
-            self._records += 1
-            if self._records % 10_000 == 0:
-                self._on_progress(self._records)
-            if not self._old(message) and (self._new is None or self._new(message)):
-                self._found.setdefault(message.partition() or 0, []).append(message.offset() or 0)
-                self._check()
-        for partition, (_, end) in rest.items():
+            self._read_count += 1
+            if self._read_count % 10_000 == 0:
+                self._on_progress(self._read_count)
+            if self._old(message) or not (self._new is None or self._new(message)):
+                continue
+            self._found.setdefault(message.partition() or 0, []).append(message.offset() or 0)
+            self._found_count += 1
+            if self._found_count > MOST:
+                raise IllegalState(
+                    f"The new selector takes more than {MOST:,} messages that the old one skipped.",
+                    owner=f"topic {self._topic}",
+                    remedy="change the selector without bringing them back, and seek to where they begin",
+                )
+        for partition, _, end in rest:
             self._read[partition] = max(end, self._read.get(partition, 0))
-        self._on_progress(self._records)
+        self._on_progress(self._read_count)
 
     def found(self, partition: int, end: int) -> list[int]:
-        """Offsets below `end`, in order."""
+        """Return the offsets below `end`, in order."""
         return [offset for offset in self._found.get(partition, []) if offset < end]
-
-    @property
-    def count(self) -> int:
-        """How many there are."""
-        return sum(map(len, self._found.values()))
-
-    def _check(self) -> None:
-        if self.count > MOST:
-            raise IllegalState(
-                f"The new selector takes more than {MOST:,} messages that the old one skipped.",
-                owner=f"topic {self._topic}",
-                remedy="change the selector without bringing them back, and seek to where they begin",
-            )
-
-
-def _selecting(definition: Definition) -> Takes | None:
-    """What the selector alone takes; None: everything."""
-    return taking(replace(definition, no_local=False), client_id=None, connection_id="")

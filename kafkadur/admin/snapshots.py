@@ -1,7 +1,7 @@
 """A snapshot: the whole settled state of a subscription at one moment, as a value and as a file.
 
-It says what was settled, what waited and how often that had been tried, by partition. Taking and restoring
-one is `changes.py`.
+It lists by partition what was settled, what waited, and the counted attempts. `changes.py` takes and restores
+snapshots.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from pydantic import BaseModel, ConfigDict, Field, NonNegativeInt, ValidationErr
 from kafkadur_coordinators.places import Place, Waiting
 from kafkadur_sharing.errors import IllegalState
 
-#: Largest file that is read, bytes.
+#: Size of the largest file that is read, bytes.
 _LARGEST = 256 * 1024 * 1024
 #: Most counted attempts that the shared state can hold.
 _MOST_ATTEMPTS = 16_383
@@ -35,14 +35,14 @@ class WaitingRange(_Value):
     attempts: Annotated[int, Field(ge=0, le=_MOST_ATTEMPTS)] = 0
     #: Whether they may have been delivered before.
     redelivered: bool = False
-    #: Ms since 1970 until which they wait; 0: they do not.
+    #: Ms since 1970 until which they are delayed; 0: they are not.
     due: Offset = 0
     #: Whether their last holder ended uncleanly.
     suspect: bool = False
 
 
 class PartitionSnapshot(_Value):
-    """One partition: all before `next` was settled, but what waited; nothing from there on."""
+    """One partition: every offset below `next` was settled except those that waited; none at or above it."""
 
     partition: NonNegativeInt
     next: Offset
@@ -71,7 +71,7 @@ class Snapshot(_Value):
     topic_id: str
     #: Ms since 1970, by the server's clock.
     taken: NonNegativeInt
-    #: The definition when it was taken, for people; restoring does not change it.
+    #: The definition at that time, for information; restoring does not change the definition.
     definition: dict[str, Any]
     partitions: tuple[PartitionSnapshot, ...]
 
@@ -84,27 +84,25 @@ class Snapshot(_Value):
 
     @property
     def places(self) -> dict[int, Place]:
-        """Where it stood, by partition, as the shared state takes it."""
+        """The state by partition, as the shared state takes it."""
         return {
             item.partition: Place(
                 next=item.next,
                 seen=item.seen,
-                waiting=tuple(
-                    Waiting(w.start, w.end, w.attempts, w.redelivered, w.due, w.suspect) for w in item.waiting
-                ),
+                waiting=tuple(Waiting(**dict(waiting)) for waiting in item.waiting),
             )
             for item in self.partitions
         }
 
     def save(self, path: Path) -> None:
-        """Write it as JSON; what stood there before is replaced only by a whole file."""
+        """Write it as JSON; an existing file is replaced only by a complete one."""
         beside = path.with_name(f".{path.name}.new")
         beside.write_text(self.model_dump_json(indent=1, exclude_defaults=False) + "\n", encoding="utf-8")
         beside.replace(path)
 
     @classmethod
     def load(cls, path: Path) -> Snapshot:
-        """Read one from a file. Raises `IllegalState` for what is none."""
+        """Read one from a file. Raises `IllegalState` if the file is no snapshot."""
         try:
             if path.stat().st_size > _LARGEST:
                 raise IllegalState(f"{path} is too large for a snapshot.", remedy="name another file")
@@ -124,6 +122,6 @@ class Snapshot(_Value):
 
 
 def partition_snapshot(partition: int, place: Place) -> PartitionSnapshot:
-    """The place of one partition, as it stands in a snapshot."""
+    """Return the place of one partition as part of a snapshot."""
     waiting = tuple(WaitingRange(**item._asdict()) for item in place.waiting)
     return PartitionSnapshot(partition=partition, next=place.next, seen=place.seen, waiting=waiting)

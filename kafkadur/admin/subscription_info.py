@@ -1,6 +1,6 @@
-"""What is known of a subscription at one moment: the values, and how those of its lanes are joined.
+"""The state of a subscription at one moment, and how the values of its lanes are joined.
 
-Reading them is `inspector.py`.
+`inspector.py` reads it.
 """
 
 from __future__ import annotations
@@ -28,26 +28,26 @@ class PartitionInfo:
     avail: int
     #: Unsettled offsets in the leases of attached members.
     in_flight: int
-    #: Offsets that Kafka removed before they were settled. Where keys have lanes, at most so many were lost:
-    #: those of the lane with the most, which may not have looked at all that others had settled.
+    #: Offsets that Kafka removed before they were settled. If keys have lanes, this is the number of the lane
+    #: with the most, an upper limit: other lanes may have settled some of them.
     expired: int
-    #: Offsets that were known and that Kafka lost with the end of the log, settled or not.
+    #: Known offsets that Kafka lost when the end of the log was truncated, settled or not.
     truncated: int
-    #: Unsettled offsets that it is about to remove (`retention.py`); None when the topic is not there.
+    #: Unsettled offsets that Kafka removes soon (`retention.py`); None if there is no such topic.
     expiring: int | None
-    #: Offsets that are set aside: rolled back, delayed, or left by a member that went.
+    #: Offsets that are set aside: rolled back, delayed, or given back by a member that is gone.
     exceptions: int
-    #: Unsettled offsets that Kafka holds, those in flight among them; None when the topic is not there.
+    #: Unsettled offsets that Kafka holds, including those in flight; None if there is no such topic.
     backlog: int | None
-    #: Offsets from the floor to the end of the log; None when the topic is not there.
+    #: Offsets from the floor to the end of the log; None if there is no such topic.
     lag: int | None
-    #: First offset that Kafka keeps, and the first that cannot be read yet; None when the topic is not there.
+    #: First offset that Kafka keeps, and the first that is not readable yet; None if there is no such topic.
     log_start: int | None
     log_end: int | None
 
     @property
     def behind(self) -> int | None:
-        """Offsets that were written and not granted yet; None when the topic is not there."""
+        """Offsets that were written and not granted yet; None if there is no such topic."""
         if self.log_start is None or self.log_end is None:
             return None
         return max(self.log_end - max(self.next, self.log_start), 0)
@@ -64,21 +64,20 @@ class SubscriptionInfo:
     topic_id: str
     incarnation: int
     members: tuple[MemberInfo, ...]
-    #: What the query of a member that holds the whole did last, by member id.
+    #: Last progress of the query of a member that holds the whole subscription, by member id.
     progress: Mapping[str, HolderProgress]
     partitions: tuple[PartitionInfo, ...]
-    #: Milliseconds until leases are granted again after Redis lost or changed its server; 0: they are.
+    #: Milliseconds until leases are granted again after Redis lost its memory or was replaced; 0: now.
     grace_ms: int
-    #: Nothing is handed out until it goes on.
+    #: Whether it is paused.
     paused: bool
     #: Server time, ms since 1970.
     now: int
-    #: Why the topic cannot be looked at; None: it can.
+    #: Why the topic cannot be read; None: it can.
     problem: str | None
-    #: Server time of the last verdict, ms since 1970; None: none since this Redis knows the subscription.
+    #: Server time of the last verdict, ms since 1970; None: this Redis has seen none.
     last_verdict: int | None
-    #: Server time since which nobody is attached, ms since 1970, as far as this Redis knows; None: somebody
-    #: is.
+    #: Server time since which no member is attached, ms since 1970, as far as this Redis knows; None: one is.
     unattended_since: int | None
 
     @property
@@ -87,7 +86,7 @@ class SubscriptionInfo:
         return self.unattended_since is None
 
     def is_abandoned(self, older_than: timedelta) -> bool:
-        """Whether no member was attached for so long."""
+        """Tell whether no member was attached for so long."""
         since = self.unattended_since
         return since is not None and self.now - since >= older_than.total_seconds() * 1000
 
@@ -119,12 +118,12 @@ class SubscriptionInfo:
 
     @property
     def truncated(self) -> int:
-        """Offsets that were known and that Kafka lost with the end of its logs, settled or not."""
+        """Known offsets that Kafka lost when the ends of its logs were truncated, settled or not."""
         return sum(partition.truncated for partition in self.partitions)
 
     @property
     def expiring(self) -> int | None:
-        """Unsettled offsets that Kafka is about to remove; None when the topic is not there."""
+        """Unsettled offsets that Kafka removes soon; None if there is no such topic."""
         return _total(partition.expiring for partition in self.partitions)
 
     @property
@@ -134,29 +133,29 @@ class SubscriptionInfo:
 
     @property
     def backlog(self) -> int | None:
-        """Unsettled offsets that Kafka holds; None when the topic is not there."""
+        """Unsettled offsets that Kafka holds; None if there is no such topic."""
         return _total(partition.backlog for partition in self.partitions)
 
     @property
     def behind(self) -> int | None:
-        """Offsets that were written and not granted yet; 0: live. None when the topic is not there."""
+        """Offsets that were written and not granted yet; 0: live. None if there is no such topic."""
         return _total(partition.behind for partition in self.partitions)
 
     @property
     def lag(self) -> int | None:
-        """Offsets from the floors to the ends of the logs; None when the topic is not there."""
+        """Offsets from the floors to the ends of the logs; None if there is no such topic."""
         return _total(partition.lag for partition in self.partitions)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TopicLogs:
-    """What Kafka says of a topic; it is asked once for several subscriptions."""
+    """The logs of a topic, read once for all its subscriptions."""
 
     #: None: there is no such topic.
     id: str | None
     logs: Mapping[int, Log]
     problem: str | None
-    #: Offset before which messages expire soon.
+    #: Offset of each partition before which messages expire soon.
     expiring: Mapping[int, int] = field(default_factory=dict[int, int])
 
 
@@ -167,7 +166,7 @@ def partition_infos(
     topic: TopicLogs,
     lanes: int,
 ) -> tuple[PartitionInfo, ...]:
-    """Return what is known of each partition; its `lanes` of keys are joined."""
+    """Return the state of each partition; its `lanes` of keys are joined."""
     found: dict[int, list[PartitionInfo]] = {}
     for number, view in sorted(views.items()):
         partition = number // lanes
@@ -179,8 +178,8 @@ def partition_infos(
 def _joined(partition: int, lanes: Sequence[PartitionInfo]) -> PartitionInfo:
     """Join the lanes of a partition.
 
-    What was not looked at yet is unsettled in every lane, whosever key it has: so counts are those of the
-    lane with the most, plus the exceptions of the others.
+    Every lane counts an offset that it has not read as unsettled, whatever its key. So a joined count is that
+    of the lane with the most, plus the exceptions of the others.
     """
     first = lanes[0]
     exceptions = [lane.exceptions for lane in lanes]
@@ -235,8 +234,8 @@ def _partition(
 def unattended_since(known: Known) -> int | None:
     """Return when the last member left, ms since 1970; None if one is attached.
 
-    A member whose session ended may be listed until another one makes an exchange. If it is not known when
-    the last member left (an older kafkadur made the state), it is now: the subscription is not abandoned.
+    A member whose session ended may be listed until another one makes an exchange. If the time is not known
+    (an older kafkadur wrote the state), it is now: the subscription does not count as abandoned.
     """
     if any(member.heard and member.expires > known.now for member in known.members):
         return None
@@ -246,10 +245,6 @@ def unattended_since(known: Known) -> int | None:
 
 
 def _total(counts: Iterable[int | None]) -> int | None:
-    """Add up; None if one is not known."""
-    total = 0
-    for count in counts:
-        if count is None:
-            return None
-        total += count
-    return total
+    """Return the sum; None if one of the counts is None."""
+    found = list(counts)
+    return None if None in found else sum(count or 0 for count in found)

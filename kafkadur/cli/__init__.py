@@ -1,14 +1,14 @@
 """The command line: `kafkadur up`, `sub ls`, `publish`, `consume` and the rest.
 
-Data goes to standard output, talk to standard error; `--json` gives data as JSON. Exit status:
+Data goes to standard output, messages go to standard error; `--json` prints data as JSON. Exit status:
 
 - 0: done
-- 1: it failed, one message on standard error says why and what to do; also `status` when not everything runs
+- 1: failed, one message on standard error says why and what to do; also `status` when not everything runs
 - 2: the command line is wrong
 - 130: interrupted by Ctrl-C (143: by SIGTERM)
 
-Here is the entry point alone. Options and errors common to all commands are in `call.py`, what is printed and
-how in `output.py`, the commands in the files named for them.
+This module has only the entry point. Options and errors common to all commands are in `call.py`, printing is
+in `output.py`, the commands are in the files named for them.
 """
 
 import sys
@@ -20,7 +20,7 @@ EXTRA = {"click", "rich", "typer"}
 def main() -> None:
     """Run the command line of this process; does not return."""
     try:
-        from kafkadur.cli.application import app  # noqa: PLC0415 - it needs the extra, and says so below
+        from kafkadur.cli.application import app  # noqa: PLC0415 - it needs the extra; its absence is reported below
     except ModuleNotFoundError as error:
         if error.name not in EXTRA:
             raise

@@ -1,4 +1,4 @@
-"""`kafkadur sub abandoned`: subscriptions that nobody has been attached to for long, and their deletion."""
+"""`kafkadur sub abandoned`: subscriptions that have had no member for a long time, and their deletion."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import typer
 
 from kafkadur.admin.changes import Admin, SubscriptionInfo
 from kafkadur.cli.call import FAILED, Call, command
-from kafkadur.cli.output import Column, count, duration, iso
+from kafkadur.cli.output import Column, ago, count, duration, iso
 from kafkadur_sharing.errors import KafkadurError
 
 _AGE = re.compile(r"(\d+)([smhdw])")
@@ -32,19 +32,22 @@ def abandoned(
     call: Call,
     *,
     older_than: Annotated[
-        str, typer.Option("--older-than", metavar="AGE", help="Unattended for so long: 90m, 12h, 7d, 2w.")
+        str,
+        typer.Option(
+            "--older-than", metavar="AGE", help="Without a member for at least this time: 90m, 12h, 7d, 2w."
+        ),
     ] = "7d",
     delete: Annotated[
-        bool, typer.Option("--delete", help="Delete them; without --yes it is only said what would be.")
+        bool, typer.Option("--delete", help="Delete them; without --yes only say which.")
     ] = False,
     yes: Annotated[bool, typer.Option("--yes", help="With --delete: do it.")] = False,
 ) -> None:
-    """List durable subscriptions that nobody is attached to: since when, and what waits in them.
+    """List durable subscriptions without a member: since when, and how many messages wait.
 
-    What is known of the time begins anew when Redis lost its memory.
+    After Redis has lost its memory, the time is counted anew.
     """
     age = _age(older_than)
-    with Admin(call.settings(), on_warning=call.out.say) as admin:
+    with call.admin() as admin:
         found = admin.abandoned(age)
         _show(call, found, older_than, deleting=delete and yes)
         if not delete or not found:
@@ -59,7 +62,7 @@ def abandoned(
 
 
 def _deleted(call: Call, admin: Admin, info: SubscriptionInfo, age: timedelta) -> bool:
-    """Delete one, unless somebody has come by since it was listed."""
+    """Delete a subscription, unless it was used since it was listed; return whether it was deleted."""
     try:
         now = admin.info(info.key)
         if now.id != info.id or not now.is_abandoned(age):
@@ -82,7 +85,7 @@ def _show(call: Call, found: tuple[SubscriptionInfo, ...], older_than: str, *, d
                     "policy": info.key.policy.value,
                     "topic": info.definition.topic,
                     "unattended_since": iso(info.unattended_since or 0),
-                    "last_verdict": None if info.last_verdict is None else iso(info.last_verdict),
+                    "last_verdict": iso(info.last_verdict),
                     "backlog": info.backlog,
                     "problem": info.problem,
                     "deleting": deleting,
@@ -94,21 +97,13 @@ def _show(call: Call, found: tuple[SubscriptionInfo, ...], older_than: str, *, d
     if not found:
         call.out.say(f"No durable subscription is unattended for {older_than}.")
         return
-    columns = [
-        Column(title="subscription"),
-        Column(title="topic"),
-        Column(title="unattended", number=True),
-        Column(title="last verdict", number=True),
-        Column(title="backlog", number=True),
-    ]
-    rows = [
-        [
-            str(info.key),
-            info.definition.topic,
-            duration(info.now - (info.unattended_since or info.now)),
-            "-" if info.last_verdict is None else f"{duration(info.now - info.last_verdict)} ago",
-            count(info.backlog),
-        ]
-        for info in found
-    ]
-    call.out.table(columns, rows)
+    call.out.table(
+        found,
+        Column("subscription", lambda info: str(info.key)),
+        Column("topic", lambda info: info.definition.topic),
+        Column(
+            "unattended", lambda info: duration(info.now - (info.unattended_since or info.now)), number=True
+        ),
+        Column("last verdict", lambda info: ago(info.last_verdict, info.now), number=True),
+        Column("backlog", lambda info: count(info.backlog), number=True),
+    )

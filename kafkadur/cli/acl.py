@@ -1,6 +1,6 @@
-"""`kafkadur acl redis` and `kafkadur acl kafka`: what a user must be allowed, and no more.
+"""`kafkadur acl redis` and `kafkadur acl kafka`: the least rights that a user needs.
 
-Which rules those are is the coordinators' `redis/access.py` and `kafka_access.py`.
+The rules come from `kafkadur_coordinators.redis.access` and `kafkadur.admin.kafka_access`.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from kafkadur.admin.kafka_access import Role, apply_rules, kafka_commands, kafka
 from kafkadur.cli.call import Call, command
 from kafkadur_coordinators.redis.access import redis_rules, redis_user
 
-#: From where the password of the new user is read: it must not stand on a command line.
+#: Variable with the password of the new user: a password must not be on a command line.
 PASSWORD = "KAFKADUR_ACL_PASSWORD"  # noqa: S105 - the name of a variable
 
 UserOption = Annotated[str, typer.Option("--user", help="Name of the user.")]
@@ -36,51 +36,51 @@ def redis(
         bool, typer.Option("--all-namespaces", help="All namespaces of the prefix, instead of one.")
     ] = False,
 ) -> None:
-    """Print the Redis user that kafkadur needs, as a line of an ACL file. Nothing is connected.
+    """Print the Redis user that kafkadur needs, as a line of an ACL file. Connects to no server.
 
-    Its password is taken from KAFKADUR_ACL_PASSWORD and stands there as a SHA-256; without one the user is
-    off. To use the line: append it to the server's aclfile and send ACL LOAD, or send it as ACL SETUSER.
+    The line has the SHA-256 of the password in KAFKADUR_ACL_PASSWORD; without a password the user is off.
+    To use the line: append it to the server's aclfile and send ACL LOAD, or send it as ACL SETUSER.
     """
     prefix = prefix or os.environ.get("KAFKADUR_PREFIX") or "kafkadur"
     namespace = None if every else _namespace(call)
     line = redis_user(user, password=os.environ.get(PASSWORD), prefix=prefix, namespace=namespace)
     if call.options.json:
         call.out.json({"user": user, "rules": redis_rules(prefix=prefix, namespace=namespace)})
-        return
-    call.out.line(line)
+    else:
+        call.out.line(line)
 
 
 @command
 def kafka(
     call: Call,
     *,
-    principal: Annotated[str, typer.Option("--principal", metavar="User:NAME", help="Who gets the rules.")],
+    principal: Annotated[str, typer.Option("--principal", metavar="User:NAME", help="The principal.")],
     topics: Annotated[
-        list[str] | None, typer.Option("--topic", help="A topic it uses; may be repeated.")
+        list[str] | None, typer.Option("--topic", help="A topic that it uses; may be repeated.")
     ] = None,
     roles: Annotated[
-        list[Role] | None, typer.Option("--role", help="What it does; may be repeated. Else: consumer.")
+        list[Role] | None, typer.Option("--role", help="A role; may be repeated. Default: consumer.")
     ] = None,
     letters: Annotated[
         list[str] | None,
-        typer.Option("--dead-letter-topic", help="Topics of dead letters. Else: each topic's name.dead."),
+        typer.Option("--dead-letter-topic", help="A topic of dead letters. Default: TOPIC.dead."),
     ] = None,
     transactional: Annotated[
-        list[str] | None, typer.Option("--transactional-id", help="Of a producer; may be repeated.")
+        list[str] | None, typer.Option("--transactional-id", help="Id of a producer; may be repeated.")
     ] = None,
     groups: Annotated[
         list[str] | None,
-        typer.Option("--group", help="A group of others an administrator seeks or exports to."),
+        typer.Option("--group", help="A consumer group that an administrator seeks or exports to."),
     ] = None,
     create: Annotated[
-        bool, typer.Option("--create/--no-create", help="Whether it makes the topics that are missing.")
+        bool, typer.Option("--create/--no-create", help="Whether it creates missing topics.")
     ] = True,
     transacted: Annotated[
         bool, typer.Option("--transacted", help="Some consumers of the namespace are in transacted sessions.")
     ] = False,
-    apply: Annotated[bool, typer.Option("--apply", help="Add the rules now; else print them.")] = False,
+    apply: Annotated[bool, typer.Option("--apply", help="Add the rules instead.")] = False,
 ) -> None:  # fmt: skip
-    """Print the commands that give a Kafka principal what it needs, or do it with --apply."""
+    """Print the commands that give a Kafka principal the rights it needs, or add the rights with --apply."""
     rules = kafka_rules(
         roles or [Role.CONSUMER],
         namespace=_namespace(call),
@@ -95,12 +95,8 @@ def kafka(
     commands = kafka_commands(rules, principal=principal, bootstrap=bootstrap)
     if apply:
         settings = call.settings()
-        apply_rules(
-            settings.kafka,
-            rules,
-            principal=principal,
-            timeout=settings.kafka_timeout.total_seconds(),
-        )
+        timeout = settings.kafka_timeout.total_seconds()
+        apply_rules(settings.kafka, rules, principal=principal, timeout=timeout)
         call.out.say(f"{principal} has {len(rules)} rules.")
     if call.options.json:
         call.out.json([asdict(rule) for rule in rules])

@@ -1,8 +1,9 @@
-"""The tree of commands. What each does stands in the file named for its group."""
+"""The tree of commands. The commands are in the files named for their groups."""
 
 from __future__ import annotations
 
-from typing import Annotated
+import inspect
+from typing import Annotated, Any
 
 import typer
 
@@ -10,16 +11,7 @@ from kafkadur.cli import acl
 from kafkadur.cli import dead as letters
 from kafkadur.cli import recovery as recoveries
 from kafkadur.cli.abandoned import abandoned
-from kafkadur.cli.call import (
-    ClientIdOption,
-    JsonOption,
-    KafkaConfigOption,
-    KafkaOption,
-    NamespaceOption,
-    Options,
-    PolicyOption,
-    RedisOption,
-)
+from kafkadur.cli.call import OPTIONS, Options, with_parameters
 from kafkadur.cli.doctor import doctor
 from kafkadur.cli.messages import consume, publish
 from kafkadur.cli.metrics import metrics
@@ -55,69 +47,40 @@ def _version(wanted: bool) -> None:  # noqa: FBT001 - typer passes the value of 
         raise typer.Exit
 
 
-@app.callback()
 def common(
-    ctx: typer.Context,
     *,
-    kafka: KafkaOption = None,
-    kafka_config: KafkaConfigOption = None,
-    redis: RedisOption = None,
-    namespace: NamespaceOption = None,
-    client_id: ClientIdOption = None,
-    client_id_policy: PolicyOption = None,
-    json: JsonOption = False,
+    ctx: typer.Context,
     version: Annotated[
         bool, typer.Option("--version", help="Show the version.", callback=_version, is_eager=True)
     ] = False,
+    **given: Any,  # noqa: ANN401 - the common options
 ) -> None:
     """Durable subscriptions for Apache Kafka: every message of a subscription is settled by itself."""
     del version
-    ctx.obj = Options(
-        kafka=kafka,
-        kafka_config=kafka_config,
-        redis=redis,
-        namespace=namespace,
-        client_id=client_id,
-        client_id_policy=client_id_policy,
-        json=json,
-    )
+    ctx.obj = Options(**given)
 
 
-app.command(rich_help_panel=LOCAL)(up)
-app.command(rich_help_panel=LOCAL)(status)
-app.command(rich_help_panel=LOCAL)(down)
-app.command(rich_help_panel=DATA)(publish)
-app.command(rich_help_panel=DATA)(consume)
-app.command(rich_help_panel=DATA)(run)
-app.command(rich_help_panel=DATA)(metrics)
-app.command(rich_help_panel=DATA)(doctor)
-app.add_typer(sub, name="sub", rich_help_panel=DATA)
-sub.command()(ls)
-sub.command()(info)
-sub.command()(explain)
-sub.command()(parked)
-sub.command()(pause)
-sub.command()(resume)
-sub.command()(drain)
-sub.command()(alter)
-sub.command()(seek)
-sub.command()(snapshot)
-sub.command()(restore)
-sub.command()(fork)
-sub.command()(export)
-sub.command()(unsubscribe)
-sub.command()(abandoned)
-recovery = typer.Typer(help="What a loss of Redis brings again.", no_args_is_help=True)
-app.add_typer(recovery, name="recovery", rich_help_panel=DATA)
-recovery.command()(recoveries.report)
-recovery.command()(recoveries.run)
+_ctx, _show_version, _ = inspect.signature(common, eval_str=True).parameters.values()
+app.callback()(with_parameters(common, [_ctx, *OPTIONS, _show_version]))
+recovery = typer.Typer(help="Show and repair a loss of Redis.", no_args_is_help=True)
 dead = typer.Typer(help="Look at dead letters, send them again, remove them.", no_args_is_help=True)
-sub.add_typer(dead, name="dead")
-dead.command()(letters.ls)
-dead.command()(letters.show)
-dead.command()(letters.redrive)
-dead.command()(letters.purge)
 rights = typer.Typer(help="Print what users of Redis and Kafka must be allowed.", no_args_is_help=True)
+for each in (up, status, down):
+    app.command(rich_help_panel=LOCAL)(each)
+for each in (publish, consume, run, metrics, doctor):
+    app.command(rich_help_panel=DATA)(each)
+for group, commands in {
+    sub: (
+        ls, info, explain, parked, pause, resume, drain, alter, seek, snapshot, restore, fork, export,
+        unsubscribe, abandoned,
+    ),
+    recovery: (recoveries.report, recoveries.run),
+    dead: (letters.ls, letters.show, letters.redrive, letters.purge),
+    rights: (acl.redis, acl.kafka),
+}.items():  # fmt: skip
+    for each in commands:
+        group.command()(each)
+app.add_typer(sub, name="sub", rich_help_panel=DATA)
+app.add_typer(recovery, name="recovery", rich_help_panel=DATA)
 app.add_typer(rights, name="acl", rich_help_panel=DATA)
-rights.command()(acl.redis)
-rights.command()(acl.kafka)
+sub.add_typer(dead, name="dead")

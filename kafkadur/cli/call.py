@@ -1,7 +1,6 @@
-"""What all commands have in common: the connection's options and --json, and what becomes of errors.
+"""What all commands share: the options of the connection, --json, and the handling of errors.
 
-`@command` gives a function these options and calls it with a `Call`. What a command does with it, and how it
-prints, is not here.
+`@command` gives a function these options and calls it with a `Call`.
 """
 
 from __future__ import annotations
@@ -10,97 +9,66 @@ import functools
 import inspect
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any, Concatenate, ParamSpec
 
 import typer
 
+from kafkadur.admin.changes import Admin
 from kafkadur.cli.output import Output
 from kafkadur.settings import Settings, settings
 from kafkadur.stack import FOLDER, status
 from kafkadur_coordinators.redis.server import shown
-from kafkadur_sharing.errors import KafkadurError
+from kafkadur_sharing.errors import IllegalState, KafkadurError
 from kafkadur_sharing.keys import ClientIdPolicy
 
 FAILED, INTERRUPTED = 1, 130
 
-_PANEL = "Connection"
+YesOption = Annotated[
+    bool, typer.Option("--yes", help="Do it; without it the command only says what it would do.")
+]
 
-KafkaOption = Annotated[
-    str | None,
-    typer.Option("--kafka", metavar="HOST:PORT", help="Bootstrap servers.", rich_help_panel=_PANEL),
-]
-KafkaConfigOption = Annotated[
-    str | None,
-    typer.Option(
-        "--kafka-config",
-        metavar="FILE",
-        help="Further settings of Kafka's client, name=value a line: SASL, TLS.",
-        rich_help_panel=_PANEL,
-    ),
-]
-RedisOption = Annotated[
-    str | None,
-    typer.Option("--redis", metavar="URL", help="Redis or Valkey.", rich_help_panel=_PANEL),
-]
-NamespaceOption = Annotated[
-    str | None,
-    typer.Option("--namespace", metavar="NAME", help="Namespace of subscriptions.", rich_help_panel=_PANEL),
-]
-ClientIdOption = Annotated[
-    str | None,
-    typer.Option("--client-id", metavar="ID", help="Client id of the connection.", rich_help_panel=_PANEL),
-]
-PolicyOption = Annotated[
-    ClientIdPolicy | None,
-    typer.Option(
-        "--client-id-policy",
-        help="Whether one connection at a time may have the client id, or any number.",
-        rich_help_panel=_PANEL,
-    ),
-]
-JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON on standard output.")]
 
-_CONNECTION: dict[str, Any] = {
-    "kafka": KafkaOption,
-    "kafka_config": KafkaConfigOption,
-    "redis": RedisOption,
-    "namespace": NamespaceOption,
-    "client_id": ClientIdOption,
-    "client_id_policy": PolicyOption,
-}
+def _connection(name: str, help: str, metavar: str | None = None) -> Any:  # noqa: A002, ANN401 - as typer.Option
+    return typer.Option(name, help=help, metavar=metavar, rich_help_panel="Connection")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Options:
     """The common options as they were given; None: not given."""
 
-    kafka: str | None = None
-    kafka_config: str | None = None
-    redis: str | None = None
-    namespace: str | None = None
-    client_id: str | None = None
-    client_id_policy: ClientIdPolicy | None = None
-    json: bool = False
+    kafka: Annotated[str | None, _connection("--kafka", "Bootstrap servers.", "HOST:PORT")] = None
+    kafka_config: Annotated[
+        str | None,
+        _connection(
+            "--kafka-config", "Further settings of Kafka's client, name=value a line: SASL, TLS.", "FILE"
+        ),
+    ] = None
+    redis: Annotated[str | None, _connection("--redis", "Redis or Valkey.", "URL")] = None
+    namespace: Annotated[str | None, _connection("--namespace", "Namespace of subscriptions.", "NAME")] = None
+    client_id: Annotated[str | None, _connection("--client-id", "Client id of the connection.", "ID")] = None
+    client_id_policy: Annotated[
+        ClientIdPolicy | None,
+        _connection(
+            "--client-id-policy", "Whether one connection at a time may have the client id, or any number."
+        ),
+    ] = None
+    json: Annotated[bool, typer.Option("--json", help="Print JSON on standard output.")] = False
 
     def over(self, outer: Options) -> Options:
-        """Join with those before the command's name; what stands behind it wins."""
-        return Options(
-            kafka=self.kafka or outer.kafka,
-            kafka_config=self.kafka_config or outer.kafka_config,
-            redis=self.redis or outer.redis,
-            namespace=self.namespace or outer.namespace,
-            client_id=self.client_id or outer.client_id,
-            client_id_policy=self.client_id_policy or outer.client_id_policy,
-            json=self.json or outer.json,
-        )
+        """Join with the options before the command's name; those behind it win."""
+        return Options(**{name: value or getattr(outer, name) for name, value in vars(self).items()})
+
+
+#: The common options as parameters of a function.
+OPTIONS = tuple(inspect.signature(Options, eval_str=True).parameters.values())
 
 
 @dataclass(frozen=True, kw_only=True)
 class Call:
-    """One call of a command: what was asked for, and where the answer goes."""
+    """One call of a command: its common options, and where it prints."""
 
     options: Options
     out: Output = field(compare=False)
@@ -110,32 +78,28 @@ class Call:
 
         Raises IllegalState for a wrong setting, and when nothing says where Kafka is.
         """
-        given: dict[str, Any] = {
-            "kafka": self.options.kafka,
-            "kafka_config": self.options.kafka_config,
-            "redis": self.options.redis,
-            "namespace": self.options.namespace,
-            "client_id": self.options.client_id,
-            "client_id_policy": self.options.client_id_policy,
-        }
-        said = {
-            name
+        given: dict[str, Any] = {name: value for name, value in vars(self.options).items() if name != "json"}
+        said = any(
+            given[name] or f"KAFKADUR_{name.upper()}" in os.environ
             for name in ("kafka", "kafka_config", "redis")
-            if given[name] or f"KAFKADUR_{name.upper()}" in os.environ
-        }
+        )
         if not said and (running := status(FOLDER).stack) is not None:
             self.out.say(
                 f"Using the stack of {Path(FOLDER)}: Kafka {running.kafka}, Redis {shown(running.redis)}"
             )
             given |= {"kafka": running.kafka, "redis": running.redis}
         chosen = settings(given)
-        # What goes wrong is said by our own errors; librdkafka would write it to standard error on its own.
+        # Errors of kafkadur say what went wrong; librdkafka would also write it to standard error.
         quiet = {"log_level": 0, "error_cb": _ignore}
         return chosen.model_copy(update={"kafka": {**quiet, **chosen.kafka}})
 
+    def admin(self, settings: Settings | None = None) -> Admin:
+        """Return an `Admin` whose warnings are printed; with `self.settings()`, unless others are given."""
+        return Admin(settings or self.settings(), on_warning=self.out.say)
+
 
 def _ignore(_error: object) -> None:
-    """Take the place of librdkafka's own complaint."""
+    """Replace the error callback of librdkafka."""
 
 
 P = ParamSpec("P")
@@ -146,44 +110,48 @@ def command(
 ) -> Callable[..., None]:
     """Make a typer command of a function whose first parameter is the `Call`.
 
-    Its options get company by the common ones, so that they are understood behind the command's name too;
-    those of the connection only if `connection` is true. Errors of kafkadur become one message and exit
-    status 1.
+    The command also takes the common options behind its name; those of the connection only if `connection`
+    is true. Errors of kafkadur become one message and exit status 1.
     """
     signature = inspect.signature(function, eval_str=True)
-    own = list(signature.parameters.values())[1:]
-    common = [
-        inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=annotation)
-        for name, annotation in (_CONNECTION if connection else {}).items()
-    ]
-    common.append(
-        inspect.Parameter("json", inspect.Parameter.KEYWORD_ONLY, default=False, annotation=JsonOption)
-    )
+    own = [each.replace(kind=inspect.Parameter.KEYWORD_ONLY) for each in signature.parameters.values()][1:]
+    common = [option for option in OPTIONS if connection or option.name == "json"]
     context = inspect.Parameter("ctx", inspect.Parameter.KEYWORD_ONLY, annotation=typer.Context)
 
     @functools.wraps(function)
     def run(*, ctx: typer.Context, **given: Any) -> None:  # noqa: ANN401 - the options of any command
-        inner = Options(**{parameter.name: given.pop(parameter.name) for parameter in common})
+        inner = Options(**{option.name: given.pop(option.name) for option in common})
         options = inner.over(ctx.obj)
         call = Call(options=options, out=Output(as_json=options.json))
         _guarded(call.out, functools.partial(function, call, **given))
 
-    keywords = [parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY) for parameter in own]
-    # typer reads the options from the signature.
-    parameters = [*keywords, context, *common]
-    run.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
-    # Older versions of typer take the types from here.
-    run.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
-    del run.__wrapped__  # its signature is not this one's
-    return run
+    del run.__wrapped__  # it has another signature
+    return with_parameters(run, [*own, context, *common])
 
 
-#: `command` for what has to do with this machine alone.
+#: `command` for the commands that need no connection.
 local_command = functools.partial(command, connection=False)
 
 
+def with_parameters(
+    function: Callable[..., None], parameters: Sequence[inspect.Parameter]
+) -> Callable[..., None]:
+    """Make typer read these parameters instead of those of the function."""
+    function.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    # Older versions of typer take the types from here.
+    function.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
+    return function
+
+
+def missing_extra(message: str, error: ImportError, extra: str) -> IllegalState:
+    """Return the error that a package of an extra is not installed."""
+    return IllegalState(
+        message, state=str(error), owner="this Python", remedy=f"pip install 'kafkadur[{extra}]'"
+    )
+
+
 def _guarded(out: Output, act: Callable[[], None]) -> None:
-    """Run `act`; turn what ends it early into an exit status."""
+    """Run `act`; turn an exception that ends it early into an exit status."""
     try:
         act()
         sys.stdout.flush()
@@ -194,6 +162,6 @@ def _guarded(out: Output, act: Callable[[], None]) -> None:
         out.complain("Interrupted.")
         raise typer.Exit(INTERRUPTED) from None
     except BrokenPipeError:
-        # Who read standard output has gone, as `head` does; what Python still wants to write has no reader.
+        # The reader of standard output has gone, as `head` does: Python's last flush must not fail.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         raise typer.Exit(FAILED) from None

@@ -8,9 +8,8 @@ from typing import Annotated, Any
 import typer
 from rich.progress import Progress
 
-from kafkadur.admin.changes import Admin
 from kafkadur.admin.dead_letters import DeadLetter, DeadLetterAdmin
-from kafkadur.cli.call import Call, command
+from kafkadur.cli.call import Call, YesOption, command
 from kafkadur.cli.output import Column, clock, count, iso, readable
 from kafkadur.cli.subscriptions import NameArgument
 from kafkadur_sharing.errors import InvalidDestination
@@ -21,20 +20,19 @@ WhereOption = Annotated[
     typer.Option(
         "--where",
         metavar="SELECTOR",
-        help="Only letters that a selector takes; it can also ask for _cause, _reason, _attempts, "
-        "_origin and _timestamp.",
+        help="Only letters that match a selector; it can also test _cause, _reason, _attempts, _origin and "
+        "_timestamp.",
     ),
 ]
-LimitOption = Annotated[int, typer.Option("--limit", min=1, help="Show at most so many.")]
-YesOption = Annotated[bool, typer.Option("--yes", help="Do it; else it is only said what would be done.")]
+LimitOption = Annotated[int, typer.Option("--limit", min=1, help="Show at most this number.")]
 
 
 @command
 def ls(call: Call, name: NameArgument, *, where: WhereOption = None, limit: LimitOption = 100) -> None:
-    """List dead letters that nobody is done with."""
+    """List the dead letters that were neither redriven nor purged."""
     selector = parse_selector(where)
     settings = call.settings()
-    with Admin(settings, on_warning=call.out.say) as admin:
+    with call.admin(settings) as admin:
         letters = list(islice(DeadLetterAdmin(settings, admin).letters(admin.key(name), selector), limit + 1))
     more, letters = len(letters) > limit, letters[:limit]
     if call.options.json:
@@ -43,26 +41,15 @@ def ls(call: Call, name: NameArgument, *, where: WhereOption = None, limit: Limi
     if not letters:
         call.out.say("There are no dead letters.")
         return
-    columns = [
-        Column(title="letter"),
-        Column(title="message"),
-        Column(title="cause"),
-        Column(title="attempts", number=True),
-        Column(title="reason"),
-        Column(title="time"),
-    ]
-    rows = [
-        [
-            f"{letter.partition}:{letter.offset}",
-            letter.origin,
-            letter.cause,
-            count(letter.attempts),
-            letter.reason or "-",
-            clock(letter.timestamp),
-        ]
-        for letter in letters
-    ]
-    call.out.table(columns, rows)
+    call.out.table(
+        letters,
+        Column("letter", lambda letter: f"{letter.partition}:{letter.offset}"),
+        Column("message", lambda letter: letter.origin),
+        Column("cause", lambda letter: letter.cause),
+        Column("attempts", lambda letter: count(letter.attempts), number=True),
+        Column("reason", lambda letter: letter.reason or "-"),
+        Column("time", lambda letter: clock(letter.timestamp)),
+    )
     if more:
         call.out.say(f"There are more than {limit}: use --limit or --where.")
 
@@ -71,19 +58,19 @@ def ls(call: Call, name: NameArgument, *, where: WhereOption = None, limit: Limi
 def show(
     call: Call,
     name: NameArgument,
-    letter: Annotated[str, typer.Argument(metavar="LETTER", help="PARTITION:OFFSET, as `ls` says it.")],
+    letter: Annotated[str, typer.Argument(metavar="LETTER", help="PARTITION:OFFSET, as `ls` shows it.")],
     *,
     payload: Annotated[bool, typer.Option("--payload", help="Show value and key, too.")] = False,
 ) -> None:
-    """Show one dead letter: why it is one, where it comes from, its properties."""
+    """Show one dead letter: why it was given up, where it comes from, its properties."""
     settings = call.settings()
-    with Admin(settings, on_warning=call.out.say) as admin:
+    with call.admin(settings) as admin:
         letters = DeadLetterAdmin(settings, admin).letters(admin.key(name))
         found = next((item for item in letters if f"{item.partition}:{item.offset}" == letter), None)
     if found is None:
         raise InvalidDestination(
             f"There is no dead letter {letter} of subscription {name}.",
-            remedy="`kafkadur sub dead ls` shows those there are",
+            remedy="list the dead letters with `kafkadur sub dead ls`",
         )
     if call.options.json:
         body = {"value": readable(found.value), "key": readable(found.key)} if payload else {}
@@ -109,7 +96,9 @@ def redrive(
     name: NameArgument,
     *,
     where: WhereOption = None,
-    rate: Annotated[float | None, typer.Option("--rate", min=0.01, help="At most so many a second.")] = None,
+    rate: Annotated[
+        float | None, typer.Option("--rate", min=0.01, help="The most letters per second.")
+    ] = None,
     yes: YesOption = False,
 ) -> None:
     """Publish dead letters to their topic again. Only counts them, unless --yes is given."""
@@ -118,14 +107,14 @@ def redrive(
 
 @command
 def purge(call: Call, name: NameArgument, *, where: WhereOption = None, yes: YesOption = False) -> None:
-    """Be done with dead letters. Only counts them, unless --yes is given."""
+    """Discard dead letters. Only counts them, unless --yes is given."""
     _work(call, name, where=where, yes=yes, rate=None, verb="purge")
 
 
 def _work(call: Call, name: str, *, where: str | None, yes: bool, rate: float | None, verb: str) -> None:
     selector = parse_selector(where)
     settings = call.settings()
-    with Admin(settings, on_warning=call.out.say) as admin:
+    with call.admin(settings) as admin:
         office, key = DeadLetterAdmin(settings, admin), admin.key(name)
         waiting = sum(1 for _ in office.letters(key, selector))
         done = 0

@@ -9,9 +9,9 @@ import typer
 
 from kafkadur.cli.call import FAILED, Call, command
 from kafkadur.cli.output import Column
-from kafkadur.doctor import Finding, Level, examine
+from kafkadur.doctor import Level, examine
 
-#: Exit status where there are warnings, and nothing worse; 2 is a wrong command line.
+#: Exit status if there are warnings and no problem; 2 is a wrong command line.
 WARNED = 3
 
 
@@ -20,21 +20,25 @@ def doctor(
     call: Call,
     topics: Annotated[
         list[str] | None,
-        typer.Option("--topic", metavar="TOPIC", help="Look at this one, too; may be repeated."),
+        typer.Option("--topic", metavar="TOPIC", help="Also look at this topic; may be repeated."),
     ] = None,
 ) -> None:
     """Look at Redis, Kafka, the journal and the subscriptions, and say what to change. Changes nothing.
 
     Exit status 0: nothing to change; 1: a problem, kafkadur does not work or could lose state; 3: warnings.
     """
-    found: list[Finding] = []
-    with call.out.talk.status("Inspector..."):
-        found.extend(examine(call.settings(), topics or ()))
+    with call.out.talk.status("Checking..."):
+        found = list(examine(call.settings(), topics or ()))
     if call.options.json:
         call.out.json([asdict(each) for each in found])
     else:
-        columns = [Column(title=title) for title in ("", "CHECK", "STATE", "REMEDY")]
-        call.out.table(columns, [(_MARKS[each.level], each.check, each.state, each.remedy) for each in found])
+        call.out.table(
+            found,
+            Column("", lambda each: _MARKS[each.level]),
+            Column("CHECK", lambda each: each.check),
+            Column("STATE", lambda each: each.state),
+            Column("REMEDY", lambda each: each.remedy),
+        )
     levels = {each.level for each in found}
     if Level.PROBLEM in levels:
         raise typer.Exit(FAILED)

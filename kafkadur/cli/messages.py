@@ -1,4 +1,4 @@
-"""`kafkadur publish` and `kafkadur consume`. How a property is written there is `properties.py`."""
+"""`kafkadur publish` and `kafkadur consume`. `properties.py` reads properties from the command line."""
 
 from __future__ import annotations
 
@@ -23,17 +23,17 @@ from kafkadur.producer.producer import Producer
 from kafkadur.runtime.clients import topics_of
 from kafkadur_sharing.definition import SubscriptionType
 
-#: Most records in hands; with --count no more than are asked for.
+#: The most records in flight; with --count no more than that number.
 _WINDOW = 1_000
 
-#: Added to the number of a signal: the exit status of what it ended.
+#: Added to the number of a signal: the exit status of a process that it ended.
 _SIGNALLED = 128
 
 # --- publish --------------------------------------------------------------------------------------------
 
 
 class _Positions:
-    """Where messages went: first and last offset a partition."""
+    """First and last offset of the published messages in each partition."""
 
     def __init__(self) -> None:
         self.published = 0
@@ -51,35 +51,35 @@ class _Positions:
 def publish(
     call: Call,
     topic: Annotated[str, typer.Argument(metavar="TOPIC", help="Topic to publish to.")],
-    value: Annotated[str, typer.Argument(metavar="VALUE|-", help="The message; -: one a line of stdin.")],
+    value: Annotated[str, typer.Argument(metavar="VALUE|-", help="The message; -: each line of stdin.")],
     key: Annotated[str | None, typer.Option("--key", help="Key of the message.")] = None,
     properties: Annotated[
         list[str] | None,
         typer.Option("--property", "-p", metavar="NAME[:TYPE]=VALUE", help=(
-            "A property; may be repeated. TYPE: str, int, float, bool or bytes; without it the value decides."
+            "A property; may be repeated. TYPE: str, int, float, bool or bytes; default: guessed."
         )),
     ] = None,
 ) -> None:  # fmt: skip
-    """Publish a message, or one a line of standard input."""
+    """Publish a message, or each line of standard input as a message."""
     typed = parse_properties(properties or ())
     settings = call.settings()
-    # Kafka's client would look for a topic that is not there for half a minute.
+    # Kafka's client would search for a missing topic for half a minute.
     topics_of(settings).describe(topic)
     where = _Positions()
     config = {**settings.kafka, "on_delivery": where}
     with Producer(config, client_id=settings.client_id, connection_id=uuid.uuid4().hex) as producer:
         for line in (text.removesuffix("\n") for text in sys.stdin) if value == "-" else (value,):
             producer.publish(topic, line, key=key, properties=typed)
+    ranges = [(partition, first, last) for partition, (first, last) in sorted(where.partitions.items())]
     if call.options.json:
         positions = [
-            {"partition": partition, "first": first, "last": last}
-            for partition, (first, last) in sorted(where.partitions.items())
+            {"partition": partition, "first": first, "last": last} for partition, first, last in ranges
         ]
         call.out.json({"topic": topic, "published": where.published, "partitions": positions})
         return
     places = ", ".join(
         f"{topic}[{partition}]@{first}" if first == last else f"{topic}[{partition}]@{first}..{last}"
-        for partition, (first, last) in sorted(where.partitions.items())
+        for partition, first, last in ranges
     )
     call.out.say(f"Published {where.published} to {places or topic}.")
 
@@ -101,18 +101,18 @@ def consume(
         float | None, typer.Option("--timeout", min=0, metavar="SECONDS", help="End when so long none comes.")
     ] = None,
     ack: Annotated[
-        bool, typer.Option("--ack/--rollback", help="Settle what was printed, or give it back as failed.")
+        bool, typer.Option("--ack/--rollback", help="Acknowledge printed messages, or roll them back.")
     ] = True,
     delay: Annotated[
-        float, typer.Option("--delay", min=0, metavar="SECONDS", help="--rollback: until it may come again.")
+        float, typer.Option("--delay", min=0, metavar="SECONDS", help="--rollback: delay of the redelivery.")
     ] = 0.0,
     start: Annotated[
         str, typer.Option("--start", metavar="latest|earliest", help="Where a new subscription starts.")
     ] = "latest",
 ) -> None:  # fmt: skip
-    """Attach to a durable subscription, creating it if there is none, and print its messages, one a line.
+    """Attach to a durable subscription, creating it if there is none, and print each message on a line.
 
-    A message is acknowledged after it was printed. Ctrl-C ends in order: what was not printed goes back.
+    A message is acknowledged after it was printed. Ctrl-C ends in order: unprinted messages are given back.
     """
     if start not in ("latest", "earliest"):
         raise typer.BadParameter(f"{start!r} is neither latest nor earliest", param_hint="--start")
@@ -147,7 +147,7 @@ def consume(
 
 @contextlib.contextmanager
 def _stopped_by_signals(stop: Callable[[], None]) -> Generator[list[int]]:
-    """Have SIGINT and SIGTERM call `stop`; provide the list of those that came."""
+    """Make SIGINT and SIGTERM call `stop`; provide the list of the signals that came."""
     came: list[int] = []
 
     def take(number: int, _frame: FrameType | None) -> None:
@@ -166,25 +166,20 @@ def _as_text(delivery: kafkadur.sync.Delivery) -> str:
     parts = [f"{delivery.partition}@{delivery.offset}", f"attempt={delivery.attempt}"]
     if delivery.key is not None:
         parts.append(f"key={_text(delivery.key)}")
-    parts += [
-        f"{_text(name.encode(errors='replace'))}={_shown(value)}"
-        for name, value in delivery.properties.items()
-    ]
+    for name, value in delivery.properties.items():
+        shown = repr(value) if isinstance(value, bytes) else json.dumps(value, ensure_ascii=False)
+        parts.append(f"{_text(name.encode(errors='replace'))}={shown}")
     parts.append("null" if delivery.value is None else _text(delivery.value))
     return "  ".join(parts)
 
 
 def _text(raw: bytes) -> str:
-    """Return text, escaped where it would break the line; bytes that are none as Python writes them."""
+    """Return UTF-8 as text, escaped if it would break the line; other bytes as a Python literal."""
     try:
         text = raw.decode()
     except UnicodeDecodeError:
         return repr(raw)
     return text if text.isprintable() else text.encode("unicode_escape").decode()
-
-
-def _shown(value: Property) -> str:
-    return json.dumps(value, ensure_ascii=False) if not isinstance(value, bytes) else repr(value)
 
 
 def _as_json(delivery: kafkadur.sync.Delivery) -> str:
@@ -204,7 +199,7 @@ def _as_json(delivery: kafkadur.sync.Delivery) -> str:
 
 
 def _plain(value: Property) -> Any:  # noqa: ANN401 - any value of JSON
-    """Return what JSON can carry: bytes as text where they are UTF-8, else as {"base64": ...}."""
+    """Return a value for JSON: bytes as text if they are UTF-8, else as {"base64": ...}."""
     if not isinstance(value, bytes):
         return value
     try:

@@ -11,20 +11,15 @@ from typing import Annotated, Any
 import typer
 from rich.progress import Progress
 
-from kafkadur.admin.changes import Admin, Move
+from kafkadur.admin.changes import Move
 from kafkadur.admin.snapshots import Snapshot
-from kafkadur.cli.call import Call, command
+from kafkadur.cli.call import Call, YesOption, command
 from kafkadur.cli.output import Column, count
 from kafkadur.cli.subscriptions import NameArgument
 from kafkadur_sharing.definition import AckLevel, Scope, SubscriptionType
 from kafkadur_sharing.errors import IllegalState
 
 FileArgument = Annotated[Path, typer.Argument(metavar="FILE", help="File of the snapshot (JSON).")]
-YesOption = Annotated[bool, typer.Option("--yes", help="Do it; else it is only said what would be done.")]
-
-
-def _admin(call: Call) -> Admin:
-    return Admin(call.settings(), on_warning=call.out.say)
 
 
 # --- pause, resume --------------------------------------------------------------------------------------
@@ -32,13 +27,13 @@ def _admin(call: Call) -> Admin:
 
 @command
 def pause(call: Call, name: NameArgument) -> None:
-    """Hand out nothing more; what is in hands can be settled, members stay attached."""
+    """Stop handing out messages; those in flight can be settled, and members stay attached."""
     _pause(call, name, paused=True)
 
 
 @command
 def resume(call: Call, name: NameArgument) -> None:
-    """Let a paused subscription go on."""
+    """Resume a paused subscription."""
     _pause(call, name, paused=False)
 
 
@@ -49,31 +44,31 @@ def drain(
     *,
     timeout: Annotated[float, typer.Option("--timeout", min=0, help="Longest wait, seconds.")] = 60.0,
 ) -> None:
-    """Pause, and wait until nothing is in anybody's hands; ends with 1 if something still is."""
-    with _admin(call) as admin, Progress(console=call.out.talk, transient=True) as progress:
+    """Pause, and wait until nothing is in flight; exit status 1 if messages still are at the time-out."""
+    with call.admin() as admin, Progress(console=call.out.talk, transient=True) as progress:
         key = admin.key(name)
         task = progress.add_task("waiting", total=None)
         found = admin.drain(
             key,
             timeout=timeout,
-            on_progress=lambda info: progress.update(task, description=f"in hands: {info.in_flight:,}"),
+            on_progress=lambda info: progress.update(task, description=f"in flight: {info.in_flight:,}"),
         )
     holders = {member.name or member.id: member.leases for member in found.held}
     if call.options.json:
         call.out.json({"subscription": str(key), "drained": not holders, "in_flight": found.in_flight})
     elif not holders:
-        call.out.say(f"Subscription {key} is paused, and nothing of it is in anybody's hands.")
+        call.out.say(f"Subscription {key} is paused, and none of its messages is in flight.")
     else:
         who = ", ".join(holders)
         call.out.complain(
-            f"Subscription {key} is paused; {who} still has {count(found.in_flight)} messages in hands."
+            f"Subscription {key} is paused; {count(found.in_flight)} messages are still in flight at {who}."
         )
     if holders:
         raise typer.Exit(1)
 
 
 def _pause(call: Call, name: str, *, paused: bool) -> None:
-    with _admin(call) as admin:
+    with call.admin() as admin:
         key = admin.key(name)
         admin.pause(key, paused=paused)
     if call.options.json:
@@ -98,26 +93,25 @@ def seek(
     *,
     yes: YesOption = False,
 ) -> None:
-    """Move a subscription: what lies from there on is delivered again. Only looks, unless --yes is given."""
-    with _admin(call) as admin:
+    """Move a subscription: messages from there on are delivered again. Only looks, unless --yes is given."""
+    with call.admin() as admin:
         key = admin.key(name)
         moves = admin.seek(key, _place(to), dry_run=not yes)
     _show(call, str(key), moves, moved=yes)
 
 
 def _show(call: Call, key: str, moves: Sequence[Move], *, moved: bool) -> None:
-    """Show what was moved, or would be."""
+    """Show the moves that were made, or would be."""
     if call.options.json:
         call.out.json({"subscription": key, "moved": moved, "partitions": [asdict(move) for move in moves]})
         return
-    columns = [
-        Column(title="partition", number=True),
-        Column(title="floor", number=True),
-        Column(title="goes to", number=True),
-        Column(title="backlog", number=True),
-    ]
-    rows = [[str(m.partition), str(m.before), str(m.after), count(m.backlog)] for m in moves]
-    call.out.table(columns, rows)
+    call.out.table(
+        moves,
+        Column("partition", lambda move: str(move.partition), number=True),
+        Column("floor", lambda move: str(move.before), number=True),
+        Column("goes to", lambda move: str(move.after), number=True),
+        Column("backlog", lambda move: count(move.backlog), number=True),
+    )
     call.out.say(f"Moved subscription {key}." if moved else "Nothing was moved. To do it, add --yes.")
 
 
@@ -126,8 +120,8 @@ def _show(call: Call, key: str, moves: Sequence[Move], *, moved: bool) -> None:
 
 @command
 def snapshot(call: Call, name: NameArgument, file: FileArgument) -> None:
-    """Write what is settled, what waits and how often it was tried to a file; members may go on."""
-    with _admin(call) as admin:
+    """Write which messages are settled, and the attempts of the others, to a file; members may go on."""
+    with call.admin() as admin:
         key = admin.key(name)
         taken = admin.snapshot(key)
     taken.save(file)
@@ -135,17 +129,13 @@ def snapshot(call: Call, name: NameArgument, file: FileArgument) -> None:
     if call.options.json:
         call.out.json({"subscription": str(key), "file": str(file), "taken": taken.taken, "waiting": waiting})
         return
-    columns = [
-        Column(title="partition", number=True),
-        Column(title="floor", number=True),
-        Column(title="next", number=True),
-        Column(title="waiting", number=True),
-    ]
-    rows = [
-        [str(partition), str(place.floor), str(place.next), count(place.unsettled)]
-        for partition, place in taken.places.items()
-    ]
-    call.out.table(columns, rows)
+    call.out.table(
+        taken.places.items(),
+        Column("partition", lambda item: str(item[0]), number=True),
+        Column("floor", lambda item: str(item[1].floor), number=True),
+        Column("next", lambda item: str(item[1].next), number=True),
+        Column("waiting", lambda item: count(item[1].unsettled), number=True),
+    )
     call.out.say(f"Wrote a snapshot of subscription {key} to {file}.")
 
 
@@ -153,7 +143,7 @@ def snapshot(call: Call, name: NameArgument, file: FileArgument) -> None:
 def restore(call: Call, name: NameArgument, file: FileArgument, *, yes: YesOption = False) -> None:
     """Bring a subscription to where it stood in a snapshot. Only looks, unless --yes is given."""
     taken = Snapshot.load(file)
-    with _admin(call) as admin:
+    with call.admin() as admin:
         key = admin.key(name)
         moves = admin.seek(key, taken, dry_run=not yes)
     _show(call, str(key), moves, moved=yes)
@@ -163,16 +153,18 @@ def restore(call: Call, name: NameArgument, file: FileArgument, *, yes: YesOptio
 def fork(
     call: Call,
     name: NameArgument,
-    new: Annotated[str, typer.Argument(metavar="NEW", help="Name of the new one, or CLIENT_ID/NAME.")],
+    new: Annotated[
+        str, typer.Argument(metavar="NEW", help="Name of the new subscription, or CLIENT_ID/NAME.")
+    ],
 ) -> None:
-    """Make a second subscription that stands where this one does; each goes on by itself."""
-    with _admin(call) as admin:
+    """Make a second subscription at the same position; from then on they are independent."""
+    with call.admin() as admin:
         key, other = admin.key(name), admin.key(new)
         admin.fork(key, other)
     if call.options.json:
         call.out.json({"subscription": str(key), "fork": str(other)})
     else:
-        call.out.say(f"Subscription {other} stands where {key} does.")
+        call.out.say(f"Subscription {other} starts at the position of {key}.")
 
 
 # --- alter ----------------------------------------------------------------------------------------------
@@ -184,7 +176,7 @@ def alter(
     name: NameArgument,
     *,
     kind: Annotated[
-        SubscriptionType | None, typer.Option("--type", help="Another type; what is settled stays settled.")
+        SubscriptionType | None, typer.Option("--type", help="Another type; settled messages stay settled.")
     ] = None,
     selector: Annotated[
         str | None, typer.Option("--selector", help="Another selector; an empty one takes everything.")
@@ -192,39 +184,42 @@ def alter(
     scope: Annotated[
         Scope | None,
         typer.Option(
-            "--scope", help="Turns of a serial subscription: on all partitions together, or on each."
+            "--scope", help="Whether a serial subscription has turns on all partitions together, or on each."
         ),
     ] = None,
     ack_level: Annotated[
         AckLevel | None,
-        typer.Option("--ack-level", help="What an acknowledgement waits for, unless it says so itself."),
+        typer.Option("--ack-level", help="Level an acknowledgement waits for, unless its call names one."),
     ] = None,
     max_consumers: Annotated[
         int | None,
-        typer.Option("--max-consumers", min=0, help="How many can be attached at a time; 0: any number."),
+        typer.Option("--max-consumers", min=0, help="The most consumers attached at a time; 0: any number."),
     ] = None,
     retroactive: Annotated[
         bool,
-        typer.Option("--retroactive", help="Deliver what the old selector skipped and the new one takes."),
+        typer.Option("--retroactive", help="Deliver the messages that only the new selector matches."),
     ] = False,
 ) -> None:
-    """Change type, scope, selector, level or limit in place; what is settled is kept, nobody attached."""
+    """Change type, scope, selector, level or limit in place; settled messages stay settled.
+
+    No member may be attached.
+    """
     given: dict[str, Any] = {"type": kind, "scope": scope, "ack_level": ack_level, "selector": selector}
     given["max_consumers"] = max_consumers
-    # an empty selector, or a limit of 0, stands for none
+    # An empty selector, or a limit of 0, removes it.
     changes = {name: value or None for name, value in given.items() if value is not None}
     if not changes or (retroactive and selector is None):
         raise IllegalState(
             "There is nothing to change.",
             remedy="give --type, --scope, --selector, --ack-level or --max-consumers",
         )
-    with _admin(call) as admin, Progress(console=call.out.talk, transient=True) as progress:
+    with call.admin() as admin, Progress(console=call.out.talk, transient=True) as progress:
         key = admin.key(name)
-        task = progress.add_task("reading the topic once more", total=None, visible=retroactive)
+        task = progress.add_task("reading the topic again", total=None, visible=retroactive)
         after = admin.alter(
             key,
             retroactive=retroactive,
-            on_progress=lambda read: progress.update(task, description=f"{read:,} records read once more"),
+            on_progress=lambda read: progress.update(task, description=f"{read:,} records read again"),
             **changes,
         )
     if call.options.json:
@@ -247,20 +242,23 @@ def export(
     name: NameArgument,
     group: Annotated[str, typer.Argument(metavar="GROUP", help="Consumer group; it must have no members.")],
 ) -> None:
-    """Set a consumer group to where a subscription stands: its lowest unsettled offsets."""
-    with _admin(call) as admin:
+    """Set the offsets of a consumer group to the lowest unsettled offsets of a subscription."""
+    with call.admin() as admin:
         key = admin.key(name)
         floors = admin.export(key, group)
     if call.options.json:
         call.out.json({"subscription": str(key), "group": group, "offsets": floors})
         return
-    columns = [Column(title="partition", number=True), Column(title="offset", number=True)]
-    call.out.table(columns, [[str(partition), str(floor)] for partition, floor in floors.items()])
-    call.out.say(f"Consumer group {group} goes on there.")
+    call.out.table(
+        floors.items(),
+        Column("partition", lambda item: str(item[0]), number=True),
+        Column("offset", lambda item: str(item[1]), number=True),
+    )
+    call.out.say(f"Consumer group {group} continues at these offsets.")
 
 
 def _place(text: str) -> Mapping[int, int] | str | datetime:
-    """Read where to go. Raises `IllegalState`."""
+    """Read the position to move to. Raises `IllegalState`."""
     if text in {"earliest", "latest"} or text.startswith("group:"):
         return text
     try:

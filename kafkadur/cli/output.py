@@ -1,7 +1,4 @@
-"""How commands print: data on standard output as tables or JSON, talk on standard error.
-
-Which data, is the commands'.
-"""
+"""How commands print: data as tables or JSON on standard output, messages to people on standard error."""
 
 from __future__ import annotations
 
@@ -9,9 +6,10 @@ import base64
 import json
 import os
 import sys
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from typing import Generic, TypeVar
 
 from rich import box
 from rich.console import Console
@@ -23,7 +21,7 @@ from kafkadur_sharing.plain import plain
 #: Columns of a table in a file or a pipe: wide enough that nothing is cut.
 _PIPE_WIDTH = 500
 
-#: What does something and may: in texts of several lines, and in a line.
+#: Control characters that are printed as they are: in texts of several lines, and in one line.
 _KEPT, _TAB = "\n\t", "\t"
 
 #: Terminals of fewer columns are narrow.
@@ -31,15 +29,20 @@ _WIDE = 100
 
 _MINUTE_S, _HOUR_S, _DAY_S = 60, 3_600, 86_400
 
+Row = TypeVar("Row")
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Column:
-    """A column of a table."""
+
+@dataclass(frozen=True, slots=True)
+class Column(Generic[Row]):
+    """A column of a table: its title, and what it shows of a row."""
 
     title: str
-    number: bool = False
+    cell: Callable[[Row], str]
+    number: bool = field(default=False, kw_only=True)
     #: Left out where the terminal is narrow.
-    wide: bool = False
+    wide: bool = field(default=False, kw_only=True)
+    #: Its cell in a last row of totals.
+    total: str = field(default="", kw_only=True)
 
 
 class Output:
@@ -51,22 +54,18 @@ class Output:
         # A console takes COLUMNS, where it is set, for the width of whatever it prints to.
         piped = not sys.stdout.isatty() and "COLUMNS" not in os.environ
         self._data = Console(highlight=False, width=_PIPE_WIDTH if piped else None)
-        self._talk = Console(stderr=True, highlight=False)
+        #: The console on standard error: messages, progress bars.
+        self.talk = Console(stderr=True, highlight=False)
 
-    @property
-    def talk(self) -> Console:
-        """The console for talk, for progress bars."""
-        return self._talk
-
-    # -- talk --------------------------------------------------------------------------------------------
+    # -- messages ----------------------------------------------------------------------------------------
 
     def say(self, text: str) -> None:
-        """Tell people something; never part of the data."""
-        self._talk.print(Text(plain(text, keep=_KEPT)), soft_wrap=True)
+        """Print a message that is not part of the data."""
+        self.talk.print(_text(text), soft_wrap=True)
 
     def complain(self, text: str) -> None:
-        """Tell people what went wrong."""
-        self._talk.print(Text(plain(text, keep=_KEPT), style="red"), soft_wrap=True)
+        """Print an error message."""
+        self.talk.print(_text(text, "red"), soft_wrap=True)
 
     # -- data --------------------------------------------------------------------------------------------
 
@@ -76,59 +75,62 @@ class Output:
         self.line(json.dumps(value, indent=indent, ensure_ascii=False))
 
     def line(self, text: str) -> None:
-        """Print one line, control characters as escapes, and have it written before this returns."""
+        """Print one line, control characters as escapes, and flush it."""
         sys.stdout.write(f"{plain(text, keep=_TAB)}\n")
         sys.stdout.flush()
 
-    def table(
-        self, columns: Sequence[Column], rows: Iterable[Sequence[str]], total: Sequence[str] = ()
-    ) -> None:
-        """Print a table; `total` is a last row of its own."""
+    def table(self, rows: Iterable[Row], *columns: Column[Row]) -> None:
+        """Print a table, with a last row of totals if a column has one."""
+        shown = [column for column in columns if not column.wide or self._data.width >= _WIDE]
         table = Table(
             box=box.SIMPLE_HEAD,
-            show_footer=bool(total),
+            show_footer=any(column.total for column in columns),
             show_edge=False,
             pad_edge=False,
             padding=(0, 1, 0, 0),
         )
-        shown = [n for n, column in enumerate(columns) if not column.wide or self._data.width >= _WIDE]
-        for number, column in ((n, columns[n]) for n in shown):
+        for column in shown:
             table.add_column(
                 column.title,
-                footer=total[number] if total else "",
+                footer=column.total,
                 justify="right" if column.number else "left",
-                # Numbers must stay whole; names may go on in the next line.
+                # Numbers must stay whole; names may wrap.
                 no_wrap=column.number,
                 overflow="fold",
             )
         for row in rows:
-            table.add_row(*(Text(plain(row[n], keep=_KEPT)) for n in shown))
+            table.add_row(*(_text(column.cell(row)) for column in shown))
         self._data.print(table)
 
-    def facts(self, facts: Iterable[tuple[str, str]]) -> None:
-        """Print pairs of a word and what there is to say."""
+    def facts(self, facts: Iterable[tuple[str, str | None]]) -> None:
+        """Print pairs of a word and a text; a pair whose text is None is left out."""
         table = Table(box=None, show_header=False, pad_edge=False)
         table.add_column(no_wrap=True, style="bold")
         table.add_column(overflow="fold")
         for word, text in facts:
-            table.add_row(word, Text(plain(text, keep=_KEPT)))
+            if text is not None:
+                table.add_row(word, _text(text))
         self._data.print(table)
 
     def title(self, text: str) -> None:
         """Print the headline of what follows."""
-        self._data.print(Text(plain(text, keep=_KEPT), style="bold"), soft_wrap=True)
+        self._data.print(_text(text, "bold"), soft_wrap=True)
 
 
-# --- words for values -----------------------------------------------------------------------------------
+def _text(text: str, style: str = "") -> Text:
+    return Text(plain(text, keep=_KEPT), style=style)
+
+
+# --- values as text -------------------------------------------------------------------------------------
 
 
 def count(number: int | None) -> str:
-    """Return a number for people; a dash for an unknown one."""
+    """Return a number with thousands separators; a dash for an unknown one."""
     return "-" if number is None else f"{number:,}"
 
 
 def duration(ms: int) -> str:
-    """Return a length of time given in ms, in the one unit that suits it."""
+    """Return a length of time given in ms, in a fitting unit."""
     seconds = ms / 1_000
     if seconds < _MINUTE_S:
         return f"{seconds:.1f} s"
@@ -139,18 +141,25 @@ def duration(ms: int) -> str:
     return f"{seconds / _DAY_S:.1f} days"
 
 
+def ago(then: int | None, now: int, *, never: str = "-") -> str:
+    """Return how long ago a point in time was, both in ms since 1970; `never` for None."""
+    return never if then is None else f"{duration(max(now - then, 0))} ago"
+
+
 def clock(ms: int) -> str:
     """Return a point in time given in ms since 1970, in local time."""
     return datetime.fromtimestamp(ms / 1_000, tz=UTC).astimezone().strftime("%Y-%m-%d %H:%M:%S")
 
 
-def iso(ms: int) -> str:
-    """Return a point in time given in ms since 1970, for machines."""
+def iso(ms: int | None) -> str | None:
+    """Return a point in time given in ms since 1970, for JSON."""
+    if ms is None:
+        return None
     return datetime.fromtimestamp(ms / 1_000, tz=UTC).isoformat(timespec="milliseconds")
 
 
 def readable(raw: bytes | None) -> str | None:
-    """Bytes as text; as `base64:...` where they are none."""
+    """Return bytes as text; as `base64:...` if they are not UTF-8."""
     if raw is None:
         return None
     try:

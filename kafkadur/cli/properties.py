@@ -1,6 +1,6 @@
-"""How a message property is written on the command line: NAME=VALUE or NAME:TYPE=VALUE.
+"""Reads message properties from the command line: NAME=VALUE or NAME:TYPE=VALUE.
 
-Which names are allowed is decided where headers are written.
+The names are checked by `kafkadur.message.headers`.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _READERS: Final[Mapping[str, Callable[[str], Property]]] = {
 
 
 def parse_properties(texts: Iterable[str]) -> dict[str, Property]:
-    """Read the values of -p. Raises typer.BadParameter for what is none."""
+    """Read the values of -p. Raises typer.BadParameter for a text that is not a property."""
     return dict(_parse(text) for text in texts)
 
 
@@ -41,12 +41,12 @@ def _parse(text: str) -> tuple[str, Property]:
     reader = _READERS.get(kind)
     if reader is None:
         raise typer.BadParameter(
-            f"{kind!r} in {text!r} is no type; use one of {', '.join(_READERS)}", param_hint="-p"
+            f"{kind!r} in {text!r} is not a type; use one of {', '.join(_READERS)}", param_hint="-p"
         )
     try:
         return name, reader(value)
     except (ValueError, KeyError):
-        raise typer.BadParameter(f"{value!r} in {text!r} is no {kind}", param_hint="-p") from None
+        raise typer.BadParameter(f"{value!r} in {text!r} is not of type {kind}", param_hint="-p") from None
 
 
 def guess(value: str) -> Property:

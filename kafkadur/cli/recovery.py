@@ -1,8 +1,7 @@
-"""`kafkadur recovery`: what a loss of Redis may bring again, and bringing everything back at once."""
+"""`kafkadur recovery`: the messages that may come again after a loss of Redis; a rebuild of its state."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Annotated
 
 import typer
@@ -16,9 +15,10 @@ from kafkadur_coordinators.journal.recoveries import Cause, PartitionRecovery, R
 from kafkadur_sharing.errors import StateLost
 
 NamesArgument = Annotated[
-    list[str] | None, typer.Argument(metavar="[NAME]...", help="Subscriptions; none: all of the namespace.")
+    list[str] | None,
+    typer.Argument(metavar="[NAME]...", help="Subscriptions; without a name all of the namespace."),
 ]
-#: Ranges that a line of the table shows.
+#: The most ranges in a line of the table.
 _SHOWN = 6
 _WHY = {
     Cause.LOST: "Redis had lost it",
@@ -27,19 +27,13 @@ _WHY = {
 }
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Ranges:
-    """Ranges of offsets for people."""
-
-    partition: PartitionRecovery
-
-    def __str__(self) -> str:
-        listed = [
-            str(start) if end == start + 1 else f"{start}-{end - 1}"
-            for start, end in self.partition.ranges[:_SHOWN]
-        ]
-        more = len(self.partition.ranges) - _SHOWN
-        return ", ".join(listed) + (f" and {more} more ranges (--json lists them)" if more > 0 else "")
+def _ranges(partition: PartitionRecovery) -> str:
+    """Return ranges of offsets as text."""
+    listed = [
+        str(start) if end == start + 1 else f"{start}-{end - 1}" for start, end in partition.ranges[:_SHOWN]
+    ]
+    more = len(partition.ranges) - _SHOWN
+    return ", ".join(listed) + (f" and {more} more ranges (--json lists them)" if more > 0 else "")
 
 
 @command
@@ -54,13 +48,6 @@ def report(call: Call, names: NamesArgument = None) -> None:
     if not found:
         call.out.say("Nothing was ever recovered.")
         return
-    columns = [
-        Column(title="partition", number=True),
-        Column(title="lane", number=True, wide=True),
-        Column(title="floor", number=True),
-        Column(title="offsets", number=True),
-        Column(title="may come again"),
-    ]
     for item in found:
         call.out.title(f"Subscription {item.subscription}")
         call.out.facts(
@@ -70,27 +57,25 @@ def report(call: Call, names: NamesArgument = None) -> None:
                 ("may come again", f"{count(item.offsets)} offsets"),
             ]
         )
-        rows = [
-            [str(p.partition), str(p.lane), str(p.floor), count(p.offsets), str(_Ranges(partition=p))]
-            for p in item.partitions
-        ]
-        if rows:
-            call.out.table(columns, rows)
+        if item.partitions:
+            call.out.table(
+                item.partitions,
+                Column("partition", lambda p: str(p.partition), number=True),
+                Column("lane", lambda p: str(p.lane), number=True, wide=True),
+                Column("floor", lambda p: str(p.floor), number=True),
+                Column("offsets", lambda p: count(p.offsets), number=True),
+                Column("may come again", _ranges),
+            )
 
 
 def _record(item: Recovery) -> dict[str, object]:
     record = item.model_dump(mode="json", exclude={"format", "kind", "at"})
-    return {
-        "subscription": str(item.subscription),
-        "at": iso(item.at),
-        "offsets": item.offsets,
-        **record,
-    }
+    return {"subscription": str(item.subscription), "at": iso(item.at), "offsets": item.offsets, **record}
 
 
 @command
 def run(call: Call) -> None:
-    """Bring back at once what Redis lost of all subscriptions; else each comes back when it is used."""
+    """Rebuild now the state that Redis lost of all subscriptions; else each is rebuilt when it is used."""
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     with (
         Admin(call.settings()) as admin,

@@ -1,4 +1,4 @@
-"""`kafkadur run`: a worker, its port and its logs; and with --reload a process that starts it anew."""
+"""`kafkadur run`: a worker, its port and its logs; with --reload a process that restarts it."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from kafkadur.cli.call import FAILED, Call, command
+from kafkadur.cli.call import FAILED, Call, command, missing_extra
 from kafkadur.worker.ending import Ending, end_early, leave
 from kafkadur.worker.loading import load
 from kafkadur.worker.worker import Worker
@@ -28,22 +28,21 @@ if TYPE_CHECKING:
     from kafkadur.settings import Settings
 
 _PANEL = "Worker"
-#: Seconds that a worker started anew by --reload has on top of its deadline before it is killed.
+#: Seconds after its deadline until --reload kills a worker.
 _GRACE_S = 10
-
 
 _log = logging.getLogger("kafkadur.worker")
 
 
 class LogFormat(StrEnum):
-    """How log records are written."""
+    """Format of log records."""
 
     TEXT = "text"
     JSON = "json"
 
 
 class LogLevel(StrEnum):
-    """From which level on."""
+    """The lowest level that is written."""
 
     DEBUG = "debug"
     INFO = "info"
@@ -59,41 +58,41 @@ PortOption = Annotated[
     int,
     typer.Option(
         "--port", min=0, max=65535, rich_help_panel=_PANEL,
-        help="Port of /livez, /readyz and /metrics; 0: any that is free.",
+        help="Port of /livez, /readyz and /metrics; 0: any free port.",
     ),
 ]  # fmt: skip
 DeadlineOption = Annotated[
     float,
     typer.Option(
         "--deadline", min=0, max=86_400, metavar="SECONDS", rich_help_panel=_PANEL,
-        help="How long handlers may take to end when it is stopped; then what they hold is given back.",
+        help="Time that handlers have to end after a stop; then their messages are given back.",
     ),
 ]  # fmt: skip
 SilenceOption = Annotated[
     float,
     typer.Option(
         "--silence", min=1, metavar="SECONDS", rich_help_panel=_PANEL,
-        help="A loop that has not run for longer makes /livez fail.",
+        help="/livez fails if the event loop has not run for longer.",
     ),
 ]  # fmt: skip
 FolderOption = Annotated[
     Path,
     typer.Option(
         "--app-dir", exists=True, file_okay=False, rich_help_panel=_PANEL,
-        help="Where the module is looked for first.",
+        help="The first folder in which the module is searched.",
     ),
 ]  # fmt: skip
 LogFormatOption = Annotated[
-    LogFormat, typer.Option("--log-format", help="How it logs.", rich_help_panel=_PANEL)
+    LogFormat, typer.Option("--log-format", help="Format of the log.", rich_help_panel=_PANEL)
 ]
 LogLevelOption = Annotated[
-    LogLevel, typer.Option("--log-level", help="What it logs.", rich_help_panel=_PANEL)
+    LogLevel, typer.Option("--log-level", help="Lowest level that is logged.", rich_help_panel=_PANEL)
 ]
 ReloadOption = Annotated[
     bool,
     typer.Option(
         "--reload", rich_help_panel=_PANEL,
-        help="For development: start anew when a Python file of the folder changes.",
+        help="For development: restart when a Python file of the folder changes.",
     ),
 ]  # fmt: skip
 
@@ -112,7 +111,7 @@ def run(
     log_level: LogLevelOption = LogLevel.INFO,
     reload: ReloadOption = False,
 ) -> None:
-    """Run the handlers of an app until SIGTERM or Ctrl-C; then they end, and the rest is given back.
+    """Run the handlers of an app until SIGTERM or Ctrl-C; then they end, and other messages are given back.
 
     Exit status 0: stopped, and every handler ended; 1: failed, or handlers were at work at the deadline.
     """
@@ -131,15 +130,10 @@ def run(
         from kafkadur.worker.logs import log_to_stderr  # noqa: PLC0415
 
         log_to_stderr(log_format.value, log_level.value)
-        # a second series for each counter, which is of no use
+        # Without this call each counter has a useless second series.
         disable_created_metrics()  # type: ignore[no-untyped-call]  # it has no annotations
     except ImportError as error:
-        raise IllegalState(
-            "A worker needs what belongs to its extra.",
-            state=str(error),
-            owner="this Python",
-            remedy="pip install 'kafkadur[worker]'",
-        ) from error
+        raise missing_extra("A worker needs the packages of its extra.", error, "worker") from error
     worker = _worker(target, folder, settings, timedelta(seconds=deadline), REGISTRY)
     pages = Pages(worker, REGISTRY, silence=timedelta(seconds=silence))
     with HealthPort(pages, host, port) as served:
@@ -161,13 +155,13 @@ def _worker(
 
     app = load(target, folder)
     measures = HandlerMeasures(registry, settings.namespace, app.declared)
-    worker = Worker(app, settings, deadline=deadline, measures=measures)
+    worker = Worker(app, settings, deadline=deadline, measure=measures.handling)
     registry.register(MemberMetrics(settings.namespace, worker.serving))
     return worker
 
 
 async def _until_stopped(worker: Worker, ending: Ending) -> None:
-    """Run it until a signal, or until it fails; what it fails with is raised."""
+    """Run the worker until a signal, or until it fails; raise the error it fails with."""
     ending.listen(asyncio.get_running_loop())
     try:
         await worker.run(ending.began)
@@ -178,24 +172,19 @@ async def _until_stopped(worker: Worker, ending: Ending) -> None:
 
 
 def _reloading(folder: Path, deadline: float) -> None:
-    """Run this very command without --reload, and again whenever a Python file of the folder changes."""
+    """Run this command without --reload, and again whenever a Python file of the folder changes."""
     try:
         from watchfiles import PythonFilter, watch  # noqa: PLC0415 - of the extra
     except ImportError as error:
-        raise IllegalState(
-            "--reload needs watchfiles.",
-            state=str(error),
-            owner="this Python",
-            remedy="pip install 'kafkadur[worker]'",
-        ) from error
+        raise missing_extra("--reload needs watchfiles.", error, "worker") from error
     command = [sys.executable, "-m", "kafkadur.cli", *(each for each in sys.argv[1:] if each != "--reload")]
     stop = threading.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: stop.set())
 
     def begin() -> subprocess.Popen[bytes]:
-        # in a session of its own: Ctrl-C is ours, and it is told once
-        return subprocess.Popen(command, start_new_session=True)  # noqa: S603 - this very command
+        # In a session of its own: only this process gets Ctrl-C, and it stops the worker once.
+        return subprocess.Popen(command, start_new_session=True)  # noqa: S603 - this same command
 
     process = begin()
     try:
@@ -207,7 +196,7 @@ def _reloading(folder: Path, deadline: float) -> None:
 
 
 def _end(process: subprocess.Popen[bytes], deadline: float) -> None:
-    """Have a worker stop in order, and kill it when it does not."""
+    """Stop a worker in order; kill it if it does not end in time."""
     process.terminate()
     try:
         process.wait(deadline + _GRACE_S)

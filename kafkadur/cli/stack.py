@@ -1,4 +1,4 @@
-"""`kafkadur up`, `status` and `down`: Kafka and Valkey on this machine. How they run is `kafkadur.stack`."""
+"""`kafkadur up`, `status` and `down`: Kafka and Valkey on this machine, run by `kafkadur.stack`."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from kafkadur.stack.bar import progress_bar
 from kafkadur_sharing.errors import InvalidDestination
 from kafkadur_sharing.names import validate_topic
 
-#: Partitions of one topic; a single broker on one machine does not like many more.
+#: The most partitions of one topic; a single broker becomes slow with many more.
 _MOST_PARTITIONS = 1_000
 
-FolderOption = Annotated[Path, typer.Option("--folder", help="Folder of its state, data and logs.")]
+FolderOption = Annotated[Path, typer.Option("--folder", help="Folder of the stack's state, data and logs.")]
 
 
 @local_command
@@ -30,19 +30,20 @@ def up(
     *,
     brokers: Annotated[int, typer.Option("--brokers", min=1, max=9, help="Number of Kafka brokers.")] = 1,
     kafka_port: Annotated[
-        int | None, typer.Option("--kafka-port", min=1, max=65535, help="Port of Kafka; else a free one.")
+        int | None, typer.Option("--kafka-port", min=1, max=65535, help="Port of Kafka; default: a free one.")
     ] = None,
     redis_port: Annotated[
-        int | None, typer.Option("--redis-port", min=1, max=65535, help="Port of Valkey; else a free one.")
+        int | None,
+        typer.Option("--redis-port", min=1, max=65535, help="Port of Valkey; default: a free one."),
     ] = None,
     topics: Annotated[
         list[str],
-        typer.Option("--topic", metavar="NAME[:PARTITIONS]", help="A topic to create, unless it is there."),
+        typer.Option("--topic", metavar="NAME[:PARTITIONS]", help="A topic to create if it is missing."),
     ] = [],  # noqa: B006 - typer copies it
 ) -> None:
-    """Start Kafka and Valkey on this machine; they go on until `kafkadur down`.
+    """Start Kafka and Valkey on this machine; they run until `kafkadur down`.
 
-    Standard output is what a shell can take over: eval "$(kafkadur up)".
+    Standard output has settings that a shell can evaluate: eval "$(kafkadur up)".
     """
     wanted = dict(map(_topic, topics))
     with progress_bar(call.out.talk) as progress:
@@ -59,19 +60,19 @@ def up(
 
 
 def _topic(text: str) -> tuple[str, int]:
-    """What an option `--topic` names: the topic, and its partitions."""
+    """Read an option `--topic`: the topic, and its number of partitions."""
     name, colon, number = text.partition(":")
     if colon and not (number.isascii() and number.isdigit() and 0 < int(number) <= _MOST_PARTITIONS):
         raise typer.BadParameter(f"{text!r}: write NAME or NAME:PARTITIONS, 1 to {_MOST_PARTITIONS}")
     try:
         return validate_topic(name), int(number or 1)
     except InvalidDestination as error:
-        raise typer.BadParameter(f"{name!r} is no name of a topic") from error
+        raise typer.BadParameter(f"{name!r} is not a topic name") from error
 
 
 @local_command
 def status(call: Call, folder: FolderOption = stack.FOLDER) -> None:
-    """Show the stack that `kafkadur up` started; exit status 1 unless all of it answers."""
+    """Show the stack that `kafkadur up` started; exit status 1 unless all its servers answer."""
     found = stack.status(folder)
     running = found.stack
     if call.options.json:

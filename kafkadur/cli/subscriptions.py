@@ -8,24 +8,20 @@ from typing import Annotated, Any
 import typer
 from rich.progress import Progress
 
-from kafkadur.admin.changes import Admin, Explained, SubscriptionInfo
+from kafkadur.admin.changes import Explained, SubscriptionInfo
 from kafkadur.admin.explain import OffsetState
+from kafkadur.admin.parked import ParkedKey
 from kafkadur.admin.sizes import Sizes
-from kafkadur.cli.call import Call, command
-from kafkadur.cli.output import Column, clock, count, duration, iso, readable
+from kafkadur.cli.call import Call, YesOption, command
+from kafkadur.cli.output import Column, ago, clock, count, duration, iso, readable
 from kafkadur_coordinators.holder_progress import HolderProgress
 from kafkadur_coordinators.interface import MemberInfo
-from kafkadur_sharing.definition import Definition
 from kafkadur_sharing.errors import SubscriptionActive
 from kafkadur_sharing.keys import ClientIdPolicy, SubscriptionKey
 
 NameArgument = Annotated[
     str, typer.Argument(metavar="NAME", help="Name of the subscription, or CLIENT_ID/NAME.")
 ]
-
-
-def _admin(call: Call) -> Admin:
-    return Admin(call.settings(), on_warning=call.out.say)
 
 
 # --- ls -------------------------------------------------------------------------------------------------
@@ -35,7 +31,7 @@ def _admin(call: Call) -> Admin:
 def ls(call: Call) -> None:
     """List the durable subscriptions of the namespace."""
     settings = call.settings()
-    with Admin(settings, on_warning=call.out.say) as admin:
+    with call.admin(settings) as admin:
         found = admin.list()
     if call.options.json:
         call.out.json([_summary(info) for info in found])
@@ -46,32 +42,18 @@ def ls(call: Call) -> None:
     if not found:
         call.out.say(f"There are no durable subscriptions in namespace {settings.namespace}.")
         return
-    columns = [
-        Column(title="name"),
-        Column(title="client id"),
-        Column(title="type"),
-        Column(title="topic"),
-        Column(title="members", number=True),
-        Column(title="in flight", number=True),
-        Column(title="lag", number=True),
-        Column(title="backlog", number=True),
-        Column(title="version", number=True, wide=True),
-    ]
-    rows = [
-        [
-            info.key.name,
-            _client(info.key),
-            info.definition.type.value,
-            info.definition.topic if info.key.topic_member is None else _on_member(info),
-            count(len(info.members)),
-            count(info.in_flight),
-            count(info.lag),
-            count(info.backlog),
-            str(info.version),
-        ]
-        for info in found
-    ]
-    call.out.table(columns, rows)
+    call.out.table(
+        found,
+        Column("name", lambda info: info.key.name),
+        Column("client id", lambda info: _client(info.key)),
+        Column("type", lambda info: info.definition.type.value),
+        Column("topic", _topic),
+        Column("members", lambda info: count(len(info.members)), number=True),
+        Column("in flight", lambda info: count(info.in_flight), number=True),
+        Column("lag", lambda info: count(info.lag), number=True),
+        Column("backlog", lambda info: count(info.backlog), number=True),
+        Column("version", lambda info: str(info.version), number=True, wide=True),
+    )
 
 
 # --- info -----------------------------------------------------------------------------------------------
@@ -83,14 +65,14 @@ def info(
     name: NameArgument,
     *,
     sizes: Annotated[
-        bool, typer.Option("--sizes", help="Read all that waits, and count messages and bytes.")
+        bool, typer.Option("--sizes", help="Read all unsettled messages, and count them and their bytes.")
     ] = False,
 ) -> None:
     """Show a subscription: definition, members, partitions."""
-    with _admin(call) as admin, Progress(console=call.out.talk, transient=True) as progress:
+    with call.admin() as admin, Progress(console=call.out.talk, transient=True) as progress:
         key = admin.key(name)
         found = admin.info(key)
-        task = progress.add_task("reading what waits", total=found.backlog, visible=sizes)
+        task = progress.add_task("reading unsettled messages", total=found.backlog, visible=sizes)
         measured = admin.sizes(key, lambda read: progress.update(task, completed=read)) if sizes else None
     if call.options.json:
         call.out.json(
@@ -118,58 +100,36 @@ def info(
     _show_partitions(call, found)
 
 
-def _chosen(definition: Definition) -> list[tuple[str, str]]:
-    """What was chosen when it was created, or altered."""
-    facts: list[tuple[str, str]] = [("ack level", definition.ack_level)]
-    if definition.max_consumers is not None:
-        facts.append(("most consumers", count(definition.max_consumers)))
-    if definition.scope == "partition":
-        facts.append(("turns", "on each partition by itself"))
-    if definition.selector is not None:
-        facts.append(("selector", definition.selector))
-    if definition.header_types:
-        types = ", ".join(f"{header}: {kind}" for header, kind in definition.header_types.items())
-        facts.append(("header types", types))
-    return facts
-
-
-def _use(found: SubscriptionInfo, measured: Sizes | None) -> list[tuple[str, str]]:
-    """Who uses it and when, and how much waits."""
-    ago = "none yet" if found.last_verdict is None else f"{duration(found.now - found.last_verdict)} ago"
-    facts = [("last verdict", ago)]
-    if found.unattended_since is not None:
-        facts.append(("unattended", f"for {duration(found.now - found.unattended_since)}"))
-    if measured is not None:
-        facts += [
-            (
-                "current",
-                f"{count(measured.messages_current)} messages, {count(measured.bytes_current)} bytes",
-            ),
-            (
-                "pending",
-                f"{count(measured.messages_pending)} messages, {count(measured.bytes_pending)} bytes",
-            ),
-        ]
-    return facts
-
-
 def _show_definition(call: Call, found: SubscriptionInfo, measured: Sizes | None) -> None:
-    definition = found.definition
+    """Show how the subscription is defined, when it was last used, and how much is unsettled."""
+    definition, now = found.definition, found.now
+    types = ", ".join(f"{header}: {kind}" for header, kind in (definition.header_types or {}).items())
     call.out.title(f"Subscription {found.key}")
-    facts = [
+    facts: list[tuple[str, str | None]] = [
         ("namespace", found.key.namespace),
         ("type", f"{definition.type.value} ({definition.sharing.value})"),
         ("topic", definition.topic),
         ("started at", definition.start),
+        ("ack level", definition.ack_level),
+        ("most consumers", None if definition.max_consumers is None else count(definition.max_consumers)),
+        ("turns", "on each partition by itself" if definition.scope == "partition" else None),
+        ("selector", definition.selector),
+        ("header types", types or None),
+        ("last verdict", ago(found.last_verdict, now, never="none yet")),
     ]
+    if found.unattended_since is not None:
+        facts.append(("unattended", f"for {duration(now - found.unattended_since)}"))
+    if measured is not None:
+        facts += [
+            ("current", _amount(measured.messages_current, measured.bytes_current)),
+            ("pending", _amount(measured.messages_pending, measured.bytes_pending)),
+        ]
     facts += [
-        *_chosen(definition),
-        *_use(found, measured),
         ("id", f"{found.id}, version {found.version}, incarnation {found.incarnation}"),
         ("Kafka group", found.key.group),
     ]
     if found.behind is not None:
-        live = f"no, {count(found.behind)} offsets are granted to nobody yet" if found.behind else "yes"
+        live = f"no, {count(found.behind)} offsets are granted to no member yet" if found.behind else "yes"
         facts.append(("live", live))
     if found.paused:
         facts.append(("paused", "nothing is handed out; `kafkadur sub resume` lets it go on"))
@@ -184,103 +144,65 @@ def _show_definition(call: Call, found: SubscriptionInfo, measured: Sizes | None
     call.out.facts(facts)
 
 
+def _amount(messages: int, size: int) -> str:
+    return f"{count(messages)} messages, {count(size)} bytes"
+
+
 def _show_members(call: Call, found: SubscriptionInfo) -> None:
     if not found.members:
         call.out.title("\nNo member is attached.")
         return
     call.out.title("\nMembers")
-    columns = [
-        Column(title="member"),
-        Column(title="id", wide=True),
-        Column(title="attached", number=True),
-        Column(title="leases", number=True),
-        Column(title="credit", number=True),
-        Column(title="session", number=True),
-        Column(title="heard"),
-    ]
-    rows = [
-        [
-            member.name or "-",
-            member.id,
-            f"{duration(max(found.now - member.since, 0))} ago",
-            count(member.leases),
-            count(member.credit),
-            f"{duration(max(member.expires - found.now, 0))} left",
-            "yes" if member.heard else "no",
-        ]
-        for member in found.members
-    ]
-    call.out.table(columns, rows)
+    call.out.table(
+        found.members,
+        Column("member", lambda member: member.name or "-"),
+        Column("id", lambda member: member.id, wide=True),
+        Column("attached", lambda member: ago(member.since, found.now), number=True),
+        Column("leases", lambda member: count(member.leases), number=True),
+        Column("credit", lambda member: count(member.credit), number=True),
+        Column("session", lambda member: f"{duration(max(member.expires - found.now, 0))} left", number=True),
+        Column("heard", lambda member: "yes" if member.heard else "no"),
+    )
 
 
 def _show_queries(call: Call, found: SubscriptionInfo) -> None:
-    """What the queries of members that hold the whole did last."""
+    """Show the last batches of the queries whose members hold the whole subscription."""
     if not found.progress:
         return
-    call.out.title("\nQueries")
-    columns = [
-        Column(title="member"),
-        Column(title="generation", number=True),
-        Column(title="batch", number=True),
-        Column(title="ended", number=True),
-        Column(title="rows", number=True),
-        Column(title="in/s", number=True),
-        Column(title="worked on/s", number=True),
-        Column(title="lag", number=True),
-    ]
     names = {member.id: member.name or "-" for member in found.members}
-    rows = [
-        [
-            names[member],
-            str(told.generation),
-            str(told.batch),
-            f"{duration(max(found.now - told.at, 0))} ago",
-            count(told.rows),
-            count(None if told.input_rate is None else round(told.input_rate)),
-            count(None if told.processed_rate is None else round(told.processed_rate)),
-            count(told.lag),
-        ]
-        for member, told in found.progress.items()
-    ]
-    call.out.table(columns, rows)
+    call.out.title("\nQueries")
+    call.out.table(
+        [(names[member], progress) for member, progress in found.progress.items()],
+        Column("member", lambda query: query[0]),
+        Column("generation", lambda query: str(query[1].generation), number=True),
+        Column("batch", lambda query: str(query[1].batch), number=True),
+        Column("ended", lambda query: ago(query[1].at, found.now), number=True),
+        Column("rows", lambda query: count(query[1].rows), number=True),
+        Column("in/s", lambda query: _rate(query[1].input_rate), number=True),
+        Column("worked on/s", lambda query: _rate(query[1].processed_rate), number=True),
+        Column("lag", lambda query: count(query[1].lag), number=True),
+    )
+
+
+def _rate(rate: float | None) -> str:
+    return count(None if rate is None else round(rate))
 
 
 def _show_partitions(call: Call, found: SubscriptionInfo) -> None:
     call.out.title("\nPartitions")
-    columns = [
-        Column(title="partition", number=True),
-        Column(title="floor", number=True),
-        Column(title="base", number=True, wide=True),
-        Column(title="next", number=True),
-        Column(title="avail", number=True, wide=True),
-        Column(title="end", number=True),
-        Column(title="in flight", number=True),
-        Column(title="exceptions", number=True),
-        Column(title="lag", number=True),
-        Column(title="backlog", number=True),
-    ]
-    rows = [
-        [
-            str(partition.partition),
-            *(
-                "-" if offset is None else str(offset)
-                for offset in (
-                    partition.floor,
-                    partition.base,
-                    partition.next,
-                    partition.avail,
-                    partition.log_end,
-                )
-            ),
-            count(partition.in_flight),
-            count(partition.exceptions),
-            count(partition.lag),
-            count(partition.backlog),
-        ]
-        for partition in found.partitions
-    ]
-    totals = found.in_flight, found.exceptions, found.lag, found.backlog
-    call.out.table(columns, rows, total=["total", "", "", "", "", "", *map(count, totals)])
+    call.out.table(
+        found.partitions,
+        Column("partition", lambda each: str(each.partition), number=True, total="total"),
+        Column("floor", lambda each: str(each.floor), number=True),
+        Column("base", lambda each: str(each.base), number=True, wide=True),
+        Column("next", lambda each: str(each.next), number=True),
+        Column("avail", lambda each: str(each.avail), number=True, wide=True),
+        Column("end", lambda each: "-" if each.log_end is None else str(each.log_end), number=True),
+        Column("in flight", lambda each: count(each.in_flight), number=True, total=count(found.in_flight)),
+        Column("exceptions", lambda each: count(each.exceptions), number=True, total=count(found.exceptions)),
+        Column("lag", lambda each: count(each.lag), number=True, total=count(found.lag)),
+        Column("backlog", lambda each: count(each.backlog), number=True, total=count(found.backlog)),
+    )
 
 
 def _client(key: SubscriptionKey) -> str:
@@ -291,9 +213,10 @@ def _client(key: SubscriptionKey) -> str:
     return key.client_id if restricted else f"{key.client_id} ({key.policy.value})"
 
 
-def _on_member(info: SubscriptionInfo) -> str:
-    """The topic, and which member of a distributed topic it is (rule M2)."""
-    return f"{info.definition.topic} (member {info.key.topic_member})"
+def _topic(info: SubscriptionInfo) -> str:
+    """The topic, and the member if it is a distributed topic (rule M2)."""
+    member = info.key.topic_member
+    return info.definition.topic if member is None else f"{info.definition.topic} (member {member})"
 
 
 def _summary(info: SubscriptionInfo) -> dict[str, Any]:
@@ -308,8 +231,8 @@ def _summary(info: SubscriptionInfo) -> dict[str, Any]:
         "version": info.version,
         "attached": len(info.members),
         "active": info.active,
-        "unattended_since": None if info.unattended_since is None else iso(info.unattended_since),
-        "last_verdict": None if info.last_verdict is None else iso(info.last_verdict),
+        "unattended_since": iso(info.unattended_since),
+        "last_verdict": iso(info.last_verdict),
         "in_flight": info.in_flight,
         "exceptions": info.exceptions,
         "lag": info.lag,
@@ -343,8 +266,8 @@ def explain(
     partition: Annotated[int, typer.Argument(metavar="PARTITION", min=0, help="Partition of the topic.")],
     offset: Annotated[int, typer.Argument(metavar="OFFSET", min=0, help="Offset in the partition.")],
 ) -> None:
-    """Say what has become of one message: which member holds it, when it is due, or that it is settled."""
-    with _admin(call) as admin:
+    """Show the state of one message: which member holds it, when it is due, or that it is settled."""
+    with call.admin() as admin:
         found = admin.explain(admin.key(name), partition, offset)
     if call.options.json:
         call.out.json(_explained(found))
@@ -381,12 +304,8 @@ def _facts(found: Explained) -> list[tuple[str, str]]:
     if explanation.redelivered:
         facts.append(("delivered", "perhaps before"))
     if view is not None:
-        facts.append(
-            (
-                "partition",
-                f"floor {view.floor}, base {view.base}, next {view.next}, avail {view.readable_end}",
-            )
-        )
+        place = f"floor {view.floor}, base {view.base}, next {view.next}, avail {view.readable_end}"
+        facts.append(("partition", place))
     facts.append(("log", f"[{found.log.start}, {found.log.end}), subscribed from {found.log.subscribed}"))
     facts += [("note", note) for note in explanation.notes]
     return facts
@@ -403,7 +322,7 @@ def _explained(found: Explained) -> dict[str, Any]:
         "state": explanation.state.name.lower(),
         "attempt": explanation.attempt,
         "redelivered": explanation.redelivered,
-        "due": None if explanation.due is None else iso(explanation.due),
+        "due": iso(explanation.due),
         "reserved": explanation.reserved,
         "verdict": explanation.verdict,
         "lease": None
@@ -434,45 +353,29 @@ def _explained(found: Explained) -> dict[str, Any]:
 @command
 def parked(call: Call, name: NameArgument) -> None:
     """List the keys that are stuck: at which message, when it comes again, and how many wait behind it."""
-    with _admin(call) as admin:
+    with call.admin() as admin:
         key = admin.key(name)
         now = admin.info(key).now
         found = admin.parked(key)
     if call.options.json:
-        call.out.json(
-            [
-                {
-                    **asdict(item),
-                    "key": readable(item.key),
-                    "due": None if item.due is None else iso(item.due),
-                }
-                for item in found
-            ]
-        )
+        call.out.json([{**asdict(item), "key": readable(item.key), "due": iso(item.due)} for item in found])
         return
     if not found:
         call.out.say(f"No key of subscription {key} is stuck.")
         return
-    columns = [
-        Column(title="partition", number=True),
-        Column(title="key"),
-        Column(title="stuck at", number=True),
-        Column(title="attempts", number=True),
-        Column(title="comes again"),
-        Column(title="behind it", number=True),
-    ]
-    rows = [
-        [
-            str(item.partition),
-            readable(item.key) or "",
-            str(item.offset),
-            str(item.attempts),
-            "now, or it is in hands" if item.due is None else f"in {duration(max(item.due - now, 0))}",
-            count(item.behind),
-        ]
-        for item in found
-    ]
-    call.out.table(columns, rows)
+    call.out.table(
+        found,
+        Column("partition", lambda item: str(item.partition), number=True),
+        Column("key", lambda item: readable(item.key) or ""),
+        Column("stuck at", lambda item: str(item.offset), number=True),
+        Column("attempts", lambda item: str(item.attempts), number=True),
+        Column("comes again", lambda item: _due(item, now)),
+        Column("behind it", lambda item: count(item.behind), number=True),
+    )
+
+
+def _due(item: ParkedKey, now: int) -> str:
+    return "now, or it is in flight" if item.due is None else f"in {duration(max(item.due - now, 0))}"
 
 
 # --- unsubscribe ----------------------------------------------------------------------------------------
@@ -483,15 +386,13 @@ def unsubscribe(
     call: Call,
     name: NameArgument,
     *,
-    yes: Annotated[
-        bool, typer.Option("--yes", help="Do it; else it is only said what would be done.")
-    ] = False,
+    yes: YesOption = False,
 ) -> None:
     """Delete a subscription with all that waits in it. Only looks, unless --yes is given."""
-    with _admin(call) as admin:
+    with call.admin() as admin:
         key = admin.key(name)
         found = admin.info(key)
-        # Who is not heard is about to be taken for gone.
+        # A member that is not heard is about to be taken for dead.
         holders = tuple(member.name for member in found.members if member.heard)
         if not yes and holders:
             raise SubscriptionActive(

@@ -1,6 +1,6 @@
-"""Looks at Kafka and Redis as a connection would find them, and says what to change. It changes nothing.
+"""Checks Kafka and Redis with the settings of a connection, and says what to change. It changes nothing.
 
-What is looked at in Redis stands in `of_redis.py`, what in Kafka in `of_kafka.py`.
+The checks of Redis are in `of_redis.py`, those of Kafka in `of_kafka.py`.
 """
 
 from kafkadur.doctor.examination import examine

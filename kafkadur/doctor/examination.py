@@ -1,4 +1,4 @@
-"""All checks, and the subscriptions that need attention."""
+"""Runs all checks, and finds the subscriptions that need attention."""
 
 from __future__ import annotations
 
@@ -12,19 +12,15 @@ from kafkadur.doctor.of_redis import look_at_redis
 from kafkadur.settings import Settings
 from kafkadur_sharing.errors import KafkadurError
 
-#: What stops the look at subscriptions.
+#: Checks that must pass before the subscriptions can be checked.
 _NEEDED = {
-    "redis connection",
-    "redis version",
-    "redis role",
-    "redis eviction",
-    "redis rights",
+    *(f"redis {part}" for part in ("connection", "version", "role", "eviction", "rights")),
     "kafka connection",
 }
 
 
 def examine(settings: Settings, topics: Sequence[str] = ()) -> Iterator[Finding]:
-    """Look at Redis, at Kafka, and at the subscriptions of the namespace; each finding as it is made."""
+    """Check Redis, Kafka, and the subscriptions of the namespace; yield each finding as it is made."""
     works = True
     for look in (look_at_redis(settings), look_at_kafka(settings, topics)):
         for finding in look:
@@ -49,13 +45,13 @@ def _subscriptions(settings: Settings) -> Iterator[Finding]:
 
 
 def judge_subscription(info: SubscriptionInfo) -> Iterator[Finding]:
-    """What of a subscription is lost, or about to be."""
+    """Yield the messages that a subscription is about to lose, and those that no member works on."""
     check = f"subscription {info.key}"
     if info.expiring:
         yield problem(
             check,
             f"Kafka is about to remove {counted(info.expiring, 'unsettled message')}",
-            "have somebody work on it, keep messages longer, or rescue them (Redelivery(rescue=True))",
+            "start its consumers, keep messages longer, or rescue them (Redelivery(rescue=True))",
         )
     if info.unattended_since is not None and info.backlog:
         yield warning(

@@ -1,17 +1,17 @@
-"""What the doctor looks at in Redis: version, role, eviction, persistence, rights, clock, latency."""
+"""The checks of Redis: version, role, eviction, persistence, rights, clock, latency."""
 
 from __future__ import annotations
 
 import statistics
 import time
 import uuid
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
 from redis import Redis
 from redis.exceptions import NoPermissionError, RedisError, ResponseError
 
-from kafkadur.doctor.finding import Finding, counted, failed, good, problem, unknown, warning
+from kafkadur.doctor.finding import Finding, counted, failed, good, problem, timed, unknown, warning
 from kafkadur.runtime.clients import coordinator_of
 from kafkadur.settings import Settings
 from kafkadur_coordinators.redis.access import COMMANDS
@@ -20,33 +20,26 @@ from kafkadur_coordinators.redis.server import open_server, shown
 from kafkadur_sharing.errors import CoordinatorRefused, CoordinatorUnavailable
 
 _OLDEST: Final = ".".join(map(str, OLDEST))
-#: Part of the memory limit from which on it is short.
+#: Part of the memory limit from which memory is short.
 _FULL: Final = 0.8
-#: Calls that latency is taken of, and what they may take, ms: each exchange of a member waits for one.
+#: Calls that measure the latency, and the most that the median may be, ms: each exchange of a member is one.
 _CALLS: Final = 200
 _SLOW_MS: Final = 5.0
-#: How long a key that is tried may stay, ms, where it may not be removed.
+#: How long a key of the trial lives, ms, if the user may not remove it.
 _TRIED_MS: Final = 5_000
-#: How far the clocks may differ, seconds: due times are Redis's, and shown by ours.
+#: How far the clocks may differ, seconds: due times are in Redis's time, and are shown by this host's clock.
 _SKEW_S: Final = 2.0
 
 Info = Mapping[str, Any]
 
 
-def look_at_redis(
-    settings: Settings,
-    *,
-    wall: Callable[[], float] = time.time,
-    clock: Callable[[], float] = time.perf_counter,
-) -> Iterator[Finding]:
-    """Every check, one after the other; only the first where Redis does not let us in."""
+def look_at_redis(settings: Settings) -> Iterator[Finding]:
+    """Yield the finding of every check; only the first if Redis refuses the connection."""
     if (refused := _reached(settings)) is not None:
         yield refused
         return
-    where = shown(settings.redis)
-    yield good("redis connection", where)
-    timeout = settings.redis_timeout.total_seconds()
-    with open_server(settings.redis, timeout=timeout) as client:
+    yield good("redis connection", shown(settings.redis))
+    with open_server(settings.redis, timeout=settings.redis_timeout.total_seconds()) as client:
         try:
             info: Info = client.info()
         except RedisError as error:
@@ -54,20 +47,20 @@ def look_at_redis(
             info = {}
         if info:
             yield from judge(info)
-        yield from _rights(client, settings)
-        yield _clock(client, wall)
-        yield _latency(client, clock)
+        yield _rights(client, settings)
+        yield _clock(client)
+        yield _latency(client)
 
 
 def _reached(settings: Settings) -> Finding | None:
-    """What keeps us out: no answer, a password, TLS; None: nothing."""
+    """Return why no connection is possible (no answer, a password, TLS); None: it is possible."""
     coordinator = coordinator_of(settings)
     try:
         coordinator.connect()
     except CoordinatorUnavailable as error:
         return failed("redis connection", error)
     except CoordinatorRefused as error:
-        try:  # of what it is refused for, all is told one by one, unless it is the connection itself
+        try:  # the other checks find each reason of the refusal, unless the connection itself is refused
             with open_server(settings.redis, timeout=settings.redis_timeout.total_seconds()) as client:
                 client.ping()
         except RedisError:
@@ -78,7 +71,7 @@ def _reached(settings: Settings) -> Finding | None:
 
 
 def judge(info: Info) -> Iterator[Finding]:
-    """What a server says of itself (INFO, as redis-py reads it)."""
+    """Yield the findings about the server's INFO, as redis-py reads it."""
     yield _version(info)
     yield _role(info)
     yield from _memory(info)
@@ -102,7 +95,7 @@ def _role(info: Info) -> Finding:
         return problem(
             "redis role",
             "node of a cluster",
-            "use a server, or Sentinels: a cluster redirects, kafkadur does not follow",
+            "use a single server, or Sentinels: kafkadur does not follow the redirects of a cluster",
         )
     return good("redis role", f"master, {counted(int(info.get('connected_slaves', 0)), 'replica')}")
 
@@ -116,13 +109,13 @@ def _memory(info: Info) -> Iterator[Finding]:
     used, most = int(info.get("used_memory", 0)), int(info.get("maxmemory", 0))
     state = f"{_mib(used)} of {_mib(most)}" if most else f"{_mib(used)}, no limit"
     if most and used > most * _FULL:
-        yield warning("redis memory", state, "raise maxmemory: what is full grants no leases")
+        yield warning("redis memory", state, "raise maxmemory: a full server grants no leases")
     else:
         yield good("redis memory", state)
 
 
 def _persistence(info: Info) -> Iterator[Finding]:
-    comes_again = "after a restart what was settled since the last checkpoint comes again"
+    comes_again = "after a restart messages that were settled since the last checkpoint come again"
     if int(info.get("aof_enabled", 0)):
         yield good("redis persistence", "append-only file")
         if info.get("aof_last_write_status", "ok") != "ok":
@@ -137,49 +130,41 @@ def _mib(size: int) -> str:
     return f"{size / 2**20:.0f} MiB"
 
 
-# -- tried
+# -- trials
 
 
-def _rights(client: Redis, settings: Settings) -> Iterable[Finding]:
-    """Try every command that kafkadur uses on keys of its own, which are gone afterwards."""
-    key = f"{settings.prefix}:{settings.namespace}:{{doctor}}:{uuid.uuid4().hex}"
-    denied: list[str] = []
+def _rights(client: Redis, settings: Settings) -> Finding:
+    """Try every command that kafkadur uses, on keys that are removed afterwards."""
+    check, own = "redis rights", f"{settings.prefix}:{settings.namespace}"
+    denied: dict[str, None] = {}
     unusual: list[str] = []
-    connection = client.connection_pool.make_connection()  # subscribing changes what it is for
+    connection = client.connection_pool.make_connection()  # subscribing changes its mode
     try:
-        for name, arguments in _tried(key):
+        for name, arguments in _tried(f"{own}:{{doctor}}:{uuid.uuid4().hex}"):
             try:
                 connection.send_command(*arguments)
                 connection.read_response()
             except NoPermissionError:
-                denied.append(name.replace("|", " "))
+                denied[name.replace("|", " ")] = None
             except ResponseError as error:
                 unusual.append(f"{name.replace('|', ' ')}: {error}")
     except RedisError as error:
-        return [unknown("redis rights", str(error), "look at the server's log")]
+        return unknown(check, str(error), "look at the server's log")
     finally:
         connection.disconnect()
-    return [_judge_rights(list(dict.fromkeys(denied)), unusual, settings)]
-
-
-def _judge_rights(denied: Sequence[str], unusual: Sequence[str], settings: Settings) -> Finding:
-    check = "redis rights"
     if denied:
         remedy = f"set the user's rights: kafkadur acl redis --namespace {settings.namespace}"
         return problem(check, f"may not {', '.join(denied)}", remedy)
     if unusual:
-        return problem(
-            check, "; ".join(unusual), "have the server take these commands, under their own names"
-        )
-    where = f"keys and channels of {settings.prefix}:{settings.namespace}"
-    return good(check, f"{len(COMMANDS)} commands, {where}")
+        return problem(check, "; ".join(unusual), "let the server take these commands, under their own names")
+    return good(check, f"{len(COMMANDS)} commands, keys and channels of {own}")
 
 
 def _tried(key: str) -> Iterator[tuple[str, list[str]]]:
-    """Each command with arguments that do no harm; what needs a key of some type makes it first.
+    """Yield each command with harmless arguments; a key of the right type is made before its other commands.
 
-    Nothing is left behind where only some are allowed: what was set has an end, of what was added each member
-    is removed.
+    Nothing is left behind if only some commands are allowed: the string expires, and every member that was
+    added to another key is removed.
     """
     text, fields, ranked = f"{key}:text", f"{key}:fields", f"{key}:ranked"
     calls: dict[str, list[str]] = {
@@ -218,35 +203,31 @@ def _tried(key: str) -> Iterator[tuple[str, list[str]]]:
     }
     for name in sorted(COMMANDS, key=[*calls, *COMMANDS].index):
         yield name, [*name.split("|"), *calls[name]]
-    # where only one of a pair is allowed
+    # One of this pair may be forbidden.
     for name, arguments in (("unlink", [fields, ranked]), ("del", [fields, ranked])):
         yield name, [name, *arguments]
 
 
-def _clock(client: Redis, wall: Callable[[], float]) -> Finding:
-    before = wall()
+def _clock(client: Redis) -> Finding:
+    before = time.time()
     try:
         seconds, micros = client.time()
     except RedisError as error:
         return unknown("redis clock", str(error))
-    skew = int(seconds) + int(micros) / 1e6 - (before + wall()) / 2
+    skew = int(seconds) + int(micros) / 1e6 - (before + time.time()) / 2
     state = f"{abs(skew):.3f} s {'ahead' if skew > 0 else 'behind'}"
     if abs(skew) > _SKEW_S:
-        return warning("redis clock", state, "have both hosts keep time (NTP): due times are shown wrong")
+        return warning("redis clock", state, "synchronise both clocks (NTP): due times are shown wrong")
     return good("redis clock", state)
 
 
-def _latency(client: Redis, clock: Callable[[], float]) -> Finding:
-    took: list[float] = []
+def _latency(client: Redis) -> Finding:
     try:
-        for _ in range(_CALLS):
-            begun = clock()
-            client.ping()
-            took.append((clock() - begun) * 1000)
+        took = [timed(client.ping) for _ in range(_CALLS)]
     except RedisError as error:
         return unknown("redis latency", str(error))
     middle, slow = statistics.median(took), statistics.quantiles(took, n=100)[98]
-    state = f"{middle:.2f} ms, one in a hundred above {slow:.2f} ms"
+    state = f"{middle:.2f} ms, 99th percentile {slow:.2f} ms"
     if middle > _SLOW_MS:
         return warning(
             "redis latency", state, "run Redis near its clients: each exchange waits for an answer"

@@ -1,8 +1,8 @@
-"""The embedded stack: a real Kafka and a real Valkey on this machine, for trying out, demos and tests.
+"""The embedded stack: a real Kafka and a real Valkey on this machine, for first steps, demos and tests.
 
 :func:`embedded` runs one for the length of a ``with`` block; :func:`up`, :func:`status` and :func:`down`
-handle one that outlives its command. Nothing else in kafkadur needs this package: real clusters are a
-matter of configuration.
+manage one that outlives its command. kafkadur does not need this package where it is configured with the
+addresses of real clusters.
 """
 
 from kafkadur.stack.detached import FOLDER, RunningStack, StackStatus, down, status, up

@@ -1,7 +1,7 @@
 """A progress bar on standard error for the stack's long steps: the download and the start of servers.
 
-Where standard error is no terminal each step gets a line when it begins and now and then while it lasts. What
-the steps are is not known here.
+If standard error is no terminal, each step gets a line when it begins and another one every 10 s. The callers
+name the steps.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextC
 
 from kafkadur.stack.jars import Progress as Report
 
-#: Seconds between two lines about the same step where there is no terminal.
+#: Seconds between two lines about the same step without a terminal.
 _PLAIN_S = 10.0
 
 
 @contextlib.contextmanager
 def progress_bar(console: Console | None = None) -> Generator[Report]:
-    """Provide what to pass as `progress`; a bar appears with its first call and goes with the block."""
+    """Provide a value for `progress`; a bar appears with its first call and disappears with the block."""
     shown = console or Console(stderr=True)
     if not shown.is_terminal:
         yield _Plain(shown)
@@ -32,7 +32,7 @@ def progress_bar(console: Console | None = None) -> Generator[Report]:
 
 
 class _Bars:
-    """One line of a terminal, for the step in hand."""
+    """One line of a terminal, for the current step."""
 
     def __init__(self, bars: Progress) -> None:
         self._bars = bars
@@ -49,7 +49,7 @@ class _Bars:
 
 
 class _Plain:
-    """A line when a step begins, and from time to time while it lasts."""
+    """A line when a step begins, and another one every `_PLAIN_S` seconds."""
 
     def __init__(self, console: Console) -> None:
         self._console = console

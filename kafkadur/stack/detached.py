@@ -1,7 +1,7 @@
 """``up``, ``status`` and ``down``: a stack that outlives the command that started it, and its state file.
 
-The supervisor of such a stack holds a lock file in that folder while it lives; so "is it still there" has
-one answer that neither a reused pid nor a stale state file can spoil.
+The supervisor of such a stack holds a lock on a file in the stack's folder while it runs. The lock tells
+reliably whether the stack runs; a pid can be reused, and a state file can be stale.
 """
 
 import contextlib
@@ -26,12 +26,12 @@ from kafkadur.stack.stack import Plan, launch, prepare_logs, silent
 from kafkadur.stack.supervision import GRACE_S, LockedError, Supervisor
 from kafkadur.stack.valkey import answers
 
-#: Where the state lies unless another folder is given; relative to the current folder.
+#: Default folder of the state, relative to the current folder.
 FOLDER = Path(".kafkadur")
 
 STATE, LOCK, DATA, LOGS = "state.json", "supervisor.lock", "data", "logs"
 
-#: Seconds one server may take to answer a question about its state.
+#: Seconds a server may take to answer a question about its state.
 ASK_S = 2.0
 
 POLL_S = 0.05
@@ -60,7 +60,7 @@ class RunningStack:
 
 @dataclass(frozen=True, kw_only=True)
 class StackStatus:
-    """What :func:`status` found."""
+    """The result of :func:`status`."""
 
     #: The stack, None if none runs.
     stack: RunningStack | None
@@ -79,11 +79,11 @@ def up(
     valkey_port: int | None = None,
     progress: Progress | None = None,
 ) -> RunningStack:
-    """Start a stack that goes on after this process, or return the one that runs from ``folder`` already.
+    """Start a stack that outlives this process, or return the one that already runs from ``folder``.
 
     ``folder`` takes state, data and logs; ``data`` is another folder for data and logs, which :func:`down`
-    leaves alone. The rest is as in :func:`embedded`. Raises StackError as that does, and if a different
-    stack runs here.
+    does not remove. The other parameters are those of :func:`embedded`. Raises StackError like
+    :func:`embedded`, and if a different stack runs here.
     """
     folder = folder.absolute()
     plan = Plan(brokers=brokers, replica=replica, kafka_port=kafka_port, valkey_port=valkey_port)
@@ -141,9 +141,9 @@ def status(folder: Path = FOLDER) -> StackStatus:
 
 
 def down(folder: Path = FOLDER) -> bool:
-    """Stop the stack that runs from ``folder`` and remove what :func:`up` made there; return whether one ran.
+    """Stop the stack that runs from ``folder`` and remove the files of :func:`up`; return whether one ran.
 
-    A data folder of the user's own choice stays. Raises StackError if the stack does not stop.
+    A ``data`` folder given to :func:`up` stays. Raises StackError if the stack does not stop.
     """
     folder = folder.absolute()
     pid = _holder(folder / LOCK)
@@ -182,7 +182,7 @@ def _same(running: RunningStack, plan: Plan) -> RunningStack:
 
 
 def _running(folder: Path) -> RunningStack | None:
-    """Return the stack of a live supervisor; None if there is none or it is only starting."""
+    """Return the stack of a running supervisor; None if there is none or it is still starting."""
     pid = _holder(folder / LOCK)
     if pid is None:
         return None
@@ -194,12 +194,12 @@ def _running(folder: Path) -> RunningStack | None:
         raise StackError(
             f"{folder / STATE} is not readable: {error}. Stop the stack with: kafkadur down."
         ) from error
-    # A state file that a killed stack left behind is not the one of the supervisor that starts now.
+    # With another pid it is the state file of a stack that was killed, and a supervisor is just starting.
     return running if running.pid == pid else None
 
 
 def _holder(lock: Path) -> int | None:
-    """Return the pid of the process that holds a lock file, None if none does."""
+    """Return the pid of the process that holds a lock file, None if no process holds it."""
     try:
         with lock.open("r+") as file:
             try:
@@ -215,7 +215,7 @@ def _holder(lock: Path) -> int | None:
 
 
 def _remove(folder: Path) -> None:
-    """Remove what :func:`up` makes in its folder, and the folder itself if nothing else lies there."""
+    """Remove the files of :func:`up` in its folder, and the folder if it is empty then."""
     for name in (DATA, LOGS):
         shutil.rmtree(folder / name, ignore_errors=True)
     for name in (STATE, f"{STATE}.new", LOCK):

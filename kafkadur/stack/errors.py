@@ -1,4 +1,4 @@
-"""What can go wrong with an embedded stack, in words; nothing else lives here."""
+"""The errors of an embedded stack and their texts."""
 
 import errno
 from pathlib import Path
@@ -15,10 +15,7 @@ class PortTakenError(StackError):
 
 
 def port_taken(port: int | None, owner: str) -> PortTakenError:
-    """Return the error for a server ``owner`` that found ``port`` in use.
-
-    None: it did not say which of its ports.
-    """
+    """Return the error for a server ``owner`` that found ``port`` in use; None: one of its ports."""
     named = f"port {port} on 127.0.0.1" if port else "a port on 127.0.0.1"
     return PortTakenError(
         f"{owner} cannot start: {named} is in use by another process. "
@@ -34,10 +31,7 @@ def disk_full(where: Path) -> StackError:
 
 
 def file_error(error: OSError, where: Path) -> StackError:
-    """Return the error for a failed file operation under ``where``.
-
-    ENOSPC and EDQUOT have words of their own.
-    """
+    """Return the error for a failed file operation under ``where``; a full disk has a text of its own."""
     if error.errno in {errno.ENOSPC, errno.EDQUOT}:
         return disk_full(where)
     return StackError(

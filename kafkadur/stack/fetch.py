@@ -1,7 +1,7 @@
-"""`python -m kafkadur.stack.fetch`: have the Kafka jars in the user's cache folder before they are needed.
+"""`python -m kafkadur.stack.fetch`: put the Kafka jars into the user's cache folder before they are needed.
 
-Exit status 0: they are there, verified; 1: standard error says why not; 130: interrupted. How they are
-fetched and verified is `jars.py`; starting anything with them is not done here.
+Exit status 0: they are there, verified; 1: standard error says why not; 130: interrupted. `jars.py` fetches
+and verifies them.
 """
 
 from __future__ import annotations

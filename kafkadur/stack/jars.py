@@ -1,7 +1,7 @@
-"""The Kafka jars: fetched once from Maven Central, checked against the lock file, kept in the cache folder.
+"""Fetch the Kafka jars once from Maven Central, verify them, and keep them in the cache folder.
 
-Either ``mvn`` or the Ivy inside pyspark fetches them, and both are given the *complete* list of the lock
-file with transitive dependencies switched off, so both bring the same set. Nothing here starts a broker.
+Either ``mvn`` or the Ivy inside pyspark fetches them. Both get the *complete* list of the lock file, with
+transitive dependencies switched off, so both fetch the same files.
 """
 
 import contextlib
@@ -20,7 +20,7 @@ from pathlib import Path
 from kafkadur.stack.errors import StackError, disk_full, file_error
 from kafkadur.stack.java import Java
 
-#: Called with (steps done, steps in all, what is going on).
+#: Called with (steps done, steps in all, text).
 Progress = Callable[[int, int, str], None]
 
 KAFKA_VERSION = "4.3.1"
@@ -40,7 +40,8 @@ POM = """<project xmlns="http://maven.apache.org/POM/4.0.0">
 """
 
 POM_DEPENDENCY = (
-    "<dependency><groupId>{group}</groupId><artifactId>{artifact}</artifactId><version>{version}</version>"
+    "<dependency>"
+    "<groupId>{jar.group}</groupId><artifactId>{jar.artifact}</artifactId><version>{jar.version}</version>"
     "<exclusions><exclusion><groupId>*</groupId><artifactId>*</artifactId></exclusion></exclusions>"
     "</dependency>"
 )
@@ -61,10 +62,11 @@ IVY_MODULE = """<ivy-module version="2.0">
 """
 
 IVY_DEPENDENCY = (
-    '<dependency org="{group}" name="{artifact}" rev="{version}" transitive="false" conf="default->master"/>'
+    '<dependency org="{jar.group}" name="{jar.artifact}" rev="{jar.version}" '
+    'transitive="false" conf="default->master"/>'
 )
 
-#: Signs in the output of mvn or Ivy that the network is to blame.
+#: Signs of a network failure in the output of mvn or Ivy.
 NO_NETWORK = re.compile(
     r"UnknownHost|Unknown host|Name or service not known|name resolution|Connection refused|"
     r"Network is unreachable|No route to host|ConnectException|[Cc]onnect(?:ion)? timed out|SocketTimeout|"
@@ -104,17 +106,14 @@ def parse_lock(text: str) -> Iterator[Jar]:
 
 
 def cache_folder() -> Path:
-    """Return the folder for what is fetched or computed once.
-
-    ``$XDG_CACHE_HOME/kafkadur`` or ``~/.cache/kafkadur``.
-    """
+    """Return the folder for files made once: ``$XDG_CACHE_HOME/kafkadur`` or ``~/.cache/kafkadur``."""
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache").absolute() / "kafkadur"
 
 
 def kafka_jars(java: Java, progress: Progress) -> Path:
     """Return the folder of the verified jars; fetch them if the cache lacks them.
 
-    Raises StackError: no way to fetch, no network, full disk, a file that is not what the lock file says.
+    Raises StackError: no tool to fetch them, no network, full disk, a file that differs from the lock file.
     """
     home = cache_folder() / f"kafka-{KAFKA_VERSION}"
     jars = home / "jars"
@@ -122,8 +121,8 @@ def kafka_jars(java: Java, progress: Progress) -> Path:
         if not wrong_files(jars):
             return jars
         home.mkdir(parents=True, exist_ok=True)
-        # Everything happens in a folder of its own; two processes at once fetch twice, and the later one
-        # yields.
+        # Each process fetches into a folder of its own; of two processes at once the later one discards its
+        # files.
         with tempfile.TemporaryDirectory(prefix="fetch-", dir=home) as work:
             fetched = Path(work) / "jars"
             fetched.mkdir()
@@ -139,12 +138,12 @@ def kafka_jars(java: Java, progress: Progress) -> Path:
     return jars
 
 
-#: Times that jars are put in place while other processes do the same.
+#: How often moving the jars is tried while other processes do the same.
 INSTALL_TRIES = 20
 
 
 def wrong_files(folder: Path) -> list[str]:
-    """Return the names of locked jars that ``folder`` lacks or holds with another content."""
+    """Return the names of locked jars that are missing in ``folder`` or have another content."""
     wrong: list[str] = []
     for jar in locked_jars():
         try:
@@ -157,14 +156,14 @@ def wrong_files(folder: Path) -> list[str]:
 
 
 def install(fetched: Path, jars: Path, *, aside: Path) -> None:
-    """Move the folder ``fetched`` to ``jars``; what is there already and wrong goes to ``aside``."""
+    """Move the folder ``fetched`` to ``jars``; an existing, wrong folder is moved to ``aside``."""
     with contextlib.suppress(FileNotFoundError):
         jars.rename(aside)
     for tries_left in reversed(range(INSTALL_TRIES)):
         try:
             fetched.rename(jars)
         except OSError:
-            # Another process was faster; its files are as good as ours, unless a third one moves them now.
+            # Another process was faster; its files can be used, unless a third one moves them now.
             if not wrong_files(jars):
                 return
             if tries_left == 0:
@@ -174,37 +173,32 @@ def install(fetched: Path, jars: Path, *, aside: Path) -> None:
 
 
 def fetch(java: Java, work: Path, target: Path, progress: Progress) -> None:
-    """Fetch all locked jars into ``target`` by whatever is present; ``work`` takes the tool's files.
+    """Fetch all locked jars into ``target`` with Maven or Ivy; the tool's own files go to ``work``.
 
-    StackError.
+    Raises StackError.
     """
-    mvn = shutil.which("mvn")
-    if mvn is not None:
+    if (mvn := shutil.which("mvn")) is not None:
         fetch_by_mvn(mvn, java, work, target, progress)
-        return
-    ivy = ivy_jar()
-    if ivy is not None:
+    elif (ivy := ivy_jar()) is not None:
         fetch_by_ivy(ivy, java, work, target, progress)
-        return
-    raise StackError(
-        "The Kafka jars must be fetched once, but neither Maven nor pyspark is here to do so. "
-        "Install Maven (Debian and Ubuntu: apt install maven; macOS: brew install maven), "
-        "or install pyspark (pip install 'kafkadur[spark]'), which brings Ivy."
-    )
+    else:
+        raise StackError(
+            "The Kafka jars must be fetched once, but neither Maven nor pyspark is here to do so. "
+            "Install Maven (Debian and Ubuntu: apt install maven; macOS: brew install maven), "
+            "or install pyspark (pip install 'kafkadur[spark]'), which brings Ivy."
+        )
 
 
 def fetch_by_mvn(mvn: str, java: Java, work: Path, target: Path, progress: Progress) -> None:
-    """Fetch with Maven.
-
-    Its own local repository goes to ``work`` as well: nothing stays in the home folder.
-    """
+    """Fetch with Maven, its local repository in ``work``: no file stays in the home folder."""
     pom = work / "pom.xml"
     pom.write_text(POM.format(dependencies=_listed(POM_DEPENDENCY)))
     command = [
         mvn, "--batch-mode", "--file", str(pom), f"-Dmaven.repo.local={work / 'repository'}",
         "dependency:copy-dependencies", f"-DoutputDirectory={target}",
     ]  # fmt: skip
-    _run(command, env={**os.environ, "JAVA_HOME": _home(java)}, tool="Maven", progress=progress)
+    home = os.environ.get("JAVA_HOME") or str(Path(java.command).resolve().parent.parent)
+    _run(command, env={**os.environ, "JAVA_HOME": home}, tool="Maven", progress=progress)
 
 
 def fetch_by_ivy(ivy: Path, java: Java, work: Path, target: Path, progress: Progress) -> None:
@@ -229,17 +223,11 @@ def ivy_jar() -> Path | None:
 
 
 def _listed(template: str) -> str:
-    return "\n".join(
-        template.format(group=jar.group, artifact=jar.artifact, version=jar.version) for jar in locked_jars()
-    )
-
-
-def _home(java: Java) -> str:
-    return os.environ.get("JAVA_HOME") or str(Path(java.command).resolve().parent.parent)
+    return "\n".join(template.format(jar=jar) for jar in locked_jars())
 
 
 def _run(command: Sequence[str], *, env: Mapping[str, str], tool: str, progress: Progress) -> None:
-    """Run a fetching tool to its end, counting the jars it says it has loaded."""
+    """Run a tool to its end, and count the jars that its output names as downloaded."""
     names = [jar.file for jar in locked_jars()]
     text = f"fetching the Kafka jars with {tool}"
     progress(0, len(names), text)
@@ -269,7 +257,7 @@ def _run(command: Sequence[str], *, env: Mapping[str, str], tool: str, progress:
 
 
 def fetch_error(said: str, tool: str) -> StackError:
-    """Return the error for a tool that failed and said ``said``."""
+    """Return the error for a tool that failed with the output ``said``."""
     if "No space left on device" in said:
         return disk_full(cache_folder())
     if NO_NETWORK.search(said):

@@ -1,4 +1,4 @@
-"""Find a Java runtime that is new enough for a Kafka broker; starts no broker."""
+"""Find a Java runtime that is new enough for a Kafka broker."""
 
 import os
 import re
@@ -9,7 +9,7 @@ from pathlib import Path
 
 from kafkadur.stack.errors import StackError
 
-#: Oldest Java that runs a Kafka 4 broker.
+#: Oldest Java version that runs a Kafka 4 broker.
 OLDEST = 17
 
 REMEDY = (
@@ -25,7 +25,7 @@ class Java:
 
     #: Path of the ``java`` command.
     command: str
-    #: What ``java -version`` says: tells one build from another.
+    #: The output of ``java -version``, which differs from build to build.
     version: str
 
 

@@ -1,7 +1,4 @@
-"""Kafka brokers of an embedded stack: their files, their settings, their command line.
-
-KRaft, one JVM a broker.
-"""
+"""Kafka brokers (KRaft) of an embedded stack: their files, their settings, their command line."""
 
 import hashlib
 import logging
@@ -29,13 +26,16 @@ from kafkadur.stack.supervision import Supervisor
 
 logger = logging.getLogger(__name__)
 
-HEAP = ("-Xms256m", "-Xmx512m", "-XX:+UseSerialGC")
+JVM = (
+    "-Xms256m", "-Xmx512m", "-XX:+UseSerialGC", "-XX:-UsePerfData", "-XX:+IgnoreUnrecognizedVMOptions",
+    "-Xlog:disable", "-Xlog:all=error:stderr",
+)  # fmt: skip
 
-#: Environment variable with more options of the brokers' JVM, separated by spaces, as `KAFKA_OPTS` of Kafka's
-#: own scripts. Where brokers live for seconds, `-XX:TieredStopAtLevel=1` halves what their start costs.
+#: Environment variable with more options of the brokers' JVM, separated by spaces, like `KAFKA_OPTS` of
+#: Kafka's own scripts. For short-lived brokers `-XX:TieredStopAtLevel=1` halves the cost of their start.
 OPTIONS = "KAFKADUR_BROKER_OPTS"
 
-#: One broker logs to one file; without the pattern's class names it stays readable.
+#: Each broker logs to one file, with short lines.
 LOG4J = """\
 appender.file.type=File
 appender.file.name=file
@@ -46,8 +46,8 @@ rootLogger.level=INFO
 rootLogger.appenderRef.file.ref=file
 """
 
-#: Suited to a few topics on one machine: small internal topics, no wait for a group's further members, and
-#: a cleaner whose buffer (128 MB by default) leaves room in the heap.
+#: For a few topics on one machine: small internal topics, no wait for further members of a group, and a small
+#: buffer of the log cleaner (128 MB by default would fill the heap).
 SETTINGS: Mapping[str, object] = {
     "process.roles": "broker,controller",
     "listener.security.protocol.map": "CLIENT:PLAINTEXT,INTERNAL:PLAINTEXT,CONTROLLER:PLAINTEXT",
@@ -58,13 +58,13 @@ SETTINGS: Mapping[str, object] = {
     "transaction.state.log.num.partitions": 4,
     "share.coordinator.state.topic.num.partitions": 4,
     "group.initial.rebalance.delay.ms": 0,
-    # A broker that was killed is let in again only when its old session has ended (9 s by default).
+    # A broker that was killed can register again only when its old session has ended (9 s by default).
     "broker.session.timeout.ms": 3_000,
     "broker.heartbeat.interval.ms": 500,
     "log.cleaner.dedupe.buffer.size": 32 << 20,
 }
 
-#: Replicas of internal topics and by default; with three and more, two of them must have a record.
+#: Replicas of all topics with three or more brokers, and how many of them must have a record.
 REPLICAS, IN_SYNC = 3, 2
 
 #: Seconds one question to a starting broker may take.
@@ -73,7 +73,7 @@ ASK_S = 0.3
 
 @dataclass(frozen=True, kw_only=True)
 class Distribution:
-    """What it takes to start brokers: a Java, the jars, and what was computed from them once."""
+    """Everything needed to start brokers: a Java, the jars, and files computed from them once."""
 
     java: Java
     #: Folder of the jars.
@@ -89,13 +89,7 @@ class Distribution:
         archive = [f"-XX:SharedArchiveFile={self.classes}"] if self.classes else []
         # Explicit names in a fixed order: the archive is valid for exactly one class path.
         path = os.pathsep.join(str(self.jars / jar.file) for jar in locked_jars())
-        quiet = [
-            "-XX:-UsePerfData",
-            "-XX:+IgnoreUnrecognizedVMOptions",
-            "-Xlog:disable",
-            "-Xlog:all=error:stderr",
-        ]
-        return [self.java.command, *HEAP, *quiet, *archive, *options, "-cp", path]
+        return [self.java.command, *JVM, *archive, *options, "-cp", path]
 
 
 class Broker(Server):
@@ -119,15 +113,13 @@ class Broker(Server):
         """Describe node number ``node`` of the cluster ``cluster``.
 
         ``voters`` is the controller port by node, ``ports`` are those for clients, brokers and controllers,
-        ``advertised`` the one that clients are told instead of the first (a proxy's). ``settings`` go
-        before the usual ones, ``options`` are more options of the JVM.
+        ``advertised`` is advertised to clients instead of the first (the port of a proxy). ``settings``
+        override the usual ones, ``options`` are more options of the JVM.
         """
-        super().__init__(supervisor, name=f"broker-{node}", port=ports[0], logs=logs)
+        super().__init__(supervisor, name=f"broker-{node}", ports=ports, logs=logs, data=data)
         #: Node id, from 1.
         self.node = node
         self._distribution = distribution
-        self._all_ports = ports
-        self._folder = data
         self._cluster = cluster
         self._options = options
         self._ask: AdminClient | None = None
@@ -156,16 +148,16 @@ class Broker(Server):
     @property
     def internal_address(self) -> str:
         """``host:port`` of the listener that never goes through a proxy."""
-        return f"{HOST}:{self._all_ports[1]}"
+        return f"{HOST}:{self._ports[1]}"
 
     def launch(self) -> None:
         """Start the process without waiting for it."""
-        # A client keeps what it knew of the broker's earlier life; readiness is asked by a new one.
+        # A client caches metadata of the broker's earlier run; a new one asks whether the broker is ready.
         self._ask = None
         super().launch()
 
     def write_settings(self, file: Path, **instead: object) -> None:
-        """Write ``server.properties``, with ``instead`` (underscores for dots) in place of the usual."""
+        """Write ``server.properties``; ``instead`` (underscores for dots) overrides settings."""
         settings = self._settings | {name.replace("_", "."): value for name, value in instead.items()}
         file.write_text("".join(f"{name}={value}\n" for name, value in settings.items()))
 
@@ -181,7 +173,7 @@ class Broker(Server):
             *self._distribution.command(
                 *self._options,
                 *os.environ.get(OPTIONS, "").split(),
-                # Compression libraries unpack themselves there and would stay in /tmp after a kill.
+                # Compression libraries unpack files there; in /tmp they would stay after a kill.
                 f"-Djava.io.tmpdir={temporary}",
                 f"-Dkafkadur.log={self.log}",
                 f"-Dlog4j2.configurationFile={log4j}",
@@ -197,43 +189,36 @@ class Broker(Server):
             return
         (logs / "bootstrap.checkpoint").write_bytes(self._distribution.checkpoint.read_bytes())
         lines = f"version=1\ncluster.id={self._cluster}\nnode.id={self.node}\ndirectory.id={kafka_uuid()}\n"
-        # Written last and at once: its presence says that the folder is formatted.
+        # Written last and atomically: if it exists, the folder is formatted.
         unfinished = properties.with_suffix(".new")
         unfinished.write_text(lines)
         unfinished.replace(properties)
 
     def _answers(self) -> bool:
-        asked = self._ask = self._ask or quiet_admin(self.internal_address)
+        self._ask = self._ask or quiet_admin(self.internal_address)
         try:
-            known = asked.list_topics(timeout=ASK_S).brokers
+            ready = self.node in self._ask.list_topics(timeout=ASK_S).brokers
         except KafkaException:
             return False
-        ready = self.node in known
         if ready:
             self._ask = None
         return ready
 
-    def _ports(self) -> tuple[int, ...]:
-        return self._all_ports
-
-    def _data(self) -> Path:
-        return self._folder
-
 
 def quiet_admin(bootstrap: str) -> AdminClient:
-    """Return an admin client that reconnects fast and does not complain on standard error meanwhile."""
+    """Return an admin client that reconnects fast and writes nothing to standard error."""
     settings: dict[str, Any] = {
         "bootstrap.servers": bootstrap,
         "reconnect.backoff.ms": 20,
         "reconnect.backoff.max.ms": 100,
         "log_level": 0,
-        "error_cb": _no_complaint,
+        "error_cb": lambda _error: None,
     }
     return AdminClient(settings)
 
 
 def create_topics(bootstrap: str, topics: Mapping[str, int]) -> None:
-    """Create the topics that are not there, each with so many partitions.
+    """Create the missing topics, each with so many partitions.
 
     Raises `StackError` if Kafka does not create one.
     """
@@ -249,14 +234,10 @@ def create_topics(bootstrap: str, topics: Mapping[str, int]) -> None:
                 raise StackError(f"The topic {name} was not created: {told.str()}.") from error
 
 
-def _no_complaint(_error: object) -> None:
-    """Take the place of the client's own complaint that a broker is not there yet."""
-
-
 def kafka_uuid() -> str:
-    """Return a new id in Kafka's form.
+    """Return a new id in Kafka's form: 22 characters of URL-safe base64.
 
-    22 characters of URL-safe base64; one that starts with a dash upsets tools.
+    It does not start with a dash, which Kafka's tools would take for an option.
     """
     while (text := urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")).startswith("-"):
         pass
@@ -264,7 +245,7 @@ def kafka_uuid() -> str:
 
 
 def cluster_of(broker_data: Path) -> str | None:
-    """Return the cluster id that a broker's data folder was formatted with, None if it was not."""
+    """Return the cluster id of a broker's data folder, None if the folder is not formatted."""
     try:
         text = (broker_data / "log" / "meta.properties").read_text()
     except FileNotFoundError:
@@ -275,15 +256,12 @@ def cluster_of(broker_data: Path) -> str | None:
 
 
 def distribution(progress: Progress) -> Distribution:
-    """Return what brokers are started from; fetch and compute what the cache folder lacks.
-
-    Raises StackError.
-    """
+    """Return everything needed to start brokers; fetch and compute missing files. Raises StackError."""
     java = find_java()
     jars = kafka_jars(java, progress)
     home = jars.parent
     checkpoint = home / "bootstrap.checkpoint"
-    # Both are derived from the jars; those of other jars or of another Java must not be taken for them.
+    # The archive is valid for these jars and this Java only.
     key = hashlib.sha256("\n".join((java.command, java.version, str(jars), LOCK_FILE.read_text())).encode())
     classes = home / f"classes-{key.hexdigest()[:16]}.jsa"
     plain = Distribution(java=java, jars=jars, checkpoint=checkpoint, classes=None)
@@ -296,9 +274,9 @@ def distribution(progress: Progress) -> Distribution:
 
 
 def prepare(plain: Distribution, classes: Path, progress: Progress) -> None:
-    """Run the formatting tool and a first broker in a temporary folder and keep what later starts can use."""
-    steps = 3
-    progress(0, steps, "preparing the broker for fast starts (once)")
+    """Run the formatting tool and a first broker in a temporary folder, and keep files for later starts."""
+    steps, text = 3, "preparing the broker for fast starts (once)"
+    progress(0, steps, text)
     with (
         Supervisor(temporary=True) as supervisor,
         tempfile.TemporaryDirectory(prefix="prepare-", dir=classes.parent) as kept,
@@ -306,7 +284,6 @@ def prepare(plain: Distribution, classes: Path, progress: Progress) -> None:
         assert supervisor.temporary is not None  # noqa: S101 - it was asked for
         client, internal, controller = free_ports(3)
         archive = Path(kept) / classes.name
-        data = supervisor.temporary / "broker-1"
         broker = Broker(
             supervisor,
             plain,
@@ -316,29 +293,29 @@ def prepare(plain: Distribution, classes: Path, progress: Progress) -> None:
             advertised=None,
             cluster=kafka_uuid(),
             logs=supervisor.temporary,
-            data=data,
+            data=supervisor.temporary / "broker-1",
             settings={},
             options=[f"-XX:ArchiveClassesAtExit={archive}"],
         )
         if not plain.checkpoint.exists():
             made = _format_by_tool(plain, broker, supervisor.temporary / "format")
             made.replace(plain.checkpoint)
-        progress(1, steps, "preparing the broker for fast starts (once)")
+        progress(1, steps, text)
         broker.start()
         try:
             _exercise(broker.address)
         except KafkaException as error:
             logger.warning("the broker's first use for its class archive failed: %s", error)
-        progress(2, steps, "preparing the broker for fast starts (once)")
+        progress(2, steps, text)
         broker.stop()
         if not archive.exists():
             logger.warning(
                 "this Java makes no class archive: every start of the embedded broker takes 2 s longer"
             )
-            # An empty file, so that the attempt is not repeated at every start.
+            # The empty file prevents another attempt at every start.
             archive.touch()
         archive.replace(classes)
-    progress(steps, steps, "preparing the broker for fast starts (once)")
+    progress(steps, steps, text)
 
 
 def _format_by_tool(plain: Distribution, broker: Broker, folder: Path) -> Path:
@@ -361,7 +338,7 @@ def _format_by_tool(plain: Distribution, broker: Broker, folder: Path) -> Path:
 
 
 def _exercise(bootstrap: str) -> None:
-    """Send and receive one record through a group, so that the archive holds what a first use loads."""
+    """Send and receive one record through a group, so that the archive contains the classes for that."""
     topic = "exercise"
     admin: Any = quiet_admin(bootstrap)
     admin.create_topics([NewTopic(topic, 1, 1)])[topic].result(START_LIMIT_S)

@@ -1,8 +1,7 @@
-"""Developers: ``python -m kafkadur.stack.lock`` writes the lock file of the Kafka jars anew, by ``mvn``.
+"""For developers: ``python -m kafkadur.stack.lock`` writes the lock file of the Kafka jars, with ``mvn``.
 
-Resolves the broker and the logging binding it lacks *with* their transitive dependencies; what users fetch
-later is exactly the list that results, without any resolving. Run it after a change of ``KAFKA_VERSION``
-and read the diff.
+It resolves the broker and a logging binding *with* their transitive dependencies. Users later fetch exactly
+the resulting list, without resolving anything. Run it after a change of ``KAFKA_VERSION`` and read the diff.
 """
 
 import hashlib
@@ -14,7 +13,7 @@ from pathlib import Path
 
 from kafkadur.stack.jars import KAFKA_VERSION, LOCK_FILE, POM
 
-#: What the list is resolved from. The broker logs through slf4j 1.7 and comes without a binding for it.
+#: The artifacts to resolve. The broker logs through slf4j 1.7 and comes without a binding for it.
 ROOTS = (
     ("org.apache.kafka", "kafka_2.13", KAFKA_VERSION),
     ("org.apache.logging.log4j", "log4j-slf4j-impl", "2.25.4"),

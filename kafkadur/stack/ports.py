@@ -9,8 +9,8 @@ from kafkadur.stack.errors import StackError
 
 HOST = "127.0.0.1"
 
-#: Ports that are chosen from. They end below the range from which kernels take the ports of *outgoing*
-#: connections: a client that retries to reach a stopped server could otherwise be given that server's own
+#: Range of the chosen ports. It ends below the range from which kernels take the ports of *outgoing*
+#: connections: a client that tries to reach a stopped server could otherwise be given that server's own
 #: port, connect to itself and so keep the server from starting again.
 LOWEST, HIGHEST = 15_000, 32_767
 
@@ -35,20 +35,16 @@ def free_ports(count: int) -> list[int]:
 
 def is_free(port: int) -> bool:
     """Tell whether a server could listen on a loopback port now."""
-    with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
-        # As servers do: a connection of a predecessor in TIME_WAIT does not count.
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind((HOST, port))
-            probe.listen(1)
-        except OSError:
-            return False
-        return True
+    try:
+        # Sets SO_REUSEADDR, as servers do: a predecessor's connection in TIME_WAIT does not count.
+        socket.create_server((HOST, port)).close()
+    except OSError:
+        return False
+    return True
 
 
 def _any_free() -> int:
-    with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
-        probe.bind((HOST, 0))
+    with socket.create_server((HOST, 0)) as probe:
         port: int = probe.getsockname()[1]
         return port
 

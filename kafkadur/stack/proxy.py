@@ -1,7 +1,7 @@
 """A small TCP proxy whose connections can be cut, held back and delayed: a bad network for tests.
 
-It moves bytes and understands no protocol, but for TLS where it is asked to end that. It runs
-in a thread of the process that made it.
+It forwards bytes without knowing their protocol; it can terminate TLS. It runs in a thread of the process
+that created it.
 """
 
 import asyncio
@@ -9,33 +9,28 @@ import contextlib
 import socket
 import ssl
 import threading
-from collections.abc import Callable, Coroutine
-from typing import Any, Self, TypeVar
+from collections.abc import Coroutine
+from typing import Any, Self
 
 from kafkadur.stack.errors import port_taken
 from kafkadur.stack.ports import HOST, free_ports
 
-#: Most bytes moved in one step, and most steps one direction of a connection holds back before the sender
-#: must wait.
+#: Most bytes that are read at once, and most such chunks that one direction of a connection holds back before
+#: the sender must wait.
 CHUNK_BYTES = 1 << 16
 HELD_CHUNKS = 256
 
 TRIES = 5
 
-T = TypeVar("T")
-
 
 class TcpProxy:
-    """Forward connections from a loopback port to a target.
-
-    All methods are thread-safe and take effect at once.
-    """
+    """Forward connections from a loopback port to a target. All methods are thread-safe and act at once."""
 
     def __init__(self, target: tuple[str, int], *, tls: ssl.SSLContext | None = None) -> None:
         """Listen on a free loopback port and forward to ``target`` (host, port), which need not be up yet.
 
-        With ``tls``, the context of a server, connections to the port are encrypted; those to the target are
-        not: so a server without TLS gets one.
+        With ``tls``, the context of a server, connections to the port are encrypted and those to the target
+        are not: this adds TLS to a server without it.
         """
         self._target = target
         self._tls = tls
@@ -62,53 +57,34 @@ class TcpProxy:
 
     @property
     def connections(self) -> int:
-        """How many connections are open now."""
-        return self._on_loop(lambda: len(self._connections))
+        """Number of open connections."""
+        return len(self._connections)
 
     def point_at(self, target: tuple[str, int]) -> None:
-        """Forward new connections to another target, and close those that are open."""
-
-        async def point() -> None:
-            self._target = target
-            await self._drop_all()
-
-        self._await(point())
+        """Forward new connections to another target, and close the open ones."""
+        self._target = target
+        self._await(self._drop_all())
 
     def cut(self, *, refuse: bool = False) -> None:
-        """Close all connections, with what they hold back.
+        """Close all connections and discard the bytes that they hold back.
 
-        ``refuse`` closes new ones as well until :meth:`resume`.
+        With ``refuse`` new connections are closed as well until :meth:`resume`.
         """
-
-        async def cut() -> None:
-            self._refusing = self._refusing or refuse
-            await self._drop_all()
-
-        self._await(cut())
+        self._refusing = self._refusing or refuse
+        self._await(self._drop_all())
 
     def pause(self) -> None:
-        """Forward nothing, in either direction, and close nothing.
-
-        The network is a black hole until :meth:`resume`.
-        """
-        self._on_loop(self._flowing.clear)
+        """Forward nothing, in either direction, and close nothing until :meth:`resume`."""
+        self._await(self._flow(on=False))
 
     def resume(self) -> None:
-        """End :meth:`pause` and ``cut(refuse=True)``; what was held back goes on its way."""
-
-        def resume() -> None:
-            self._refusing = False
-            self._flowing.set()
-
-        self._on_loop(resume)
+        """End :meth:`pause` and ``cut(refuse=True)``; forward the bytes that were held back."""
+        self._refusing = False
+        self._await(self._flow(on=True))
 
     def delay(self, seconds: float) -> None:
-        """Have every byte arrive ``seconds`` later, in each direction; 0 ends it."""
-
-        def delay() -> None:
-            self._delay = seconds
-
-        self._on_loop(delay)
+        """Delay every byte by ``seconds``, in each direction; 0 ends the delay."""
+        self._delay = seconds
 
     def close(self) -> None:
         """Close all connections and the port. Idempotent."""
@@ -125,14 +101,14 @@ class TcpProxy:
         """Close."""
         self.close()
 
-    def _on_loop(self, function: Callable[[], T]) -> T:
-        async def call() -> T:
-            return function()
+    def _await(self, coroutine: Coroutine[Any, Any, None]) -> None:
+        asyncio.run_coroutine_threadsafe(coroutine, self._loop).result()
 
-        return self._await(call())
-
-    def _await(self, coroutine: Coroutine[Any, Any, T]) -> T:
-        return asyncio.run_coroutine_threadsafe(coroutine, self._loop).result()
+    async def _flow(self, *, on: bool) -> None:
+        if on:
+            self._flowing.set()
+        else:
+            self._flowing.clear()
 
     def _run(self, listener: socket.socket) -> None:
         with asyncio.Runner(loop_factory=lambda: self._loop) as runner:
@@ -157,7 +133,7 @@ class TcpProxy:
             if not self._refusing:
                 await self._connect(reader, writer)
         except (OSError, asyncio.CancelledError):
-            # A broken or cut connection ends here; only its two ends can be told.
+            # A broken or cut connection ends here; both its ends notice that themselves.
             pass
         finally:
             writer.transport.abort()
@@ -168,15 +144,15 @@ class TcpProxy:
         target_reader, target_writer = await asyncio.open_connection(*self._target, limit=CHUNK_BYTES)
         try:
             async with asyncio.TaskGroup() as both:
-                both.create_task(self._coordinator_thread(reader, target_writer))
-                both.create_task(self._coordinator_thread(target_reader, writer))
+                both.create_task(self._forward(reader, target_writer))
+                both.create_task(self._forward(target_reader, writer))
         except* OSError:  # one end broke the connection: both end
             pass
         finally:
             target_writer.transport.abort()
 
-    async def _coordinator_thread(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """Move one direction: one task reads and stamps, this one waits until the stamp is due and writes."""
+    async def _forward(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """Forward one direction: one task reads and stamps chunks, this one writes each when it is due."""
         held: asyncio.Queue[tuple[float, bytes]] = asyncio.Queue(HELD_CHUNKS)
 
         async def read() -> None:

@@ -1,44 +1,46 @@
-"""A handle on one running server.
-
-Stop, kill, freeze and start it again on the same port with the same data.
-"""
+"""A handle on one server: stop, kill, freeze, and start it again on the same port with the same data."""
 
 import signal
 import time
 from abc import ABC, abstractmethod
 from collections import deque
+from collections.abc import Sequence
 from pathlib import Path
 
 from kafkadur.stack.errors import StackError, disk_full, port_taken
 from kafkadur.stack.ports import HOST, is_free
 from kafkadur.stack.supervision import Supervisor
 
-#: Seconds a server may take to answer after its start, and to end after it was asked to.
+#: Seconds a server may take to answer after its start, and to end after SIGTERM.
 START_LIMIT_S = 90.0
 STOP_LIMIT_S = 30.0
 
 #: Seconds between two looks at a server that starts or stops.
 POLL_S = 0.02
 
-#: Lines of a log that are read for the reason of a failed start.
+#: Last lines of a log that are searched for the reason of a failed start.
 TAIL_LINES = 400
 
 
 class Server(ABC):
-    """One server of a stack. All methods wait until what they do is done; not thread-safe."""
+    """One server of a stack. All methods but `launch` wait for the result; not thread-safe."""
 
-    def __init__(self, supervisor: Supervisor, *, name: str, port: int, logs: Path) -> None:
-        """``name`` is unique in the stack, ``port`` the one of clients, ``logs`` the folder for its logs."""
+    def __init__(
+        self, supervisor: Supervisor, *, name: str, ports: Sequence[int], logs: Path, data: Path
+    ) -> None:
+        """``name`` is unique in the stack, ``ports`` begin with that of clients, the rest are folders."""
         #: Name in the stack, for example ``broker-1``.
         self.name = name
         #: The loopback port it listens on (with a proxy: behind it).
-        self.port = port
+        self.port = ports[0]
         #: Process id of the latest start, 0 before the first one.
         self.pid = 0
-        #: The file with what it logs.
+        #: The log file.
         self.log = logs / f"{name}.log"
         self._output = logs / f"{name}.out"
         self._supervisor = supervisor
+        self._ports = ports
+        self._folder = data
 
     @property
     def address(self) -> str:
@@ -47,7 +49,7 @@ class Server(ABC):
 
     @property
     def running(self) -> bool:
-        """Whether the process runs (a frozen one does)."""
+        """Whether the process runs; a frozen process runs, too."""
         return bool(self.pid) and self._supervisor.exit_code(self.name) is None
 
     def start(self) -> None:
@@ -61,13 +63,14 @@ class Server(ABC):
 
     def launch(self) -> None:
         """Start the process without waiting for it."""
-        for port in self._ports():
+        for port in self._ports:
             if not is_free(port):
                 raise port_taken(port, self.name)
         for log in (self.log, self._output):
-            # A reason for a failed start is looked for in these files; an earlier run's must not be found.
+            # `_failure` searches these files for a reason; those of an earlier run must not be found.
             if log.exists():
                 log.replace(log.with_name(log.name + ".1"))
+        self._folder.mkdir(parents=True, exist_ok=True)
         self.pid = self._supervisor.start(self.name, self._command(), self._output)
 
     def wait_ready(self) -> None:
@@ -90,15 +93,15 @@ class Server(ABC):
         self._end(signal.SIGKILL)
 
     def freeze(self) -> None:
-        """Stop its execution (SIGSTOP), as a hung host would, until :meth:`thaw`."""
+        """Suspend the process (SIGSTOP), like a host that hangs, until :meth:`thaw`."""
         self._supervisor.signal(self.name, signal.SIGSTOP)
 
     def thaw(self) -> None:
-        """Let a frozen server go on."""
+        """Resume a frozen server."""
         self._supervisor.signal(self.name, signal.SIGCONT)
 
     def failure(self) -> StackError | None:
-        """Why it does not run any more, as far as it said; None while it runs, and before its first start."""
+        """Return why it ended, as far as its logs say; None while it runs, and before its first start."""
         code = self._supervisor.exit_code(self.name) if self.pid else None
         if code is None:
             return None
@@ -120,7 +123,7 @@ class Server(ABC):
     def _failure(self, what: str) -> StackError:
         tail = _tail(self._output) + _tail(self.log)
         if any("No space left on device" in line for line in tail):
-            return disk_full(self._data())
+            return disk_full(self._folder)
         if any("Address already in use" in line for line in tail):
             return port_taken(None, self.name)
         reasons = [
@@ -135,19 +138,11 @@ class Server(ABC):
 
     @abstractmethod
     def _command(self) -> list[str]:
-        """Return the command line, after writing whatever files it needs."""
+        """Write the files that the server needs, and return its command line."""
 
     @abstractmethod
     def _answers(self) -> bool:
-        """Ask the server itself whether it is ready; never raise because it is not."""
-
-    @abstractmethod
-    def _ports(self) -> tuple[int, ...]:
-        """Return all ports it listens on."""
-
-    @abstractmethod
-    def _data(self) -> Path:
-        """Return the folder of its data."""
+        """Ask the server whether it is ready; never raise because it is not."""
 
 
 def _tail(file: Path) -> list[str]:

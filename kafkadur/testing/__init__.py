@@ -1,1 +1,1 @@
-"""What tests of applications use: the pytest plugin."""
+"""The pytest plugin, for tests of applications."""

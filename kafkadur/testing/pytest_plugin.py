@@ -1,7 +1,7 @@
 """pytest fixtures over real servers, for kafkadur's own tests and for those of applications.
 
 One broker and one Valkey serve a whole test run: processes of the embedded stack (`kafkadur_stack`), or
-containers where there is an engine (`kafkadur_containers`). Each test gets topics and a namespace of its own.
+containers of a container engine (`kafkadur_containers`). Each test gets its own topics and namespace.
 Nothing is imported or started before the first test that asks for it.
 """
 
@@ -49,7 +49,7 @@ def kafkadur_stack() -> "Iterator[Stack]":
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """Settings of `kafkadur_containers`."""
+    """Add the settings of `kafkadur_containers`."""
     parser.addini("kafkadur_kafka_image", "image of the fixture kafkadur_containers", default="")
     parser.addini("kafkadur_valkey_image", "image of the fixture kafkadur_containers", default="")
 
@@ -58,8 +58,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def kafkadur_containers(pytestconfig: pytest.Config) -> "Iterator[Containers]":
     """Provide Kafka and Valkey in containers for the whole test run.
 
-    `.kafka` and `.redis` say where they are. Needs an engine, and the extra `test`. The images are those of
-    the settings `kafkadur_kafka_image` and `kafkadur_valkey_image`, where they are given.
+    `.kafka` and `.redis` are their addresses. Needs a container engine, and the extra `test`. The settings
+    `kafkadur_kafka_image` and `kafkadur_valkey_image` name other images.
     """
     from kafkadur import containers as made  # noqa: PLC0415 - nothing heavy at plugin load
 

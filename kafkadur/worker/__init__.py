@@ -1,4 +1,4 @@
-"""What runs handlers as a service: an app declares them, a worker runs it (`kafkadur run module:app`)."""
+"""Handlers as a service: an app declares them, a worker runs the app (`kafkadur run module:app`)."""
 
 from kafkadur.worker.app import App, Declared, SubscribeOptions
 

@@ -1,4 +1,4 @@
-"""An app: handlers, and the subscription that each of them works on. It declares; `worker.py` runs it."""
+"""An app: handlers with their subscriptions. It only declares them; `worker.py` runs it."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 from datetime import timedelta
-from typing import Any, Protocol, TypedDict, TypeVar
+from typing import Any, TypedDict, TypeVar
 
 from typing_extensions import Unpack
 
@@ -21,10 +21,12 @@ from kafkadur_sharing.errors import IllegalState
 from kafkadur_sharing.redelivery import Redelivery
 
 Handler = TypeVar("Handler", bound=Callable[[Any], Any])
+#: Provides the resources of a running app, such as a producer of the worker's connection.
+Lifespan = Callable[[Connection], AbstractAsyncContextManager[object]]
 
 
 class SubscribeOptions(TypedDict, total=False):
-    """What `App.subscription` hands on to `Connection.subscribe`; it says there what each of them means."""
+    """The options that `App.subscription` passes to `Connection.subscribe`, which documents them."""
 
     shared: str
     type: SubscriptionType | str
@@ -51,14 +53,6 @@ class SubscribeOptions(TypedDict, total=False):
     value_deserializer: Deserializer[Any]
 
 
-class Lifespan(Protocol):
-    """Makes what an app needs while it runs: entered when there is a connection, left before that ends."""
-
-    def __call__(self, connection: Connection, /) -> AbstractAsyncContextManager[object]:
-        """`connection` is the worker's: for a producer, say."""
-        ...
-
-
 @dataclass(frozen=True, kw_only=True)
 class Declared:
     """A handler and the subscription it works on."""
@@ -72,24 +66,25 @@ class Declared:
 
     @property
     def name(self) -> str:
-        """How it is called for people, in logs and as a label."""
-        name, member = (
-            self.durable or self.options.get("shared") or self.topic,
-            self.options.get("topic_member"),
-        )
+        """The name of the subscription in logs and labels."""
+        name = self.durable or self.options.get("shared") or self.topic
+        member = self.options.get("topic_member")
         return name if member is None else f"{name}@{member}"
 
     @property
     def concurrency(self) -> int:
-        """Handlers at once."""
+        """The most calls of the handler at the same time."""
         return int(self.running["concurrency"])
 
 
 class App:
-    """Handlers of messages, each declared with its subscription. Nothing is connected by it."""
+    """Handlers of messages, each declared with its subscription. An app makes no connection itself."""
 
     def __init__(self, *, lifespan: Lifespan | None = None) -> None:
-        """`lifespan(connection)` is an asynchronous context manager, entered before the first message."""
+        """`lifespan(connection)` is an asynchronous context manager, entered before the first message.
+
+        It is left before the connection is closed.
+        """
         self.lifespan = lifespan
         self._declared: list[Declared] = []
 
@@ -112,14 +107,14 @@ class App:
         on_undecodable: OnUndecodable = "rollback",
         **options: Unpack[SubscribeOptions],
     ) -> Callable[[Handler], Handler]:
-        """Decorate the handler of a subscription; it stays a function as it was.
+        """Decorate the handler of a subscription; the function itself is not changed.
 
-        It is called with each delivery. A coroutine function is awaited in the worker's loop, any other
-        function is called in a thread of its own, `concurrency` of them at once. `retry_delay` to
-        `on_undecodable` are those of `Subscription.run`, and so is what becomes of a message: returning
-        acknowledges, `Reject` writes a dead letter, any other exception rolls back. The other options are
-        those of `Connection.subscribe`. Raises `IllegalState` where two handlers would share a
-        name, and for a generator function: calling it runs nothing.
+        The handler is called with each delivery. A coroutine function is awaited in the worker's loop, any
+        other function is called in a thread, up to `concurrency` at once. `retry_delay` to `on_undecodable`
+        are those of `Subscription.run`. As there, a handler that returns acknowledges its message, `Reject`
+        sends it to dead letters, and any other exception rolls it back. The other options are those of
+        `Connection.subscribe`. Raises `IllegalState` if two handlers would share a name, and for a generator
+        function, because calling it runs nothing.
         """
         running = {
             "concurrency": concurrency,

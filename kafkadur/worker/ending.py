@@ -1,8 +1,8 @@
-"""How the process of a worker ends: asked for by signals, and certainly, whatever goes on in it.
+"""Ends the process of a worker after a signal, even if its handlers do not end.
 
-Python waits at its end for threads and tasks, and a handler may be at work in one for ever; a handler may
-also keep the loop from running at all. So a thread of ours watches, and ends the process when it is time.
-What it cannot do anything about is a library that never gives the interpreter to other threads.
+At its end Python waits for threads and tasks, and a handler may run in one for ever, or block the event loop.
+Therefore a thread of this module watches, and ends the process when its time is up. Only a library that never
+releases the interpreter to other threads can prevent that.
 """
 
 from __future__ import annotations
@@ -24,22 +24,22 @@ from typing import NoReturn
 from kafkadur_sharing.errors import KafkadurError
 
 FAILED, INTERRUPTED = 1, 130
-#: Seconds on top of the deadline until the process of a worker that was told to stop is gone; Kubernetes, as
-#: the chart has it, waits for ten.
+#: Seconds after the deadline until the process of a stopped worker has ended; Kubernetes, as the chart sets
+#: it, waits for ten.
 _MARGIN_S = 8.0
-#: Seconds that Python has for its own end when the worker has stopped.
+#: Seconds that Python has to end after the worker has stopped.
 _LAST_S = 5.0
-#: Seconds that what is still to be written may take.
+#: Seconds that the last output may take.
 _WRITE_S = 2.0
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
-#: What is told besides signals, none of which has such a number: it is about to stop, and it has stopped.
+#: Events besides signals, which have no such numbers: the worker is about to stop, and has stopped.
 BEGAN, STOPPED = 250, 251
 
 
 def latest(until: float, what: int, now: float, limit: float) -> float:
-    """When the process ends at the latest, after something was told `now`; it was `until` before (seconds).
+    """Return when the process must end (seconds), after an event at the time `now`; before it was `until`.
 
-    `limit` is how long it may take from the first signal or beginning on: what comes later never prolongs it.
+    `limit` is the time from the first signal or `BEGAN`: later events never prolong it.
     """
     if what == STOPPED:
         return min(until, now + _LAST_S)
@@ -47,12 +47,12 @@ def latest(until: float, what: int, now: float, limit: float) -> float:
 
 
 def end_early(_number: int, _frame: FrameType | None) -> NoReturn:
-    """Handle SIGTERM until there is anything to stop: else the first process of a container ignores it."""
+    """Handle SIGTERM before the worker runs: the first process of a container would ignore it."""
     raise SystemExit(0)
 
 
 def leave(status: int) -> NoReturn:
-    """End now, without waiting for anything but what is to be written, and for that not long."""
+    """End now; wait only for the last output, and not long."""
     hurry = threading.Timer(_WRITE_S, os._exit, (status,))
     hurry.daemon = True
     hurry.start()
@@ -60,15 +60,15 @@ def leave(status: int) -> NoReturn:
         logging.shutdown()
         sys.stdout.flush()
         sys.stderr.flush()
-    finally:  # the reader may have gone
+    finally:  # also if the reader has gone
         os._exit(status)
 
 
 class Ending:
-    """The end of one worker. The first signal has it stop in order, a second one ends the process at once."""
+    """The end of one worker. The first signal stops it in order, a second one ends the process at once."""
 
     def __init__(self, stop: Callable[[], None], deadline: float) -> None:
-        """`stop` is called in the loop; `deadline`: seconds that handlers have."""
+        """`stop` is called in the event loop; `deadline`: seconds that handlers have."""
         self._stop = stop
         self._limit = deadline + _MARGIN_S - _WRITE_S
         self._heard, self._told = socket.socketpair()
@@ -76,14 +76,14 @@ class Ending:
         self._error: BaseException | None = None
 
     def listen(self, loop: AbstractEventLoop) -> None:
-        """Take signals from now on. Called by the main thread."""
+        """Handle signals from now on. Called by the main thread."""
 
         def take(_number: int, _frame: FrameType | None) -> None:
             with contextlib.suppress(RuntimeError):  # the loop is closed: it has stopped
                 loop.call_soon_threadsafe(self._stop)
 
-        # Not the handlers of the loop: it may be what does not run. The interpreter writes the number of a
-        # signal as it comes, also while the main thread is in a long call of a library.
+        # Not with handlers of the event loop: it may be blocked. The interpreter writes the number of a
+        # signal at once, even while the main thread is in a long call of a library.
         self._told.setblocking(False)
         signal.set_wakeup_fd(self._told.fileno(), warn_on_full_buffer=False)
         for number in _SIGNALS:
@@ -91,16 +91,16 @@ class Ending:
         threading.Thread(target=self._watch, name="kafkadur-ending", daemon=True).start()
 
     def began(self) -> None:
-        """The worker is about to stop, for whatever reason."""
+        """The worker is about to stop, for any reason."""
         self._tell(BEGAN)
 
     def stopped(self, status: int, error: BaseException | None = None) -> None:
-        """The worker has stopped, or failed: what is left is Python's own end."""
+        """The worker has stopped, or failed: only Python itself has still to end."""
         self._status, self._error = status, error
         self._tell(STOPPED)
 
     def _tell(self, what: int) -> None:
-        with contextlib.suppress(BlockingIOError):  # it has heard a lot already
+        with contextlib.suppress(BlockingIOError):  # the buffer is full of earlier events
             self._told.send(bytes([what]))
 
     def _watch(self) -> None:
@@ -121,7 +121,7 @@ class Ending:
         leave(self._status if stopped else FAILED)
 
     def _next(self, until: float) -> int | None:
-        """What is told next; None: nothing until then."""
+        """Return the next event; None if there is none until then."""
         left = until - time.monotonic()
         self._heard.settimeout(None if left == float("inf") else max(left, 0.001))
         try:
@@ -131,5 +131,5 @@ class Ending:
 
 
 def _late(text: str) -> None:
-    """Say why without the log: the thread that holds its lock may be the one that hangs."""
+    """Write the reason without the log: its lock may be held by the thread that hangs."""
     os.write(sys.stderr.fileno(), f"kafkadur: {text}\n".encode())

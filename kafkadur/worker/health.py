@@ -1,6 +1,6 @@
-"""The worker's port: whether it lives, whether it is ready, its metrics. Served by threads of its own.
+"""The worker's port: liveness, readiness, metrics. Served by threads of its own.
 
-So it answers, and says that the worker does not live, when a handler blocks the worker's loop.
+Therefore it still answers, and reports that the worker is not live, if a handler blocks the event loop.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 _READY, _NOT_READY, _NOT_FOUND = "200 OK", "503 Service Unavailable", "404 Not Found"
 _PAGES = "/livez, /readyz, /metrics"
-#: A client that sends nothing for so long is not waited for, seconds.
+#: Seconds after which a client that sends nothing is disconnected.
 _PATIENCE_S = 10
 
 
@@ -32,7 +32,7 @@ class _Server(ThreadingMixIn, WSGIServer):
     daemon_threads = True
 
     def server_bind(self) -> None:
-        """Bind; the base class would look for a name of the address, for which DNS may take long."""
+        """Bind; the base class would also look up a name of the address, and DNS can be slow."""
         TCPServer.server_bind(self)
         self.server_name, self.server_port = str(self.server_address[0]), int(self.server_address[1])
         self.setup_environ()
@@ -46,17 +46,17 @@ class _Handler(WSGIRequestHandler):
     timeout = _PATIENCE_S
 
     def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - as the base class has it
-        """Probes come every few seconds: nothing is written of them."""
+        """Write nothing: probes come every few seconds."""
 
 
 class Pages:
     """The three pages, as a WSGI application."""
 
     def __init__(self, worker: Worker, registry: CollectorRegistry, *, silence: timedelta) -> None:
-        """`silence`: a worker whose loop has not run for longer does not live."""
+        """`silence`: a worker whose event loop has not run for longer is not live."""
         self._worker = worker
         self._silence = silence.total_seconds()
-        # as it is annotated, its environment is a plain dictionary
+        # Its annotation asks for a plain dictionary as environment.
         self._metrics: Callable[..., Iterable[bytes]] = make_wsgi_app(registry)
 
     def __call__(self, environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
@@ -65,7 +65,7 @@ class Pages:
         if path == "/metrics":
             return self._metrics(environ, start_response)
         page = {"/livez": self._live, "/readyz": self._ready}.get(path)
-        good, told = page() if page is not None else (False, {"error": f"there is {_PAGES}"})
+        good, told = page() if page is not None else (False, {"error": f"the pages are {_PAGES}"})
         status = _NOT_FOUND if page is None else _READY if good else _NOT_READY
         start_response(status, [("Content-Type", "application/json"), ("Cache-Control", "no-store")])
         return [json.dumps(told).encode() + b"\n"]
@@ -84,14 +84,15 @@ class Pages:
             }
             for each in self._worker.serving
         ]
-        return self._worker.ready, {"ready": self._worker.ready, "subscriptions": subscriptions}
+        ready = self._worker.ready
+        return ready, {"ready": ready, "subscriptions": subscriptions}
 
 
 class HealthPort:
     """Serves the pages while its context is entered."""
 
     def __init__(self, pages: Pages, host: str, port: int) -> None:
-        """Listen; port 0: any that is free. Raises `IllegalState` for one that cannot be had."""
+        """Listen; port 0: any free port. Raises `IllegalState` if the port cannot be opened."""
         try:
             family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
             server = _Server6 if family == socket.AF_INET6 else _Server
@@ -101,7 +102,7 @@ class HealthPort:
                 "The worker's port cannot be opened.",
                 state=str(error),
                 owner=f"{host}:{port}",
-                remedy="name a port that is free with --port, or another address with --host",
+                remedy="name a free port with --port, or another address with --host",
             ) from error
         self._thread = threading.Thread(
             target=self._server.serve_forever, name="kafkadur-health", daemon=True
@@ -118,7 +119,7 @@ class HealthPort:
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Serve no more."""
+        """Stop serving."""
         self._server.shutdown()
         self._thread.join()
         self._server.server_close()

@@ -1,4 +1,4 @@
-"""Finds the app that `module:app` names."""
+"""Imports the app that `module:app` names."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ _TARGET = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*(:[^\W\d]\w*(\.[^\W\d]\w*)*)?")
 
 
 def load(target: str, folder: Path) -> App:
-    """Import `module`, with `folder` being where modules are looked for first, and return its `app`.
+    """Import `module`, searching `folder` first, and return its `app`.
 
-    Without `:name` the name is `app`. Raises `IllegalState` when there is no such module, or no such app in
-    it; what the module raises by itself is not caught.
+    Without `:name` the name is `app`. Raises `IllegalState` if there is no such module, or no such app in it;
+    exceptions of the module itself are not caught.
     """
     if not _TARGET.fullmatch(target):
         raise IllegalState(
@@ -35,7 +35,7 @@ def load(target: str, folder: Path) -> App:
         module = importlib.import_module(module_name)
     except ModuleNotFoundError as error:
         if error.name is None or not f"{module_name}.".startswith(f"{error.name}."):
-            raise  # of something that the module imports
+            raise  # another module, which this one imports, is missing
         raise IllegalState(
             f"There is no module {module_name!r}.",
             state=str(error),

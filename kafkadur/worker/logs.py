@@ -1,4 +1,4 @@
-"""How a worker logs: a line a record, as text or as JSON. Ids only; what a message holds is never logged."""
+"""Logs of a worker: each record on a line, as text or as JSON. They have ids, never contents of messages."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Literal
 LogFormat = Literal["text", "json"]
 
 _TEXT = "%(asctime)s %(levelname)s %(name)s: %(message)s"
-#: What a record may say besides, as ids.
+#: The ids that a record may have.
 _IDS = ("subscription", "topic", "member")
 
 
@@ -17,17 +17,17 @@ class _Text(logging.Formatter):
     """A line with the record's ids at its end."""
 
     def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802 - the library's name
-        """Return the line without what is told of an exception."""
+        """Return the line, to which `format` adds the exception."""
         ids = [f"{name} {value}" for name in _IDS if (value := getattr(record, name, None)) is not None]
         line = super().formatMessage(record)
         return f"{line} ({', '.join(ids)})" if ids else line
 
 
 def log_to_stderr(format: LogFormat, level: str) -> None:  # noqa: A002 - the option's word
-    """Have the root logger write to standard error, in one format and from one level on.
+    """Make the root logger write to standard error, in a format and from a level on.
 
-    JSON needs the extra `worker`; its fields are `time`, `level`, `logger`, `message`, `exc_info`, and what a
-    record has besides: `subscription`, `topic`, `member`.
+    JSON needs the extra `worker`; its fields are `time`, `level`, `logger`, `message`, `exc_info`, and the
+    further fields of a record: `subscription`, `topic`, `member`.
     """
     handler = logging.StreamHandler(sys.stderr)
     if format == "json":

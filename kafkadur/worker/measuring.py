@@ -1,32 +1,31 @@
-"""What a worker measures, for Prometheus: its handlers, and its members. Labels name subscriptions, no more.
+"""Metrics of a worker, for Prometheus: its handlers and its members. Labels only name the subscription.
 
-Of a subscription as a whole `kafkadur metrics` tells (`kafkadur/metrics.py`): one process for all workers.
+`kafkadur metrics` has those of whole subscriptions (`kafkadur/metrics.py`): one process for all workers.
 """
 
 from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Generator, Iterable, Iterator, Sequence
+from typing import NamedTuple
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from kafkadur.aio.delivery import Delivery
 from kafkadur.handlers.results import Reject
 from kafkadur.worker.app import Declared
 from kafkadur.worker.worker import Serving, State
 
 _LABELS = ("namespace", "subscription", "topic")
-#: Seconds: from a quick look-up to work that is about to time out.
+#: Seconds: from a quick look-up to work close to a time-out.
 _BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300)
 _OUTCOMES = ("returned", "rejected", "raised", "cancelled")
 
 
 class _Told(NamedTuple):
-    """A number of `Subscription.statistics`, under its name behind `kafkadur_worker_`."""
+    """A number of `Subscription.statistics`; its metric is `kafkadur_worker_<name>`."""
 
     statistic: str
     name: str
@@ -50,17 +49,9 @@ _STATISTICS = (
 class HandlerMeasures:
     """Measures each call of a handler."""
 
-    def __init__(
-        self,
-        registry: CollectorRegistry,
-        namespace: str,
-        declared: Iterable[Declared],
-        *,
-        monotonic: Callable[[], float] = time.monotonic,
-    ) -> None:
-        """Register; all that is `declared` is there from the start, so that a rate of it begins at 0."""
+    def __init__(self, registry: CollectorRegistry, namespace: str, declared: Iterable[Declared]) -> None:
+        """Register; every series of `declared` exists from the start, so that its rate begins at 0."""
         self._namespace = namespace
-        self._monotonic = monotonic
         self._calls = Counter(
             "kafkadur_worker_handled_messages",
             "Calls of handlers that ended, by how.",
@@ -85,10 +76,10 @@ class HandlerMeasures:
                 self._calls.labels(*labels, outcome)
 
     @contextlib.contextmanager
-    def handling(self, declared: Declared, _delivery: Delivery[Any, Any], /) -> Generator[None]:
-        """Around one call."""
+    def handling(self, declared: Declared) -> Generator[None]:
+        """Measure one call of a handler; its exceptions pass through."""
         labels = labels_of(self._namespace, declared)
-        running, begun, outcome = self._running.labels(*labels), self._monotonic(), "returned"
+        running, begun, outcome = self._running.labels(*labels), time.monotonic(), "returned"
         running.inc()
         try:
             yield
@@ -103,12 +94,12 @@ class HandlerMeasures:
             raise
         finally:
             running.dec()
-            self._seconds.labels(*labels).observe(self._monotonic() - begun)
+            self._seconds.labels(*labels).observe(time.monotonic() - begun)
             self._calls.labels(*labels, outcome).inc()
 
 
 class MemberMetrics(Collector):
-    """What a worker's members tell of themselves, asked for when it is scraped. Any thread."""
+    """Statistics of a worker's members, read at each scrape by any thread."""
 
     def __init__(self, namespace: str, serving: Sequence[Serving]) -> None:
         """`serving`: the worker's subscriptions."""
@@ -116,11 +107,11 @@ class MemberMetrics(Collector):
         self._serving = serving
 
     def describe(self) -> Iterable[Metric]:
-        """Return nothing: what there is depends on what is attached."""
+        """Return nothing: the metrics depend on the attached subscriptions."""
         return ()
 
     def collect(self) -> Iterator[Metric]:
-        """Tell of every subscription; of one that is not attached only that."""
+        """Yield the metrics; for a subscription that is not attached only `kafkadur_worker_attached`."""
         attached = GaugeMetricFamily(
             "kafkadur_worker_attached", "1 while the worker is attached to the subscription.", labels=_LABELS
         )
@@ -140,5 +131,5 @@ class MemberMetrics(Collector):
 
 
 def labels_of(namespace: str, declared: Declared) -> tuple[str, ...]:
-    """The labels of a subscription."""
+    """Return the labels of a subscription."""
     return namespace, declared.name, declared.topic

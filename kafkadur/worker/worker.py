@@ -1,6 +1,6 @@
 """A worker: runs the handlers of an app until it is stopped, and stops in order.
 
-What a subscription does meanwhile (`Serving`) is told to those who watch: `health.py` and `measuring.py`.
+`health.py` and `measuring.py` read the state of each subscription (`Serving`).
 """
 
 from __future__ import annotations
@@ -14,9 +14,10 @@ import time
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager
+from dataclasses import dataclass
 from datetime import timedelta
 from enum import StrEnum
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
 from redis.backoff import ExponentialBackoff
 
@@ -41,64 +42,51 @@ _log = logging.getLogger("kafkadur.worker")
 
 #: Another consumer has the subscription: the worker stands by until that one has left.
 _OCCUPIED = (SubscriptionActive, ResourceLimit)
-#: What passes by itself; anything else ends the worker.
+#: These errors pass by themselves; any other error ends the worker.
 _PASSING = (CoordinatorUnavailable, StateLost, LeaseLost)
-#: How long is waited before something is tried again, seconds: longer each time, this at most.
+#: The longest and the first wait before a retry, seconds; waits grow with each failure.
 _MOST_WAIT_S, _FIRST_WAIT_S = 10.0, 0.25
-#: How many failures in a row make a wait longer; the power of a thousand of them is no number any more.
+#: The most failures in a row that the backoff counts: its power overflows at about a thousand.
 _MOST_FAILURES = 16
-#: How long is waited before another connection is made when one was displaced, seconds.
+#: Wait before a new connection after another process took over the client id, seconds.
 _DISPLACED_WAIT_S = 1.0
-#: What would end the process if it came from elsewhere.
+#: Raised outside of a handler, these end the process.
 _ENDINGS = (SystemExit, KeyboardInterrupt)
-T = TypeVar("T")
-
-#: How often the loop says that it runs, seconds.
+#: Interval at which the loop shows that it runs, seconds.
 _BEAT_S = 0.5
-#: How long may pass between that the deadline has passed and that everything is given back, seconds.
+#: The longest time between the deadline and the return of the last message, seconds.
 _LAST_S = 3.0
 
-
-def _say_nothing() -> None:
-    """No stop was asked for."""
+T = TypeVar("T")
 
 
 class State(StrEnum):
-    """What a worker does about one subscription."""
+    """The state of one subscription in a worker."""
 
-    #: it attaches, or tries again to
+    #: the worker attaches to it, or will try again
     STARTING = "starting"
-    #: another one has the subscription, or the client id; it is tried again
+    #: another consumer has the subscription, or the client id; the worker tries again
     STANDING_BY = "standing by"
-    #: its messages come to the handler
+    #: the handler gets its messages
     ATTACHED = "attached"
     #: it is not served any more
     ENDED = "ended"
 
 
+@dataclass(eq=False)
 class Serving:
     """One subscription of a worker, and its handler."""
 
-    def __init__(self, declared: Declared) -> None:
-        """Nothing is attached yet."""
-        self.declared = declared
-        self.state = State.STARTING
-        #: why it is not attached, for people
-        self.reason = ""
-        self.subscription: Subscription[Any, Any] | None = None
+    declared: Declared
+    state: State = State.STARTING
+    #: why it is not attached, for people
+    reason: str = ""
+    subscription: Subscription[Any, Any] | None = None
 
     @property
     def ready(self) -> bool:
-        """Whether it has its subscription, or waits behind the consumer that has it."""
+        """Whether it has its subscription, or stands by for it."""
         return self.state in (State.ATTACHED, State.STANDING_BY)
-
-
-class Measures(Protocol):
-    """Takes part in each call of a handler, to measure it."""
-
-    def handling(self, declared: Declared, delivery: Delivery[Any, Any], /) -> AbstractContextManager[object]:
-        """A context around one call; what the handler raises passes through it."""
-        ...
 
 
 class Worker:
@@ -110,10 +98,9 @@ class Worker:
         settings: Settings,
         *,
         deadline: timedelta = timedelta(seconds=25),
-        measures: Measures | None = None,
-        monotonic: Callable[[], float] = time.monotonic,
+        measure: Callable[[Declared], AbstractContextManager[object]] = contextlib.nullcontext,
     ) -> None:
-        """`deadline`: how long after `stop` handlers may take to end what they have begun.
+        """`deadline`: how long handlers may run after `stop`; `measure`: a context around each handler call.
 
         Raises `IllegalState` for an app without a handler.
         """
@@ -124,35 +111,34 @@ class Worker:
         self._app = app
         self._settings = settings
         self._deadline = deadline.total_seconds()
-        self._measures = measures
-        self._monotonic = monotonic
+        self._measure = measure
         self.serving: Sequence[Serving] = tuple(Serving(declared) for declared in app.declared)
         self._stop = asyncio.Event()
         self._stop_at: float | None = None
-        self._beat = monotonic()
-        self._on_stop: Callable[[], None] = _say_nothing
+        self._beat = time.monotonic()
+        self._on_stop: Callable[[], None] = lambda: None
         self._entering: asyncio.Timeout | None = None
-        #: what had not ended when the deadline passed: handlers, by subscription; the lifespan's beginning
+        #: number of subscriptions whose handlers, and of lifespans whose start, took longer than the deadline
         self.given_up = 0
 
-    # -- watched by others, from any thread
+    # -- read by other threads
 
     @property
     def ready(self) -> bool:
-        """Whether every subscription is served, or stands by, and the worker is not about to stop."""
+        """Whether every subscription is ready, and the worker is not about to stop."""
         return self._stop_at is None and all(serving.ready for serving in self.serving)
 
     @property
     def silent(self) -> float:
-        """Seconds since the loop last showed that it runs; a handler that blocks it keeps it from that."""
-        return self._monotonic() - self._beat
+        """Seconds since the loop last showed that it runs; they grow while a handler blocks it."""
+        return time.monotonic() - self._beat
 
     # -- running
 
     def stop(self) -> None:
-        """Hand out nothing more, let handlers end, leave. In the loop, as a signal handler of it."""
+        """Stop handing out messages, let handlers end, detach. Called in the event loop."""
         if self._stop_at is None:
-            self._stop_at = self._monotonic()
+            self._stop_at = time.monotonic()
             self._on_stop()
             _log.info("stopping: handlers have %.0f s to end", self._deadline)
             self._stop.set()
@@ -162,11 +148,11 @@ class Worker:
                 if serving.subscription is not None:
                     serving.subscription.stop()
 
-    async def run(self, on_stop: Callable[[], None] = _say_nothing) -> None:
-        """Serve until `stop`, or until a subscription cannot be served at all; raises why that is.
+    async def run(self, on_stop: Callable[[], None]) -> None:
+        """Serve until `stop`, or until a subscription cannot be served at all; raise the error of that.
 
-        `on_stop` is called when it is about to stop, for whatever reason.
-        What a handler has not ended by then is given back, uncounted, and so is what no handler began.
+        `on_stop` is called when the worker is about to stop, for any reason. Messages that no handler has
+        finished by the deadline are given back, not counted as an attempt.
         """
         self._on_stop = on_stop
         beating = asyncio.ensure_future(self._beats())
@@ -175,9 +161,7 @@ class Worker:
                 try:
                     await self._serve(connection)
                     break
-                except (
-                    InvalidClientId
-                ) as error:  # another one has it now: this connection is of no use any more
+                except InvalidClientId as error:  # another connection took it over: this one is useless
                     self._tell(self.serving, State.STANDING_BY, error)
                     await self._pause(_DISPLACED_WAIT_S)
         finally:
@@ -187,11 +171,11 @@ class Worker:
 
     async def _beats(self) -> None:
         while True:
-            self._beat = self._monotonic()
+            self._beat = time.monotonic()
             await asyncio.sleep(_BEAT_S)
 
     async def _connected(self) -> Connection | None:
-        """A connection; None: stopped before there was one."""
+        """Return an open connection; None if the worker was stopped before."""
 
         async def connect() -> Connection:
             connection = Connection(self._settings)
@@ -201,7 +185,7 @@ class Worker:
         return await self._persistently(connect, self.serving, (*_OCCUPIED, InvalidClientId))
 
     async def _serve(self, connection: Connection) -> None:
-        """Serve until it is to stop; raises why a subscription cannot be served."""
+        """Serve until the stop; raise the error if a subscription cannot be served."""
         async with contextlib.AsyncExitStack() as stack:
             stack.push_async_callback(self._closed, connection)
             if not await self._entered(stack, connection):
@@ -217,7 +201,7 @@ class Worker:
             raise error
 
     async def _entered(self, stack: contextlib.AsyncExitStack, connection: Connection) -> bool:
-        """Enter the lifespan; false: it was to stop before that was done."""
+        """Enter the lifespan; return whether it was entered before the stop."""
         if self._stop_at is not None or self._app.lifespan is None:
             return self._stop_at is None
         limit = self._entering = asyncio.timeout(None)
@@ -235,7 +219,7 @@ class Worker:
         return True
 
     async def _until_over(self, tasks: Iterable[asyncio.Future[None]]) -> None:
-        """Wait until it is to stop, or one of the subscriptions has failed."""
+        """Wait until the stop, or until one of the subscriptions has failed."""
         stopped = asyncio.ensure_future(self._stop.wait())
         try:
             waiting: list[asyncio.Future[Any]] = [stopped, *tasks]
@@ -243,22 +227,23 @@ class Worker:
         finally:
             stopped.cancel()
         if any(isinstance(error, InvalidClientId) for error in _errors(tasks)) and self._stop_at is None:
-            return  # the worker goes on, with another connection
+            return  # the worker goes on with another connection
         self.stop()
 
     async def _end(self, tasks: Mapping[asyncio.Future[None], Serving]) -> None:
-        """Let handlers end until the deadline; then have what they hold given back.
+        """Let handlers end until the deadline; then give their messages back.
 
-        Without a deadline, because the connection was lost, they are not waited for.
+        Without a deadline, because the connection was lost, it does not wait for them.
         """
         left = 0.0
         if self._stop_at is not None:
-            left = max(0.0, self._stop_at + self._deadline - self._monotonic())
+            left = max(0.0, self._stop_at + self._deadline - time.monotonic())
         _, late = await asyncio.wait(tasks, timeout=left)
         working = sum(tasks[task].subscription is not None for task in late)
         if working and self._stop_at is not None:
             _log.warning(
-                "%d subscriptions had handlers at work at the deadline: what they hold is given back", working
+                "%d subscriptions had handlers at work at the deadline: their messages are given back",
+                working,
             )
             self.given_up += working
         for task in late:
@@ -272,7 +257,7 @@ class Worker:
             self.stop()
 
     async def _closed(self, connection: Connection) -> None:
-        """Leave; what could not be confirmed comes again, and that is only said."""
+        """Close; verdicts that could not be confirmed are only logged: their messages come again."""
         try:
             await connection.close()
         except KafkadurError as error:
@@ -281,7 +266,7 @@ class Worker:
     # -- one subscription
 
     async def _attend(self, connection: Connection, serving: Serving) -> None:
-        """Serve a subscription until the worker stops; attach again when that ended by itself."""
+        """Serve a subscription until the worker stops; attach again after it was detached."""
         declared = serving.declared
 
         async def attach() -> Subscription[Any, Any]:
@@ -297,14 +282,14 @@ class Worker:
             serving.state = State.ENDED
 
     async def _work(self, serving: Serving, subscription: Subscription[Any, Any]) -> None:
-        """Run the handler until the worker stops, or until what it works on is lost for a while."""
+        """Run the handler until the worker stops, or until the subscription is lost for a while."""
         declared, ids = serving.declared, _ids(serving.declared, member=subscription.member_id)
         serving.subscription = subscription
         if self._stop.is_set():
             subscription.stop()
         serving.state, serving.reason = State.ATTACHED, ""
         _log.info("attached", extra=ids)
-        # of this run alone: what does not end after it takes no place of what comes next
+        # Of this run alone: a thread that does not end takes no place in the next run.
         threads = ThreadPoolExecutor(declared.concurrency, thread_name_prefix="kafkadur-handler")
         try:
             async with subscription:
@@ -322,7 +307,7 @@ class Worker:
         concerned: Iterable[Serving],
         occupied: tuple[type[KafkadurError], ...] = _OCCUPIED,
     ) -> T | None:
-        """Do something until it succeeds; None: stopped before. What does not pass by itself is raised."""
+        """Try until it succeeds; None if the worker was stopped before. Raises errors that do not pass."""
         waits = ExponentialBackoff(cap=_MOST_WAIT_S, base=_FIRST_WAIT_S)
         waited_for: tuple[type[KafkadurError], ...] = (*occupied, *_PASSING)
         failures = 0
@@ -337,52 +322,45 @@ class Worker:
         return None
 
     def _tell(self, concerned: Iterable[Serving], state: State, error: KafkadurError) -> None:
-        """Why something is not attached; logged once."""
+        """Set the state of subscriptions that are not attached, and why; the reason is logged once."""
         for serving in concerned:
             if serving.reason != str(error):
                 _log.warning("%s: %s", state, error, extra=_ids(serving.declared))
             serving.state, serving.reason = state, str(error)
 
     async def _pause(self, seconds: float) -> None:
-        """Wait, unless it is to stop."""
+        """Wait, but not after the stop."""
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(self._stop.wait(), seconds)
 
     def _measured(
         self, declared: Declared, threads: ThreadPoolExecutor
     ) -> Callable[[Delivery[Any, Any]], Awaitable[None]]:
-        """The handler as it is called here: a plain function in a thread, all of them measured."""
+        """Return the handler as the subscription calls it: measured, a plain function in a thread."""
         handler, loop = declared.handler, asyncio.get_running_loop()
         plain = not inspect.iscoroutinefunction(handler)
-        measures = self._measures
 
         async def handle(delivery: Delivery[Any, Any]) -> None:
-            if plain:  # the span that it is part of, among others, is in the context
-                context = contextvars.copy_context()
-                result = await loop.run_in_executor(threads, _called, context, handler, delivery)
-            else:
-                result = handler(delivery)
-            if inspect.isawaitable(result):  # also what a callable object returns
-                try:
-                    result = await result
-                except _ENDINGS as error:
-                    raise _no_end(error) from error
-            check_result(result, handler)
+            with self._measure(declared):
+                if plain:  # the context holds the current span, among others
+                    context = contextvars.copy_context()
+                    result = await loop.run_in_executor(threads, _called, context, handler, delivery)
+                else:
+                    result = handler(delivery)
+                if inspect.isawaitable(result):  # a callable object can return one, too
+                    try:
+                        result = await result
+                    except _ENDINGS as error:
+                        raise _no_end(error) from error
+                check_result(result, handler)
 
-        if measures is None:
-            return handle
-
-        async def measured(delivery: Delivery[Any, Any]) -> None:
-            with measures.handling(declared, delivery):
-                await handle(delivery)
-
-        return measured
+        return handle
 
 
 def _called(
     context: contextvars.Context, handler: Callable[[Any], Any], delivery: Delivery[Any, Any]
 ) -> object:
-    """Call a handler in a thread; a future takes no `StopIteration`."""
+    """Call a handler in a thread; a future cannot hold a `StopIteration`."""
     try:
         return context.run(handler, delivery)
     except (*_ENDINGS, StopIteration) as error:
@@ -390,17 +368,17 @@ def _called(
 
 
 def _no_end(error: BaseException) -> RuntimeError:
-    """What a handler raises is about its message: it does not end the worker, with other messages in hand."""
+    """Return an error that fails only this message: a handler must not end the whole worker."""
     return RuntimeError(f"the handler raised {type(error).__name__}")
 
 
 def _errors(tasks: Iterable[asyncio.Future[None]]) -> Iterator[BaseException]:
-    """What those raised that have ended."""
+    """Yield the errors of the ended tasks."""
     for task in tasks:
         if task.done() and not task.cancelled() and (error := task.exception()) is not None:
             yield error
 
 
 def _ids(declared: Declared, **more: str) -> dict[str, str]:
-    """What logs say of a subscription."""
+    """Return the fields of log records about a subscription."""
     return {"subscription": declared.name, "topic": declared.topic, **more}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 
 from kafkadur.cli.output import Column, Output, count
@@ -48,27 +49,26 @@ def show(history: History, findings: Sequence[Finding], output: Output) -> None:
     """The result for people."""
     output.title(f"History of seed {history.plan.seed}, commit {history.plan.commit}")
     output.table(
-        [Column(title="fault"), Column(title="times", number=True), Column(title="what it is", wide=True)],
-        [
-            (
-                name,
-                count(times) if times else "NEVER",
-                FAULTS[name].text if name in FAULTS else "noticed by a process",
-            )
-            for name, times in sorted((dict.fromkeys(history.plan.faults, 0) | _faults(history)).items())
-        ],
+        sorted((dict.fromkeys(history.plan.faults, 0) | _faults(history)).items()),
+        Column("fault", lambda fault: fault[0]),
+        Column("times", lambda fault: count(fault[1]) if fault[1] else "NEVER", number=True),
+        Column(
+            "what it is",
+            lambda fault: FAULTS[fault[0]].text if fault[0] in FAULTS else "noticed by a process",
+            wide=True,
+        ),
     )
     output.table(
-        [Column(title="operation"), *(Column(title=each, number=True) for each in (OK, FAIL, UNKNOWN))],
-        [
-            (name, *(count(history.counts.get((name, each), 0)) for each in (OK, FAIL, UNKNOWN)))
-            for name in _names(history)
-        ],
+        _names(history),
+        Column("operation", str),
+        *(Column(each, partial(_times, history, each), number=True) for each in (OK, FAIL, UNKNOWN)),
     )
     counted = Counter(finding.invariant for finding in findings)
     output.table(
-        [Column(title="invariant"), Column(title="in words"), Column(title="violations", number=True)],
-        [(number, words, count(counted[number])) for number, words in INVARIANTS.items()],
+        INVARIANTS.items(),
+        Column("invariant", lambda item: item[0]),
+        Column("in words", lambda item: item[1]),
+        Column("violations", lambda item: count(counted[item[0]]), number=True),
     )
     output.line(
         f"{count(len(history.truth))} messages, {count(len(history.deliveries))} deliveries, "
@@ -78,6 +78,10 @@ def show(history: History, findings: Sequence[Finding], output: Output) -> None:
     _show_findings(findings, output)
     if findings:
         output.line(f"repeat with: {history.plan.command}")
+
+
+def _times(history: History, outcome: str, name: str) -> str:
+    return count(history.counts.get((name, outcome), 0))
 
 
 def _show_findings(findings: Sequence[Finding], output: Output) -> None:
