@@ -1,4 +1,4 @@
-"""A connection: who connects where, and everything opened on it.
+"""A connection to Kafka and Redis, and everything that is opened on it.
 
 `kafkadur/sync/connection.py` is generated from this file.
 """
@@ -6,14 +6,14 @@
 from __future__ import annotations
 
 import contextlib
-import logging
 import os
 import uuid
 import warnings
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
+from dataclasses import replace
 from datetime import timedelta
-from types import TracebackType
+from enum import StrEnum
 from typing import Any, Self
 
 from typing_extensions import TypeVar
@@ -21,14 +21,15 @@ from typing_extensions import TypeVar
 from kafkadur.aio.distributed import Distributed
 from kafkadur.aio.session import Session
 from kafkadur.aio.subscription import Subscription
-from kafkadur.aio.waiting import Signal, exchange_inline, outcome
+from kafkadur.aio.waiting import INLINE, ClosingContext, Signal, outcome
 from kafkadur.events import Event
 from kafkadur.message.serialization import Decoding, Deserializer, Serializer
 from kafkadur.message.tracing import Tracing
 from kafkadur.producer.producer import Producer
 from kafkadur.runtime.clients import journal_of
+from kafkadur.runtime.closing import FirstError
 from kafkadur.runtime.coordinator_thread import Served
-from kafkadur.runtime.members import Budget, Wanted
+from kafkadur.runtime.members import Wanted
 from kafkadur.runtime.opened import Opened, process_name
 from kafkadur.runtime.stages import Probe, no_probe
 from kafkadur.runtime.transactions import Transaction
@@ -50,17 +51,14 @@ from kafkadur_sharing.names import validate_client_id
 from kafkadur_sharing.redelivery import Redelivery
 from kafkadur_sharing.selector import parse_selector
 
-_log = logging.getLogger("kafkadur")
-
-#: Types of a value and a key: without a deserializer, and without a serializer.
+#: Types of a received value and key, and of a sent value and key; the defaults are those of raw messages.
 V = TypeVar("V", default=bytes | None)
 K = TypeVar("K", default=bytes | None)
 PV = TypeVar("PV", default=str | bytes | None)
 PK = TypeVar("PK", default=str | bytes | None)
+E = TypeVar("E", bound=StrEnum)
 
-#: What Universal Messaging called the shared type first.
-_SHARED_QUEUED = "shared-queued"
-#: Default window: records and bytes in the application's hands.
+#: Default window: records, and bytes of them, in flight.
 WINDOW = 1_000
 WINDOW_BYTES = 16 * 1024 * 1024
 
@@ -77,7 +75,7 @@ def connect(
     probe: Probe = no_probe,
     **more: Any,  # noqa: ANN401 - settings of any type, checked by Settings
 ) -> Connection:
-    """A connection that opens when its context is entered.
+    """Return a connection that opens when its context is entered.
 
     `kafka` is bootstrap servers or confluent-kafka configuration, `redis` a URL; further settings are those
     of `kafkadur.settings.Settings`, each also read from the environment as KAFKADUR_<NAME>. `recorder` sees
@@ -96,35 +94,27 @@ def connect(
     return Connection(settings(given), recorder=recorder, probe=probe)
 
 
-def _policy(name: ClientIdPolicy | str) -> ClientIdPolicy:
-    """The policy that a name stands for; raises `IllegalState` for none."""
+def _named(kind: type[E], name: str, what: str) -> E:
+    """Return the value of an enumeration with this name; raises `IllegalState` if there is none."""
     try:
-        return ClientIdPolicy(name)
+        return kind(name)
     except ValueError as error:
-        raise IllegalState(
-            f"There is no client id policy {name!r}.", remedy="use 'restricted' or 'unrestricted'"
-        ) from error
+        raise IllegalState(f"There is no {what} {name!r}.", remedy=f"use one of {', '.join(kind)}") from error
 
 
 def _type(name: SubscriptionType | str) -> SubscriptionType:
-    """The type that a name stands for; raises `IllegalState` for none."""
-    if name == _SHARED_QUEUED:
+    """Return a subscription type by its name; raises `IllegalState` for an unknown one."""
+    if name == "shared-queued":  # the first name of the shared type in Universal Messaging
         warnings.warn("The type shared-queued is called shared.", DeprecationWarning, stacklevel=3)
         return SubscriptionType.SHARED
-    try:
-        return SubscriptionType(name)
-    except ValueError as error:
-        raise IllegalState(
-            f"There is no subscription type {name!r}.",
-            remedy=f"use one of {', '.join(item.value for item in SubscriptionType)}",
-        ) from error
+    return _named(SubscriptionType, name, "subscription type")
 
 
-class Connection:
+class Connection(ClosingContext):
     """A connection to Kafka and the coordinator; a context manager.
 
-    What is opened on it may be used in the loop (or, for the synchronous twin, the threads) of one process:
-    after a fork every call raises `ForkedConnection`.
+    It belongs to one process, with everything opened on it: to one event loop, or with `kafkadur.sync` to
+    any of its threads. After a fork every call raises `ForkedConnection`.
     """
 
     def __init__(
@@ -136,10 +126,10 @@ class Connection:
         guest: bool = False,
         parent: Connection | None = None,
     ) -> None:
-        """Remember the settings; `open` connects.
+        """Store the settings; `open` connects.
 
-        `guest`: it names the client id of others without holding it, as tools do that look after what is
-        theirs. `parent`: the connection that holds it for this one.
+        `guest`: use the client id without holding it, as tools do that work on the subscriptions of other
+        connections. `parent`: the connection that holds the client id for this one.
         """
         self.settings = settings
         self._guest = guest
@@ -148,7 +138,7 @@ class Connection:
         #: connections to other Kafka clusters, under the client id of this one
         self._guests: list[Connection] = []
         self._distributed: list[Distributed] = []
-        #: something was done with it, so that its client id is settled
+        #: whether it was used: then its client id cannot be set any more
         self._used = False
         #: unique for every connection (rule V2)
         self.id = uuid.uuid4().hex
@@ -157,7 +147,7 @@ class Connection:
         self._opened: Opened | None = None
         self._subscriptions: list[Subscription[Any, Any]] = []
         self._producers: list[Producer[Any, Any]] = []
-        #: transacted ones
+        #: the transacted sessions
         self._sessions: list[Session] = []
         self._closed = False
         self._pid = os.getpid()
@@ -165,7 +155,7 @@ class Connection:
     # -- opening and closing
 
     async def open(self) -> None:
-        """Connect to the coordinator, look whether it can be used, and take the client id if there is one.
+        """Connect to the coordinator, check that it can be used, and take the client id if there is one.
 
         Raises `CoordinatorUnavailable`, `CoordinatorRefused`, and `InvalidClientId` if another live
         connection holds a restricted client id (rule C1).
@@ -195,32 +185,32 @@ class Connection:
             raise
 
     def _displaced(self, error: KafkadurError) -> None:
-        """Another connection has the client id now. Any thread."""
+        """Another connection has taken the client id: stop the members of this one. Any thread."""
         for connection in (self, *self._guests):
             if connection._opened is not None:  # noqa: SLF001 - of this class
                 connection._opened.thread.displace(error)  # noqa: SLF001 - as above
 
     async def set_client_id(self, client_id: str, policy: ClientIdPolicy | str | None = None) -> None:
-        """Give an open connection its client id, before anything else is done with it (rule C4).
+        """Set the client id of an open connection, before it is used for anything else (rule C4).
 
-        `policy` None: as the settings say. Raises `IllegalState` if something was done already, or if it has
-        a client id; `InvalidName`; and `InvalidClientId` if another live connection holds it (rule C1): then
-        it stays without one.
+        `policy` None: that of the settings. Raises `IllegalState` if the connection was used already or has
+        a client id; `InvalidName`; and `InvalidClientId` if another live connection holds the client id (rule
+        C1): then this connection stays without one.
         """
         used = self._used
-        opened = self._use()
-        self._used = used
+        opened = self._use()  # from now on no other call sets it
         if used or self.settings.client_id is not None:
+            self._used = used
             raise IllegalState(
                 "The client id of this connection cannot be set any more.",
                 state="it is in use" if used else f"it is {self.settings.client_id}, as connected",
                 owner=f"connection {self.id}",
                 remedy="set it right after opening, or connect(client_id=...)",
             )
-        chosen = self.settings.client_id_policy if policy is None else _policy(policy)
-        name = validate_client_id(client_id)
-        self._used = True  # no other call sets it meanwhile
         try:
+            wanted = self.settings.client_id_policy if policy is None else policy
+            chosen = _named(ClientIdPolicy, wanted, "client id policy")
+            name = validate_client_id(client_id)
             await self._hold(opened, name, chosen)
         except BaseException:
             self._used = used
@@ -228,51 +218,33 @@ class Connection:
         self.settings = self.settings.model_copy(update={"client_id": name, "client_id_policy": chosen})
 
     async def close(self) -> None:
-        """Close everything opened on it. Closing twice is fine; raises what closing a subscription raises."""
+        """Close everything opened on it; closing again does nothing.
+
+        Raises the first error of closing a session, a subscription or a producer, when all are closed.
+        """
         if self._closed:
             return
         self._closed = True
+        first = FirstError()
+        contexts: list[ClosingContext] = []
+        contexts += [*self._sessions, *self._distributed, *self._guests, *self._subscriptions]
         try:
-            failed = await self._close_opened()
+            for each in contexts:
+                with first:
+                    await each.close()
+            if self._opened is not None:
+                self._opened.write_last()
+            for producer in self._producers:
+                with first:
+                    producer.close()
         finally:
             if self._opened is not None:
                 self._opened.close()
-        if failed is not None:
-            raise failed
-
-    async def _close_opened(self) -> KafkadurError | None:
-        """Close what was opened on it; returns the first error."""
-        failed: KafkadurError | None = None
-        opened: list[Distributed | Connection | Session | Subscription[Any, Any]] = []
-        opened += [*self._sessions, *self._distributed, *self._guests, *self._subscriptions]
-        for each in opened:
-            try:
-                await each.close()
-            except KafkadurError as error:
-                failed = failed or error
-        if self._opened is not None:
-            self._opened.write_last()
-        for producer in self._producers:
-            try:
-                producer.close()
-            except KafkadurError as error:
-                failed = failed or error
-        return failed
+        first.reraise()
 
     async def __aenter__(self) -> Self:
-        """Open."""
         await self.open()
         return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        """Close; an error on the way out does not hide the one that led here."""
-        try:
-            await self.close()
-        except KafkadurError:
-            if error is None:
-                raise
 
     def _use(self) -> Opened:
         if self._pid != os.getpid():
@@ -297,15 +269,14 @@ class Connection:
         key_serializer: Serializer[PK] | None = None,
         value_serializer: Serializer[PV] | None = None,
     ) -> Producer[PV, PK]:
-        """A producer; `config` is confluent-kafka configuration on top of the connection's.
+        """Return a new producer; `config` is confluent-kafka configuration on top of the connection's.
 
-        Serializers are those of confluent-kafka, or any callable `(data, SerializationContext) -> bytes`:
-        then values and keys are what they take.
+        Serializers are those of confluent-kafka, or any callables `(data, SerializationContext) -> bytes`.
+        They determine the types of values and keys.
         """
         self._use()
-        merged = {**self.settings.kafka, **(config or {})}
         producer: Producer[PV, PK] = Producer(
-            merged,
+            {**self.settings.kafka, **(config or {})},
             client_id=self.settings.client_id,
             connection_id=self.id,
             key_serializer=key_serializer,
@@ -329,23 +300,17 @@ class Connection:
                 "A non-durable subscription is not in the journal.",
                 remedy="use ack_level='redis' or 'replicated', or give durable=",
             )
-        return SubscriptionKey(
-            namespace=self.settings.namespace,
-            durable=False,
+        name = nondurable_name(
+            definition,
             client_id=self.settings.client_id,
-            policy=self.settings.client_id_policy,
-            name=nondurable_name(
-                definition,
-                client_id=self.settings.client_id,
-                shared=shared,
-                mode=self.settings.mode,
-                anonymous=f"anonymous-{uuid.uuid4().hex}",
-            ),
-            topic_member=topic_member,
+            shared=shared,
+            mode=self.settings.mode,
+            anonymous=f"anonymous-{uuid.uuid4().hex}",
         )
+        return replace(self.key(name, topic_member), durable=False)
 
     def key(self, durable: str, topic_member: str | None = None) -> SubscriptionKey:
-        """The key of a durable subscription of this connection, if need be on a topic member."""
+        """Return the key of a durable subscription of this connection, or of it on a topic member."""
         return SubscriptionKey(
             namespace=self.settings.namespace,
             client_id=self.settings.client_id,
@@ -384,50 +349,75 @@ class Connection:
         key_deserializer: Deserializer[K] | None = None,
         value_deserializer: Deserializer[V] | None = None,
     ) -> Subscription[V, K]:
-        """Attach to the durable subscription `durable` on `topic`; create it if there is none (rules U, S).
+        """Attach to a subscription on `topic`; create it if there is none (rules U, S).
 
-        `session` groups it with others (`Connection.session`); a transacted one has to be open, and takes
-        durable subscriptions without `max_hold`.
+        A subscription has one topic: several topics, or a pattern, raise `InvalidDestination`.
 
-        Without `durable` the subscription is not durable: it begins now and ends with its last consumer. All
-        who name the same `shared` share one (rules N); without a name it is this consumer's alone (rules V),
-        or in the mode `weblogic`, with a client id, that of all who ask for the same with it (P2, P6).
-        `window` (records) and `window_bytes` bound what is in the application's hands. `unconfirmed`
-        (records) bounds acknowledgements without confirmation: by default 100 on a lane, the window on a
-        shared subscription. `start`, `header_types`, `redelivery` (attempts, back-off, dead letters) and
-        `strict_order` (of a type with an order: what comes later waits for a message that was rolled back,
-        until it is settled) count when the subscription is created, as does `key_lanes` (of a key-ordered
-        subscription: how many members can share one partition) and `scope` (of a serial subscription:
-        members take turns on all partitions together, or with "partition" on each by itself: then several
-        work in parallel) and `ack_level` (what `ack` waits for: "redis", "replicated" or "journal", see
-        `Delivery.ack`) and `max_consumers` (how many can be attached to a shared subscription, rule L1; one
-        more is refused with `ResourceLimit`). `name` is shown to people.
-        `topic_member` says that the topic is a member of a distributed topic, and which: it is part of the
-        key (rules P1, M1, M2; `distributed`).
-        With `allow_conversion` a durable subscription of another type that nobody is attached to takes the
-        type asked for, and keeps what waits in it (rule L3); in the mode `weblogic` it does so anyway (P7).
-        Of a priority subscription the attached member with the highest `priority` holds the lane, the first
-        attached among equals; it keeps it when a better one comes, unless that one has `preempt`: then the
-        holder hands out nothing more and gives the lane away when everything is settled.
-        `on_event` is told when a member of a priority subscription becomes active or stands by, when a member
-        has caught up with the live end or falls behind again, when Kafka removed unsettled messages, and when
-        the circuit breaker of its handlers changes (`Event`). It is called in order, mostly in the
-        coordinator's thread, and must return quickly.
-        `selector` says which messages are taken, by their properties (Jakarta Messaging, section 3.8.1);
-        the others are settled as filtered. `no_local` (unshared subscriptions only) leaves out messages of
-        the same connection or client id. Both are part of what the subscription is: attaching with others
-        replaces it.
-        Deserializers are those of confluent-kafka, or any callable `(data, SerializationContext) -> object`,
-        also called for None; they belong to this consumer, not to the subscription. `Delivery.value` and
-        `key` are what they make, when they are touched; what cannot be deserialized raises `Undecodable`
-        there.
-        A subscription has one topic: `InvalidDestination` for several, or a pattern.
-        Raises `InvalidSelector` and what the rules say: `SubscriptionActive` (the holder is named),
-        `InvalidSubscriptionSharing`, `SubscriptionTypeMismatch`, `IllegalState`, `InvalidDestination`.
+        Identity: which subscription it is.
+
+        - `durable`: the name of a durable subscription. Without it the subscription is not durable: it begins
+          now and ends with its last consumer.
+        - `shared`: the name of a shared non-durable subscription: all consumers that give the same name share
+          it (rules N). Without `durable` and `shared` the subscription belongs to this consumer alone (rules
+          V); in the mode `weblogic`, with a client id, it belongs to all consumers with this client id that
+          ask for the same (P2, P6).
+        - `topic_member`: the name of the member of a distributed topic that `topic` is. It is part of the key
+          (rules P1, M1, M2; see `distributed`).
+        - `type`: how the messages are shared out: "exclusive", "priority", "serial", "shared" or
+          "key-ordered".
+        - `allow_conversion`: change a durable subscription of another type, to which no consumer is attached,
+          to this type, and keep the messages that wait in it (rule L3). In the mode `weblogic` this is always
+          allowed (P7).
+        - `selector`: which messages are delivered, by their properties (Jakarta Messaging, section 3.8.1);
+          all others are settled as filtered. Attaching with another selector replaces the subscription.
+        - `no_local`: leave out messages of the same connection or client id; unshared subscriptions only.
+          Attaching with another value replaces the subscription.
+        - `session`: the session that settles this subscription together with others (`Connection.session`).
+          A transacted session must be open, and takes durable subscriptions without `max_hold`.
+        - `name`: the name of this consumer for people; by default host and process id.
+
+        Flow: how much this consumer holds, and when it is active.
+
+        - `window`: the most records in flight.
+        - `window_bytes`: the most bytes in flight.
+        - `unconfirmed`: the most acknowledgements, in records, that are not confirmed yet. Default: 100 on a
+          lane, the window on a shared subscription.
+        - `priority`: rank in a priority subscription: the attached member with the highest number holds the
+          lane, the first attached among equals. The holder keeps the lane when a member with a higher number
+          attaches.
+        - `preempt`: take the lane over from a holder with a lower priority: the holder hands out nothing more
+          and gives the lane away when everything is settled.
+
+        Creation: these count when the subscription is created.
+
+        - `start`: where it begins: "latest", behind the messages of the topic, or "earliest", before them.
+        - `header_types`: the types of headers of producers that write none; by default they are text.
+        - `redelivery`: attempts, back-off and dead letters.
+        - `strict_order`: on a type with an order, later messages wait for a message that was rolled back
+          until it is settled.
+        - `key_lanes`: on a key-ordered subscription, how many members can share one partition.
+        - `scope`: on a serial subscription, members take turns on all partitions together ("subscription"),
+          or on each partition by itself ("partition"), so that several work in parallel.
+        - `ack_level`: what `ack` waits for: "redis", "replicated" or "journal" (see `Delivery.ack`).
+        - `max_consumers`: the most consumers of a shared subscription; one more is refused with
+          `ResourceLimit` (rule L1).
+
+        Delivery: what this consumer makes of messages and events; not part of the subscription.
+
+        - `key_deserializer`, `value_deserializer`: deserializers of confluent-kafka, or any callables
+          `(data, SerializationContext) -> object`, also called for None. They run when `Delivery.key` or
+          `Delivery.value` is first read, which raises `Undecodable` for data that cannot be deserialized.
+        - `on_event`: is called with an `Event` when a member of a priority subscription becomes active or
+          stands by, when a member has caught up with the live end or falls behind again, when Kafka removed
+          unsettled messages, and when the circuit breaker of its handlers changes. Calls come in order,
+          mostly in the coordinator thread, and must return quickly.
+
+        Raises `IllegalState` (U1, or arguments that do not fit together), `InvalidDestination` (U8),
+        `InvalidName` (U10), `InvalidSelector`, `SubscriptionActive`, which names the holder (U5, S4, N3),
+        `InvalidSubscriptionSharing` (U6, S5, P3-P5), `SubscriptionTypeMismatch` and `ResourceLimit` (L2).
         """
         opened = self._use()
         parse_selector(selector)
-        budget = Budget(window, window_bytes, unconfirmed)
         definition = Definition(
             type=_type(type), topic=topic, selector=selector, no_local=no_local, start=start,
             header_types=header_types, redelivery=redelivery or Redelivery(), strict_order=strict_order,
@@ -439,31 +429,26 @@ class Connection:
         transaction = self._transaction_for(session, request)
         signal, bell = Signal(), Signal()
         wanted = Wanted(
-            request=request, client_id=self.settings.client_id, budget=budget, name=name or process_name(),
+            request=request, client_id=self.settings.client_id, name=name or process_name(),
+            window=window, window_bytes=window_bytes, unconfirmed=unconfirmed,
             rank=Rank(priority=priority, preempt=preempt), transaction=transaction, on_event=on_event,
             decoding=Decoding(key=key_deserializer, value=value_deserializer, display=str(key)),
-            on_ready=signal.set, on_closing=bell.set, exchange_inline=exchange_inline,
+            on_ready=signal.set, on_closing=bell.set, inline=INLINE,
         )  # fmt: skip
-        served = await self._attached(opened, opened.members.attach(wanted))
-        subscription: Subscription[V, K] = Subscription(self, served, signal, bell)
+        attaching = opened.members.attach(wanted)
+        try:
+            served = await outcome(attaching)
+        except BaseException:
+            opened.members.turn_away(attaching)
+            raise
+        subscription: Subscription[V, K] = Subscription(self._leave, served, signal, bell)
         if session is not None:
             session.join(subscription)
         self._subscriptions.append(subscription)
         return subscription
 
-    async def _attached(self, opened: Opened, attaching: Future[Served]) -> Served:
-        """Wait for a member that is being attached; when the caller gives up, it leaves again."""
-        try:
-            return await outcome(attaching)
-        except BaseException:
-            opened.members.turn_away(attaching)
-            raise
-
-    def leave(self, served: Served) -> Future[int]:
-        """Part of closing a subscription.
-
-        Detach, stop reading; gives the number of unconfirmed acknowledgements.
-        """
+    def _leave(self, served: Served) -> Future[int]:
+        """Detach a member and stop reading for it; gives the number of unconfirmed acknowledgements."""
         self._subscriptions = [
             item for item in self._subscriptions if item.member_id != served.session.member
         ]
@@ -472,12 +457,12 @@ class Connection:
         return self._opened.members.leave(served)
 
     def session(self, *, transacted: bool = False, config: Mapping[str, Any] | None = None) -> Session:
-        """A session: passed to `subscribe`, it acknowledges or recovers several subscriptions together.
+        """Return a session, which acknowledges or recovers several subscriptions together; see `subscribe`.
 
-        A transacted one is a context manager to be entered first: it commits what it received and what it
-        sent in one transaction of Kafka, or rolls both back; its subscriptions are durable. `config` is
-        confluent-kafka configuration of its producer, such as `transaction.timeout.ms`: how long a
-        transaction may take from its first message to its commit.
+        A transacted session is a context manager that must be entered first. It commits the messages that it
+        received and those that it sent in one transaction of Kafka, or rolls both back; its subscriptions
+        are durable. `config` is confluent-kafka configuration of its producer, such as
+        `transaction.timeout.ms`: how long a transaction may take from its first message to its commit.
         """
         opened = self._use()
         if not transacted:
@@ -501,7 +486,7 @@ class Connection:
         return session
 
     def _transaction_for(self, session: Session | None, request: Request) -> Transaction | None:
-        """What is to settle a new subscription; None: no transacted session."""
+        """Return the transaction that settles a new subscription; None without a transacted session."""
         transaction = None if session is None else session.transaction_for(request)
         if transaction is not None and session not in self._sessions:
             raise IllegalState(
@@ -512,11 +497,11 @@ class Connection:
             )
         return transaction
 
-    def _session_ended(self, session: Session, *, in_order: bool) -> None:
-        """A transacted session has ended; `in_order`: no member has to look up what it committed."""
+    def _session_ended(self, session: Session) -> None:
+        """A transacted session has ended: forget it, unless a member has to look up what it committed."""
         opened, transaction = self._opened, session.transaction
         self._sessions = [each for each in self._sessions if each is not session]
-        if opened is None or transaction is None or not in_order:
+        if opened is None or transaction is None or not transaction.closed_in_order:
             return
         with contextlib.suppress(ConnectionClosed):
             opened.thread.submit(lambda: opened.lifecycle.end_session(transaction.session), always=True)
@@ -524,11 +509,11 @@ class Connection:
     async def unsubscribe(
         self, durable: str, *, topic: str | None = None, topic_member: str | None = None
     ) -> None:
-        """Delete a durable subscription with all that waits in it (rules X1-X7).
+        """Delete a durable subscription with all messages that wait in it (rules X1-X7).
 
-        `topic`: only if it is on that; in the mode `weblogic` it has to be named where the client id is
-        unrestricted. Raises `InvalidDestination` if there is none, `SubscriptionActive` while somebody is
-        attached, `IllegalState` while deliveries are unsettled.
+        `topic`: delete it only if it is on this topic; required in the mode `weblogic` with an unrestricted
+        client id. Raises `InvalidDestination` if the subscription does not exist, `SubscriptionActive` while
+        a consumer is attached, and `IllegalState` while deliveries are unsettled.
         """
         opened = self._use()
         request = UnsubscribeRequest(
@@ -537,28 +522,28 @@ class Connection:
         await outcome(opened.thread.submit(lambda: opened.lifecycle.unsubscribe(request)))
 
     async def known(self, durable: str, topic_member: str | None = None) -> Known | None:
-        """What is known of a durable subscription of this connection; None if there is none."""
+        """Return what is known of a durable subscription of this connection; None if it does not exist."""
         opened, key = self._use(), self.key(durable, topic_member)
         return await outcome(opened.thread.submit(lambda: opened.lifecycle.known(key)))
 
     # -- distributed topics
 
     def distributed(self, topic: DistributedTopic) -> Distributed:
-        """A distributed topic, as seen by this connection: a context manager to subscribe and send by."""
+        """Return a context manager that subscribes and sends to a distributed topic by this connection."""
         self._use()
         distributed = Distributed(self, topic)
         self._distributed.append(distributed)
         return distributed
 
     async def beside(self, kafka: Mapping[str, Any]) -> Connection:
-        """Part of distributed topics: a connection to another Kafka cluster, under the client id of this.
+        """Part of distributed topics: connect to another Kafka cluster, under the client id of this one.
 
-        It is closed with this one, or before by who asked for it.
+        The new connection is closed with this one, unless the caller closes it before.
         """
         self._use()
         settings = self.settings.model_copy(update={"kafka": {**self.settings.kafka, **kafka}})
         other = Connection(settings, guest=True, parent=self)
-        other.id = self.id  # what one of them sends is local to the other (rule V2)
+        other.id = self.id  # messages of the one are local to the other (rule V2)
         self._guests.append(other)
         await other.open()
         return other

@@ -1,8 +1,8 @@
-"""A subscription as an application holds it: receive, iterate, run a handler, settle.
+"""A subscription of an application: receive, iterate, run a handler, settle.
 
-The application's thread does no I/O here: records come in chunks from `kafkadur/consumer/dispatcher.py`,
-verdicts go back as bytes, and the coordinator thread makes the exchanges. `kafkadur/sync/subscription.py` is
-generated from this file.
+The application's thread does no I/O here: `kafkadur/consumer/dispatcher.py` dispatches records in chunks,
+verdicts are bytes in them, and the coordinator thread makes the exchanges. `kafkadur/sync/subscription.py`
+is generated from this file.
 """
 
 from __future__ import annotations
@@ -13,116 +13,89 @@ from collections.abc import AsyncIterator, Callable, Iterator
 from concurrent.futures import Future
 from datetime import timedelta
 from itertools import chain, repeat
-from types import TracebackType
-from typing import Any, Generic, Protocol, Self
+from typing import Any, Generic
 
 from kafkadur.aio.delivery import Delivery, class_for, confirm
 from kafkadur.aio.running import OnUndecodable, Run
-from kafkadur.aio.waiting import Breath, Signal, kept
+from kafkadur.aio.waiting import Breath, ClosingContext, Signal, kept
 from kafkadur.consumer.chunk import LOST, Chunk, one_by_one
 from kafkadur.consumer.delivery import Batch, K_co, V_co, in_transaction
 from kafkadur.durations import seconds
-from kafkadur.events import Event
-from kafkadur.handlers.limits import BreakerState, CircuitBreaker, RateLimit
-from kafkadur.handlers.log import log_breaker, log_lost
+from kafkadur.handlers.limits import CircuitBreaker, RateLimit
 from kafkadur.runtime.coordinator_thread import Served
 from kafkadur.runtime.transactions import Part
 from kafkadur_coordinators.lifecycle import Subscription as Attachment
-from kafkadur_sharing.errors import (
-    ConnectionClosed,
-    ForkedConnection,
-    LeaseLost,
-    LevelNotReached,
-)
-
-
-class Opener(Protocol):
-    """The connection that a subscription was opened on."""
-
-    def leave(self, served: Served) -> Future[int]:
-        """Detach and stop reading; gives the number of unconfirmed acknowledgements."""
-        ...
-
+from kafkadur_sharing.errors import ConnectionClosed, ForkedConnection, LeaseLost
 
 #: Records handed to an iterator at once: about half a millisecond of a fast loop.
 _LONGEST_BLOCK = 500
-#: What the application is told of a circuit breaker.
-_BREAKER_EVENTS = {
-    BreakerState.OPEN: Event.BREAKER_OPENED,
-    BreakerState.HALF_OPEN: Event.BREAKER_HALF_OPENED,
-    BreakerState.CLOSED: Event.BREAKER_CLOSED,
-}
 
 
-class Subscription(Generic[V_co, K_co]):
-    """An open consumer of a durable subscription: a context manager, an asynchronous iterator of deliveries.
+class Subscription(ClosingContext, Generic[V_co, K_co]):
+    """An open consumer of a subscription: a context manager, an asynchronous iterator of deliveries.
 
-    Leaving the context gives back what is not settled, uncounted, and raises `LeaseLost` if
-    acknowledgements made without waiting turned out to be refused. One subscription is used by one loop
-    (tasks may share it).
+    Leaving the context gives back all messages that are not settled, uncounted, and raises `LeaseLost` if
+    acknowledgements made without waiting could not be confirmed. One subscription belongs to one event loop,
+    whose tasks may share it.
     """
 
     def __init__(
-        self,
-        connection: Opener,
-        served: Served,
-        signal: Signal,
-        bell: Signal,
+        self, leave: Callable[[Served], Future[int]], served: Served, signal: Signal, bell: Signal
     ) -> None:
-        """Made by `Connection.subscribe`."""
-        self._connection = connection
+        """Made by `Connection.subscribe`.
+
+        `leave` detaches the member and gives the number of unconfirmed acknowledgements. `signal` is set when
+        a block can be taken, `bell` when the subscription is stopped or a handler's turn may have come.
+        """
+        self._leave = leave
         self._served = served
-        self._member = served.member
+        self._member = member = served.member
         self._signal = signal
-        #: rings when it is stopped, and for who runs handlers
         self._bell = bell
-        self._make: type[Delivery[V_co, K_co]] = class_for(served.member)
-        #: records in the application's hands when it was closed, less those that were committed
+        self._make: type[Delivery[V_co, K_co]] = class_for(member)
+        #: records that were in flight when it was closed, less those that were committed
         self._left = 0
         self._block: Iterator[Delivery[V_co, K_co]] = iter(())
-        #: blocks made in advance
-        self._unreceived = served.member.unreceived
-        self._block_size = max(min(served.member.window // 4, _LONGEST_BLOCK), 1)
-        member = served.member
+        #: records of blocks that the application has not received
+        self._unreceived = member.unreceived
+        self._block_size = max(min(member.window // 4, _LONGEST_BLOCK), 1)
         self._one_by_one = member.one_by_one
-        #: whether the last block was waited for: then others had their turn
+        #: whether the last block was waited for: then other tasks had their turn
         self._rested = False
         self._stopping = False
         self._closed = False
         self._pid = os.getpid()
 
-    # -- about it
+    # -- the member
 
     @property
     def definition(self) -> Attachment:
-        """The subscription attached to: key, id, version, definition, topic."""
+        """The attached subscription: key, id, version, definition, topic."""
         return self._served.membership.subscription
 
     @property
     def member_id(self) -> str:
-        """Id of this member."""
+        """The id of this member."""
         return self._served.session.member
 
     def statistics(self) -> dict[str, int]:
-        """Numbers of this member at this moment, by name.
+        """Return the current numbers of this member, by name.
 
-        `leases` held; `in_hands` and `buffered` (read ahead), records; `exchanges` made; `live`: 1 after it
-        has caught up and until it falls behind; `lag`: records that wait for this member, read or not.
-        How it reads: `followed` partitions; `ranges_read` by themselves so far; `records_read` so far, and
-        `records_used`: those of them that were this member's. `parked`: messages behind stuck keys of which
-        only the offsets are kept; `promised`: offsets that are not written yet, and this member's alone.
+        `leases`: leases held. `in_hands`: records in flight. `buffered`: records read ahead. `exchanges`:
+        exchanges made. `live`: 1 after the member has caught up and until it falls behind, else 0. `lag`:
+        records that wait for this member, read or not. `followed`: partitions that it reads at the live end.
+        `ranges_read`: older ranges of offsets that it has read. `records_read`: records that it has read.
+        `records_used`: those of them that it had leased. `parked`: messages behind stuck keys, of which
+        only the offsets are kept. `promised`: reserved offsets.
         """
         return self._member.statistics()
 
     # -- receiving
 
-    async def receive(
-        self,
-        timeout: timedelta | float | None = None,
-    ) -> Delivery[V_co, K_co] | None:
-        """The next message; None when `timeout` (seconds or a timedelta) passes, or after `stop`.
+    async def receive(self, timeout: timedelta | float | None = None) -> Delivery[V_co, K_co] | None:
+        """Return the next message; None when `timeout` (seconds or a timedelta) passes, or after `stop`.
 
-        Raises `ConnectionClosed`, and what made the subscription unusable.
+        Raises `ConnectionClosed`, and the error that made the subscription unusable.
         """
         tracing, begun = self._member.tracing, time.time_ns()
         delivery = await self.receive_next(timeout)
@@ -132,26 +105,22 @@ class Subscription(Generic[V_co, K_co]):
 
     async def receive_next(self, timeout: timedelta | float | None = None) -> Delivery[V_co, K_co] | None:
         """Part of running handlers: as `receive`, without a span."""
-        left = None if timeout is None else seconds(timeout)
-        deadline = None if left is None else self._member.now() + left
+        deadline = None if timeout is None else self._member.now() + seconds(timeout)
         while True:
             delivery = None if self._stopping else next(self._block, None)
             if delivery is not None:
-                if delivery.lost or self._put_back(delivery):  # it was taken before its lease went
+                if delivery.lost or self._put_back(delivery):  # it was taken before its lease ended
                     continue
                 return delivery
-            block = await self._next_deliveries(left)
+            block = await self._next_deliveries(deadline)
             if block is None:
                 return None
-            self._block = block  # it may turn out to be empty: a lane was just offered
-            left = None if deadline is None else max(deadline - self._member.now(), 0.0)
+            self._block = block  # it is empty if a lane was just offered to another member
 
     async def receive_batch(
-        self,
-        most: int = 1_000,
-        timeout: timedelta | float | None = None,
+        self, most: int = 1_000, timeout: timedelta | float | None = None
     ) -> Batch[V_co, K_co] | None:
-        """The next messages, 1 to `most`, as soon as there are any; None as in `receive`.
+        """Return the next messages, 1 to `most`, as soon as there are any; None as in `receive`.
 
         The batch makes Delivery objects only when they are touched.
         """
@@ -163,35 +132,33 @@ class Subscription(Generic[V_co, K_co]):
         return batch
 
     async def _receive_batch(self, most: int, timeout: timedelta | float | None) -> Batch[V_co, K_co] | None:
-        left = None if timeout is None else seconds(timeout)
-        deadline = None if left is None else self._member.now() + left
+        deadline = None if timeout is None else self._member.now() + seconds(timeout)
         while True:
             for held in self._block:
                 if not (held.lost or self._put_back(held)):
                     return Batch(held._chunk, held._index, held._index + 1)  # noqa: SLF001 - of this package
-            block = await self._next_block(max(most, 1), left, one=self._one_by_one)
+            block = await self._next_block(max(most, 1), deadline)
             if block is None or not self._one_by_one:
                 return None if block is None else Batch(*block)
-            # one after the other, or what `receive` has handed out of the same chunk would not be counted
+            # mark them one by one, so that records of the chunk that `receive` has handed out are counted
             chunk, start, _ = block
             taken = sum(1 for _ in one_by_one(self._make, *block))
             if taken:
                 return Batch(chunk, start, start + taken)
-            left = None if deadline is None else max(deadline - self._member.now(), 0.0)
 
     async def __aiter__(self) -> AsyncIterator[Delivery[V_co, K_co]]:
-        """Deliveries until `stop` or `close`."""
+        """Yield deliveries until `stop` or `close`."""
         breath = Breath()
         while True:
             losses = self._member.losses
             for delivery in self._block:
-                # it was taken before its lease went, or before the subscription was paused
+                # it was taken before its lease ended, or before the subscription was paused
                 if self._member.losses != losses and (delivery.lost or self._put_back(delivery)):
                     continue
                 yield delivery
-                if self._stopping:  # what is left of the block is given back when the subscription is closed
+                if self._stopping:  # closing the subscription gives the rest of the block back
                     return
-            block = await self._next_deliveries(None)
+            block = await self._next_deliveries()
             if block is None:
                 return
             self._block = block
@@ -199,7 +166,7 @@ class Subscription(Generic[V_co, K_co]):
                 await breath.take()
 
     def _put_back(self, delivery: Delivery[V_co, K_co]) -> bool:
-        """Give back what was taken in advance if the subscription is paused; returns whether it is."""
+        """Give back the rest of the block if the subscription is paused; returns whether it is."""
         if not self._member.gate.paused:
             return False
         for item in (delivery, *self._block):
@@ -208,7 +175,7 @@ class Subscription(Generic[V_co, K_co]):
         return True
 
     async def receive_one(self) -> Delivery[V_co, K_co] | None:
-        """Part of running handlers: as `receive`, and nothing else is taken for the application."""
+        """Part of running handlers: as `receive_next`, but take only one message from the member."""
         size, self._block_size = self._block_size, 1
         try:
             return await self.receive_next()
@@ -216,17 +183,15 @@ class Subscription(Generic[V_co, K_co]):
             self._block_size = size
 
     def give_back_block(self) -> None:
-        """Part of running handlers: give back, uncounted, what was taken ahead and not received."""
+        """Part of running handlers: give back, uncounted, the records that were taken and not received."""
         for chunk, index in self._unreceived.records():
             chunk.release(index)
         self._unreceived.clear()
         self._block = iter(())
         self._member.request_exchange()
 
-    async def _next_deliveries(
-        self, timeout: timedelta | float | None
-    ) -> Iterator[Delivery[V_co, K_co]] | None:
-        block = await self._next_block(self._block_size, timeout, one=True)
+    async def _next_deliveries(self, deadline: float | None = None) -> Iterator[Delivery[V_co, K_co]] | None:
+        block = await self._next_block(self._block_size, deadline)
         if block is None:
             return None
         if self._one_by_one:
@@ -234,21 +199,17 @@ class Subscription(Generic[V_co, K_co]):
         chunk, start, end = block
         indices = iter(range(start, end))
         made = map(self._make, repeat(chunk), indices, chunk.messages[start:end])
-        # tasks may share it: another one may have taken a block while this one waited
+        # another task may have taken a block while this one waited
         return chain(self._block, made) if self._unreceived.add(chunk, end, indices) else made
 
-    async def _next_block(
-        self, most: int, timeout: timedelta | float | None, *, one: bool = False
-    ) -> tuple[Chunk, int, int] | None:
+    async def _next_block(self, most: int, deadline: float | None) -> tuple[Chunk, int, int] | None:
         if self._pid != os.getpid():
             raise ForkedConnection(remedy="connect anew in the child process")
         member = self._member
-        left = None if timeout is None else seconds(timeout)
-        deadline = None if left is None else member.now() + left
         self._rested = False
         while True:
             self._signal.clear()
-            block = member.next_run(most) if one and self._one_by_one else member.next_block(most)
+            block = member.next_run(most) if self._one_by_one else member.next_block(most)
             if block is not None:
                 return block
             if member.failed is not None:
@@ -257,10 +218,9 @@ class Subscription(Generic[V_co, K_co]):
                 raise ConnectionClosed(owner=f"subscription {member.display}", remedy="subscribe again")
             if self._stopping:
                 return None
-            if deadline is not None:
-                left = deadline - member.now()
-                if left <= 0:
-                    return None
+            left = None if deadline is None else deadline - member.now()
+            if left is not None and left <= 0:
+                return None
             self._rested = True
             if not member.exchange_inline():
                 await self._signal.wait(left)
@@ -277,29 +237,30 @@ class Subscription(Generic[V_co, K_co]):
         breaker: CircuitBreaker | None = None,
         on_undecodable: OnUndecodable = "rollback",
     ) -> None:
-        """Call `handler` with every delivery, at most `concurrency` at once, until `stop`.
+        """Call `handler` with every delivery, at most `concurrency` calls at the same time, until `stop`.
 
-        Returning acknowledges (waiting for the confirmation unless `confirm` is False), raising `Reject`
-        writes a dead letter, raising anything else rolls back: to come again after `retry_delay` (seconds or
-        a timedelta), by default after the redelivery policy's back-off, or a second if it has none. A handler
-        may settle by itself. Ends when all handlers have ended.
+        A handler that returns acknowledges its message (and waits for the confirmation unless `confirm` is
+        False). A handler that raises `Reject` sends it to dead letters. Any other exception rolls it back: it
+        is delivered again after `retry_delay` (seconds or a timedelta), by default after the back-off of the
+        redelivery policy, or after a second if that has none. A handler may also settle its message itself.
+        This method returns when all handlers have ended.
 
         With `ordered_by_key` the handlers of one key (of a partition) run one after the other, in the order
-        of offsets; messages without a key have no order. On a type with an order, what is received of a key
-        while an earlier message of it waits to come again is released, uncounted, and comes after it; where
-        the lane can pass to another consumer (priority, serial) that holds until it does. On a shared
-        subscription other consumers have messages of the same key: there handlers of one key do not overlap
-        in this consumer, no more. A key-ordered subscription keeps keys in order by itself, over all
-        consumers.
+        of offsets; messages without a key have no order. On a type with an order, messages of a key that are
+        received while an earlier message of the key waits for redelivery are released, uncounted, and
+        delivered after it; where the lane can pass to another consumer (priority, serial) this holds until
+        the lane passes. On a shared subscription other consumers get messages of the same key, so handlers
+        of one key do not overlap in this consumer only. A key-ordered subscription keeps keys in order
+        anyway, over all consumers.
 
-        `rate_limit` bounds how often the handler is called; `breaker` stops calling it for a while when it
-        keeps failing: what was not begun is released, uncounted, and the log and `on_event` of `subscribe`
-        tell.
+        `rate_limit` limits how often the handler is called. `breaker` pauses the calls when the handler fails
+        repeatedly: messages that no handler has begun are released, uncounted; the log and `on_event` of
+        `subscribe` report it.
 
-        A handler that touches a value that cannot be deserialized raises `Undecodable`, an exception like
-        any other; with `on_undecodable="reject"` such a message becomes a dead letter (cause `undecodable`)
-        at once, unless something else is at fault (`Undecodable.transient`), such as a schema registry that
-        does not answer. Raises `IllegalState` for a parameter out of its range.
+        A handler that reads a value that cannot be deserialized raises `Undecodable`, an exception like any
+        other; with `on_undecodable="reject"` such a message becomes a dead letter (cause `undecodable`) at
+        once, unless the error may be temporary (`Undecodable.transient`), such as a schema registry that does
+        not answer. Raises `IllegalState` for a parameter out of its range.
         """
         if self._member.transacted:
             raise in_transaction()
@@ -316,32 +277,24 @@ class Subscription(Generic[V_co, K_co]):
             rate_limit=rate_limit,
             breaker=breaker,
             on_undecodable=on_undecodable,
-            on_breaker=self._breaker_changed,
         ).go()
 
-    # -- told by those who run handlers
-
-    def _breaker_changed(self, state: BreakerState) -> None:
-        log_breaker(self._member.display, state)
-        self._member.teller.note(_BREAKER_EVENTS[state])
-        self._member.teller.tell()
-
-    # -- told by a transacted session
+    # -- parts of a session
 
     def take_handed(self) -> list[tuple[Chunk, list[int]]]:
-        """Return what the application has received and not settled: records of chunks, by index."""
+        """Return the records that the application has received and not settled: chunks, and indices."""
         return self._member.verdicts.handed(self._unreceived.records())
 
     def take_lost(self) -> int:
-        """Records that went while they were in the application's hands, since this was asked last.
+        """Return how many records ended in flight since the last call.
 
-        Their lease was lost, or the subscription closed.
+        Their lease was lost, or the subscription was closed.
         """
         lost, self._left = self._member.verdicts.take_lost() + self._left, 0
         return lost
 
     def parts_of(self, records: list[tuple[Chunk, list[int]]]) -> list[Part]:
-        """What a transaction settles, by partition or lane of keys."""
+        """Return the records as parts of a transaction, by lane and incarnation."""
         lanes: dict[tuple[int, int], list[int]] = {}
         for chunk, indices in records:
             place = (chunk.lease.partition, chunk.lease.incarnation)
@@ -352,36 +305,33 @@ class Subscription(Generic[V_co, K_co]):
         ]
 
     def acknowledge_taken(self, records: list[tuple[Chunk, list[int]]]) -> None:
-        """Acknowledge what was committed; what went meanwhile is settled all the same."""
+        """Acknowledge committed records; those whose lease was lost meanwhile are settled all the same."""
         self._left -= self._member.verdicts.acknowledge(records)
 
     async def confirm_taken(self, records: list[tuple[Chunk, list[int]]]) -> None:
-        """Wait until Redis knows what was committed. Raises `LeaseLost`."""
+        """Wait until Redis has settled the committed records. Raises `LeaseLost`."""
         for chunk, indices in records:
             await confirm(chunk, len(indices))
 
     def note_outcome(self, *, outcome_unknown: bool) -> None:
-        """Whether it is not known what a commit came to: until it is nothing goes to others."""
+        """Note whether the outcome of a commit is unknown; while it is, other members get no messages."""
         self._member.gate.outcome_unknown = outcome_unknown
 
     def decide_received(self, *, acknowledge: bool) -> list[Chunk]:
-        """Acknowledge or roll back everything received and unsettled (rules K1, K3).
-
-        `confirm_received` waits for it.
-        """
+        """Acknowledge or roll back everything in flight (rules K1, K3); `confirm_received` waits for it."""
         return self._member.verdicts.settle_handed(acknowledge=acknowledge, but=self._unreceived.records())
 
     async def confirm_received(self, chunks: list[Chunk], *, acknowledge: bool) -> None:
-        """Wait for what was decided.
+        """Wait until the verdicts of `decide_received` are confirmed.
 
-        Raises `LeaseLost` if something could not be acknowledged because its lease is gone.
+        Raises `LeaseLost` if a message could not be acknowledged because its lease was lost.
         """
         level = self._member.definition.ack_level
         but = self._unreceived.records()
         try:
             for chunk in chunks:
                 await confirm(chunk, chunk.acks(), level if acknowledge else "redis")
-        finally:  # an error tells of the loss, too
+        finally:  # an error reports the loss, too
             lost = self._member.verdicts.take_lost() - sum(
                 chunk.verdicts[index] == LOST for chunk, index in but
             )
@@ -392,39 +342,23 @@ class Subscription(Generic[V_co, K_co]):
                 remedy="do nothing: they are delivered again",
             )
 
-    async def settle(self, delivery: Delivery[Any, Any], *, confirm: bool) -> None:
-        """Part of running handlers: acknowledge.
-
-        A lost lease is logged, the message comes again; so is an acknowledgement that is less safe than asked
-        for: it is there all the same.
-        """
-        try:
-            if confirm:
-                await delivery.ack()
-            else:
-                delivery.ack_nowait()
-        except (LeaseLost, LevelNotReached) as error:
-            log_lost(error)
-
     # -- the end
 
     @property
     def is_stopping(self) -> bool:
-        """Whether nothing more is handed out: `stop` or `close` was called."""
+        """Whether `stop` or `close` was called."""
         return self._stopping
 
     def stop(self) -> None:
-        """Hand out nothing more.
-
-        Iterators and `run` come to their end. Any thread, signal handlers included.
-        """
+        """Hand out no further messages, so that iterators and `run` end. Any thread, and signal handlers."""
         self._stopping = True
         self._member.begin_close()
 
     async def close(self) -> None:
-        """Give back what is not settled (uncounted), confirm what is, and leave. Closing twice is fine.
+        """Give back unsettled messages (uncounted), confirm the others, and detach.
 
-        Raises `LeaseLost` if acknowledgements made without waiting could not be confirmed.
+        Closing again does nothing. Raises `LeaseLost` if acknowledgements made without waiting could not be
+        confirmed.
         """
         if self._closed:
             return
@@ -432,26 +366,13 @@ class Subscription(Generic[V_co, K_co]):
         self._member.gate.silent = self._member.gate.outcome_unknown
         self.stop()
         self.give_back_block()
-        if self._member.transacted and not self._member.gate.outcome_unknown:  # else it is lost then
+        # while the outcome of a commit is unknown, leaving loses the records
+        if self._member.transacted and not self._member.gate.outcome_unknown:
             self._left += sum(len(indices) for _, indices in self.take_handed())
-        unconfirmed = await kept(self._connection.leave(self._served))  # it leaves, waited for or not
+        unconfirmed = await kept(self._leave(self._served))  # it leaves even if this wait is cancelled
         if unconfirmed:
             raise LeaseLost(
                 f"{unconfirmed} acknowledgements made without waiting were not confirmed.",
                 owner=f"subscription {self._member.display}",
                 remedy="do nothing: those messages are delivered again",
             )
-
-    async def __aenter__(self) -> Self:
-        """The subscription is open already."""
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        """Close; an error on the way out does not hide the one that led here."""
-        try:
-            await self.close()
-        except LeaseLost:
-            if error is None:
-                raise

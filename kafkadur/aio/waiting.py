@@ -1,6 +1,6 @@
 """Waiting, the asynchronous way: signals from other threads, confirmations, a pool for handlers.
 
-Its twin `kafkadur/sync/waiting.py` is written by hand; everything else of `kafkadur.sync` is generated.
+Its twin `kafkadur/sync/waiting.py` is written by hand; the rest of `kafkadur.sync` is generated.
 """
 
 from __future__ import annotations
@@ -10,24 +10,46 @@ import concurrent.futures
 import contextlib
 import inspect
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
-from kafkadur.consumer.member import Member
 from kafkadur.handlers.results import check_result
 from kafkadur.producer.producer import Producer
-from kafkadur.runtime.coordinator_thread import CoordinatorThread
 from kafkadur_sharing.errors import KafkadurError
 
 T = TypeVar("T")
 
-#: The loop is left to others about this often, seconds.
+#: Whether a caller that waits for an exchange makes it itself: no, the loop does no I/O.
+INLINE = False
+#: Seconds after which a busy task lets other tasks run.
 _BREATHE_EVERY = 0.001
 
 
+class ClosingContext(ABC):
+    """An asynchronous context manager that is closed at the end of its block."""
+
+    @abstractmethod
+    async def close(self) -> None:
+        """Close."""
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Close; an error of closing does not hide the error that ended the block."""
+        try:
+            await self.close()
+        except KafkadurError:
+            if error is None:
+                raise
+
+
 class Signal:
-    """Set by any thread, waited for in the loop it was made in."""
+    """Set by any thread; waited for in the loop that it was made in."""
 
     def __init__(self) -> None:
         """Not set."""
@@ -36,7 +58,7 @@ class Signal:
         self._waiters: set[asyncio.Future[None]] = set()
 
     def set(self) -> None:
-        """Wake the waiting tasks; costs nothing if there are none."""
+        """Wake the waiting tasks."""
         self._set = True
         if self._waiters:
             with contextlib.suppress(RuntimeError):  # the loop is closed: no task waits any more
@@ -51,23 +73,18 @@ class Signal:
         """Not set from now on."""
         self._set = False
 
-    async def wait(self, timeout: float | None) -> bool:
-        """Wait until it is set, at most `timeout` seconds; whether it was."""
+    async def wait(self, timeout: float | None) -> None:
+        """Wait until it is set, at most `timeout` seconds."""
         waiter = self._loop.create_future()
         self._waiters.add(waiter)
         try:
-            if self._set:  # set between clear() and here
-                return True
-            if timeout is None:
-                await waiter
-                return True
-            async with asyncio.timeout(timeout):
-                await waiter
+            if not self._set:  # it may have been set since clear()
+                async with asyncio.timeout(timeout):
+                    await waiter
         except TimeoutError:
-            return False
+            pass
         finally:
             self._waiters.discard(waiter)
-        return True
 
 
 class Confirmed:
@@ -81,7 +98,7 @@ class Confirmed:
         self._future: asyncio.Future[None] = self._loop.create_future()
 
     def resolve(self, error: KafkadurError | None) -> None:
-        """Tell the result."""
+        """Give the result: no error, or the error that `wait` raises."""
         with contextlib.suppress(RuntimeError):  # the loop is closed: no task waits any more
             self._loop.call_soon_threadsafe(self._settle, error)
 
@@ -94,72 +111,62 @@ class Confirmed:
             self._future.set_exception(error)
 
     async def wait(self) -> None:
-        """Wait for it; raises what it failed with."""
+        """Wait for the confirmation; raises the error that it was resolved with."""
         await self._future
 
 
-def exchange_inline(coordinator_thread: CoordinatorThread, _member: Member) -> bool:
-    """Have the coordinator thread make a member's exchange: the loop itself does no I/O."""
-    coordinator_thread.request_exchange()
-    return False
-
-
 async def outcome(future: concurrent.futures.Future[T]) -> T:
-    """The result of a job of another thread."""
+    """Wait for the result of a job of another thread."""
     return await asyncio.wrap_future(future)
 
 
 async def kept(future: concurrent.futures.Future[T]) -> T:
-    """Return the result of a job of another thread, which goes on if the waiting task is cancelled."""
+    """Wait for the result of a job of another thread; the job goes on if the waiting task is cancelled."""
     job = asyncio.wrap_future(future)
     job.add_done_callback(_heard)
     return await asyncio.shield(job)
 
 
 def _heard(job: asyncio.Future[Any]) -> None:
-    """Nobody need ask for an error again that somebody else may have been told."""
+    """Mark the error of a job as retrieved, so that asyncio does not log it."""
     if not job.cancelled():
         job.exception()
 
 
 async def drained(producer: Producer[Any, Any]) -> None:
-    """Wait until what was sent in this loop so far has found room in the producer's buffer."""
+    """Wait until all messages that were sent in this loop so far are in the producer's buffer."""
     drainer = producer.drainer
     if drainer is not None:
         await asyncio.wait([drainer])
 
 
 class Breath:
-    """Leaves the loop to others now and then."""
+    """Lets the other tasks of the loop run from time to time."""
 
     def __init__(self) -> None:
-        """Begin now."""
+        """Start the clock."""
         self._last = time.monotonic()
 
     async def take(self) -> None:
-        """Let others run if about a millisecond has passed."""
+        """Let other tasks run if a millisecond has passed."""
         if time.monotonic() - self._last > _BREATHE_EVERY:
             await asyncio.sleep(0)
             self._last = time.monotonic()
 
 
 class Pool:
-    """Runs handlers, at most so many at once."""
+    """Runs handlers as tasks, at most `size` at the same time."""
 
     def __init__(self, size: int) -> None:
-        """`size` handlers at once."""
         self._room = asyncio.Semaphore(size)
         self._tasks: set[asyncio.Task[None]] = set()
         self._error: BaseException | None = None
 
     async def __aenter__(self) -> Self:
-        """Begin."""
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        """Wait for what runs; when the caller was cancelled, cancel it."""
+    async def __aexit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        """Wait for the running handlers; after an error, cancel them first."""
         if error is not None:
             for task in self._tasks:
                 task.cancel()
@@ -195,7 +202,7 @@ async def call(handler: Callable[..., Any], argument: object) -> None:
 
 
 def interrupted(error: BaseException) -> bool:
-    """Whether this ends the task that it was raised in: a handler may raise `CancelledError` by itself."""
+    """Whether an error ends the task: a `CancelledError` may also be the handler's own."""
     if isinstance(error, asyncio.CancelledError):
         task = asyncio.current_task()
         return task is None or task.cancelling() > 0

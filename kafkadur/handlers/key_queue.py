@@ -1,7 +1,7 @@
-"""One consumer's handlers in parallel, and each key in order: which delivery may begin, which waits in line.
+"""Parallel handlers of one consumer with each key in order: which delivery may begin, and which has to wait.
 
-For subscriptions whose coordinator keeps no keys apart (`keyed.py` is for those that do). No I/O; the clock
-is handed in. Who starts handlers is `aio/running.py`.
+For subscriptions whose coordinator does not separate keys (`keyed.py` is for those where it does). No I/O;
+the clock is passed in. `aio/running.py` starts the handlers.
 """
 
 from __future__ import annotations
@@ -11,84 +11,62 @@ from bisect import insort
 from collections.abc import Callable
 from typing import Generic, Protocol, TypeVar
 
-#: What overtakes a message that is due already is given back for so long, seconds: that one is on its way.
+#: Seconds for which a message that overtook a due message is given back, as that one will be received soon.
 _ON_ITS_WAY = 0.05
-#: Longest time between two looks that counts as waiting, seconds: nothing may have been received in between.
+#: Longest time between two receipts of a message that counts as waiting, seconds.
 _LONGEST_LOOK = 1.0
 
 
-class Ordered(Protocol):
-    """What is known of a delivery here."""
+class _Ordered(Protocol):
+    """The part of a delivery that the queue uses."""
 
     @property
-    def partition(self) -> int:
-        """Partition it lies in."""
-        ...
-
+    def partition(self) -> int: ...
     @property
-    def offset(self) -> int:
-        """Its offset."""
-        ...
-
+    def offset(self) -> int: ...
     @property
-    def raw_key(self) -> bytes | None:
-        """Its key."""
-        ...
-
+    def raw_key(self) -> bytes | None: ...
     @property
-    def attempt(self) -> int:
-        """1 for the first attempt."""
-        ...
-
+    def attempt(self) -> int: ...
     @property
-    def settled(self) -> bool:
-        """Whether it has its verdict."""
-        ...
-
+    def settled(self) -> bool: ...
     @property
-    def lost(self) -> bool:
-        """Whether its lease went."""
-        ...
-
+    def lost(self) -> bool: ...
     @property
-    def comes_again(self) -> bool:
-        """Whether it was given back."""
-        ...
-
-    def release_later(self, delay: float) -> None:
-        """Give it back uncounted, to come again after `delay` seconds."""
+    def comes_again(self) -> bool: ...
+    def release_later(self, delay: float) -> None: ...
 
 
-D = TypeVar("D", bound=Ordered)
+D = TypeVar("D", bound=_Ordered)
 #: A key of one partition.
 Place = tuple[int, bytes]
 
 
 class _Line(Generic[D]):
-    """Deliveries of one key."""
+    """The deliveries of one key."""
 
     __slots__ = ("begun", "due", "expected", "looked_at", "waited", "waiting", "witness")
 
     def __init__(self) -> None:
-        #: a handler has one of them
+        #: whether a handler has one of them
         self.begun = False
-        #: received, behind that one, by offset
+        #: received deliveries that wait for that one, by offset
         self.waiting: list[D] = []
-        #: given back, not received again yet
+        #: offsets that were given back and not received again yet
         self.expected: set[int] = set()
         #: when all of those are due, monotonic seconds
         self.due = float("-inf")
-        #: the lowest offset that came though it is behind one that is expected and due; when it came last;
-        #: for how long it comes again and again, seconds
+        #: the lowest offset that was received though an earlier one is expected and due; when it was received
+        #: last; for how long it has been received repeatedly, seconds
         self.witness: int | None = None
         self.looked_at = 0.0
         self.waited = 0.0
 
     def give_up_missing(self, offset: int, now: float, patience: float) -> None:
-        """`offset` came instead of what is expected before it: that is not waited for without end.
+        """Note that `offset` was received before an earlier, expected one; after `patience`, give that up.
 
-        Only the time in which one and the same message is received again and again counts: each time, what
-        is before it had its chance. No message is received while a breaker is open, for example.
+        Only the time in which the same message is received repeatedly counts: each time, the expected one
+        could have been received. While a breaker is open, for example, no message is received.
         """
         if now < self.due:
             return
@@ -107,9 +85,10 @@ class _Line(Generic[D]):
 class HandlerKeyQueue(Generic[D]):
     """The lines of all keys of one consumer. Any thread.
 
-    Of each key one delivery is begun at a time. Where the subscription has an order (`ordered`), nothing of a
-    key overtakes what was given back: it is given back as well, uncounted and for as long, and they come
-    again by offset. Elsewhere what was given back may go to any consumer, and no message waits for it.
+    One delivery of each key is begun at a time. If the subscription has an order (`ordered`), no message
+    overtakes a message of its key that was given back: it is given back as well, uncounted and for as long,
+    and they are delivered again by offset. Without an order, a message that was given back may be delivered
+    to any consumer, and no message waits for it.
     """
 
     def __init__(
@@ -121,12 +100,12 @@ class HandlerKeyQueue(Generic[D]):
         patience: float,
         handovers: Callable[[], int] = lambda: 0,
     ) -> None:
-        """No line.
+        """Begin without lines.
 
-        `back_off` gives the longest wait of the redelivery policy after an attempt, seconds. What was given
-        back and does not come within `patience` seconds of receiving after it was due is gone (removed by
-        retention, say), and no message waits for it any more. `handovers` changes when other consumers may
-        have got what was expected.
+        `back_off` gives the longest wait of the redelivery policy after an attempt, seconds. A message that
+        was given back, and is not received within `patience` seconds of receiving after it was due, counts as
+        gone (removed by retention, for example): no message waits for it any more. `handovers` gives a number
+        that changes when other consumers may have got the expected messages.
         """
         self._ordered = ordered
         self._monotonic = monotonic
@@ -136,19 +115,19 @@ class HandlerKeyQueue(Generic[D]):
         self._seen_handovers = handovers()
         self._lock = threading.Lock()
         self._lines: dict[Place, _Line[D]] = {}
-        #: delays of what was rolled back, ms; -1: as the policy says
+        #: delays of rolled back records, ms; -1: as the policy says
         self._delays: dict[tuple[int, int], int] = {}
         self._closed = False
 
     def rolled_back(self, partition: int, offset: int, delay: int) -> None:
-        """A record is rolled back, to come again after `delay` ms (-1: as the policy says).
+        """Note that a record is rolled back, to be delivered after `delay` ms (-1: as the policy says).
 
         Called before its handler has ended, with the member's lock held: takes no lock.
         """
         self._delays[partition, offset] = delay
 
     def enter(self, delivery: D) -> bool:
-        """A delivery was received; whether it may begin. If not, it waits here or was given back."""
+        """Add a received delivery; returns whether it may begin. If not, it waits here or was given back."""
         key = delivery.raw_key
         if key is None:
             return True
@@ -170,7 +149,7 @@ class HandlerKeyQueue(Generic[D]):
             return True
 
     def leave(self, delivery: D) -> D | None:
-        """A delivery has ended; the next one of its key, which begins now."""
+        """Remove a delivery that has ended; returns the next one of its key, which begins now."""
         key = delivery.raw_key
         delay = self._delays.pop((delivery.partition, delivery.offset), -1)
         if key is None:
@@ -186,7 +165,7 @@ class HandlerKeyQueue(Generic[D]):
                 self._give_back_waiting(line, now)
             while line.waiting:
                 following = line.waiting.pop(0)
-                if not (following.settled or following.lost):  # it was taken before its lease went
+                if not (following.settled or following.lost):  # it may have been taken before its lease ended
                     return following
             line.begun = False
             if not line.expected:
@@ -194,14 +173,14 @@ class HandlerKeyQueue(Generic[D]):
         return None
 
     def give_back_waiting(self) -> None:
-        """Give back what waits in any line, to come again at once."""
+        """Give back the waiting deliveries of all lines, to be delivered again at once."""
         now = self._monotonic()
         with self._lock:
             for line in self._lines.values():
                 self._give_back_waiting(line, now)
 
     def close(self) -> None:
-        """Give back what waits, and what is received from now on."""
+        """Give back all waiting deliveries, and those that are received from now on."""
         self._closed = True
         self.give_back_waiting()
 
@@ -211,7 +190,7 @@ class HandlerKeyQueue(Generic[D]):
         line.waiting.clear()
 
     def _give_back(self, line: _Line[D], delivery: D, now: float) -> None:
-        """Have it come again after what was given back before it."""
+        """Give a delivery back, to be delivered after the earlier ones that were given back."""
         wait = 0.0
         if line.expected:
             wait = line.due - now if line.due > now else _ON_ITS_WAY

@@ -1,6 +1,6 @@
-"""How fast handlers are called, and when not for a while: rate limit and circuit breaker.
+"""Rate limit and circuit breaker for the calls of handlers.
 
-Values and state machines over a clock that is passed in; no I/O, no waiting: that is `aio/running.py`.
+Values and state machines with a clock that is passed in. No I/O and no waiting: `aio/running.py` waits.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ _OWNER = "the caller"
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RateLimit:
-    """Most calls of a handler; of one `run`, not of all consumers together.
+    """The maximum rate of the handler calls of one `run`, not of all consumers together.
 
     Raises `IllegalState` for a value out of its range.
     """
 
-    #: Calls a second in the long run, above 0; 0.1 is one in ten seconds.
+    #: Average calls per second, above 0; 0.1 is one call in ten seconds.
     per_second: float
-    #: Calls that may be made at once after a rest, at least 1; None: what comes in a tenth of a second.
+    #: Calls that may be made at once after a pause, at least 1; None: the calls of a tenth of a second.
     burst: int | None = None
 
     def __post_init__(self) -> None:
@@ -53,10 +53,10 @@ class RateLimit:
 
 
 class TokenBucket:
-    """Says when the next call may be made. Used by one thread."""
+    """Computes when the next call may be made. Used by one thread."""
 
     def __init__(self, limit: RateLimit, monotonic: Callable[[], float]) -> None:
-        """Full: a whole burst may be made at once."""
+        """Begin full, so that a whole burst may be made at once."""
         self._rate = limit.per_second
         self._most = limit.most_at_once
         self._monotonic = monotonic
@@ -68,33 +68,33 @@ class TokenBucket:
         now = self._monotonic()
         self._tokens = min(self._tokens + (now - self._counted_at) * self._rate, self._most)
         self._counted_at = now
-        # what is missing by rounding must not make anybody wait a nanosecond for ever
+        # a rounding error must not cause endless waits of a nanosecond
         return 0.0 if self._tokens >= 1 - 1e-9 else (1 - self._tokens) / self._rate
 
     def take(self) -> None:
-        """A call is made."""
+        """Count a call."""
         self._tokens -= 1
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class CircuitBreaker:
-    """When a handler fails so often that messages had better wait.
+    """Settings of a circuit breaker, which pauses the calls of a handler that fails repeatedly.
 
-    After `failures` failures in a row the breaker is *open*: nothing is handed out, and what is in hand and
-    not begun is given back uncounted. After `pause` it is *half open*: one message is tried; if that succeeds
-    the breaker is *closed* again, else it is open for another `pause`. A failure is an exception of the
-    handler, other than `Reject`, `LeaseLost`, an `Undecodable` that is the message's own fault, and those in
-    `ignore`: they count neither as failure nor as success. Raises `IllegalState` for a value out of its
-    range.
+    After `failures` failures in a row the breaker is *open*: no messages are handed out, and messages in
+    flight that no handler has begun are given back uncounted. After `pause` it is *half open*: one message is
+    tried. If that succeeds, the breaker is *closed* again, else it is open for another `pause`. A failure is
+    an exception of the handler, other than `Reject`, `LeaseLost`, an `Undecodable` caused by the message
+    itself, and the exceptions in `ignore`: these count neither as failure nor as success. Raises
+    `IllegalState` for a value out of its range.
     """
 
-    #: Failures in a row that open it, at least 1.
+    #: Failures in a row that open the breaker, at least 1.
     failures: int = 5
-    #: The time in which they must come; None: no limit.
+    #: The time in which they must occur; None: no limit.
     within: timedelta | None = None
-    #: How long it is open, above 0.
+    #: How long the breaker is open, above 0.
     pause: timedelta = timedelta(seconds=30)
-    #: Exceptions that say nothing about what the handler depends on.
+    #: Exceptions that say nothing about the systems that the handler depends on.
     ignore: tuple[type[Exception], ...] = ()
 
     def __post_init__(self) -> None:
@@ -118,7 +118,7 @@ class CircuitBreaker:
 
 
 class BreakerState(StrEnum):
-    """What a circuit breaker lets through."""
+    """The state of a circuit breaker: which messages it lets through."""
 
     #: everything
     CLOSED = "closed"
@@ -137,33 +137,24 @@ class Breaker:
         monotonic: Callable[[], float],
         tell: Callable[[BreakerState], None] = lambda _: None,
     ) -> None:
-        """Closed. `tell` hears of every change, in the thread that makes it."""
+        """Begin closed. `tell` is called with every change of the state, in the thread that makes it."""
         self._plan = plan
         self._monotonic = monotonic
         self._tell = tell
         self._lock = threading.Lock()
-        self._state = BreakerState.CLOSED
+        self.state = BreakerState.CLOSED
         #: times of the last failures in a row, monotonic seconds
         self._failed: deque[float] = deque(maxlen=plan.failures)
         self._open_until = 0.0
-        #: rises with every change: what was begun before it says nothing about now
+        #: rises with every change, so that results of earlier messages do not count
         self._phase = 0
-        self._trying = False
-
-    @property
-    def state(self) -> BreakerState:
-        """What it lets through."""
-        return self._state
-
-    @property
-    def trying(self) -> bool:
-        """Whether the one message of a half-open breaker is on its way."""
-        return self._trying
+        #: whether the one message of a half-open breaker is being handled
+        self.trying = False
 
     def wait(self) -> float:
-        """Seconds until an open breaker is half open; 0: it is not open (any more)."""
+        """Return the seconds until an open breaker is half open; 0 if it is not open."""
         with self._lock:
-            if self._state is not BreakerState.OPEN:
+            if self.state is not BreakerState.OPEN:
                 return 0.0
             left = self._open_until - self._monotonic()
             if left > 0:
@@ -173,21 +164,21 @@ class Breaker:
         return 0.0
 
     def admit(self) -> int | None:
-        """A message is about to be handled: a ticket for `report`, or None: give it back."""
+        """Return a ticket for `report` if a message may be handled; None if it has to be given back."""
         with self._lock:
-            if self._state is BreakerState.OPEN or self._trying:
+            if self.state is BreakerState.OPEN or self.trying:
                 return None
-            self._trying = self._state is BreakerState.HALF_OPEN
+            self.trying = self.state is BreakerState.HALF_OPEN
             return self._phase
 
     def report(self, ticket: int, *, failed: bool | None) -> None:
-        """A message was handled; None: that says neither."""
+        """Report the result of a handled message; None: neither success nor failure."""
         told: BreakerState | None = None
         with self._lock:
             if ticket != self._phase:
                 return
-            if self._state is BreakerState.HALF_OPEN:
-                self._trying = False
+            if self.state is BreakerState.HALF_OPEN:
+                self.trying = False
                 if failed is not None:
                     told = BreakerState.OPEN if failed else BreakerState.CLOSED
             elif failed:
@@ -208,9 +199,9 @@ class Breaker:
         return within is None or self._failed[-1] - self._failed[0] <= within.total_seconds()
 
     def _change(self, state: BreakerState) -> None:
-        self._state = state
+        self.state = state
         self._phase += 1
-        self._trying = False
+        self.trying = False
         self._failed.clear()
         if state is BreakerState.OPEN:
             self._open_until = self._monotonic() + self._plan.pause.total_seconds()

@@ -1,4 +1,4 @@
-"""What a handler can say besides returning (acknowledge) and raising (roll back), and what is none."""
+"""`Reject` for handlers, and checks that a handler is a function that a call runs to its end."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from kafkadur_sharing.errors import IllegalState
 
 
 class Reject(Exception):
-    """Raised by a handler: give the message up and write it to the dead-letter topic."""
+    """Raised by a handler to send its message to dead letters."""
 
     def __init__(self, reason: str = "") -> None:
-        """`reason` is written with the dead letter, at most 1,000 characters of it."""
+        """The first 1,000 characters of `reason` are written with the dead letter."""
         super().__init__(reason)
         self.reason = reason
 
 
 def check_handler(handler: Callable[..., Any]) -> None:
-    """Raise `IllegalState` for a generator function: calling it runs nothing of it."""
+    """Raise `IllegalState` for a generator function: a call does not run its body."""
     called = handler if inspect.isroutine(handler) else getattr(handler, "__call__", handler)  # noqa: B004 - its code
     if any(
         test(each)
@@ -30,7 +30,7 @@ def check_handler(handler: Callable[..., Any]) -> None:
 
 
 def check_result(result: object, handler: Callable[..., Any]) -> None:
-    """Raise `IllegalState` for what a call gave back instead of working: the message is not processed."""
+    """Raise `IllegalState` for a result that shows that the body was not run."""
     if isinstance(result, Coroutine):
         result.close()  # else Python warns that it was never awaited
     if inspect.isawaitable(result):

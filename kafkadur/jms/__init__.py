@@ -1,8 +1,8 @@
-"""The names of Jakarta Messaging over kafkadur's synchronous surface, for people who come from there.
+"""The synchronous API of kafkadur under the names of Jakarta Messaging.
 
-Thin: a connection is a `kafkadur.sync.Connection`, a consumer one of its subscriptions, so all that is said
-of those holds. What is theirs is in this package: acknowledgement modes, a connection that begins stopped,
-listeners one at a time in a session, and messages with the fields' names. Times are in seconds.
+A connection uses a `kafkadur.sync.Connection`, and a consumer one of its subscriptions: their documentation
+applies. This package adds acknowledgement modes, connections that are stopped at first, listeners that a
+session calls one at a time, and messages with the names of the JMS fields. Times are in seconds.
 """
 
 from kafkadur.jms.connection import Connection, ConnectionFactory

@@ -1,28 +1,29 @@
-"""Connections in the names of Jakarta Messaging, and what makes them."""
+"""Connections in the names of Jakarta Messaging, and their factory."""
 
 from __future__ import annotations
 
 import logging
 import threading
 from collections.abc import Callable
-from typing import Any, Literal, Self
+from typing import Any, Literal
 
 import kafkadur.sync
-from kafkadur.jms.closing import close_all
 from kafkadur.jms.modes import AcknowledgeMode
 from kafkadur.jms.session import Session
+from kafkadur.runtime.closing import close_all
+from kafkadur.sync.waiting import ClosingContext
 from kafkadur_sharing.definition import SubscriptionType
 from kafkadur_sharing.errors import ConnectionClosed, IllegalState, KafkadurError
 from kafkadur_sharing.redelivery import Redelivery
 
 _log = logging.getLogger("kafkadur.jms")
 
-#: Whether consumers without a word on it are alone, or share (WebLogic's SubscriptionSharingPolicy).
+#: Whether consumers are exclusive or shared by default (WebLogic's SubscriptionSharingPolicy).
 SharingPolicy = Literal["exclusive", "sharable"]
 
 
 class ConnectionFactory:
-    """Makes connections that are alike.
+    """Makes connections with the same settings.
 
     `settings` are those of `kafkadur.connect`: kafka, redis, client_id, client_id_policy, namespace, mode.
     """
@@ -34,11 +35,11 @@ class ConnectionFactory:
         redelivery: Redelivery | None = None,
         **settings: Any,  # noqa: ANN401 - checked when connecting
     ) -> None:
-        """Remember them.
+        """Store the settings; raises `IllegalState` for an unknown sharing policy.
 
-        `sharing_policy`: what `create_consumer` and `create_durable_consumer` make; `sharable` is
-        WebLogic's, and needs `mode="weblogic"`. `redelivery` is that of subscriptions that are created.
-        Raises `IllegalState`.
+        `sharing_policy`: the subscriptions that `create_consumer` and `create_durable_consumer` make;
+        `sharable` is WebLogic's, and needs `mode="weblogic"`. `redelivery` is the policy of subscriptions
+        that are created.
         """
         if sharing_policy not in ("exclusive", "sharable"):
             raise IllegalState(
@@ -49,10 +50,9 @@ class ConnectionFactory:
         self._settings = settings
 
     def create_connection(self) -> Connection:
-        """Connect; the connection is stopped.
+        """Return an open connection, which is not started.
 
-        Raises as `kafkadur.sync.connect` and opening do, and `IllegalState` for a sharing policy in a mode
-        that has none.
+        Raises as `kafkadur.sync.connect` and `open`, and `IllegalState` for a sharing policy in another mode.
         """
         plain = kafkadur.sync.connect(**self._settings)
         if self._kind is SubscriptionType.SHARED and plain.settings.mode != "weblogic":
@@ -65,27 +65,27 @@ class ConnectionFactory:
         return Connection(plain, self._kind, self._redelivery)
 
 
-class Connection:
-    """A connection; a context manager. Messages come while it is started."""
+class Connection(ClosingContext):
+    """A connection; a context manager. Its consumers get messages while it is started."""
 
     def __init__(
         self, plain: kafkadur.sync.Connection, kind: SubscriptionType, redelivery: Redelivery | None
     ) -> None:
-        """Made by a factory; `plain` is what it is over."""
+        """Made by a factory; `plain` is the connection that it uses."""
         self.plain = plain
         self.kind = kind
-        #: held while it is started and stopped; told of both
+        #: held while it is started or stopped; notified of both
         self.gate = threading.Condition()
         self.is_started = False
         self._redelivery = redelivery
         self._sessions: list[Session] = []
-        #: told when a listener's consumer cannot go on
+        #: called when the consumer of a listener has failed
         self.exception_listener: Callable[[KafkadurError], object] | None = None
         self._closed = False
 
     @property
     def client_id(self) -> str | None:
-        """The client id; it can be set before anything else is done (rule C4)."""
+        """The client id; it can be set before the connection is used for anything else (rule C4)."""
         return self.plain.settings.client_id
 
     @client_id.setter
@@ -93,14 +93,14 @@ class Connection:
         self.plain.set_client_id(client_id)
 
     def start(self) -> None:
-        """Have messages come."""
+        """Start the delivery of messages."""
         self._use()
         self._set_started(True)
 
     def stop(self) -> None:
-        """Have no message come until it is started again; waits for calls of listeners to end.
+        """Stop the delivery of messages until the next `start`, and wait until no listener is running.
 
-        From within a listener it does not wait.
+        A call from within a listener does not wait.
         """
         self._use()
         self._set_started(False)
@@ -108,13 +108,13 @@ class Connection:
             for session in self._sessions:
                 session.wait_for_listener()
 
-    def _set_started(self, started: bool) -> None:  # noqa: FBT001 - what it is set to
+    def _set_started(self, started: bool) -> None:  # noqa: FBT001 - the new value
         with self.gate:
             self.is_started = started
             self.gate.notify_all()
 
     def create_session(self, mode: AcknowledgeMode | int = AcknowledgeMode.AUTO_ACKNOWLEDGE) -> Session:
-        """A session with a mode of acknowledgement; raises `IllegalState` for none."""
+        """Return a session with this acknowledgement mode; raises `IllegalState` for an unknown one."""
         self._use()
         try:
             chosen = AcknowledgeMode(mode)
@@ -128,7 +128,7 @@ class Connection:
         return session
 
     def tell(self, error: KafkadurError) -> None:
-        """Part of listening: tell the exception listener, or the log."""
+        """Part of listening: call the exception listener, or log the error if there is none."""
         listener = self.exception_listener
         if listener is None:
             _log.error("a consumer cannot go on: %s", error)
@@ -136,7 +136,7 @@ class Connection:
             listener(error)
 
     def close(self) -> None:
-        """Close its sessions, and disconnect; closing twice is fine."""
+        """Close its sessions, and disconnect; closing again does nothing."""
         if self._closed:
             return
         self._closed = True
@@ -145,15 +145,3 @@ class Connection:
     def _use(self) -> None:
         if self._closed:
             raise ConnectionClosed(owner="the connection", remedy="create another one")
-
-    def __enter__(self) -> Self:
-        """It is open."""
-        return self
-
-    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        """Close it; an error on the way out does not hide the one that led here."""
-        try:
-            self.close()
-        except KafkadurError:
-            if error is None:
-                raise

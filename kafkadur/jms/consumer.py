@@ -1,4 +1,4 @@
-"""A consumer in the names of Jakarta Messaging: receives, or has a listener called."""
+"""A consumer in the names of Jakarta Messaging: it receives messages, or calls a listener with them."""
 
 from __future__ import annotations
 
@@ -26,68 +26,45 @@ from kafkadur_sharing.errors import (
 
 _log = logging.getLogger("kafkadur.jms")
 
-#: What is told of each message.
+#: A function that is called with each message.
 Listener = Callable[[Message], object]
-#: Longest a listener's thread waits without looking whether it is to end, seconds.
+#: Seconds after which a listener's thread checks whether it has to end.
 _LOOK_EVERY = 0.2
-#: So long a listener of a transacted session leaves the turn to others, seconds.
+#: Seconds for which a listener of a transacted session lets other listeners have their turn.
 _LET_OTHERS_S = 0.001
 
 
-class ConsumerSession(Protocol):
-    """The session of a consumer, as that sees it."""
+class _Session(Protocol):
+    """The part of `Session`, which imports this module, that a consumer uses."""
 
     @property
-    def is_started(self) -> bool:
-        """Whether messages may come."""
-        ...
-
+    def is_started(self) -> bool: ...
     @property
-    def is_transacted(self) -> bool:
-        """Whether it commits."""
-        ...
-
-    def wait_for_start(self, consumer: MessageConsumer, timeout: float | None) -> bool:
-        """Wait, at most `timeout` seconds, until messages may come to a consumer."""
-        ...
-
-    def received(self, delivery: Delivery) -> None:
-        """The application gets a message."""
-
-    def acknowledge(self, delivery: Delivery) -> None:
-        """The application acknowledges a message."""
-
-    def call(self, consumer: MessageConsumer, listener: Listener, delivery: Delivery) -> bool:
-        """Call a listener, and acknowledge what it returned from; whether it was called."""
-        ...
-
-    def take_and_call(self, consumer: MessageConsumer, listener: Listener) -> None:
-        """Have a listener called with the next message of a transacted session."""
-
-    def failed(self, error: KafkadurError) -> None:
-        """A consumer cannot go on."""
-
-    def wake(self) -> None:
-        """A consumer was closed: threads that wait look again."""
-
-    def leave(self, consumer: MessageConsumer) -> None:
-        """A consumer was closed."""
+    def is_transacted(self) -> bool: ...
+    def wait_for_start(self, consumer: MessageConsumer, timeout: float | None) -> bool: ...
+    def received(self, delivery: Delivery) -> None: ...
+    def acknowledge(self, delivery: Delivery) -> None: ...
+    def call(self, consumer: MessageConsumer, listener: Listener, delivery: Delivery) -> bool: ...
+    def take_and_call(self, consumer: MessageConsumer, listener: Listener) -> None: ...
+    def failed(self, error: KafkadurError) -> None: ...
+    def wake(self) -> None: ...
+    def leave(self, consumer: MessageConsumer) -> None: ...
 
 
 class MessageConsumer:
     """One consumer of a session; a context manager.
 
-    Used by one thread at a time, as its session is. Messages come while the connection is started.
+    Like its session, it is used by one thread at a time. It gets messages while the connection is started.
     """
 
-    def __init__(self, session: ConsumerSession, subscription: Subscription) -> None:
+    def __init__(self, session: _Session, subscription: Subscription) -> None:
         """Made by a session."""
         self._session = session
         self.subscription = subscription
         self._listener: Listener | None = None
         self._thread: threading.Thread | None = None
         self._closed = threading.Event()
-        #: it came when the connection had just been stopped
+        #: a delivery that was received when the connection had just been stopped
         self._kept: Delivery | None = None
 
     @property
@@ -101,11 +78,11 @@ class MessageConsumer:
         return self._closed.is_set()
 
     def receive(self, timeout: timedelta | float | None = None) -> Message | None:
-        """The next message; None when `timeout` (seconds or a timedelta) passes, or the consumer is closed.
+        """Return the next message; None when `timeout` passes (seconds or a timedelta), or on closing.
 
-        In the automatic modes it is acknowledged when this returns it; if it is certain that this failed, it
-        comes again, and the next one is returned. Raises `IllegalState` while a listener is set,
-        `ConnectionClosed`, and what made the subscription unusable.
+        In the automatic modes the message is acknowledged before this returns it; if that failed for certain,
+        it is delivered again, and the next message is returned. Raises `IllegalState` while a listener is
+        set, `ConnectionClosed`, and the error that made the subscription unusable.
         """
         if self._listener is not None:
             raise IllegalState(
@@ -120,19 +97,19 @@ class MessageConsumer:
             try:
                 self._session.received(delivery)
             except Fenced as error:
-                _log.info("%s", error)  # it comes again
+                _log.info("%s", error)  # it is delivered again
                 continue
             except (LeaseLost, LevelNotReached) as error:
-                _log.warning("%s", error)  # it was settled, or comes again: the application gets it now
+                _log.warning("%s", error)  # the application gets it, though it may be delivered again
             return Message(delivery, self._session.acknowledge)
         return None
 
     def receive_no_wait(self) -> Message | None:
-        """The next message if there is one now."""
+        """Return the next message if there is one now."""
         return self.receive(0)
 
     def _next(self, deadline: float | None) -> Delivery | None:
-        """The next delivery, once the connection is started; None at the deadline, or when it is closed."""
+        """Return the next delivery while the connection is started; None at the deadline, or on closing."""
         while self._session.wait_for_start(self, _left(deadline)):
             delivery, self._kept = self._kept, None
             if delivery is None or delivery.lost:
@@ -151,10 +128,10 @@ class MessageConsumer:
 
     @property
     def message_listener(self) -> Listener | None:
-        """What is called with each message, one at a time in a session; None: nothing is.
+        """The function that is called with each message, one call at a time in a session; None: no listener.
 
-        When it returns, the message is acknowledged in the automatic modes; when it raises, it is rolled back
-        there and comes again; in the other modes it stays unacknowledged.
+        In the automatic modes the message is acknowledged when the listener returns, and rolled back and
+        delivered again when it raises; in the other modes it stays unacknowledged.
         """
         return self._listener
 
@@ -181,35 +158,33 @@ class MessageConsumer:
                 delivery = self._next(time.monotonic() + _LOOK_EVERY)
                 if delivery is not None and not self._session.call(self, listener, delivery):
                     self._kept = delivery
-        except Exception as error:  # noqa: BLE001 - whatever it is: who listens is told of it
+        except Exception as error:  # noqa: BLE001 - the exception listener gets any error
             self._thread = None
             if not self.is_closed:
-                self._session.failed(self._of_listening(error))
-
-    def _of_listening(self, error: Exception) -> KafkadurError:
-        if isinstance(error, KafkadurError):
-            return error
-        _log.error("listening met a defect", exc_info=error)
-        return InternalError.by(error, f"subscription {self.subscription.definition.key}")
+                if not isinstance(error, KafkadurError):
+                    _log.exception("listening met a defect")
+                    error = InternalError.by(error, f"subscription {self.subscription.definition.key}")
+                self._session.failed(error)
 
     def next_within(self, timeout: float) -> Delivery | None:
-        """Part of listening: the next delivery within so many seconds."""
+        """Part of listening: return the next delivery within `timeout` seconds."""
         return self._next(time.monotonic() + timeout)
 
     # -- the end
 
     def put_back_kept(self) -> None:
-        """Put back what came and no application has got."""
+        """Give back a delivery that was received and that the application has not got."""
         kept, self._kept = self._kept, None
         if kept is not None:
             with suppress(AlreadySettled, LeaseLost):
                 kept.put_back()
 
     def close(self) -> None:
-        """Hand out nothing more, and leave; closing twice is fine.
+        """Hand out no further messages, and detach; closing again does nothing.
 
-        It acknowledges nothing (rule K5): where the application still has to, the consumer stays attached
-        until it has, or until the session is closed. Raises as closing a subscription.
+        Closing acknowledges nothing (rule K5): a consumer with messages that the application has to
+        acknowledge stays attached until they are, or until the session is closed. Raises as closing a
+        subscription.
         """
         if self.is_closed:
             return
@@ -224,14 +199,12 @@ class MessageConsumer:
         self._session.leave(self)
 
     def __enter__(self) -> Self:
-        """It is open."""
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Close it."""
         self.close()
 
 
 def _left(deadline: float | None) -> float | None:
-    """Seconds until a deadline; None: there is none."""
+    """Seconds until a deadline; None without a deadline."""
     return None if deadline is None else max(deadline - time.monotonic(), 0.0)

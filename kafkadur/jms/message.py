@@ -9,7 +9,7 @@ from kafkadur.sync import Delivery
 
 
 class Message:
-    """One message a consumer received; what it is made of is `delivery`."""
+    """A message that a consumer received; `delivery` is the underlying delivery."""
 
     def __init__(self, delivery: Delivery, acknowledge: Callable[[Delivery], None]) -> None:
         """Made by a consumer."""
@@ -18,18 +18,18 @@ class Message:
 
     @property
     def body(self) -> bytes | None:
-        """The value, as it lies in Kafka; None for a tombstone."""
+        """The value as it is in Kafka; None for a tombstone."""
         return self.delivery.raw_value
 
     @property
     def text(self) -> str | None:
-        """The value as text; raises `UnicodeDecodeError` for one that is none."""
+        """The value as text; raises `UnicodeDecodeError` if it is not UTF-8."""
         body = self.body
         return None if body is None else body.decode()
 
     @property
     def properties(self) -> dict[str, Property]:
-        """The application's properties, with their types."""
+        """The properties of the application, with their types."""
         return self.delivery.properties
 
     @property
@@ -80,11 +80,11 @@ class Message:
     def acknowledge(self) -> None:
         """Acknowledge as the session's mode says, and wait for the confirmation (rule K1).
 
-        CLIENT_ACKNOWLEDGE: everything the session delivered; INDIVIDUAL_ACKNOWLEDGE: this one; in the other
-        modes nothing happens. Raises `LeaseLost` for what is delivered again.
+        CLIENT_ACKNOWLEDGE: all messages that the session delivered; INDIVIDUAL_ACKNOWLEDGE: this message; the
+        other modes: nothing. Raises `LeaseLost` for messages that are delivered again.
         """
         self._acknowledge(self.delivery)
 
     def __repr__(self) -> str:
-        """Show where it lies, never what is in it."""
+        """Show the position of the message, never its content."""
         return f"<Message {self.delivery!r}>"

@@ -1,4 +1,4 @@
-"""Who acknowledges, and when."""
+"""The acknowledgement modes of Jakarta Messaging."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ class AcknowledgeMode(IntEnum):
     SESSION_TRANSACTED = 0
     #: when `receive` returns a message, or a listener returns
     AUTO_ACKNOWLEDGE = 1
-    #: by `Message.acknowledge`: everything delivered by the session so far
+    #: by `Message.acknowledge`: all messages that the session has delivered
     CLIENT_ACKNOWLEDGE = 2
-    #: as AUTO, without waiting for the confirmation: a few may come again after a crash
+    #: as AUTO_ACKNOWLEDGE, without waiting for the confirmation: a crash may repeat a few messages
     DUPS_OK_ACKNOWLEDGE = 3
-    #: by `Message.acknowledge`: this message alone
+    #: by `Message.acknowledge`: only this message
     INDIVIDUAL_ACKNOWLEDGE = 101
 
 

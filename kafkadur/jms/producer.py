@@ -11,10 +11,10 @@ from kafkadur_sharing.errors import IllegalState, InvalidDestination
 
 
 class MessageProducer:
-    """Sends to one topic, or to the topic named with each message."""
+    """Sends to one topic, or to the topic given with each message."""
 
     def __init__(self, producer: kafkadur.Producer, topic: str | None, *, waits: bool = True) -> None:
-        """Made by a session; `waits`: for Kafka with each message, else the session does at its commit."""
+        """Made by a session; `waits`: whether `send` waits for Kafka, else the commit of the session does."""
         self._waits = waits
         self._producer = producer
         self._topic = topic
@@ -31,10 +31,10 @@ class MessageProducer:
         priority: int = DEFAULT_PRIORITY,
         delivery_mode: DeliveryMode = DEFAULT_DELIVERY_MODE,
     ) -> None:
-        """Send a message and wait until Kafka has it; in a transacted session it is seen at the commit.
+        """Send a message and wait until Kafka has it; in a transacted session the commit makes it visible.
 
-        Raises `DeliveryFailed` if it does not take it, `InvalidProperty`, `InvalidDestination` without a
-        topic, and `IllegalState` for another one than the producer's.
+        Raises `DeliveryFailed` if Kafka does not take it, `InvalidProperty`, `InvalidDestination` without a
+        topic, and `IllegalState` for a topic other than the producer's.
         """
         if topic is not None and self._topic is not None and topic != self._topic:
             raise IllegalState(
@@ -62,13 +62,11 @@ class MessageProducer:
             self._producer.flush()
 
     def close(self) -> None:
-        """Close it; that of a transacted session is closed with that."""
+        """Close; the producer of a transacted session is closed with the session."""
         self._producer.close()
 
     def __enter__(self) -> Self:
-        """It is open."""
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Close it."""
         self.close()

@@ -1,20 +1,21 @@
-"""A session in the names of Jakarta Messaging: makes consumers and producers, and acknowledges."""
+"""A session in the names of Jakarta Messaging: it makes consumers and producers, and acknowledges."""
 
 from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Iterable
-from contextlib import suppress
-from typing import Protocol, Self
+from collections.abc import Callable, Generator
+from contextlib import contextmanager, suppress
+from typing import Protocol
 
 import kafkadur.sync
-from kafkadur.jms.closing import close_all
 from kafkadur.jms.consumer import Listener, MessageConsumer
 from kafkadur.jms.message import Message
 from kafkadur.jms.modes import AUTOMATIC, AcknowledgeMode
 from kafkadur.jms.producer import MessageProducer
+from kafkadur.runtime.closing import close_all
 from kafkadur.sync import Delivery, Subscription
+from kafkadur.sync.waiting import ClosingContext
 from kafkadur_sharing.definition import SubscriptionType
 from kafkadur_sharing.errors import (
     AlreadySettled,
@@ -28,65 +29,47 @@ from kafkadur_sharing.redelivery import Redelivery
 
 _log = logging.getLogger("kafkadur.jms")
 
-#: How often a thread that waits to call a listener checks whether it has to end, seconds.
+#: Seconds after which a thread that waits to call a listener checks whether it has to end.
 _LOOK_EVERY = 0.05
-#: How long a consumer of a transacted session waits for a message at its turn, seconds.
+#: Seconds for which a consumer of a transacted session waits for a message at its turn.
 _TURN_S = 0.01
 
 
-class SessionConnection(Protocol):
-    """The connection of a session, as that sees it."""
+class _Connection(Protocol):
+    """The part of `Connection`, which imports this module, that a session uses."""
 
-    @property
-    def plain(self) -> kafkadur.sync.Connection:
-        """The connection that it is over."""
-        ...
+    plain: kafkadur.sync.Connection
+    kind: SubscriptionType
+    gate: threading.Condition
+    is_started: bool
 
-    @property
-    def kind(self) -> SubscriptionType:
-        """The type of subscriptions that are not shared by name."""
-        ...
-
-    @property
-    def gate(self) -> threading.Condition:
-        """Where threads wait for the start."""
-        ...
-
-    @property
-    def is_started(self) -> bool:
-        """Whether messages may come."""
-        ...
-
-    def tell(self, error: KafkadurError) -> None:
-        """Tell the exception listener."""
+    def tell(self, error: KafkadurError) -> None: ...
 
 
-class Session:
-    """Consumers and producers with one mode of acknowledgement; a context manager.
+class Session(ClosingContext):
+    """Consumers and producers with one acknowledgement mode; a context manager.
 
-    Used by one thread at a time; listeners are called one at a time.
+    A session is used by one thread at a time, and calls one listener at a time.
     """
 
-    def __init__(
-        self, connection: SessionConnection, mode: AcknowledgeMode, redelivery: Redelivery | None
-    ) -> None:
+    def __init__(self, connection: _Connection, mode: AcknowledgeMode, redelivery: Redelivery | None) -> None:
         """Made by a connection."""
         self._connection = connection
         self.acknowledge_mode = mode
         self._redelivery = redelivery
         self._consumers: list[MessageConsumer] = []
-        #: closed ones that wait for verdicts (rule K5)
+        #: closed consumers with messages in flight (rule K5)
         self._leaving: list[MessageConsumer] = []
         self._producers: list[MessageProducer] = []
-        #: what commits, in a transacted session
+        #: the session that commits, if this one is transacted
         self._transacted: kafkadur.sync.Session | None = None
         if mode is AcknowledgeMode.SESSION_TRANSACTED:
             self._transacted = connection.plain.session(transacted=True)
-            self._transacted.open()  # closes itself if it cannot
-        #: what the application got and has to acknowledge, oldest first
+            self._transacted.open()  # it closes itself on an error
+        #: the deliveries that the application has to acknowledge, oldest first
         self._delivered: list[Delivery] = []
         self._lock = threading.Lock()
-        #: held while a listener is called, and the thread that it is called in
+        #: held while a listener is called, and the thread that calls it
         self._calling = threading.Lock()
         self._caller: threading.Thread | None = None
         self._closing = False
@@ -97,7 +80,7 @@ class Session:
     def create_consumer(
         self, topic: str, selector: str | None = None, *, no_local: bool = False
     ) -> MessageConsumer:
-        """A consumer of a subscription of its own, from now on and until it is closed (rules V).
+        """Return the consumer of a new subscription, which ends when the consumer is closed (rules V).
 
         Raises `IllegalState` in a transacted session, whose subscriptions are durable.
         """
@@ -106,14 +89,14 @@ class Session:
     def create_durable_consumer(
         self, topic: str, name: str, selector: str | None = None, *, no_local: bool = False
     ) -> MessageConsumer:
-        """The one consumer of an unshared durable subscription (rules U); needs a client id.
+        """Return the one consumer of an unshared durable subscription (rules U); needs a client id.
 
-        With the sharing policy `sharable` of the factory it is a shared one, as WebLogic makes it (rules P).
+        With the factory's sharing policy `sharable` the subscription is shared, as in WebLogic (rules P).
         """
         return self._consumer(topic, selector, durable=name, kind=self._connection.kind, no_local=no_local)
 
     def create_shared_consumer(self, topic: str, name: str, selector: str | None = None) -> MessageConsumer:
-        """One of the consumers of a shared non-durable subscription (rules N).
+        """Return a consumer of a shared non-durable subscription (rules N).
 
         Raises `IllegalState` in a transacted session, whose subscriptions are durable.
         """
@@ -122,7 +105,7 @@ class Session:
     def create_shared_durable_consumer(
         self, topic: str, name: str, selector: str | None = None
     ) -> MessageConsumer:
-        """One of the consumers of a shared durable subscription (rules S)."""
+        """Return a consumer of a shared durable subscription (rules S)."""
         return self._consumer(topic, selector, durable=name, kind=SubscriptionType.SHARED)
 
     def _consumer(
@@ -161,7 +144,7 @@ class Session:
     # -- producers
 
     def create_producer(self, topic: str | None = None) -> MessageProducer:
-        """A producer to `topic`, or to the topic named with each message."""
+        """Return a producer to `topic`, or to the topic given with each message."""
         self._use()
         if self._transacted is not None:
             return MessageProducer(self._transacted.producer(), topic, waits=False)
@@ -172,20 +155,20 @@ class Session:
     # -- acknowledging
 
     def recover(self) -> None:
-        """Have everything delivered and not acknowledged come again, marked and counted (rule K3).
+        """Have all unacknowledged messages delivered again, marked and counted (rule K3).
 
         Raises `IllegalState` in a transacted session.
         """
         self._use()
         if self._transacted is not None:
             self._transacted.recover()
-        self._settle(self._take(), Delivery.rollback_nowait, Delivery.rollback)
+        self._settle(Delivery.rollback_nowait, Delivery.rollback)
         self._let_go()
 
     def received(self, delivery: Delivery) -> None:
-        """Part of receiving: the application gets a message.
+        """Part of receiving: acknowledge a message in the automatic modes, else note that it was delivered.
 
-        In the automatic modes it is acknowledged; raises as `Delivery.ack`.
+        Raises as `Delivery.ack`.
         """
         if self.acknowledge_mode is AcknowledgeMode.AUTO_ACKNOWLEDGE:
             delivery.ack()
@@ -196,39 +179,32 @@ class Session:
                 self._delivered.append(delivery)
 
     def acknowledge(self, delivery: Delivery) -> None:
-        """Part of `Message.acknowledge`."""
+        """Part of `Message.acknowledge`: acknowledge as the mode says."""
         if self._closed:
             raise ConnectionClosed(owner="the session", remedy="create another one")
         if self.acknowledge_mode is AcknowledgeMode.CLIENT_ACKNOWLEDGE:
-            self._settle(self._take(), Delivery.ack_nowait, Delivery.ack)
+            self._settle(Delivery.ack_nowait, Delivery.ack)
         elif self.acknowledge_mode is AcknowledgeMode.INDIVIDUAL_ACKNOWLEDGE:
             with self._lock, suppress(ValueError):
                 self._delivered.remove(delivery)
             delivery.ack()
         self._let_go()
 
-    def _take(self) -> list[Delivery]:
-        """What the application got and did not acknowledge; it is not asked for again."""
+    def _settle(self, settle: Callable[[Delivery], object], confirm: Callable[[Delivery], object]) -> None:
+        """Settle all delivered messages, and wait for the confirmation of the last one of each chunk.
+
+        Raises `LeaseLost` if a lease was lost, when all others are settled.
+        """
         with self._lock:
             delivered, self._delivered = self._delivered, []
-            return delivered
-
-    @staticmethod
-    def _settle(
-        delivered: Iterable[Delivery],
-        settle: Callable[[Delivery], object],
-        confirm: Callable[[Delivery], object],
-    ) -> None:
-        """Settle all, the last of each chunk so that it is confirmed; raises `LeaseLost` if one was lost."""
         lost: LeaseLost | None = None
-        some = list(delivered)
-        last = {delivery.chunk_id: index for index, delivery in enumerate(some)}
-        for index, delivery in enumerate(some):
+        last = {delivery.chunk_id: index for index, delivery in enumerate(delivered)}
+        for index, delivery in enumerate(delivered):
             try:
                 (confirm if last[delivery.chunk_id] == index else settle)(delivery)
             except LeaseLost as error:
                 lost = lost or error
-            except AlreadySettled:  # by the application, past the session
+            except AlreadySettled:  # the application has settled the delivery itself
                 pass
         if lost is not None:
             raise lost
@@ -237,25 +213,25 @@ class Session:
 
     @property
     def is_transacted(self) -> bool:
-        """Whether it commits."""
+        """Whether the session is transacted."""
         return self._transacted is not None
 
     def commit(self) -> None:
-        """Commit everything received and sent: both hold, or neither does.
+        """Commit the received and the sent messages together: all of them, or none.
 
         Raises as `kafkadur.sync.Session.commit`, and `IllegalState` in a session that is not transacted.
         """
         self._end_transaction("commit", kafkadur.sync.Session.commit)
 
     def rollback(self) -> None:
-        """Take everything received and sent back: what was received comes again, marked and counted.
+        """Roll back the received and the sent messages: the received ones are delivered again (rule K3).
 
         Raises as `kafkadur.sync.Session.rollback`, and `IllegalState` in a session that is not transacted.
         """
         self._end_transaction("roll back", kafkadur.sync.Session.rollback)
 
     def _end_transaction(self, what: str, end: Callable[[kafkadur.sync.Session], None]) -> None:
-        if self._closed:  # a listener that is running while it is closed may commit
+        if self._closed:  # a listener that runs while the session is being closed may still commit
             self._use()
         if self._transacted is None:
             raise IllegalState(
@@ -267,55 +243,50 @@ class Session:
         for consumer in self._consumers:
             consumer.put_back_kept()
         end(self._transacted)
-        with self._lock:  # closed ones have their verdicts now
+        with self._lock:  # closed consumers have no messages in flight any more
             done, self._leaving = self._leaving, []
         close_all(consumer.subscription for consumer in done)
 
     def take_and_call(self, consumer: MessageConsumer, listener: Listener) -> None:
-        """Part of listening in a transacted session: have a listener called with what comes in a moment.
+        """Part of listening in a transacted session: receive a message and call a listener with it.
 
-        Nothing is received that no listener has got when another one commits.
+        Both are one turn, so that no received message waits for a listener while another listener commits.
         """
-        if not self._take_turn(consumer):
-            return
-        try:
-            delivery = None if consumer.is_closed else consumer.next_within(_TURN_S)
+        with self._turn(consumer) as taken:
+            delivery = consumer.next_within(_TURN_S) if taken else None
             if delivery is not None:
-                self._caller = threading.current_thread()
                 self._call(listener, delivery)
+        self._let_go()
+
+    @contextmanager
+    def _turn(self, consumer: MessageConsumer) -> Generator[bool]:
+        """Wait for the turn to call a listener; gives False when the consumer is closed."""
+        while not self._calling.acquire(timeout=_LOOK_EVERY):
+            if consumer.is_closed:
+                yield False
+                return
+        try:
+            yield not consumer.is_closed
         finally:
             self._caller = None
             self._calling.release()
-        self._let_go()
-
-    def _take_turn(self, consumer: MessageConsumer) -> bool:
-        """Wait for the turn to call a listener; not once the consumer was closed."""
-        while not self._calling.acquire(timeout=_LOOK_EVERY):
-            if consumer.is_closed:
-                return False
-        return True
 
     # -- listening
 
     def call(self, consumer: MessageConsumer, listener: Listener, delivery: Delivery) -> bool:
-        """Part of listening: call a listener, and acknowledge what it returned from.
+        """Part of listening: call a listener, and acknowledge the message as the mode says.
 
         Returns whether it was called: not while the connection is stopped, nor when the consumer was closed.
         """
-        if not self._take_turn(consumer):
-            return False
-        try:
-            if consumer.is_closed or not self.is_started or delivery.lost:
+        with self._turn(consumer) as taken:
+            if not taken or not self.is_started or delivery.lost:
                 return False
-            self._caller = threading.current_thread()
             self._call(listener, delivery)
-        finally:
-            self._caller = None
-            self._calling.release()
         self._let_go()
         return True
 
     def _call(self, listener: Listener, delivery: Delivery) -> None:
+        self._caller = threading.current_thread()
         automatic = self.acknowledge_mode in AUTOMATIC
         if not automatic:
             self.received(delivery)
@@ -323,7 +294,7 @@ class Session:
         try:
             try:
                 listener(message)
-            except Exception:  # noqa: BLE001 - whatever an application's code raises
+            except Exception:  # noqa: BLE001 - any error of the application
                 _log.exception("a listener failed for %r", message)
                 if automatic:
                     delivery.rollback_nowait()
@@ -335,25 +306,25 @@ class Session:
 
     @property
     def is_calling_here(self) -> bool:
-        """Whether this thread is in a listener of the session."""
+        """Whether this thread runs a listener of the session."""
         return self._caller is threading.current_thread()
 
     def wait_for_listener(self) -> None:
-        """Part of stopping: wait until no listener is called."""
+        """Part of stopping: wait until no listener is running."""
         with self._calling:
             pass
 
     def failed(self, error: KafkadurError) -> None:
-        """Part of listening: a consumer cannot go on."""
+        """Part of listening: report that a consumer has failed."""
         self._connection.tell(error)
 
     @property
     def is_started(self) -> bool:
-        """Whether messages may come."""
+        """Whether the connection is started."""
         return self._connection.is_started
 
     def wait_for_start(self, consumer: MessageConsumer, timeout: float | None) -> bool:
-        """Part of receiving: wait, at most `timeout` seconds, until messages may come to a consumer."""
+        """Part of receiving: wait, at most `timeout` seconds, for the start; returns whether to receive."""
         gate = self._connection.gate
         with gate:
             gate.wait_for(lambda: self.is_started or consumer.is_closed, timeout)
@@ -367,24 +338,24 @@ class Session:
     # -- the end
 
     def leave(self, consumer: MessageConsumer) -> None:
-        """Part of closing a consumer: it leaves now, or when its messages have their verdicts."""
+        """Part of closing a consumer: detach it when it has no messages in flight."""
         with self._lock:
             self._consumers.remove(consumer)
             self._leaving.append(consumer)
         self._let_go()
 
     def _let_go(self) -> None:
-        """Have closed consumers leave whose messages have their verdicts."""
+        """Detach closed consumers without messages in flight."""
         with self._lock:
             done = [c for c in self._leaving if c.subscription.statistics()["in_hands"] == 0]
             self._leaving = [consumer for consumer in self._leaving if consumer not in done]
         close_all(consumer.subscription for consumer in done)
 
     def close(self) -> None:
-        """Close its consumers and producers; what is not acknowledged comes again (rule K6).
+        """Close its consumers and producers; unacknowledged messages are delivered again (rule K6).
 
-        Listeners come to their end first, and may acknowledge. Raises `IllegalState` from within one, and
-        the first error of closing when all is closed.
+        Running listeners end first, and may acknowledge. Raises `IllegalState` within a listener, and the
+        first error of closing, when all are closed.
         """
         if self._closed:
             return
@@ -399,22 +370,10 @@ class Session:
             close_all([*self._consumers, *(each.subscription for each in self._leaving), *self._producers])
         finally:
             self._closed = True
-            # those that waited for verdicts until just now
+            # consumers that still had messages in flight
             last = [] if self._transacted is None else [self._transacted]
             close_all([*(each.subscription for each in self._leaving), *last])
 
     def _use(self) -> None:
         if self._closing:
             raise ConnectionClosed(owner="the session", remedy="create another one")
-
-    def __enter__(self) -> Self:
-        """It is open."""
-        return self
-
-    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        """Close it; an error on the way out does not hide the one that led here."""
-        try:
-            self.close()
-        except KafkadurError:
-            if error is None:
-                raise

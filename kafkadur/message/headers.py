@@ -1,15 +1,14 @@
-"""How properties and JMS fields of a message travel in Kafka headers; writing and reading, no I/O.
+"""The encoding of properties and JMS fields of a message as Kafka headers; writing and reading, no I/O.
 
 Property `p` is header `p` as text: str as it is, int in decimal digits (int64), float as `repr` writes it,
-bool as `true` or `false`, None as a null value, bytes as they are. One companion header lists what is neither
-str nor None: `kafkadur-types: amount=f;active=b;raw=x;n=i`. JMS fields are headers under their JMS names,
-defaults are left out, and JMSTimestamp is the timestamp of the Kafka record. Names starting with `JMS` or
-`kafkadur-` are reserved: they are no properties, in neither direction.
+bool as `true` or `false`, None as a null value, bytes as they are. One companion header lists the properties
+that are neither str nor None: `kafkadur-types: amount=f;active=b;raw=x;n=i`. JMS fields are headers under
+their JMS names, defaults are left out, and JMSTimestamp is the timestamp of the Kafka record. Names starting
+with `JMS` or `kafkadur-` are reserved: they are never properties.
 
 Writing is strict, reading never fails: a value without an entry in the companion is str if it is valid UTF-8,
-else bytes, and a value that is not what its entry says is read the same way. Of two headers with one name the
-last wins. What does not live here: who sends (`producer.py`), and the raw headers, which a delivery keeps as
-they came.
+else bytes, and a value that does not fit its entry is read the same way. The last of several headers with one
+name counts. `producer.py` sets the sender, and a delivery keeps the raw headers unchanged.
 """
 
 from __future__ import annotations
@@ -23,9 +22,9 @@ from kafkadur_sharing.definition import HeaderType
 from kafkadur_sharing.errors import InvalidProperty
 from kafkadur_sharing.names import RESERVED_PREFIXES, validate_property_name
 
-#: What a property can hold; an int lies in int64.
+#: The values of properties; an int is within int64.
 Property = str | int | float | bool | bytes | None
-#: JMS's two delivery modes. Kafka keeps every message; the mode is carried for the application.
+#: The two delivery modes of JMS. Kafka keeps every message; the mode is only passed to the application.
 DeliveryMode = Literal["PERSISTENT", "NON_PERSISTENT"]
 
 TYPES_HEADER: Final = "kafkadur-types"
@@ -43,19 +42,19 @@ DEFAULT_DELIVERY_MODE: Final[DeliveryMode] = "PERSISTENT"
 
 _INT64_MIN: Final = -(2**63)
 _INT64_MAX: Final = 2**63 - 1
-#: Different companions of all producers of a topic: a few, unless an attacker makes them up.
+#: Cached companions. The producers of a topic use few different ones, unless an attacker invents them.
 _CACHED_COMPANIONS: Final = 512
-#: A longer companion is read anew each time, so that the cache stays below 512 times this many bytes.
+#: Longer companions are not cached, so that the cache stays below 512 times this many bytes.
 _LONGEST_CACHED_COMPANION: Final = 4096
 
 
 class JmsFields(NamedTuple):
-    """The JMS fields of a message, and who sent it. A tuple: one is made for every message with headers."""
+    """The JMS fields and the sender of a message. A tuple: one is made for every message with headers."""
 
-    #: `ID:` and something unique; None when the sender gave none.
+    #: `ID:` and a unique text; None if the sender gave none.
     message_id: str | None = None
     correlation_id: str | None = None
-    #: JMSType: what kind of message it is, in the application's words.
+    #: JMSType: the kind of message, as the application names it.
     type: str | None = None
     #: 0 (lowest) to 9.
     priority: int = DEFAULT_PRIORITY
@@ -70,7 +69,7 @@ NO_FIELDS: Final = JmsFields()
 
 
 class Decoded(NamedTuple):
-    """What `decode` found in the headers of one message."""
+    """The result of `decode` for the headers of one message."""
 
     properties: dict[str, Property]
     fields: JmsFields
@@ -80,17 +79,27 @@ class Decoded(NamedTuple):
 
 
 def encode(
-    properties: Mapping[str, Property] | None = None,
-    fields: JmsFields = NO_FIELDS,
+    properties: Mapping[str, Property] | None = None, fields: JmsFields = NO_FIELDS
 ) -> list[tuple[str, bytes | None]]:
-    """Return the Kafka headers for `properties` and `fields`, the companion last if one is needed.
+    """Return the Kafka headers for `properties` and `fields`, with the companion last if one is needed.
 
-    Raises `InvalidProperty` for a name that is reserved or no identifier, a value of another type, an int
-    beyond int64, text that has no UTF-8, a priority that is not 0 to 9, and an unknown delivery mode.
+    Raises `InvalidProperty` for a name that is reserved or not an identifier, a value of another type, an int
+    beyond int64, text that cannot be encoded as UTF-8, a priority that is not 0 to 9, and an unknown delivery
+    mode.
     """
     headers = encode_fields(fields)
-    if properties:
-        headers += encode_properties(properties)
+    companion: list[str] = []
+    for name, value in (properties or {}).items():
+        _known_property_name(name)
+        if value is None:
+            headers.append((name, None))
+            continue
+        raw, letter = _encode_value(name, value)
+        headers.append((name, raw))
+        if letter:
+            companion.append(f"{name}={letter}")
+    if companion:
+        headers.append((TYPES_HEADER, ";".join(companion).encode()))
     return headers
 
 
@@ -115,32 +124,14 @@ def encode_fields(fields: JmsFields) -> list[tuple[str, bytes | None]]:
     return headers
 
 
-def encode_properties(properties: Mapping[str, Property]) -> list[tuple[str, bytes | None]]:
-    """Return the Kafka headers for the properties alone; raises `InvalidProperty` as `encode` does."""
-    headers: list[tuple[str, bytes | None]] = []
-    companion: list[str] = []
-    for name, value in properties.items():
-        _known_property_name(name)
-        if value is None:
-            headers.append((name, None))
-            continue
-        raw, letter = _encode_value(name, value)
-        headers.append((name, raw))
-        if letter:
-            companion.append(f"{name}={letter}")
-    if companion:
-        headers.append((TYPES_HEADER, ";".join(companion).encode()))
-    return headers
-
-
-#: Names repeat from message to message; what was found good once need not be looked at again.
+#: Names recur from message to message; a valid name is checked once.
 _known_property_name = lru_cache(maxsize=1024)(validate_property_name)
 
 
 def _encode_value(name: str, value: object) -> tuple[bytes, str]:
     """Return the bytes of `value` and its letter in the companion ("" for text)."""
-    # The methods of the base types are called by name: a subclass (an enum, a numpy float) may print itself
-    # differently. bool comes before int because it is one.
+    # Methods of the base types, because a subclass (an enum, a numpy float) may print differently. bool comes
+    # before int because it is a subclass of int.
     if isinstance(value, str):
         try:
             return str.encode(value), ""
@@ -154,8 +145,7 @@ def _encode_value(name: str, value: object) -> tuple[bytes, str]:
     if isinstance(value, int):
         if not _INT64_MIN <= value <= _INT64_MAX:
             raise InvalidProperty(
-                f"Property {name!r} is an int beyond 64 bits.",
-                remedy="send it as str or float",
+                f"Property {name!r} is an int beyond 64 bits.", remedy="send it as str or float"
             )
         return int.__repr__(value).encode(), "i"
     if isinstance(value, float):
@@ -182,8 +172,7 @@ def _field_text(header: str, value: object) -> bytes:
 def _priority_text(priority: int) -> bytes:
     if priority not in range(MAX_PRIORITY + 1):
         raise InvalidProperty(
-            f"The priority {priority!r} does not exist.",
-            remedy=f"use 0 (lowest) to {MAX_PRIORITY}",
+            f"The priority {priority!r} does not exist.", remedy=f"use 0 (lowest) to {MAX_PRIORITY}"
         )
     return b"%d" % priority
 
@@ -203,13 +192,12 @@ _Reader = Callable[[bytes], Property]
 
 
 def decode(
-    headers: Iterable[tuple[str, bytes | None]] | None,
-    header_types: Mapping[str, HeaderType] | None = None,
+    headers: Iterable[tuple[str, bytes | None]] | None, header_types: Mapping[str, HeaderType] | None = None
 ) -> Decoded:
-    """Read the headers of one message as confluent-kafka hands them out; never raises for what they contain.
+    """Read the headers of one message as confluent-kafka returns them; never raises for their content.
 
-    `header_types` serves plain producers: it is used where the message has neither a companion nor a
-    connection id, for a kafkadur producer without a companion has said that everything is text.
+    `header_types` is for plain producers: it is used for messages with neither a companion nor a connection
+    id. A message of a kafkadur producer without a companion has only text properties.
     """
     if not headers:
         return Decoded({}, NO_FIELDS)
@@ -218,36 +206,33 @@ def decode(
 
 
 def decode_properties(
-    headers: Iterable[tuple[str, bytes | None]] | None,
-    header_types: Mapping[str, HeaderType] | None = None,
+    headers: Iterable[tuple[str, bytes | None]] | None, header_types: Mapping[str, HeaderType] | None = None
 ) -> dict[str, Property]:
-    """Read the properties alone: half the work of `decode`, with the same rules."""
+    """Read only the properties, as `decode`, with half the work."""
     return _read_properties(dict(headers), header_types) if headers else {}
 
 
 def decode_fields(headers: Iterable[tuple[str, bytes | None]] | None) -> JmsFields:
-    """Read the JMS fields alone: half the work of `decode`, with the same rules."""
+    """Read only the JMS fields, as `decode`, with half the work."""
     return _read_fields(dict(headers)) if headers else NO_FIELDS
 
 
 def _read_properties(
-    last: Mapping[str, bytes | None],
-    header_types: Mapping[str, HeaderType] | None,
+    last: Mapping[str, bytes | None], header_types: Mapping[str, HeaderType] | None
 ) -> dict[str, Property]:
     companion = last.get(TYPES_HEADER)
     readers: Mapping[str, _Reader] = _NO_READERS
     if companion is not None:
-        # The unwrapped function keeps nothing.
+        # The unwrapped function caches nothing.
         read = _readers if len(companion) <= _LONGEST_CACHED_COMPANION else _readers.__wrapped__
         readers = read(companion)
     elif header_types and CONNECTION_ID_HEADER not in last:
         readers = {name: _READER_OF_TYPE[kind] for name, kind in header_types.items()}
-    properties: dict[str, Property] = {}
-    for name, raw in last.items():
-        if name.startswith(RESERVED_PREFIXES):
-            continue
-        properties[name] = None if raw is None else readers.get(name, _read_text)(raw)
-    return properties
+    return {
+        name: None if raw is None else readers.get(name, _read_text)(raw)
+        for name, raw in last.items()
+        if not name.startswith(RESERVED_PREFIXES)
+    }
 
 
 def _read_fields(last: Mapping[str, bytes | None]) -> JmsFields:
@@ -268,7 +253,7 @@ _PRIORITIES: Final = {b"%d" % priority: priority for priority in range(MAX_PRIOR
 
 
 def _text_or_none(raw: bytes | None) -> str | None:
-    """Return text, or None if it is none; the raw headers still show what it was."""
+    """Return text, or None if it is not UTF-8; the raw headers still have the bytes."""
     if raw is None:
         return None
     try:
@@ -284,9 +269,9 @@ def _read_text(raw: bytes) -> str | bytes:
         return raw
 
 
-# What other languages print is read (Java's `1.0E10`, `NaN`, `Infinity`); what only Python's int() and
-# float() accept (spaces, underscores, other scripts' digits) is not, so that every reader of a topic sees the
-# same values.
+# Numbers as other languages print them are read (Java's `1.0E10`, `NaN`, `Infinity`), but not forms that only
+# Python's int() and float() accept (spaces, underscores, digits of other scripts), so that every reader of a
+# topic sees the same values.
 _INT: Final = re.compile(rb"[+-]?[0-9]{1,19}")
 _FLOAT: Final = re.compile(
     rb"[+-]?(?:(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?:e[+-]?[0-9]+)?|nan|inf(?:inity)?)", re.IGNORECASE
@@ -333,11 +318,6 @@ _READER_OF_TYPE: Final[Mapping[HeaderType, _Reader]] = {
 
 @lru_cache(maxsize=_CACHED_COMPANIONS)
 def _readers(companion: bytes) -> Mapping[str, _Reader]:
-    """Return the readers a companion asks for; unknown entries are passed over."""
-    readers: dict[str, _Reader] = {}
-    for entry in companion.decode(errors="replace").split(";"):
-        name, _, letter = entry.partition("=")
-        reader = _READER_OF_LETTER.get(letter)
-        if reader is not None:
-            readers[name] = reader
-    return readers
+    """Return the readers of the properties in a companion; unknown entries are ignored."""
+    entries = (entry.partition("=") for entry in companion.decode(errors="replace").split(";"))
+    return {name: _READER_OF_LETTER[letter] for name, _, letter in entries if letter in _READER_OF_LETTER}

@@ -1,8 +1,8 @@
 """Serializers and deserializers of an application, called as confluent-kafka's clients call theirs.
 
-Any callable `(data, SerializationContext) -> data` is one: those of `confluent_kafka.serialization` and
-`confluent_kafka.schema_registry`, and plain functions. What does not live here: when a delivery deserializes
-(`delivery.py`) and what a handler's subscription does with what cannot be (`aio/running.py`).
+They are callables `(data, SerializationContext) -> data`: those of `confluent_kafka.serialization` and
+`confluent_kafka.schema_registry`, and plain functions. `delivery.py` decides when a delivery is deserialized,
+and `aio/running.py` handles messages that cannot be.
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ from kafkadur_sharing.errors import IllegalState, Undecodable, Unencodable
 
 T = TypeVar("T")
 
-#: Makes an object of a value or key; it is also called for None (a tombstone, a message without a key).
+#: Makes an object from a value or key; also called for None (a tombstone, a message without a key).
 Deserializer: TypeAlias = Callable[[bytes | None, SerializationContext], T]
-#: Makes a value or key of an object; None (a tombstone, no key) is sent as it is.
+#: Makes a value or key from an object; not called for None (a tombstone, no key).
 Serializer: TypeAlias = Callable[[T, SerializationContext], str | bytes | None]
-#: Kafka headers as a serializer finds them: a list that it may add to.
+#: Kafka headers for a serializer, which may add some.
 Headers: TypeAlias = list[tuple[str, bytes | None]]
 
-#: Packages whose errors of transport are told by the beginning of their module's name.
+#: Packages of HTTP clients, whose errors count as temporary.
 _TRANSPORTS = ("httpx", "httpcore", "requests", "urllib3", "aiohttp")
-#: Answers of a server that may be different next time, beside those of 500 and above.
+#: HTTP status codes below 500 that may be temporary.
 _MAY_CHANGE = (401, 403, 407, 408, 425, 429)
 
 
@@ -44,14 +44,14 @@ class Decoding:
         value: Deserializer[Any] | None = None,
         display: str = "",
     ) -> None:
-        """`display` is the subscription's name for people. Raises `IllegalState` for no deserializer."""
+        """`display` is the subscription's name for people. Raises `IllegalState` for a wrong deserializer."""
         self._key = _checked(key, "key_deserializer")
         self._value = _checked(value, "value_deserializer")
         self._display = display
 
     @property
     def is_raw(self) -> bool:
-        """Whether there is nothing to do: keys and values are bytes."""
+        """Whether keys and values are bytes."""
         return self._key is None and self._value is None
 
     @property
@@ -60,12 +60,12 @@ class Decoding:
         return self._value is None
 
     def value(self, message: Message) -> Any:  # noqa: ANN401 - what the deserializer makes
-        """The value of a record; raises `Undecodable`."""
+        """Return the value of a record; raises `Undecodable`."""
         raw = message.value()
         return raw if self._value is None else self._decode(self._value, MessageField.VALUE, raw, message)
 
     def key(self, message: Message) -> Any:  # noqa: ANN401 - what the deserializer makes
-        """The key of a record; raises `Undecodable`."""
+        """Return the key of a record; raises `Undecodable`."""
         raw = message.key()
         return raw if self._key is None else self._decode(self._key, MessageField.KEY, raw, message)
 
@@ -100,17 +100,17 @@ class Encoding:
     __slots__ = ("_key", "_value")
 
     def __init__(self, *, key: Serializer[Any] | None = None, value: Serializer[Any] | None = None) -> None:
-        """Raises `IllegalState` for what is no serializer."""
+        """Raises `IllegalState` for a wrong serializer."""
         self._key = _checked(key, "key_serializer")
         self._value = _checked(value, "value_serializer")
 
     @property
     def is_raw(self) -> bool:
-        """Whether there is nothing to do."""
+        """Whether there are no serializers."""
         return self._key is None and self._value is None
 
     def encode(self, topic: str, value: Any, key: Any, headers: Headers) -> tuple[Any, Any]:  # noqa: ANN401
-        """Value and key as they are sent; the key comes first, and both may add to `headers`.
+        """Return value and key as they are sent; the key is serialized first, and both may add to `headers`.
 
         Raises `Unencodable`.
         """
@@ -140,7 +140,7 @@ class Encoding:
         return _synchronous(result, serializer, f"{context.field}_serializer")
 
 
-def _checked(given: Any, parameter: str) -> Callable[..., Any] | None:  # noqa: ANN401 - it is looked at here
+def _checked(given: Any, parameter: str) -> Callable[..., Any] | None:  # noqa: ANN401 - checked here
     if given is None or (callable(given) and not inspect.isclass(given)):
         return given
     raise IllegalState(
@@ -152,7 +152,7 @@ def _checked(given: Any, parameter: str) -> Callable[..., Any] | None:  # noqa: 
 
 
 def _synchronous(result: object, used: Callable[..., Any], parameter: str) -> object:
-    """What a callable gave, unless that would have to be awaited."""
+    """Return the result of a callable; raises `IllegalState` for a coroutine."""
     if inspect.iscoroutine(result):
         result.close()
         raise IllegalState(
@@ -165,15 +165,16 @@ def _synchronous(result: object, used: Callable[..., Any], parameter: str) -> ob
 
 
 def name_of(used: Callable[..., Any]) -> str:
-    """What people call a callable."""
+    """Return the name of a callable for people."""
     return getattr(used, "__qualname__", None) or type(used).__name__
 
 
 def may_heal(error: BaseException) -> bool:
-    """Whether something other than the message is at fault, such as a schema registry that does not answer.
+    """Whether an error may be temporary, such as that of a schema registry that does not answer.
 
-    True for errors of the operating system (time-outs and connections are some) and of HTTP clients, and for
-    answers of a server (`http_status_code`) that say that it cannot answer now, or not to this client.
+    True for errors of the operating system (such as time-outs and failed connections) and of HTTP clients,
+    and for HTTP statuses (`http_status_code`) that say that the server cannot answer now, or not to this
+    client.
     """
     return any(_is_outage(link) for link in _chain(error))
 
@@ -181,12 +182,12 @@ def may_heal(error: BaseException) -> bool:
 def _is_outage(error: BaseException) -> bool:
     status = getattr(error, "http_status_code", None)
     if isinstance(status, int):
-        return status in _MAY_CHANGE or status >= 500  # noqa: PLR2004 - from there on the server is at fault
+        return status in _MAY_CHANGE or status >= 500  # noqa: PLR2004 - errors of the server
     return isinstance(error, OSError) or type(error).__module__.startswith(_TRANSPORTS)
 
 
 def _chain(error: BaseException) -> Iterator[BaseException]:
-    """An error and what it was raised from, or while handling."""
+    """Yield an error, and the errors that it was raised from or while handling."""
     seen: set[int] = set()
     link: BaseException | None = error
     while link is not None and id(link) not in seen:
@@ -195,5 +196,5 @@ def _chain(error: BaseException) -> Iterator[BaseException]:
         link = link.__cause__ or (None if link.__suppress_context__ else link.__context__)
 
 
-#: Of a subscription without deserializers.
+#: The decoding of a subscription without deserializers.
 RAW = Decoding()

@@ -1,8 +1,8 @@
-"""Spans of OpenTelemetry for what is sent, received, processed and settled, in its messaging conventions.
+"""OpenTelemetry spans for sending, receiving, processing and settling, in its messaging conventions.
 
-Only its API is used: the program chooses with the SDK what becomes of spans. The context of a
-message travels in its Kafka headers, as the program's propagator writes it (`traceparent`). OpenTelemetry is
-imported only when the setting `tracing` is on. No keys and no payloads are written to spans.
+Only the API of OpenTelemetry is used: the program configures the SDK. The context of a message is in its
+Kafka headers, as the program's propagator writes it (`traceparent`). OpenTelemetry is imported only when the
+setting `tracing` is on. Spans contain no keys and no payloads.
 """
 
 from __future__ import annotations
@@ -28,20 +28,20 @@ Report = Callable[[KafkaError | None, Message], None]
 _log = logging.getLogger(__name__)
 
 _SYSTEM: Final = "kafka"
-#: Most links of one span: of a large batch the first ones are linked.
+#: Most links of one span: for a large batch, those to the first messages.
 _LINKS: Final = 128
 
 
 class Sending:
-    """The report of a message that is under way: its span ends with it."""
+    """The delivery report of a message, which ends its span."""
 
     def __init__(self, span: Span, report: Report) -> None:
-        """`report` is what is told of the delivery besides."""
+        """`report` is the next function to call with the delivery report."""
         self._span = span
         self._report = report
 
     def __call__(self, error: KafkaError | None, message: Message) -> None:
-        """Kafka has it, or not."""
+        """Serve the delivery report."""
         try:
             if error is None:
                 self._span.set_attributes(_place(message))
@@ -53,51 +53,31 @@ class Sending:
             self._report(error, message)
 
     def refused(self, error: BaseException) -> None:
-        """It never got under way."""
+        """End the span of a message that was not sent."""
         _fail(self._span, type(error).__name__, str(error))
         with _harmless():
             self._span.end()
 
 
-class Processing:
-    """A message that is processed: what its handler, and `run` for it, does is part of its span."""
-
-    def __init__(self, span: Span) -> None:
-        """The span is ended by its maker."""
-        self._span = span
-
-    def failed(self, error: BaseException) -> None:
-        """The handler raised this."""
-        with _harmless():
-            self._span.record_exception(error)
-            _fail(self._span, type(error).__name__, str(error))
-
-
-class Untraced:
-    """A message that is processed where no spans are made."""
-
-    def failed(self, error: BaseException) -> None:
-        """Do nothing."""
-
-
-_UNTRACED: Final = Untraced()
+#: Called with the error that a handler raised.
+Failed = Callable[[BaseException], None]
 
 
 def processing(
     tracing: Tracing | None, message: Message, subscription: str, attempt: int
-) -> contextlib.AbstractContextManager[Processing | Untraced]:
-    """Around the processing of a message, with a span where there are any."""
+) -> contextlib.AbstractContextManager[Failed]:
+    """Surround the processing of a message with a span, if `tracing` is not None."""
     if tracing is None:
-        return contextlib.nullcontext(_UNTRACED)
+        return contextlib.nullcontext(lambda _: None)
     return tracing.processing(message, subscription, attempt)
 
 
 @contextlib.contextmanager
 def _harmless() -> Generator[None]:
-    """What spans are handed to may fail: messages are more important."""
+    """Log errors of the program's SDK: messages are more important than spans."""
     try:
         yield
-    except Exception:  # noqa: BLE001 - whatever the program's SDK raises
+    except Exception:  # noqa: BLE001 - any error of the program's SDK
         _log_lost()
 
 
@@ -132,7 +112,7 @@ class Tracing:
     # -- sent
 
     def sending(self, topic: str, headers: Headers, report: Report) -> Sending:
-        """Begin the span of a message to be sent, and put its context into the headers."""
+        """Begin the span of a message to send, and put its context into the headers."""
         from opentelemetry import propagate, trace  # noqa: PLC0415 - of the extra
 
         span = self._begin(
@@ -147,11 +127,10 @@ class Tracing:
     # -- received
 
     def received(self, topic: str, subscription: str, messages: Sequence[Message], begun_ns: int) -> None:
-        """Tell of messages that were received by one call, begun at `begun_ns` (ns since 1970)."""
+        """Make a span of messages that one call received, which began at `begun_ns` (ns since 1970)."""
         from opentelemetry import trace  # noqa: PLC0415 - of the extra
 
-        about = self._about(topic, "receive", "receive", subscription)
-        about |= _count(messages)
+        about = self._about(topic, "receive", "receive", subscription) | _count(messages)
         with _harmless():
             span = self._begin(
                 f"receive {topic}",
@@ -163,8 +142,8 @@ class Tracing:
             span.end(time.time_ns())
 
     @contextlib.contextmanager
-    def processing(self, message: Message, subscription: str, attempt: int) -> Generator[Processing]:
-        """Around the call of a handler and the verdict; it belongs to the trace of who sent the message."""
+    def processing(self, message: Message, subscription: str, attempt: int) -> Generator[Failed]:
+        """Surround the call of a handler and the verdict with a span, in the trace of the sender."""
         from opentelemetry import trace  # noqa: PLC0415 - of the extra
 
         topic = message.topic() or ""
@@ -175,23 +154,28 @@ class Tracing:
             kind=trace.SpanKind.CONSUMER,
             attributes=about | {"kafkadur.attempt": attempt},
         )
+
+        def failed(error: BaseException) -> None:
+            with _harmless():
+                span.record_exception(error)
+                _fail(span, type(error).__name__, str(error))
+
         try:
             with trace.use_span(span, record_exception=False, set_status_on_exception=False):
-                yield Processing(span)
+                yield failed
         finally:
             with _harmless():
                 span.end()
 
     @contextlib.contextmanager
     def settling(self, verdict: str, messages: Sequence[Message], subscription: str) -> Generator[None]:
-        """Around a verdict (`ack`, `rollback`, `reject`, `release`) on one message, or on a batch."""
+        """Surround a verdict (`ack`, `rollback`, `reject`, `release`) on messages with a span."""
         from opentelemetry import trace  # noqa: PLC0415 - of the extra
 
         first = messages[0]
         topic = first.topic() or ""
-        about = self._about(topic, verdict, "settle", subscription)
-        about |= _count(messages)
-        # in a handler it is part of what that does; else it belongs to who sent the message
+        about = self._about(topic, verdict, "settle", subscription) | _count(messages)
+        # part of the span of a handler if there is one, else of the trace of the sender
         inside = trace.get_current_span().get_span_context().is_valid
         context = None if inside or len(messages) > 1 else _creation(first)
         span = self._begin(
@@ -212,12 +196,12 @@ class Tracing:
                 span.end()
 
     def _begin(self, name: str, **details: Any) -> Span:  # noqa: ANN401 - those of `start_span`
-        """Begin a span; one that nobody sees where what spans are handed to has failed."""
+        """Begin a span, or return an invalid one if the program's SDK fails."""
         from opentelemetry import trace  # noqa: PLC0415 - of the extra
 
         try:
             return self._tracer.start_span(name, **details)
-        except Exception:  # noqa: BLE001 - whatever the program's SDK raises
+        except Exception:  # noqa: BLE001 - any error of the program's SDK
             _log_lost()
             return trace.INVALID_SPAN
 
@@ -241,7 +225,7 @@ class Tracing:
 
 
 def _count(messages: Sequence[Message]) -> dict[str, Any]:
-    """Where a single message is, or how many there are."""
+    """Return the position of a single message, or the number of messages."""
     return _place(messages[0]) if len(messages) == 1 else {"messaging.batch.message_count": len(messages)}
 
 
@@ -253,7 +237,7 @@ def _place(message: Message) -> dict[str, Any]:
 
 
 def _creation(message: Message) -> Context:
-    """The context in which a message was sent."""
+    """Return the context in which a message was sent."""
     from opentelemetry import propagate  # noqa: PLC0415 - of the extra
     from opentelemetry.context import Context  # noqa: PLC0415
 

@@ -1,4 +1,4 @@
-"""The configuration of a producer's client of Kafka, and the headers that say who sends."""
+"""The configuration of a producer's Kafka client, and the headers that identify the sender."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from kafkadur.message.headers import CLIENT_ID_HEADER, CONNECTION_ID_HEADER
 from kafkadur_coordinators.client_log import client_log
 from kafkadur_sharing.errors import IllegalState
 
-#: Used where the user's configuration says nothing. `murmur2_random` puts a key where Java's default
-#: partitioner puts it, and spreads messages without a key.
+#: Defaults below the user's configuration. `murmur2_random` puts a key on the same partition as the default
+#: partitioner of Java, and distributes messages without a key.
 DEFAULTS: Final[Mapping[str, object]] = {
     "acks": "all",
     "enable.idempotence": True,
@@ -33,16 +33,15 @@ def producer_settings(config: Mapping[str, object], connection_id: str) -> dict[
     defaults: dict[str, Any] = {**DEFAULTS, "client.id": f"kafkadur-{connection_id}"}
     acks = config.get("acks", config.get("request.required.acks", "all"))
     if str(acks) not in {"all", "-1"}:
-        # A user who asks for fewer acknowledgements decides against idempotence: librdkafka refuses the two
-        # together.
+        # librdkafka refuses idempotence with fewer acknowledgements.
         del defaults["enable.idempotence"]
-    # What librdkafka has to say goes where the rest of the library logs, not to stderr.
+    # librdkafka logs to the loggers of this library, not to stderr.
     defaults["logger"] = client_log
     return {**defaults, **config}
 
 
 def sender_headers(client_id: str | None, connection_id: str) -> list[tuple[str, bytes | None]]:
-    """Return the headers that say who sends: the same for every message of a producer."""
+    """Return the headers that identify the sender: the same for every message of a producer."""
     headers: list[tuple[str, bytes | None]] = []
     if client_id is not None:
         headers.append((CLIENT_ID_HEADER, client_id.encode()))

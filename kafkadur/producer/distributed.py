@@ -1,53 +1,52 @@
-"""Sending to a distributed topic: to one of its members, or to all, and around members that are down.
+"""Sending to a distributed topic: to one of its members, or to all, avoiding members that are down.
 
-Where a message goes is decided in `kafkadur_sharing.distributed`; here it is sent, by one producer a topic
-member.
+`kafkadur_sharing.distributed` decides where a message goes; here one producer for each topic member sends it.
 """
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import itertools
 import threading
 import time
 import uuid
 from collections import Counter
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, Self
+from typing import Any
 
 from kafkadur.message.headers import Property
+from kafkadur.producer.context import FlushingContext
 from kafkadur.producer.producer import Producer
 from kafkadur.producer.receipt import Receipt
 from kafkadur_sharing.distributed import DistributedTopic, TopicMember
 from kafkadur_sharing.errors import DeliveryFailed
 
-#: How long a topic member that did not take a message is left out, seconds.
+#: Seconds for which a topic member is left out after it did not take a message.
 AVOIDED_S = 30.0
-#: Longest one wait for reports while something may have to be sent again, seconds.
+#: Longest single wait for reports while messages may have to be sent again, seconds.
 _SLICE_S = 0.2
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _Message:
-    """A message, until it is where it is to be."""
+    """A message that is not delivered yet."""
 
     value: str | bytes | None
     key: str | bytes | None
     fields: Mapping[str, Any]
     #: Names of topic members that did not take it.
-    refused: tuple[str, ...] = field(default=())
+    refused: tuple[str, ...] = ()
 
 
-class DistributedProducer:
+class DistributedProducer(FlushingContext):
     """Sends to a distributed topic, from any thread; a synchronous and an asynchronous context manager.
 
-    Partitioned: a message without a key goes to the topic members in turn; where one does not take it, it is
-    sent to the next, and that one is left out for half a minute. A message with a key goes to the member of
-    its key, or fails: its order would be lost elsewhere. Replicated: each goes to every member; where one
-    does not take it the failure names that member, and the others have it.
+    Partitioned: messages without a key go to the topic members in turn; if a member does not take a message,
+    it is sent to the next one, and that member is left out for half a minute. A message with a key goes to
+    the member of its key, or fails, because it would lose its order elsewhere. Replicated: each message goes
+    to every member; the failure of one names that member, and the others have the message.
     """
 
     def __init__(
@@ -56,21 +55,19 @@ class DistributedProducer:
         producers: Mapping[str, Producer],
         *,
         avoided: float = AVOIDED_S,
-        monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
         """`producers` are those of the topic members, by name; they are closed with this one.
 
-        `avoided`: seconds a member is left out that did not take a message.
+        `avoided`: seconds for which a member is left out after it did not take a message.
         """
         self._topic = topic
         self._producers = dict(producers)
         self._avoided = avoided
-        self._monotonic = monotonic
         self._numbers = itertools.count()
         self._lock = threading.Lock()
         #: topic member -> until when it is left out
         self._out: dict[str, float] = {}
-        #: what has to be sent again
+        #: messages to be sent again
         self._again: list[_Message] = []
         self._failures: Counter[str] = Counter()
         self._closed = False
@@ -78,7 +75,7 @@ class DistributedProducer:
     @property
     def avoided(self) -> frozenset[str]:
         """The topic members that are left out now."""
-        now = self._monotonic()
+        now = time.monotonic()
         with self._lock:
             return frozenset(name for name, until in self._out.items() if until > now)
 
@@ -90,7 +87,7 @@ class DistributedProducer:
         properties: Mapping[str, Property] | None = None,
         **fields: Any,  # noqa: ANN401 - those of `Producer.publish`, checked there
     ) -> None:
-        """Put a message into the buffers; what could not be delivered is raised by `flush` or `close`.
+        """Put a message into the buffers; `flush` and `close` raise failed deliveries.
 
         `fields` are those of `Producer.publish`: correlation_id, type, priority, delivery_mode, message_id,
         timestamp. All copies have one message id. Raises as `Producer.publish`.
@@ -106,7 +103,7 @@ class DistributedProducer:
         return self._topic.targets(key, next(self._numbers), self.avoided, message.refused)
 
     def _publish(self, member: TopicMember, message: _Message) -> None:
-        """Hand a message to the producer of a member; what that refuses at once is as what Kafka refuses."""
+        """Hand a message to the producer of a member; its immediate refusal counts as one by Kafka."""
         told = partial(self._reported, member.name, message)
         try:
             self._producers[member.name].publish(
@@ -116,23 +113,28 @@ class DistributedProducer:
             told(error)
 
     def _reported(self, member: str, message: _Message, report: Receipt | DeliveryFailed) -> None:
-        """A message has arrived, or not. Any thread."""
+        """Serve the report of a message. Any thread."""
         with self._lock:
             if isinstance(report, Receipt):
                 self._out.pop(member, None)
                 return
-            self._out[member] = self._monotonic() + self._avoided
-            refused = (*message.refused, member)
-            movable = self._topic.forwarding == "partitioned" and message.key is None
-            if movable and len(set(refused)) < len(self._topic.members):
-                self._again.append(
-                    _Message(value=message.value, key=None, fields=message.fields, refused=refused)
-                )
+            self._out[member] = time.monotonic() + self._avoided
+            again = self._elsewhere(message, (member,))
+            if again is not None:
+                self._again.append(again)
             else:
                 self._failures.update({f"{member}: {reason}": n for reason, n in report.reasons.items()})
 
+    def _elsewhere(self, message: _Message, failed: Iterable[str]) -> _Message | None:
+        """Return a message for the members that have not refused it; None if it may go to no other member."""
+        refused = {*message.refused, *failed}
+        movable = self._topic.forwarding == "partitioned" and message.key is None
+        if not movable or len(refused) == len(self._topic.members):
+            return None
+        return replace(message, refused=tuple(refused))
+
     def _send_again(self) -> int:
-        """Send elsewhere what topic members did not take; how many messages that were."""
+        """Send messages that topic members did not take to other members; returns their number."""
         count = 0
         while True:
             with self._lock:
@@ -154,7 +156,7 @@ class DistributedProducer:
         """Send a message and wait until Kafka has it; returns the receipts by topic member.
 
         `fields` as in `publish`. Raises `DeliveryFailed`, whose `reasons` name the topic members that did not
-        take it.
+        take the message.
         """
         fields.setdefault("message_id", f"ID:{uuid.uuid4().hex}")
         message = _Message(value=value, key=key, fields={"properties": properties, **fields})
@@ -172,31 +174,30 @@ class DistributedProducer:
                 except DeliveryFailed as error:
                     failed[name] = error
             self._note(receipts, failed)
-            refused = {*message.refused, *failed}
-            movable = self._topic.forwarding == "partitioned" and key is None
             if not failed:
                 return receipts
-            if not movable or len(refused) == len(self._topic.members):
+            again = self._elsewhere(message, failed)
+            if again is None:
                 reasons = {
                     f"{name}: {r}": n for name, error in failed.items() for r, n in error.reasons.items()
                 }
                 raise self._failed(reasons, pending=0)
-            message = _Message(value=value, key=key, fields=message.fields, refused=tuple(refused))
+            message = again
 
     def _note(self, receipts: Mapping[str, Receipt], failed: Mapping[str, DeliveryFailed]) -> None:
         with self._lock:
             for name in receipts:
                 self._out.pop(name, None)
             for name in failed:
-                self._out[name] = self._monotonic() + self._avoided
+                self._out[name] = time.monotonic() + self._avoided
 
     def flush(self, timeout: float | None = None) -> None:
-        """Wait until every published message is where it is to be.
+        """Wait until every published message is delivered, at most `timeout` seconds (None: for ever).
 
-        At most `timeout` seconds (None: for ever). Blocks. Raises `DeliveryFailed` with the numbers of copies
-        that failed, `reasons` by topic member, and of those still under way when the time was up.
+        Blocks. Raises `DeliveryFailed` with the number of copies that failed, `reasons` by topic member, and
+        the number of copies still under way at the time-out.
         """
-        deadline = None if timeout is None else self._monotonic() + timeout
+        deadline = None if timeout is None else time.monotonic() + timeout
         self._raise_failures(self._wait(deadline))
 
     def _raise_failures(self, pending: int) -> None:
@@ -206,16 +207,16 @@ class DistributedProducer:
             raise self._failed(reasons, pending=pending)
 
     def _wait(self, deadline: float | None) -> int:
-        """Wait until everything is where it is to be, or has failed; how much is missing at the deadline."""
+        """Wait until all messages are delivered or have failed; returns how many are pending."""
         while True:
-            left = _SLICE_S if deadline is None else min(_SLICE_S, max(deadline - self._monotonic(), 0.0))
+            left = _SLICE_S if deadline is None else min(_SLICE_S, max(deadline - time.monotonic(), 0.0))
             pending = 0
             for producer in self._producers.values():
                 try:
                     producer.flush(left)
-                except DeliveryFailed as error:  # of reports that are missing: failures are told to us
+                except DeliveryFailed as error:  # missing reports only: `_reported` gets the failures
                     pending += error.pending
-            if deadline is not None and self._monotonic() >= deadline:
+            if deadline is not None and time.monotonic() >= deadline:
                 with self._lock:
                     return pending + len(self._again)
             pending += self._send_again()
@@ -237,42 +238,21 @@ class DistributedProducer:
         )
 
     def close(self, timeout: float | None = None) -> None:
-        """Flush, at most `timeout` seconds (None: for ever), and close; twice is allowed.
+        """Flush, at most `timeout` seconds (None: for ever), and close; closing again does nothing.
 
-        What is still under way when the time is up is given up. Raises as `flush`, when all is closed.
+        Messages still under way at the time-out are given up. Raises as `flush`, when everything is closed.
         """
         if self._closed:
             return
         self._closed = True
         pending = 0
         try:
-            pending = self._wait(None if timeout is None else self._monotonic() + timeout)
+            pending = self._wait(None if timeout is None else time.monotonic() + timeout)
         finally:
             for producer in self._producers.values():
-                with contextlib.suppress(DeliveryFailed):  # it is told to us
+                with contextlib.suppress(DeliveryFailed):  # `_reported` gets it
                     producer.close(0)
         with self._lock:
             pending += len(self._again)
             self._again.clear()
         self._raise_failures(pending)
-
-    def __enter__(self) -> Self:
-        """Return the producer."""
-        return self
-
-    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        """Close; a failed delivery does not hide the error that ended the block."""
-        try:
-            self.close()
-        except DeliveryFailed as failure:
-            if error is None:
-                raise
-            error.add_note(str(failure))
-
-    async def __aenter__(self) -> Self:
-        """Return the producer."""
-        return self
-
-    async def __aexit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        """Close without blocking the loop; errors as in `__exit__`."""
-        await asyncio.to_thread(self.__exit__, kind, error, trace)

@@ -1,4 +1,4 @@
-"""The senders of one event loop: messages that wait for room, and reports on their way to the loop."""
+"""The waiting messages of one event loop, and the delivery reports on their way to it."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from kafkadur.producer.receipt import Receipt
 from kafkadur_sharing.errors import DeliveryFailed
 
 #: A message on its way into librdkafka's buffer: the arguments of confluent-kafka's `produce`, by position,
-#: because by name costs a tenth more: topic, value, key, partition, report, None, timestamp (ms), headers. A
-#: bare tuple, because one is made for every message; headers are Any because confluent-kafka's type of them
+#: because names cost a tenth more: topic, value, key, partition, report, None, timestamp (ms), headers. A
+#: plain tuple, because one is made for every message; headers are Any because confluent-kafka's type for them
 #: admits nothing narrower.
 Outgoing = tuple[str, str | bytes | None, str | bytes | None, int, Report, None, int, Any]
 
@@ -29,7 +29,7 @@ class Outbox:
         self._woken = False
 
     def report(self, future: asyncio.Future[Receipt], result: Receipt | DeliveryFailed) -> None:
-        """Hand a result to the loop, from any thread; one wake-up carries all results up to then."""
+        """Hand a result to the loop, from any thread; one wake-up passes on all results so far."""
         self._reports.append((future, result))
         if self._woken:
             return
@@ -37,12 +37,11 @@ class Outbox:
         try:
             self.loop.call_soon_threadsafe(self._resolve)
         except RuntimeError:
-            # The loop is closed, so no task can be waiting.
+            # The loop is closed, so no task is waiting.
             self._reports.clear()
 
     def _resolve(self) -> None:
-        # Cleared before the deque is emptied: a report that comes in between wakes the loop once too often,
-        # never once too seldom.
+        # Cleared before the deque is emptied, so that a report in between wakes the loop again.
         self._woken = False
         while self._reports:
             future, result = self._reports.popleft()

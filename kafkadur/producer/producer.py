@@ -1,8 +1,8 @@
 """The producer: messages with JMS fields and typed properties, sent in batches, each with a delivery report.
 
-`publish` puts a message into the buffer and returns; what failed is raised by `flush` and `close`. `send`
-returns an awaitable receipt. What does not live here: how properties become headers (`headers.py`), batching,
-retries, partitioning and the connection to Kafka, which are librdkafka's and follow its configuration.
+`publish` puts a message into the buffer and returns; `flush` and `close` raise failed deliveries. `send`
+returns an awaitable receipt. `headers.py` encodes properties as headers; librdkafka does batching, retries,
+partitioning and the connection to Kafka, as its configuration says.
 """
 
 from __future__ import annotations
@@ -20,8 +20,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 from enum import Enum, auto
 from functools import partial
-from types import TracebackType
-from typing import Any, Final, Generic, Self
+from typing import Any, Final, Generic
 
 import confluent_kafka
 from typing_extensions import TypeVar
@@ -38,28 +37,23 @@ from kafkadur.message.headers import (
 from kafkadur.message.serialization import Encoding, Headers, Serializer
 from kafkadur.message.tracing import Report, Sending, Tracing
 from kafkadur.producer.configuration import producer_settings, sender_headers
+from kafkadur.producer.context import FlushingContext
 from kafkadur.producer.outbox import Outbox, Outgoing
-from kafkadur.producer.receipt import Receipt, describe, not_delivered, receipt_of
+from kafkadur.producer.receipt import Receipt, describe, not_delivered, result_of
 from kafkadur_coordinators.kafka_refusal import Refusals
 from kafkadur_coordinators.lost_brokers import SILENT_S, answers
-from kafkadur_sharing.errors import (
-    ConnectionClosed,
-    DeliveryFailed,
-    ForkedConnection,
-    IllegalState,
-)
+from kafkadur_sharing.errors import ConnectionClosed, DeliveryFailed, ForkedConnection, IllegalState
 
 _log = logging.getLogger(__name__)
 
-#: Seconds without any report while messages wait after which it is looked whether Kafka's client has lost
-#: Kafka; and seconds it has to find it after another one has.
+#: Seconds without a report, while messages wait, after which the client is checked; and seconds that it has
+#: to find Kafka after another client has found it.
 _LOST_SECONDS: Final = 10.0
-#: Seconds a wait inside librdkafka lasts at most: so long a signal, or the end of the producer, may have to
-#: wait.
+#: Longest wait inside librdkafka, seconds: signals and the end of the producer wait for it.
 _POLL_SECONDS: Final = 0.1
 
 
-#: Types of values and keys: without a serializer they are what Kafka takes.
+#: Types of values and keys; the defaults are those without a serializer.
 V_contra = TypeVar("V_contra", contravariant=True, default=str | bytes | None)
 K_contra = TypeVar("K_contra", contravariant=True, default=str | bytes | None)
 
@@ -68,29 +62,29 @@ class _Auto(Enum):
     AUTO = auto()
 
 
-#: For `message_id`: make one up.
+#: For `message_id`: generate one.
 AUTO: Final = _Auto.AUTO
 
 
 def release(client: confluent_kafka.Producer) -> None:
-    """Close a client of Kafka, also one that has failed for good."""
+    """Close a Kafka client, also after a fatal error."""
     try:
         with warnings.catch_warnings():
-            # a transaction that could not be ended: it is ended by another client, or by Kafka in time
+            # about a transaction that could not be ended: another client, or Kafka, will end it
             warnings.simplefilter("ignore", RuntimeWarning)
             client.close()
-    except (confluent_kafka.KafkaException, SystemError) as error:  # SystemError: of a callback in close()
+    except (confluent_kafka.KafkaException, SystemError) as error:  # SystemError: from a callback in close()
         _log.info("Kafka's client of a producer had failed: %s", error)
 
 
-class Producer(Generic[V_contra, K_contra]):
+class Producer(FlushingContext, Generic[V_contra, K_contra]):
     """Sends messages to Kafka, from any thread and event loop; a sync and an async context manager.
 
-    `config` is confluent-kafka's configuration and goes over `DEFAULTS` untouched; `client_id` and
-    `connection_id` are those of the connection and travel with every message (rule U7). Serializers are
-    called in the thread that publishes, as confluent-kafka's SerializingProducer calls them: with the object
-    and a SerializationContext, whose list of headers is the one that is sent. None is a tombstone, or no key,
-    and is sent as it is. Raises `IllegalState` for a configuration that librdkafka refuses.
+    `config` is confluent-kafka configuration on top of `DEFAULTS`; `client_id` and `connection_id` are those
+    of the connection, and are sent with every message (rule U7). Serializers are called in the publishing
+    thread, like those of confluent-kafka's SerializingProducer: with the object and a SerializationContext
+    that has the list of headers to send. None (a tombstone, or no key) is sent as it is. Raises
+    `IllegalState` for a configuration that librdkafka refuses.
     """
 
     def __init__(
@@ -103,9 +97,9 @@ class Producer(Generic[V_contra, K_contra]):
         value_serializer: Serializer[V_contra] | None = None,
         tracing: Tracing | None = None,
     ) -> None:
-        """Start the producer; it connects by itself when there is something to do.
+        """Start the producer; it connects by itself when needed.
 
-        `tracing`: spans are made of what is sent, and its context travels in the headers.
+        `tracing`: traces sent messages as spans, with their context in the headers.
         """
         self._tracing = tracing
         encoding = Encoding(key=key_serializer, value=value_serializer)
@@ -126,8 +120,7 @@ class Producer(Generic[V_contra, K_contra]):
         self._client_id = client_id
         self._connection_id = connection_id
         self._sender = sender_headers(client_id, connection_id)
-        # A connection may have several producers, and a connection id may come again: the random part keeps
-        # ids apart.
+        # The random part makes ids unique: a connection may have several producers, and its id may recur.
         self._message_id_prefix = f"ID:{connection_id}-{secrets.token_hex(4)}-"
         self._message_numbers = itertools.count(1)
         self._pid = os.getpid()
@@ -135,13 +128,13 @@ class Producer(Generic[V_contra, K_contra]):
         self._forked = False
         _producers.add(self)
         self._lock = threading.Lock()
-        #: Told after each round of reports: that is when the buffer has room again.
+        #: Notified after each round of reports, when the buffer may have room again.
         self._room = threading.Condition()
         self._blocked = 0
         self._failures: Counter[str] = Counter()
         self._outboxes: dict[asyncio.AbstractEventLoop, Outbox] = {}
-        #: What was replaced because it had lost Kafka, and when Kafka was last heard, asked, and found by
-        #: another client than this one.
+        #: The replaced client, which had lost Kafka; and when Kafka last reported, was last checked, and was
+        #: first found by another client.
         self._retired: confluent_kafka.Producer | None = None
         self._pending = 0
         self._heard_at = self._asked_at = time.monotonic()
@@ -166,16 +159,16 @@ class Producer(Generic[V_contra, K_contra]):
         partition: int | None = None,
         on_report: Callable[[Receipt | DeliveryFailed], None] | None = None,
     ) -> None:
-        """Put a message into the buffer; a failed delivery is raised by `flush` or `close`.
+        """Put a message into the buffer; `flush` or `close` raises a failed delivery.
 
-        While the buffer is full this blocks until there is room: nothing is dropped. In an event loop use
+        While the buffer is full this blocks until there is room: no message is dropped. In an event loop use
         `send`.
 
         `value` None is a tombstone. `timestamp` is in milliseconds since 1970 (default: now), `partition`
-        overrides the partitioner, `message_id` None sends none. `on_report` is told what became of the
-        message, in another thread, and must return quickly; a failure it is told of is raised by nothing
-        else. Raises `InvalidProperty` for what cannot be a header, `Unencodable` for what a serializer does
-        not take, `DeliveryFailed` if Kafka's client refuses the message at once (too large, for example),
+        overrides the partitioner, `message_id` None sends no id. `on_report` is called with the result in
+        another thread, and must return quickly; a failure that it gets is not raised elsewhere. Raises
+        `InvalidProperty` for a property that cannot be a header, `Unencodable` if a serializer fails,
+        `DeliveryFailed` if Kafka's client refuses the message at once (too large, for example),
         `ConnectionClosed` and `ForkedConnection`.
         """
         sent_id, headers = self._headers(
@@ -204,11 +197,11 @@ class Producer(Generic[V_contra, K_contra]):
         """Put a message into the buffer and return an awaitable for its receipt; needs a running event loop.
 
         The message is on its way when this returns, so many can be under way before the first is awaited, and
-        they keep the order of the calls. While the buffer is full, messages wait in this process's memory
-        without blocking the loop: await receipts from time to time.
+        they keep the order of the calls. While the buffer is full, messages wait in the memory of this
+        process without blocking the loop: await receipts from time to time.
 
-        Parameters and errors are those of `publish`, except that `DeliveryFailed` comes from awaiting.
-        Cancelling the awaitable does not call back a message that is already in the buffer.
+        Parameters and errors are those of `publish`, except that awaiting raises `DeliveryFailed`. Cancelling
+        the awaitable does not withdraw a message that is already in the buffer.
         """
         loop = asyncio.get_running_loop()
         outbox = self._outboxes.get(loop) or self._new_outbox(loop)
@@ -219,7 +212,7 @@ class Producer(Generic[V_contra, K_contra]):
         report = partial(self._send_report, outbox, future, sent_id)
         outgoing = self._outgoing(topic, value, key, partition, timestamp, headers, report)
         try:
-            # All callers wait behind a message that waits: the order of the calls is kept.
+            # Later messages wait behind a waiting message, so that the order of the calls is kept.
             if outbox.drainer is not None or not self._enqueue(outgoing):
                 outbox.waiting.append((outgoing, future))
                 if outbox.drainer is None:
@@ -232,28 +225,28 @@ class Producer(Generic[V_contra, K_contra]):
         """Wait until every published message has its report, at most `timeout` seconds (None: for ever).
 
         Blocks; in an event loop await the receipts of `send` instead. Raises `DeliveryFailed` with the
-        numbers of messages published since the last flush that failed (`failed`, by `reasons`) and, when the
-        time was up, of those still under way (`pending`); a message whose failure a `send` has raised is not
-        counted again. Without a limit it ends when Kafka's client gives up, after `delivery.timeout.ms`.
-        Raises `ConnectionClosed` and `ForkedConnection`.
+        number of messages published since the last flush that failed (`failed`, by `reasons`) and the number
+        still under way at the time-out (`pending`); failures that `send` has raised are not counted. Without
+        a time-out it ends when Kafka's client gives up, after `delivery.timeout.ms`. Raises
+        `ConnectionClosed` and `ForkedConnection`.
         """
         self._check_usable()
         self._raise_failures(pending=self._wait_for_reports(timeout))
 
     def close(self, timeout: float | None = None) -> None:
-        """Flush, at most `timeout` seconds (None: for ever), and release everything; twice is allowed.
+        """Flush, at most `timeout` seconds (None: for ever), and close; closing again does nothing.
 
-        What is still under way when the time is up is given up. Raises `DeliveryFailed` like `flush`, after
+        Messages still under way at the time-out are given up. Raises `DeliveryFailed` like `flush`, after
         everything is released.
         """
         if self._closed or self._forked:
-            # After a fork the threads of librdkafka are in the parent: here is nothing that could be closed.
+            # After a fork librdkafka's threads are in the parent process: there is nothing to close here.
             return
         self._closed = True
         try:
             self._wait_for_reports(timeout)
         finally:
-            # Also when a signal ended the wait: librdkafka would otherwise wait on by itself.
+            # Also after a signal ended the wait: else librdkafka would go on waiting.
             if len(self._kafka):
                 self._kafka.purge()
                 self._wait_for_reports(_POLL_SECONDS)
@@ -266,39 +259,11 @@ class Producer(Generic[V_contra, K_contra]):
                 release(self._retired)
         self._raise_failures(pending=pending)
 
-    def __enter__(self) -> Self:
-        """Return the producer."""
-        return self
-
-    def __exit__(
-        self,
-        exc_type: type[BaseException] | None,
-        exc: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        """Close; a failed delivery does not hide the error that ended the block, it is noted on it."""
-        try:
-            self.close()
-        except DeliveryFailed as failure:
-            if exc is None:
-                raise
-            exc.add_note(str(failure))
-
-    async def __aenter__(self) -> Self:
-        """Return the producer."""
-        return self
-
-    async def __aexit__(
-        self,
-        exc_type: type[BaseException] | None,
-        exc: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        """Let in what waits for room, then close without blocking the loop; errors as in `__exit__`."""
-        outbox = self._outboxes.get(asyncio.get_running_loop())
-        if outbox is not None and outbox.drainer is not None:
-            await outbox.drainer
-        await asyncio.to_thread(self.__exit__, exc_type, exc, traceback)
+    async def __aexit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        """Wait until all messages are in the buffer, then close without blocking the loop."""
+        if self.drainer is not None:
+            await self.drainer
+        await super().__aexit__(kind, error, trace)
 
     # --- into the buffer ------------------------------------------------------------------------------------
 
@@ -321,7 +286,7 @@ class Producer(Generic[V_contra, K_contra]):
         delivery_mode: DeliveryMode,
         message_id: str | _Auto | None,
     ) -> tuple[str | None, list[tuple[str, bytes | None]]]:
-        """Return the message id and the headers; a message with nothing but an id takes the short way."""
+        """Return the message id and the headers; a message with only an id takes a shorter path."""
         if message_id is AUTO:
             message_id = self._message_id_prefix + str(next(self._message_numbers))
             if (
@@ -346,16 +311,16 @@ class Producer(Generic[V_contra, K_contra]):
     def _outgoing(  # noqa: PLR0917 - passed on from publish and send
         self,
         topic: str,
-        value: Any,  # noqa: ANN401 - what the serializer takes
+        value: Any,  # noqa: ANN401 - the type of the serializer
         key: Any,  # noqa: ANN401 - as above
         partition: int | None,
         timestamp: int | None,
         headers: Headers,
         report: Report,
     ) -> Outgoing:
-        """Serialize a message; its report ends its span if there is one."""
+        """Serialize a message; its report ends its span, if there is one."""
         if self._encoding is not None:
-            self._check_usable()  # what cannot be sent any more is not serialized at all
+            self._check_usable()  # before serializing, which may be expensive
             value, key = self._encoding.encode(topic, value, key, headers)
         if self._tracing is not None:
             report = self._tracing.sending(topic, headers, report)
@@ -388,7 +353,7 @@ class Producer(Generic[V_contra, K_contra]):
     def _enqueue_when_room(self, outgoing: Outgoing) -> None:
         """Block until the buffer takes the message; errors as in `_enqueue`."""
         with self._room:
-            # Raised before the buffer is tried: reports served after the trial find it raised, and tell.
+            # Increased before the buffer is tried: then reports served after the attempt notify.
             self._blocked += 1
             try:
                 while not self._enqueue(outgoing):
@@ -413,16 +378,16 @@ class Producer(Generic[V_contra, K_contra]):
 
     @property
     def drainer(self) -> asyncio.Task[None] | None:
-        """Part of committing: what puts messages that wait for room in this loop into the buffer."""
+        """Part of committing: the task that puts the waiting messages of this loop into the buffer."""
         outbox = self._outboxes.get(asyncio.get_running_loop())
         return None if outbox is None else outbox.drainer
 
     async def _drain(self, outbox: Outbox) -> None:
-        """Let waiting messages into the buffer in their order; a thread waits for room, the loop does not."""
+        """Put waiting messages into the buffer in order; a thread waits for room, so the loop does not."""
         try:
             while outbox.waiting:
                 outgoing, future = outbox.waiting.popleft()
-                if future.done():  # cancelled: the caller does not wait any more
+                if future.done():  # cancelled: the caller no longer waits
                     _untold(outgoing, asyncio.CancelledError())
                     continue
                 try:
@@ -445,25 +410,24 @@ class Producer(Generic[V_contra, K_contra]):
             self._look_after()
 
     def _poll(self) -> None:
-        """Wait a moment for reports and serve them."""
+        """Wait briefly for reports, and serve them."""
         try:
             if self._kafka.poll(_POLL_SECONDS):
                 self._heard_at = time.monotonic()
-            if self._retired is not None:  # a call that was under way may have put something into it
+            if self._retired is not None:  # a concurrent call may have put a message into it
                 self._retired.purge()
                 self._retired.poll(0)
-        except confluent_kafka.KafkaException as error:  # a fatal one: every caller is told, too
+        except confluent_kafka.KafkaException as error:  # a fatal error, which every caller gets, too
             _log.info("Kafka's client of a producer has failed: %s", error.args[0])
-        except Exception:  # noqa: BLE001 - whatever a callback of the user raises
-            # A callback of the user's configuration failed; the reports of other messages must go on coming
-            # in.
+        except Exception:  # noqa: BLE001 - any error of a callback of the user
+            # The reports of other messages must still be served.
             _log.exception("A callback of the producer's configuration failed.")
         self._tell_room()
 
     def _look_after(self) -> None:
-        """Replace Kafka's client if it has lost Kafka for good, which another one finds.
+        """Replace the client if it has lost Kafka for good while a new client finds Kafka.
 
-        Its messages fail now: it is not known which were written, and they would fail when their time is up.
+        Its messages fail now: it is unknown which were written, and they would fail at their time-out anyway.
         """
         now, pending = time.monotonic(), len(self._kafka)
         if not pending or pending < self._pending:  # flush() in another thread serves reports, too
@@ -479,7 +443,7 @@ class Producer(Generic[V_contra, K_contra]):
         self._asked_at = time.monotonic()
         if not found:
             self._found_at = None
-        elif self._found_at is None:  # Kafka may have come back just now: this one has time to find it, too
+        elif self._found_at is None:  # Kafka may have come back just now: this client has time to find it
             self._found_at = self._asked_at
         elif self._asked_at - self._found_at > _LOST_SECONDS:
             self._replace(new)
@@ -502,7 +466,7 @@ class Producer(Generic[V_contra, K_contra]):
     def _wait_for_reports(self, timeout: float | None) -> int:
         """Return how many messages have no report after `timeout` seconds."""
         deadline = None if timeout is None else time.monotonic() + timeout
-        # In slices, because a signal is only served between two calls of librdkafka.
+        # In slices, because signals are served only between two calls of librdkafka.
         while True:
             left = _POLL_SECONDS if deadline is None else min(_POLL_SECONDS, deadline - time.monotonic())
             try:
@@ -531,8 +495,8 @@ class Producer(Generic[V_contra, K_contra]):
         error: confluent_kafka.KafkaError | None,
         message: confluent_kafka.Message,
     ) -> None:
-        """Serve the report of a `publish` that wants to hear of it."""
-        on_report(receipt_of(message, message_id) if error is None else not_delivered(error, message.topic()))
+        """Serve the report of a `publish` with `on_report`."""
+        on_report(result_of(error, message, message_id))
         if self._on_delivery is not None:
             self._on_delivery(error, message)
 
@@ -545,10 +509,7 @@ class Producer(Generic[V_contra, K_contra]):
         message: confluent_kafka.Message,
     ) -> None:
         """Serve the report of a `send`."""
-        if error is None:
-            outbox.report(future, receipt_of(message, message_id))
-        else:
-            outbox.report(future, not_delivered(error, message.topic()))
+        outbox.report(future, result_of(error, message, message_id))
         if self._on_delivery is not None:
             self._on_delivery(error, message)
 
@@ -577,7 +538,7 @@ class Producer(Generic[V_contra, K_contra]):
         )
 
 
-#: The producers of this process that are still in use.
+#: The producers of this process.
 _producers: weakref.WeakSet[Producer[Any, Any]] = weakref.WeakSet()
 
 
@@ -586,12 +547,12 @@ def _mark_forked() -> None:
         producer._forked = True  # noqa: SLF001 - of this module
 
 
-# Told by the interpreter, because asking for the process id with every message would cost a system call.
+# The interpreter reports forks: comparing the process id for every message would cost a system call.
 os.register_at_fork(after_in_child=_mark_forked)
 
 
 def _untold(outgoing: Outgoing, error: BaseException) -> None:
-    """End the span of a message, if there is one, that never got under way."""
+    """End the span of a message that was not sent, if there is one."""
     report = outgoing[4]
     if isinstance(report, Sending):
         report.refused(error)

@@ -1,4 +1,4 @@
-"""What became of a message that was sent: its receipt, or the error."""
+"""The result of sending a message: a receipt, or an error."""
 
 from __future__ import annotations
 
@@ -12,19 +12,23 @@ from kafkadur_sharing.errors import DeliveryFailed
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Receipt:
-    """Where Kafka put a message."""
+    """The position of a message in Kafka."""
 
     topic: str
     partition: int
     offset: int
-    #: Timestamp of the record in milliseconds since 1970; None if the topic has none.
+    #: Timestamp of the record in milliseconds since 1970; None if it has none.
     timestamp: int | None
-    #: The message id it was sent with; None if it was sent without.
+    #: The message id that it was sent with; None if it was sent without one.
     message_id: str | None
 
 
-def receipt_of(message: confluent_kafka.Message, message_id: str | None) -> Receipt:
-    """Return the receipt of a message that Kafka has; `message_id` is the one it was sent with."""
+def result_of(
+    error: confluent_kafka.KafkaError | None, message: confluent_kafka.Message, message_id: str | None
+) -> Receipt | DeliveryFailed:
+    """Return the result that a delivery report tells; the message was sent with `message_id`."""
+    if error is not None:
+        return not_delivered(error, message.topic())
     timestamp_type, timestamp = message.timestamp()
     return Receipt(
         topic=cast("str", message.topic()),
@@ -36,7 +40,7 @@ def receipt_of(message: confluent_kafka.Message, message_id: str | None) -> Rece
 
 
 def not_delivered(error: confluent_kafka.KafkaError, topic: str | None) -> DeliveryFailed:
-    """Return the error for a message that Kafka, or its client, refused."""
+    """Return the error for a message that Kafka or its client refused."""
     return DeliveryFailed(
         f"A message was not delivered to topic {topic}: {error.str()} ({error.name()}).",
         failed=1,
@@ -47,6 +51,6 @@ def not_delivered(error: confluent_kafka.KafkaError, topic: str | None) -> Deliv
 
 
 def describe(error: confluent_kafka.KafkaException) -> str:
-    """Return librdkafka's sentence; for errors of its own it never contains a payload."""
+    """Return the text of librdkafka's error, which never contains a payload."""
     inner = error.args[0]
     return inner.str() if isinstance(inner, confluent_kafka.KafkaError) else str(inner)

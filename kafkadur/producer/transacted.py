@@ -1,7 +1,7 @@
-"""A producer whose messages are part of a transacted session: they are seen when it is committed.
+"""A producer whose messages are part of a transacted session: they become visible at its commit.
 
-What it does beyond `producer.py` is to begin a transaction with the first message, and never to be made anew
-behind one's back. Commit and roll back are the session's (`transactions.py`).
+It begins a transaction with the first message, and never replaces its client by itself. The session commits
+and rolls back (`transactions.py`).
 """
 
 from __future__ import annotations
@@ -17,18 +17,18 @@ from kafkadur.producer.outbox import Outgoing
 from kafkadur.producer.producer import Producer, release
 from kafkadur_sharing.errors import DeliveryFailed
 
-#: So long it is waited for reports of what was given up, seconds.
+#: Seconds to wait for the reports of messages that were given up.
 _REPORTS_S = 0.1
-#: So long it is waited until Kafka has what is rolled back, seconds.
+#: Seconds to wait until Kafka has the messages of a transaction that is rolled back.
 _SENT_S = 5.0
 
 
 class TransactedProducer(Producer[str | bytes | None, str | bytes | None]):
-    """A producer of a transacted session: `publish`, `send` and `flush` as those of `Producer`.
+    """A producer of a transacted session, with the `publish`, `send` and `flush` of `Producer`.
 
-    What it sent is seen by readers of committed messages when the session is committed, and never if that is
-    rolled back. All else is the session's. After others took over from it the first message may wait until
-    Kafka has answered a new client.
+    Readers of committed messages see its messages when the session is committed, and never if it is rolled
+    back. The other methods are parts of the session. After another process has taken over, the first message
+    may wait until Kafka has answered a new client.
     """
 
     def __init__(
@@ -39,16 +39,16 @@ class TransactedProducer(Producer[str | bytes | None, str | bytes | None]):
         *,
         timeout: float,
     ) -> None:
-        """`timeout` in seconds bounds the first question to Kafka.
+        """Connect, and end the open transaction of another producer with the same transactional id.
 
-        Connects, and ends what another producer of the same transactional id has open. Raises
-        `KafkaException`.
+        `timeout`: seconds for the first request to Kafka. Raises `KafkaException`.
         """
         self._timeout = timeout
-        self._open = False
-        #: others may have ended the transactions of this client
+        #: whether a transaction was begun that has not ended
+        self.is_open = False
+        #: whether another process may have ended the transactions of this client
         self._stale = False
-        #: how often the client was made anew
+        #: how often the client was replaced
         self.renewals = 0
         self._beginning = threading.RLock()
         super().__init__(config, client_id, connection_id)
@@ -59,34 +59,29 @@ class TransactedProducer(Producer[str | bytes | None, str | bytes | None]):
             raise
 
     def close(self, timeout: float | None = None) -> None:
-        """As `flush`: it ends with its session."""
+        """Flush; the producer ends with its session."""
         self.flush(timeout)
 
     def end(self) -> None:
-        """Part of closing the session: release everything; what has no report is given up."""
+        """Part of closing the session: release everything; messages without a report are given up."""
         with contextlib.suppress(DeliveryFailed):
             super().close(0)
-
-    @property
-    def is_open(self) -> bool:
-        """Whether a transaction was begun that has not ended."""
-        return self._open
 
     def begin(self) -> None:
         """Part of the session: begin a transaction unless one is open. Raises `KafkaException`."""
         with self._beginning:
-            if not self._open:
+            if not self.is_open:
                 if self._stale:
                     self.renew()
                 self._kafka.begin_transaction()
-                self._open = True
+                self.is_open = True
 
     def produce_settled(
         self, topic: str, partition: int, key: bytes, value: bytes, *, deadline: float
     ) -> None:
-        """Part of committing: put a record of what is settled into the transaction.
+        """Part of committing: put a record of settled offsets into the transaction.
 
-        It waits for room until `deadline` (monotonic seconds). Raises `KafkaException`.
+        Waits for room in the buffer until `deadline` (monotonic seconds). Raises `KafkaException`.
         """
         while True:
             try:
@@ -99,20 +94,20 @@ class TransactedProducer(Producer[str | bytes | None, str | bytes | None]):
                 return
 
     def commit(self, timeout: float) -> None:
-        """Part of the session: commit what is open, in `timeout` seconds. Raises `KafkaException`."""
+        """Part of the session: commit the transaction, in `timeout` seconds. Raises `KafkaException`."""
         self._kafka.commit_transaction(timeout)
-        self._open = False
+        self.is_open = False
 
     def abort(self, timeout: float) -> None:
-        """Part of the session: roll back what is open, in `timeout` seconds. Raises `KafkaException`."""
-        if self._open:
-            # what was not sent yet would be purged, and Kafka refuse to end a transaction it never heard of
+        """Part of the session: roll back the transaction, in `timeout` seconds. Raises `KafkaException`."""
+        if self.is_open:
+            # else unsent messages are purged, and Kafka refuses to end a transaction without messages
             self._kafka.flush(min(timeout, _SENT_S))
             self._kafka.abort_transaction(timeout)
             self._begin_anew()
 
     def renew(self) -> None:
-        """Part of the session: go on with a new client; what was open has ended, one way or the other.
+        """Part of the session: replace the client, which ends the open transaction.
 
         Raises `KafkaException`.
         """
@@ -128,28 +123,28 @@ class TransactedProducer(Producer[str | bytes | None, str | bytes | None]):
             old, self._kafka = self._kafka, new
             self.renewals += 1
             old.purge()
-            with contextlib.suppress(KafkaException):  # a fatal one, such as that it was taken over
-                old.flush(_REPORTS_S)  # callers that wait for a receipt are told
+            with contextlib.suppress(KafkaException):  # a fatal error, such as a takeover
+                old.flush(_REPORTS_S)  # callers that wait for a receipt get an error
             self._begin_anew()
             self._retired = old
 
     def renew_if_stale(self) -> None:
-        """Part of the session: make the client anew now if that has to be done, and nothing is open."""
-        with self._beginning, contextlib.suppress(KafkaException):  # then it is done with the next message
-            if self._stale and not self._open:
+        """Part of the session: replace a stale client now, unless a transaction is open."""
+        with self._beginning, contextlib.suppress(KafkaException):  # the next message tries it again
+            if self._stale and not self.is_open:
                 self.renew()
 
     def taken_over(self) -> None:
-        """Part of the session: others have ended what was open; a new client is needed. Any thread."""
+        """Part of the session: note that the client has to be replaced after a takeover. Any thread."""
         self._stale = True
 
     def _begin_anew(self) -> None:
-        """What failed was rolled back: `flush` has nothing to say of it."""
+        """Begin anew after a rollback: `flush` does not report failures of messages that were rolled back."""
         self._failures.clear()
-        self._open = False
+        self.is_open = False
 
     def _enqueue(self, outgoing: Outgoing) -> bool:
-        """Begin a transaction with the first message; raises `DeliveryFailed`, also if none can be begun."""
+        """Begin a transaction with the first message; raises `DeliveryFailed` also if that fails."""
         self._check_usable()
         try:
             self.begin()
@@ -163,4 +158,4 @@ class TransactedProducer(Producer[str | bytes | None, str | bytes | None]):
         return super()._enqueue(outgoing)
 
     def _look_after(self) -> None:
-        """A transaction belongs to one client: a new one is made by `renew` alone."""
+        """Do nothing: a transaction belongs to one client, which only `renew` replaces."""

@@ -1,10 +1,9 @@
-"""The checkpoint thread of a connection: what is settled goes to the journal.
+"""The checkpoint thread of a connection: it writes settled offsets to the journal.
 
-Once a second it writes, for each partition on which a member of this connection settled something, a
-checkpoint (`kafkadur_coordinators/journal/checkpoints.py`). Acknowledgements that wait for the level
-`journal` (`waiters.py`) make it do so at once; all that came meanwhile share the next round (group commit).
-It has connections of its own: the coordinator's thread never waits for it. What it cannot write is tried
-again.
+Once a second it writes a checkpoint (`kafkadur_coordinators/journal/checkpoints.py`) for each lane on which a
+member of this connection settled something. Acknowledgements that wait for the level `journal` (`waiters.py`)
+make it write at once; all that arrive during a round share the next one (group commit). It has its own
+connections, so the coordinator thread never waits for it. It tries failed writes again.
 """
 
 from __future__ import annotations
@@ -33,29 +32,24 @@ from kafkadur_sharing.definition import AckLevel
 
 _log = logging.getLogger("kafkadur.checkpoints")
 
-#: Seconds between two checkpoints of a partition for which no caller waits.
+#: Seconds between two checkpoints of a lane for which no caller waits.
 EVERY = 1.0
 
 
-class Settling(Protocol):
-    """What a member tells: where it settled something."""
+class _Settling(Protocol):
+    """A member, or another object that settles messages."""
 
     @property
-    def display(self) -> str:
-        """The subscription's name."""
-        ...
-
-    def take_settled(self) -> set[int]:
-        """Partitions, or lanes of keys, on which verdicts were confirmed since this was asked last."""
-        ...
+    def display(self) -> str: ...
+    def take_settled(self) -> set[int]: ...
 
 
 @dataclass(kw_only=True, eq=False)
 class _Entry(Asker):
-    """One member, and what is to be written for it."""
+    """One member, and the lanes to write for it."""
 
-    member: Settling
-    #: lanes on which something was settled since their last checkpoint; none of a non-durable subscription
+    member: _Settling
+    #: lanes with verdicts since their last checkpoint; empty for a non-durable subscription
     dirty: set[int] = field(default_factory=set[int])
     #: the member has left
     gone: bool = False
@@ -63,7 +57,7 @@ class _Entry(Asker):
 
 @dataclass(kw_only=True)
 class _Task:
-    """What is to be written for one member in one round."""
+    """The records to write for one member in one round."""
 
     entry: _Entry
     shard: int
@@ -71,11 +65,11 @@ class _Task:
     #: confirmations to resolve afterwards
     waiting: list[Wait]
     records: list[Record] = field(default_factory=list[Record])
-    #: under which all its lanes were found; 0: not all were found under one
+    #: the incarnation under which all its lanes were found; 0: there is no such incarnation
     incarnation: int = 0
-    #: whether the records say all that was found
+    #: whether the records contain everything that was found
     whole: bool = True
-    #: offset behind its last record in the journal; 0: there is none
+    #: offset behind its last record in the journal; 0 without records
     end: int = 0
 
 
@@ -89,13 +83,11 @@ class CheckpointThread:
         journal: Callable[[], Journal],
         waiters: Waiters,
         outdated: Callable[[Subscription, int], None] = lambda _subscription, _incarnation: None,
-        monotonic: Callable[[], float] = time.monotonic,
-        clock: Callable[[], float] = time.time,
     ) -> None:
-        """`coordinator` and `journal` make clients of this thread's own, at their first use.
+        """`coordinator` and `journal` make the clients of this thread when they are first used.
 
-        `waiters` is closed with this. `outdated` is told of a subscription of which the journal knows a later
-        incarnation than the server: it is to be rebuilt, or nothing of it can be confirmed.
+        `waiters` is closed with this. `outdated` is called with a subscription of which the journal has a
+        later incarnation than Redis: until it is rebuilt, none of its verdicts can be confirmed.
         """
         self._make_coordinator = coordinator
         self._make_journal = journal
@@ -104,11 +96,9 @@ class CheckpointThread:
         self._waiters = waiters
         waiters.on_journal = self._awaited
         self._outdated = outdated
-        self._monotonic = monotonic
-        self._clock = clock
         self._writer = uuid.uuid4().hex[:12]
-        #: from then on it writes under other keys (monotonic seconds), and looks for old ones in these shards
-        self._renew_at = monotonic() + WRITER_MS / 1000
+        #: when it begins to write under other keys (monotonic seconds), and the shards with old keys
+        self._renew_at = time.monotonic() + WRITER_MS / 1000
         self._shards: set[int] = set()
         self._lock = threading.Lock()
         self._bell = threading.Event()
@@ -119,8 +109,8 @@ class CheckpointThread:
 
     # -- members
 
-    def add(self, member: Settling, subscription: Subscription) -> None:
-        """Write checkpoints for this member of a durable subscription from now on."""
+    def add(self, member: _Settling, subscription: Subscription) -> None:
+        """Write checkpoints for this member from now on, if its subscription is durable."""
         state = state_of(subscription.topic.id, subscription.definition.lanes)
         origin = Origin(subscription.id, subscription.epoch, state)
         with self._lock:
@@ -135,8 +125,8 @@ class CheckpointThread:
             self._thread = threading.Thread(target=self._main, name="kafkadur-checkpoints", daemon=True)
             self._thread.start()
 
-    def remove(self, member: Settling) -> None:
-        """The member has left: what it settled last is written at the next round."""
+    def remove(self, member: _Settling) -> None:
+        """Write the last checkpoints of a member that has left, in the next round."""
         with self._lock:
             entry = self._entries.get(id(member))
             if entry is not None:
@@ -145,20 +135,20 @@ class CheckpointThread:
         self._bell.set()
 
     def above(
-        self, member: Settling, level: AckLevel, chunk: Chunk, confirmation: Confirmation
+        self, member: _Settling, level: AckLevel, chunk: Chunk, confirmation: Confirmation
     ) -> Confirmation:
-        """A confirmation for Redis, of verdicts in `chunk`, that tells another one of `level`."""
+        """Return a confirmation of verdicts in `chunk` by Redis, which leads to `confirmation` at `level`."""
         entry = self._entries.get(id(member))
         return confirmation if entry is None else self._waiters.above(entry, level, chunk, confirmation)
 
     def _awaited(self) -> None:
-        """A caller begins to wait for the journal."""
+        """Begin a round, because a caller waits for the journal."""
         with self._lock:
             self._start()
         self._bell.set()
 
     def close(self) -> None:
-        """Write what is left, and end. Members have left before."""
+        """Write the last checkpoints, and end the thread; all members must have left before."""
         with self._lock:
             self._closing = True
             thread = self._thread
@@ -175,22 +165,19 @@ class CheckpointThread:
 
     def _main(self) -> None:
         while True:
-            self._bell.wait(max(self._next - self._monotonic(), 0.0))
+            self._bell.wait(max(self._next - time.monotonic(), 0.0))
             self._bell.clear()
             closing = self._closing
             trouble = self._waiters.trouble["journal"]
-            try:
+            with trouble:
                 self._work(everything=closing)
-            except Exception as error:  # noqa: BLE001 - one round must not end the thread of all of them
-                trouble.note(error)
-                self._next = self._monotonic() + RETRY
-            else:
-                trouble.clear()
+            if trouble.kind:
+                self._next = time.monotonic() + RETRY
             if closing:
                 return
 
     def _work(self, *, everything: bool) -> None:
-        now = self._monotonic()
+        now = time.monotonic()
         due = everything or now >= self._next
         if due:
             self._next = now + EVERY
@@ -205,23 +192,23 @@ class CheckpointThread:
             for entry in [e for e in entries if e.gone and not e.dirty and not e.waiting]:
                 del self._entries[id(entry.member)]
         if any(self._waiters.of(entry, "journal") for entry in entries):  # not reached yet: soon again
-            self._next = min(self._next, self._monotonic() + RETRY)
+            self._next = min(self._next, time.monotonic() + RETRY)
 
     def _renew(self, now: float) -> None:
-        """Write under other keys from time to time, so that old ones can be removed (`superseded`)."""
+        """Change the keys of records from time to time, so that old records can be removed (`superseded`)."""
         if now < self._renew_at:
             return
         self._renew_at = now + WRITER_MS / 1000
         self._writer = uuid.uuid4().hex[:12]
         shards, self._shards = self._shards, set()
         if shards:
-            count = self._kafka().collect(shards, round(self._clock() * 1000))
+            count = self._kafka().collect(shards, round(time.time() * 1000))
             _log.info("removed %d old checkpoints", count)
 
     # -- journal
 
     def _write(self, entries: Sequence[_Entry], *, due: bool) -> None:
-        """Write checkpoints, and confirm those who wait for one that counts."""
+        """Write checkpoints, and confirm the acknowledgements that wait for them."""
         tasks = self._tasks(entries, due=due)
         if not tasks:
             return
@@ -238,7 +225,7 @@ class CheckpointThread:
                 self._waiters.resolve(task.entry, task.waiting, task.incarnation)
 
     def _tasks(self, entries: Sequence[_Entry], *, due: bool) -> list[_Task]:
-        """What is to be written: what callers wait for and, if it is time, all that has changed."""
+        """Return the records to write: those that callers wait for, and if `due` all changes."""
         tasks: list[_Task] = []
         for entry in entries:
             waiting = self._waiters.of(entry, "journal")
@@ -249,7 +236,7 @@ class CheckpointThread:
         return tasks
 
     def _look(self, tasks: Sequence[_Task]) -> list[list[Inspection]]:
-        """How these lanes stand in Redis; nothing of a subscription whose state is not there."""
+        """Read the state of these lanes in Redis; a subscription without state there has no inspections."""
         coordinator = self._redis()
         calls: list[list[Call]] = []
         for task in tasks:
@@ -261,10 +248,10 @@ class CheckpointThread:
         return [[inspection(reply) for reply in each if reply.code == "OK"] for each in found]
 
     def _describe(self, task: _Task, inspections: Sequence[Inspection]) -> None:
-        """Make a record a lane. Each incarnation is a writer of its own: it may find less than another.
+        """Make one record for each lane. Each incarnation has its own keys: it may find less than others.
 
-        The epoch is that of the state that was read: another server may answer than the member's, or the
-        subscription was moved while the member was away.
+        The epoch is that of the state that was read: another server than the member's may have answered, or
+        the subscription was moved while the member was away.
         """
         seen: set[int] = set()
         for one in inspections:
@@ -280,10 +267,10 @@ class CheckpointThread:
             task.incarnation = incarnations.pop()
 
     def _void(self, tasks: Sequence[_Task]) -> Collection[str]:
-        """Ids of the subscriptions somebody waits for whose records came too late to count; these are told.
+        """Return the ids of awaited subscriptions whose records do not count, and report them as outdated.
 
-        A recovery reads the journal after its incarnation record: who passed its own record without seeing
-        one was read by it, or comes before it.
+        A recovery reads the journal after it has written its incarnation record. So a record counts if no
+        later incarnation record is before it in the journal: the recovery reads it.
         """
         until: dict[int, int] = {}
         since: dict[int, int] = {}

@@ -1,7 +1,7 @@
 """Keeps a restricted client id for a connection: takes it, and renews it in a thread of its own.
 
-It has a connection to Redis of its own, too: the coordinator's thread may have to wait for Kafka for longer
-than the lease lasts. What the lease is, is `kafkadur_coordinators/client_ids.py`.
+The thread has its own connection to Redis, because the coordinator thread may have to wait for Kafka longer
+than the lease lasts. The lease is in `kafkadur_coordinators/client_ids.py`.
 """
 
 from __future__ import annotations
@@ -18,44 +18,44 @@ from kafkadur_sharing.errors import ConnectionClosed, CoordinatorUnavailable, Ka
 
 _log = logging.getLogger("kafkadur.client_ids")
 
-#: Seconds until it is renewed again where Redis did not answer, or where others may not hear this process.
+#: Seconds until the next renewal if Redis did not answer, or if other processes may not hear this one.
 _SOON_S = 0.1
 
 
 class ClientIdKeeper:
-    """One client id, from taking it to letting it go."""
+    """One client id, from taking it to releasing it."""
 
     def __init__(
         self,
         coordinator: RedisCoordinator,
         presence: Presence,
-        make: Callable[[RedisCoordinator, Callable[[float], None]], ClientIdLease],
+        make: Callable[..., ClientIdLease],
         *,
         on_displaced: Callable[[KafkadurError], None],
     ) -> None:
-        """`make` makes the lease of the coordinator, which is closed with this, and of how it waits.
+        """`make(wait=)` makes the lease, by `coordinator`, which is closed with this keeper.
 
-        `on_displaced` is told, in the thread, when another connection has the client id: this one stops.
+        `on_displaced` is called, in the thread, when another connection has taken the client id.
         """
         self._coordinator = coordinator
         self._presence = presence
-        self._lease = make(coordinator, self._pause)
+        self._lease = make(wait=self._pause)
         self._on_displaced = on_displaced
         self._taken: Future[None] = Future()
         self._closing = threading.Event()
         self._bell = threading.Event()
         self._thread = threading.Thread(target=self._main, name="kafkadur-client-id", daemon=True)
-        #: why nothing goes on: another connection has the client id
-        self.displaced: KafkadurError | None = None
+        #: the error after another connection has taken the client id
+        self._displaced: KafkadurError | None = None
 
     def take(self) -> Future[None]:
         """Take the client id and renew it from then on; the future raises as `ClientIdLease.take`."""
-        self._taken.set_running_or_notify_cancel()  # who gives up waiting for it closes this
+        self._taken.set_running_or_notify_cancel()  # a caller that gives up closes the keeper instead
         self._thread.start()
         return self._taken
 
     def close(self) -> None:
-        """Let it go, or give up taking it."""
+        """Release the client id, or stop trying to take it."""
         self._closing.set()
         self._bell.set()
         if self._thread.is_alive():
@@ -72,14 +72,14 @@ class ClientIdKeeper:
         try:
             self._presence.listen(lease.channel, self._bell.set)
             lease.take()
-        except BaseException as error:  # noqa: BLE001 - it is raised where it is waited for
+        except BaseException as error:  # noqa: BLE001 - the waiting caller gets it
             self._presence.forget(lease.channel)
             self._coordinator.close()
             self._taken.set_exception(error)
             return
         self._taken.set_result(None)
         wait = lease.renew_every
-        while self.displaced is None:
+        while self._displaced is None:
             self._bell.wait(wait)
             self._bell.clear()
             if self._closing.is_set():
@@ -88,11 +88,11 @@ class ClientIdKeeper:
         self._end()
 
     def _renew(self) -> float:
-        """Go on to hold it; returns in how many seconds it is to be renewed again."""
+        """Renew the lease; returns the seconds until the next renewal."""
         try:
             refusal = self._lease.renew()
         except CoordinatorUnavailable:
-            return _SOON_S  # the exchanges tell of it
+            return _SOON_S  # the exchanges log it
         except KafkadurError as error:
             _log.warning("the client id is not renewed: %s", error)
             return self._lease.renew_every
@@ -100,17 +100,17 @@ class ClientIdKeeper:
             _log.exception("the client id is not renewed")
             return self._lease.renew_every
         if refusal is not None:
-            self.displaced = self._lease.held(refusal)
-            _log.warning("%s", self.displaced)
-            self._on_displaced(self.displaced)
-        # others take a connection that is not heard for gone, unless it renews
+            self._displaced = self._lease.held(refusal)
+            _log.warning("%s", self._displaced)
+            self._on_displaced(self._displaced)
+        # other connections take one that they do not hear for dead, unless it renews its lease
         return self._lease.renew_every if self._presence.alive() else _SOON_S
 
     def _end(self) -> None:
-        """Let it go. Never raises: else it ends with its time-out."""
+        """Release the client id. Never raises: a lease that is not released ends with its time-out."""
         try:
             self._lease.drop()
         except KafkadurError as error:
-            _log.info("a client id is not let go: %s", error)
+            _log.info("a client id is not released: %s", error)
         self._presence.forget(self._lease.channel)
         self._coordinator.close()

@@ -1,4 +1,4 @@
-"""The clients of Redis and Kafka that belong to the settings of a connection, each made in one place."""
+"""Makes the clients of Redis and Kafka from the settings of a connection."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def coordinator_of(
     on_warning: Callable[[str], None] | None = None,
     on_connect: Callable[[str], None] | None = None,
 ) -> RedisCoordinator:
-    """A client of the shared state, not connected yet; the rest as `RedisCoordinator` takes it."""
+    """Return a client of Redis, not connected yet; parameters as of `RedisCoordinator`."""
     return RedisCoordinator(
         settings.redis,
         timeout=settings.redis_timeout.total_seconds(),
@@ -29,7 +29,7 @@ def coordinator_of(
 
 
 def journal_of(settings: Settings, *, checked: Journal | None = None) -> Journal:
-    """A client of the journal; `checked` is one that has looked at the topic already."""
+    """Return a client of the journal; `checked` is a client that has already checked the topic."""
     return Journal(
         settings.kafka,
         settings.namespace,
@@ -41,14 +41,14 @@ def journal_of(settings: Settings, *, checked: Journal | None = None) -> Journal
 
 
 def topics_of(settings: Settings) -> Topics:
-    """A client that asks Kafka about topics. Raises `IllegalState` for wrong settings of Kafka."""
+    """Return a client that asks Kafka about topics; raises `IllegalState` for wrong Kafka settings."""
     return Topics(settings.kafka, timeout=settings.kafka_timeout.total_seconds())
 
 
 def lifecycle_of(
     settings: Settings, *, coordinator: RedisCoordinator, journal: Journal, topics: Topics
 ) -> Lifecycle:
-    """What creates, changes and rebuilds subscriptions, over these clients."""
+    """Return a `Lifecycle`, which creates, changes and rebuilds subscriptions, with these clients."""
     return Lifecycle(
         coordinator=coordinator,
         journal=journal,

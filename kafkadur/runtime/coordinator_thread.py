@@ -1,10 +1,9 @@
 """The coordinator thread of a connection: it makes the exchanges of all its members and keeps them attached.
 
-It owns the Redis connection and the journal: whatever talks to the coordinator runs here, applications wait
-for it (`submit`). It never stops on a failure: it repeats an unanswered exchange unchanged, rebuilds state
-that Redis lost, and attaches again, so that every failure ends in redelivery. What an exchange carries is
-decided in `consumer/composer.py` and `consumer/answers.py`. A defect ends the member it was met with, which
-the application is told, and nothing else.
+It owns the Redis connection and the journal: all calls to the coordinator run here, and applications wait for
+their results (`submit`). It never stops on a failure: it repeats an unanswered exchange unchanged, rebuilds
+state that Redis lost, and attaches again, so that every failure ends in redelivery. `consumer/composer.py`
+and `consumer/answers.py` decide what an exchange carries. A defect fails only the member it occurred in.
 """
 
 from __future__ import annotations
@@ -15,16 +14,16 @@ import math
 import queue
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import TypeVar
 
 from kafkadur.consumer.member import Member
-from kafkadur.runtime.stages import Probe, Stage, no_probe
-from kafkadur_coordinators.interface import UNRANKED, Rank
+from kafkadur.runtime.stages import Probe, Stage
+from kafkadur_coordinators.interface import Rank
 from kafkadur_coordinators.lifecycle import Lifecycle, Membership
-from kafkadur_coordinators.redis.coordinator import RedisCoordinator, Refusal
+from kafkadur_coordinators.redis.coordinator import RedisCoordinator, Refusal, SubscriptionAddress
 from kafkadur_coordinators.redis.member_session import MemberSession
 from kafkadur_coordinators.redis.presence import Presence
 from kafkadur_sharing.decisions import Request
@@ -35,38 +34,37 @@ from kafkadur_sharing.errors import (
     KafkadurError,
     KafkaRefused,
     StateLost,
-    SubscriptionActive,
 )
 
 _log = logging.getLogger("kafkadur.pump")
 T = TypeVar("T")
 
-#: Seconds between two looks at the channels of neighbours.
+#: Seconds between two checks whether neighbours listen on their channels.
 _NEIGHBOURS_EVERY = 0.2
 _IDLE_SLEEP = 0.2
-#: Answers of a server that is not, or not any more, the one that had the state.
+#: Refusals of a server that has lost the state, or is another one.
 _LOST = ("MISSING", "RESTARTED")
 _RETRY = 0.1
 
 
 @dataclass(kw_only=True)
 class Served:
-    """A member and how it is attached."""
+    """An attached member, and the parameters with which it attaches."""
 
     member: Member
     request: Request
     membership: Membership
     name: str
-    rank: Rank = UNRANKED
-    #: the transacted session it belongs to; empty: none
-    session_name: str = ""
-    #: told when it is attached again: others may have ended what that session has open in Kafka
+    rank: Rank
+    #: the transacted session that it belongs to; empty: none
+    session_name: str
+    #: called when it is attached again: others may have ended the session's transaction in Kafka
     taken_over: Callable[[], None] = lambda: None
-    #: not before this time (monotonic seconds): the server did not answer
+    #: earliest time of the next exchange (monotonic seconds), after the server did not answer
     retry_at: float = 0.0
-    #: when it is to be looked at again (monotonic seconds)
+    #: when it is to be served next (monotonic seconds)
     due: float = 0.0
-    #: what was told to the application once, so that it is logged once
+    #: the kind of error that was logged last, so that it is logged once
     trouble: str = ""
 
     @property
@@ -76,7 +74,7 @@ class Served:
 
 
 class CoordinatorThread:
-    """The coordinator thread."""
+    """The coordinator thread of a connection."""
 
     def __init__(
         self,
@@ -84,26 +82,21 @@ class CoordinatorThread:
         coordinator: RedisCoordinator,
         lifecycle: Lifecycle,
         presence: Presence,
-        monotonic: Callable[[], float] = time.monotonic,
-        probe: Probe = no_probe,
+        probe: Probe,
     ) -> None:
-        """`start` begins; `coordinator` and `lifecycle` are this thread's alone from then on.
-
-        `probe` is for tests (`stages.py`).
-        """
+        """Once started, only this thread uses `coordinator` and `lifecycle`. `probe` is for tests."""
         self._coordinator = coordinator
         self._lifecycle = lifecycle
         self._presence = presence
-        self._monotonic = monotonic
         self._probe = probe
         self._served: list[Served] = []
         #: held by the thread that talks to the coordinator
         self._turn = threading.Lock()
         self._jobs: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
-        #: held to hand in a job, and to say that none comes any more
+        #: held to submit a job, and to refuse further jobs
         self._gate = threading.Lock()
         self._closing = False
-        #: why nothing goes on: another connection has the client id
+        #: the error after another connection has taken the client id: then this one does nothing more
         self.displaced: KafkadurError | None = None
         self._requested = False
         self._neighbours_at = 0.0
@@ -114,25 +107,25 @@ class CoordinatorThread:
         self._thread.start()
 
     def request_exchange(self) -> None:
-        """Look at the members now. Any thread."""
+        """Have the members served now. Any thread."""
         if not self._requested:
             self._requested = True
             self._jobs.put(None)
 
-    def assist(self, member: Member) -> bool:
-        """Make a member's exchange in the calling thread unless another one is at work; whether it was made.
+    def assist(self, member: Member, *, inline: bool) -> bool:
+        """Make a member's exchange in the calling thread if it may; returns whether it did.
 
-        A thread that has to wait for the exchange anyway makes it sooner than another one that is woken for
-        it.
+        `inline`: whether it may if the coordinator is free. A thread that waits for the exchange makes it
+        sooner itself than a thread that has to be woken. Else the coordinator thread makes the exchange soon.
         """
-        if not self._turn.acquire(blocking=False):
+        if not inline or not self._turn.acquire(blocking=False):
             self.request_exchange()
             return False
         try:
             for served in self._served:
                 if served.member is not member or member.failed is not None:
                     continue
-                if served.retry_at <= self._monotonic():
+                if served.retry_at <= time.monotonic():
                     self._guarded(served, self._exchange)
                     return True
         finally:
@@ -143,7 +136,7 @@ class CoordinatorThread:
     def submit(self, job: Callable[[], T], *, always: bool = False) -> Future[T]:
         """Run `job` in this thread; raises `ConnectionClosed` when the thread has ended.
 
-        When the connection lost its client id by then, the future raises that, unless it is `always` run.
+        If the connection has lost its client id, the future raises that error, unless `always` is set.
         """
         future: Future[T] = Future()
 
@@ -152,9 +145,9 @@ class CoordinatorThread:
                 return
             try:
                 if self.displaced is not None and not always:
-                    raise self.displaced  # noqa: TRY301 - it is raised where the job came from
+                    raise self.displaced  # noqa: TRY301 - the submitter gets it
                 future.set_result(job())
-            except BaseException as error:  # noqa: BLE001 - it is raised where the job came from
+            except BaseException as error:  # noqa: BLE001 - the submitter gets it
                 future.set_exception(error)
 
         with self._gate:
@@ -172,7 +165,7 @@ class CoordinatorThread:
             self._thread.join()
 
     def displace(self, error: KafkadurError) -> None:
-        """Have nothing go on: what is attached fails with this. Any thread."""
+        """Fail all attached members with this error, and all further jobs. Any thread."""
         self.displaced = error
 
         def fail() -> None:
@@ -191,33 +184,27 @@ class CoordinatorThread:
         member_id: str,
         name: str,
         wake: Callable[[], None],
-        rank: Rank = UNRANKED,
-        session: str = "",
+        rank: Rank,
+        session: str,
     ) -> Membership:
-        """Attach a member (in this thread); its channel is listened to from then on."""
-        channel: list[str] = []
+        """Attach a member (in this thread), and listen on its channel from then on."""
+        channels: list[str] = []
 
-        def before(address: object) -> None:
-            name_ = address.channel(member_id)  # type: ignore[attr-defined]  # a SubscriptionAddress
-            channel.append(name_)
-            self._presence.listen(name_, wake)
+        def listen(address: SubscriptionAddress) -> None:
+            channels.append(address.channel(member_id))
+            self._presence.listen(channels[-1], wake)
 
         try:
             return self._lifecycle.attach(
-                request,
-                member=member_id,
-                name=name,
-                rank=rank,
-                session=session,
-                before=before,
+                request, member=member_id, name=name, rank=rank, session=session, before=listen
             )
         except BaseException:
-            for used in channel:
-                self._presence.forget(used)
+            for channel in channels:
+                self._presence.forget(channel)
             raise
 
     def turn_away(self, membership: Membership) -> None:
-        """Detach a member that cannot be served (in this thread). Never raises."""
+        """Detach a member that is not served (in this thread). Never raises."""
         session = membership.session
         try:
             session.detach([])
@@ -226,25 +213,25 @@ class CoordinatorThread:
         self._presence.forget(membership.subscription.address.channel(session.member))
 
     def serve(self, served: Served) -> None:
-        """Make the exchanges of this member from now on (in this thread)."""
+        """Serve a member from now on (in this thread)."""
         self._served.append(served)
 
     def leave(self, served: Served) -> int:
-        """Say farewell and detach (in this thread); returns how many acknowledgements could not be confirmed.
+        """Send the last verdicts and detach (in this thread); returns how many acknowledgements failed.
 
-        Never raises: what could not be said ends with the session, and is delivered again.
+        Never raises: messages whose verdicts could not be sent are delivered again when the session ends.
         """
         if served not in self._served:
             return 0
         member = served.member
         try:
             if member.gate.outcome_unknown:  # its leases must end as those of a killed process
-                member.lose("it was closed while it was not known what a commit came to")
+                member.lose("it was closed while the outcome of a commit was unknown")
             else:
                 self._say_farewell(served)
         except (KafkadurError, Refusal) as error:
             _log.info("leaving %s: %s", member.display, error)
-        except Exception:  # noqa: BLE001 - a defect: the session ends by itself
+        except Exception:  # noqa: BLE001 - a defect: the session ends with its time-out
             _log.exception("leaving %s", member.display)
         finally:
             self._served.remove(served)
@@ -256,25 +243,25 @@ class CoordinatorThread:
         return unconfirmed
 
     def _say_farewell(self, served: Served) -> None:
-        """Give everything back, and detach; raises what says that it could not be said."""
+        """Give everything back, and detach; raises errors of the exchanges."""
         member = served.member
         member.release_all()
-        deadline = self._monotonic() + 5.0
-        while self._monotonic() < deadline:
-            exchange = member.farewell() or member.build(self._monotonic())
+        deadline = time.monotonic() + 5.0
+        while time.monotonic() < deadline:
+            exchange = member.farewell() or member.build(time.monotonic())
             if exchange is None:
                 break
-            sent_at = self._monotonic()
+            sent_at = time.monotonic()
             farewell = exchange.credit == 0 and exchange.span == 0
             member.apply(served.session.exchange(exchange), sent_at)
             if farewell:
                 break
         if member.transacted and member.unconfirmed_acks():
-            return  # Redis does not know what is committed: another member looks it up
+            return  # Redis does not have all that is committed: another member looks it up
         served.session.detach(member.held_partitions())
 
     def _end(self, served: Served) -> None:
-        """A non-durable subscription ends with its last member."""
+        """End a non-durable subscription, if this was its last member."""
         key = served.request.key
         if key.durable:
             return
@@ -299,7 +286,7 @@ class CoordinatorThread:
                 return
 
     def _leave_the_rest(self) -> None:
-        """Leave what was attached while the connection was closed."""
+        """Detach members that were attached while the connection was being closed."""
         for served in list(self._served):
             self.leave(served)
             served.member.fail(ConnectionClosed(owner=f"subscription {served.member.display}"))
@@ -312,8 +299,8 @@ class CoordinatorThread:
 
     def _serve_all(self) -> float:
         """Make the exchanges that are due; returns how long to sleep, seconds."""
-        self._requested = False  # before looking: what is requested from now on is seen in the next round
-        now = self._monotonic()
+        self._requested = False  # before serving: later requests are seen in the next round
+        now = time.monotonic()
         if self._served and now >= self._neighbours_at:
             self._neighbours_at = now + _NEIGHBOURS_EVERY
             self._look_at_neighbours()
@@ -321,33 +308,33 @@ class CoordinatorThread:
         for served in list(self._served):
             self._guarded(served, self._serve_one)
             earliest = min(earliest, served.due)
-        return max(earliest - self._monotonic(), 0.0)
+        return max(earliest - time.monotonic(), 0.0)
 
     def _serve_one(self, served: Served) -> None:
-        """Make a member's exchange if it is due, and note when the next one is."""
+        """Make a member's exchange if it is due, and note when the next one is due."""
         member = served.member
         served.due = math.inf
-        member.look_around(self._monotonic())
+        member.look_around(time.monotonic())
         if member.failed is not None or member.gate.silent:
             return
         if member.unblock():
             member.on_ready()
-        due = max(member.due(self._monotonic()), served.retry_at)
-        if due <= self._monotonic():
+        due = max(member.due(time.monotonic()), served.retry_at)
+        if due <= time.monotonic():
             self._exchange(served)
-            due = max(member.due(self._monotonic()), served.retry_at)
+            due = max(member.due(time.monotonic()), served.retry_at)
         served.due = due
 
     @staticmethod
     def _guarded(served: Served, step: Callable[[Served], None]) -> None:
-        """Do a step of a member's; a defect fails this member alone, and the thread goes on."""
+        """Do a step for a member; a defect fails only this member."""
         if isinstance(served.member.failed, InternalError):
-            served.due = math.inf  # what it knows is not to be trusted
+            served.due = math.inf  # its state may be wrong
             served.member.tell_closing()
             return
         try:
             step(served)
-        except Exception as error:  # noqa: BLE001 - whatever it is
+        except Exception as error:  # noqa: BLE001 - any defect
             _fail(served.member, error)
 
     def _exchange(self, served: Served) -> None:
@@ -355,13 +342,13 @@ class CoordinatorThread:
         if member.intake.cuts:
             self._truncate(served)
             return
-        sent_at = self._monotonic()
+        sent_at = time.monotonic()
         try:
             self._reclaim(served)
-            exchange = member.build(self._monotonic())
+            exchange = member.build(time.monotonic())
             if exchange is None:
                 return
-            sent_at = self._monotonic()
+            sent_at = time.monotonic()
             self._probe(Stage.SEND)
             reply = served.session.exchange(exchange)
             self._probe(Stage.ANSWERED)
@@ -382,21 +369,27 @@ class CoordinatorThread:
             self._resolve(served)
 
     def _resolve(self, served: Served) -> None:
-        """Look up in Kafka what a transacted member that is gone has committed; then all attach again."""
+        """Look up in Kafka what a transacted member that is gone has committed; then attach all again."""
         member = served.member
         _log.warning("%s: a transacted consumer has gone; what it committed is looked up", member.display)
-        try:
+        with self._recovering(served):
             self._lifecycle.rebuild({served.request.key: served.session.incarnation})
             member.lose("what a transacted consumer committed was looked up", keep=not member.transacted)
             self._attach_again(served)
+
+    @contextlib.contextmanager
+    def _recovering(self, served: Served) -> Generator[None]:
+        """Try again later if a server does not answer; another error fails the member."""
+        try:
+            yield
         except (CoordinatorUnavailable, KafkaRefused, StateLost) as error:
             self._trouble(served, error)
         except KafkadurError as error:
-            member.fail(error)
+            served.member.fail(error)
 
     @staticmethod
     def _reclaim(served: Served) -> None:
-        """Claim what the application still has in hands of an earlier incarnation."""
+        """Lease again the messages that are in flight since an earlier incarnation."""
         member = served.member
         while claims := member.claims():
             granted = served.session.reclaim({p: [one for _, one in some] for p, some in claims.items()})
@@ -407,32 +400,26 @@ class CoordinatorThread:
             )
 
     def _truncate(self, served: Served) -> None:
-        """Kafka lost the end of partitions.
-
-        First of all the coordinator must forget it, then all members begin anew.
-        """
+        """After Kafka lost the end of partitions, have the coordinator forget it; then attach all again."""
         member = served.member
         try:
-            lost = self._lifecycle.truncate(served.membership, dict(member.intake.cuts))
-            member.intake.note_truncated(lost)
-            member.lose("Kafka lost the end of a partition")
-            self._attach_again(served)
-        except (CoordinatorUnavailable, KafkaRefused, StateLost) as error:
-            self._trouble(served, error)
+            with self._recovering(served):
+                lost = self._lifecycle.truncate(served.membership, dict(member.intake.cuts))
+                member.intake.note_truncated(lost)
+                member.lose("Kafka lost the end of a partition")
+                self._attach_again(served)
         except Refusal as refusal:
             self._refused(served, refusal)
-        except KafkadurError as error:
-            member.fail(error)
 
     def _trouble(self, served: Served, error: KafkadurError) -> None:
-        served.retry_at = self._monotonic() + _RETRY
+        served.retry_at = time.monotonic() + _RETRY
         kind = type(error).__name__
         if served.trouble != kind:
             served.trouble = kind
             _log.warning("%s: %s", served.member.display, error)
 
     def _refused(self, served: Served, refusal: Refusal) -> None:
-        """The member is not what it thought: forget its leases and attach again."""
+        """After the coordinator refused an exchange: forget the member's leases, and attach it again."""
         member = served.member
         if refusal.code == "STALE":
             member.fail(
@@ -444,23 +431,16 @@ class CoordinatorThread:
             )
             return
         _log.warning("%s: %s; attaching again", member.display, refusal.code)
-        member.lose(f"the coordinator answered {refusal.code}", keep=_keeps(member, refusal))
-        try:
-            if refusal.code in _LOST and len(self._served) > 1:  # all of them at once, as they were lost
+        # messages in flight are leased again; those of a transacted session are delivered again instead
+        keep = not member.transacted and refusal.code in (*_LOST, "INCARNATION")
+        member.lose(f"the coordinator answered {refusal.code}", keep=keep)
+        with self._recovering(served):
+            if refusal.code in _LOST and len(self._served) > 1:  # the state of all of them was lost at once
                 self._lifecycle.rebuild({each.request.key: each.session.incarnation for each in self._served})
             self._attach_again(served)
-        except CoordinatorUnavailable as error:
-            self._trouble(served, error)
-        except SubscriptionActive as error:
-            member.fail(error)
-        except KafkadurError as error:
-            if isinstance(error, (StateLost, KafkaRefused)):
-                self._trouble(served, error)
-            else:
-                member.fail(error)
 
     def _attach_again(self, served: Served) -> None:
-        sent_at = self._monotonic()
+        sent_at = time.monotonic()
         membership = self._lifecycle.attach(
             served.request,
             member=served.session.member,
@@ -475,34 +455,23 @@ class CoordinatorThread:
         served.member.attached(membership.attached, sent_at)
 
     def _look_at_neighbours(self) -> None:
-        """Ask whether the neighbours of our members still listen; a silent one is reported by an exchange."""
-        with contextlib.suppress(KafkadurError):  # Redis does not answer: the exchanges notice too
-            for served in self._served:
-                try:
-                    self._look_at_neighbour(served)
-                except KafkadurError:
-                    raise
-                except Exception as error:  # noqa: BLE001 - whatever it is
-                    _fail(served.member, error)
-
-    def _look_at_neighbour(self, served: Served) -> None:
-        neighbour = served.member.neighbour
-        if not neighbour:
-            return
-        channel = served.membership.subscription.address.channel(neighbour)
-        if not self._coordinator.heard([channel]).get(channel, True):
-            served.member.report_silence()
+        """Check whether the neighbours of the members still listen; an exchange reports a silent one."""
+        for served in self._served:
+            try:
+                if neighbour := served.member.neighbour:
+                    channel = served.membership.subscription.address.channel(neighbour)
+                    if not self._coordinator.heard([channel]).get(channel, True):
+                        served.member.report_silence()
+            except KafkadurError:
+                return  # Redis does not answer, which the exchanges report
+            except Exception as error:  # noqa: BLE001 - any defect
+                _fail(served.member, error)
 
 
 def _fail(member: Member, defect: Exception) -> None:
-    """Have a member fail with a defect it was met with. Never raises."""
+    """Fail a member with a defect that occurred in it. Never raises."""
     _log.error("%s met a defect", member.display, exc_info=defect)
     try:
         member.fail(InternalError.by(defect, f"subscription {member.display}"))
-    except Exception:  # noqa: BLE001 - the others are to be served
+    except Exception:  # noqa: BLE001 - the other members are to be served
         _log.exception("telling %s of it", member.display)
-
-
-def _keeps(member: Member, refusal: Refusal) -> bool:
-    """Whether a member claims what it has in hands: in a transacted session it comes again instead."""
-    return not member.transacted and refusal.code in (*_LOST, "INCARNATION")

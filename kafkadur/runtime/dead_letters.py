@@ -1,8 +1,8 @@
 """Dead letters: messages that are given up, written to a topic of their own before they are settled.
 
-A dead letter has the value, key and headers of the message, and says in further headers why it is one and
-where it comes from. It is written with acks=all; only then is the message settled, so a crash between the two
-writes it twice rather than never. Listing, redriving and purging dead letters is `admin/dead_letters.py`.
+A dead letter has the value, key and headers of the message, and further headers with its cause and origin. It
+is written with acks=all, and only then is the message settled, so a crash between the two can write it twice
+but never loses it. `admin/dead_letters.py` lists, redrives and purges dead letters.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from kafkadur_coordinators.lost_brokers import SILENT_S, answers
 
 _log = logging.getLogger("kafkadur.dead_letters")
 
-#: Headers of a dead letter: of which subscription, why, in whose words, after how many attempts, from where.
+#: Headers of a dead letter; the last two are the position and the time of the message.
 SUBSCRIPTION = "kafkadur-dead-subscription"
 CAUSE = "kafkadur-dead-cause"
 REASON = "kafkadur-dead-reason"
@@ -33,19 +33,19 @@ ORIGIN = "kafkadur-dead-origin"
 TIMESTAMP = "kafkadur-dead-timestamp"
 HEADERS = (SUBSCRIPTION, CAUSE, REASON, ATTEMPTS, ORIGIN, TIMESTAMP)
 
-#: Longest reason that is written, characters.
+#: Characters of a reason that are written.
 LONGEST_REASON = 1_000
-#: Seconds until a dead letter that could not be written is tried again.
+#: Seconds until a failed write is tried again.
 _RETRY = 1.0
-#: Seconds after which a producer that answers, but does not write, is given up.
+#: Seconds after which a producer that finds Kafka, but does not write, is replaced.
 _STUCK = 30.0
 _WAIT = 0.05
-#: Largest message that the client lets pass, bytes: the topic decides; and room for a letter's headers.
+#: Bytes of the largest message for the client (the topic sets the limit), and for the headers of a letter.
 _LARGEST, _HEADERS_BYTES = 1_000_000_000, 65_536
 
 
 class Cause(StrEnum):
-    """Why a message is a dead letter."""
+    """Why a message became a dead letter."""
 
     #: The application rejected it.
     REJECTED = "rejected"
@@ -63,17 +63,17 @@ class Letter:
 
     topic: str
     message: Message
-    #: the subscription's name for people
+    #: the name of the subscription for people
     subscription: str
     cause: Cause
     reason: str
     attempts: int
-    #: called (in the writer's thread) when it is written
+    #: called in the writer's thread when it is written
     written: Callable[[], None]
 
 
 def headers_of(letter: Letter) -> list[tuple[str, bytes | None]]:
-    """The headers of a dead letter: those of the message, then what this subscription has to say."""
+    """Return the headers of a dead letter: those of the message, then those of this subscription."""
     message = letter.message
     old: list[Any] = list(message.headers() or ())
     own = {
@@ -89,35 +89,34 @@ def headers_of(letter: Letter) -> list[tuple[str, bytes | None]]:
 
 
 class DeadLetters:
-    """Writes dead letters in a thread of its own, which begins with the first one."""
+    """Writes dead letters in a thread of its own, which starts with the first one."""
 
-    def __init__(self, kafka: Mapping[str, Any], *, monotonic: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, kafka: Mapping[str, Any]) -> None:
         """`kafka` is confluent-kafka configuration."""
+        self._kafka = {name: value for name, value in kafka.items() if not callable(value)}
         self._config = {
-            **{name: value for name, value in kafka.items() if not callable(value)},
+            **self._kafka,
             "acks": "all",
             "enable.idempotence": True,
             "max.in.flight.requests.per.connection": 1,  # docs/decisions/0032
             "linger.ms": 2,
             "message.max.bytes": _LARGEST,
         }
-        self._monotonic = monotonic
         self._letters: queue.SimpleQueue[Letter | None] = queue.SimpleQueue()
         self._retry: list[tuple[float, Letter]] = []
         self._known: set[str] = set()
         self._open = 0
         self._trouble = ""
-        #: when a letter was last heard of, or none was under way
+        #: when a report last came, or no letter was under way
         self._heard_at = 0.0
         self._asked_at = 0.0
-        self._lock = threading.Lock()
-        self._idle = threading.Condition(self._lock)
+        self._idle = threading.Condition()
         self._closing = False
         self._thread: threading.Thread | None = None
 
     def write(self, letter: Letter) -> None:
         """Write a dead letter, now or as soon as that is possible. Any thread."""
-        with self._lock:
+        with self._idle:
             self._open += 1
             if self._thread is None:
                 self._thread = threading.Thread(target=self._main, name="kafkadur-dead-letters", daemon=True)
@@ -125,51 +124,48 @@ class DeadLetters:
         self._letters.put(letter)
 
     def flush(self, timeout: float) -> bool:
-        """Wait until all are written, at most `timeout` seconds; whether they are."""
+        """Wait until all are written, at most `timeout` seconds; returns whether they are."""
         with self._idle:
             return self._idle.wait_for(lambda: self._open == 0, timeout)
 
     def close(self) -> None:
-        """End the thread; what is not written is not settled, and is delivered again."""
+        """End the thread; messages without a written dead letter stay unsettled and are delivered again."""
         self._closing = True
         self._letters.put(None)
         if self._thread is not None:
             self._thread.join()
 
     def _main(self) -> None:
-        producer = self._make()
-        self._heard_at = self._monotonic()
+        producer = Producer(self._config, logger=client_log)
+        self._heard_at = time.monotonic()
         while not self._closing:
             letter = self._next()
             if letter is not None:
                 self._send(producer, letter)
             producer.poll(0)
             producer = self._look_after(producer)
-            due = [item for at, item in self._retry if at <= self._monotonic()]
-            self._retry = [(at, item) for at, item in self._retry if at > self._monotonic()]
+            due = [item for at, item in self._retry if at <= time.monotonic()]
+            self._retry = [(at, item) for at, item in self._retry if at > time.monotonic()]
             for item in due:
                 self._send(producer, item)
         producer.flush(_RETRY)
 
-    def _make(self) -> Producer:
-        return Producer(self._config, logger=client_log)
-
     def _look_after(self, producer: Producer) -> Producer:
-        """Make the producer anew if it has lost Kafka for good and another one finds it.
+        """Replace the producer if it has lost Kafka for good while a new one finds Kafka.
 
-        So, too, if it finds Kafka and yet has not told of any letter for long. What it had is tried again: a
-        letter may then be there twice.
+        The same if it finds Kafka but has reported no letter for long. Its letters are tried again, so some
+        may be written twice.
         """
-        now = self._monotonic()
+        now = time.monotonic()
         if not len(producer):
             self._heard_at = now
         if now - max(self._heard_at, self._asked_at) < SILENT_S:
             return producer
         stuck = now - self._heard_at > _STUCK
-        new = self._make() if stuck or not answers(producer) else None
+        new = Producer(self._config, logger=client_log) if stuck or not answers(producer) else None
         found = new is not None and answers(new)
-        self._asked_at = self._monotonic()
-        # Kafka may have come back just now: then this one finds it, too
+        self._asked_at = time.monotonic()
+        # Kafka may have come back just now: then the old producer finds it, too
         if new is None or not found or (not stuck and answers(producer)):
             return producer
         _log.warning("Kafka's client for dead letters does not find Kafka any more; it was made anew")
@@ -185,7 +181,7 @@ class DeadLetters:
 
     def _send(self, producer: Producer, letter: Letter) -> None:
         def delivered(error: KafkaError | None, _: Message) -> None:
-            self._heard_at = self._monotonic()
+            self._heard_at = time.monotonic()
             if error is not None:
                 self._known.discard(letter.topic)
                 self._again(letter, error.str())
@@ -210,7 +206,7 @@ class DeadLetters:
             self._again(letter, "the producer's queue is full")
         except KafkaException as error:
             self._again(letter, str(error.args[0]))
-        except Exception as error:  # noqa: BLE001 - one letter must not end the thread that writes all of them
+        except Exception as error:  # noqa: BLE001 - one letter must not end the thread
             self._again(letter, repr(error))
 
     def _again(self, letter: Letter, state: str) -> None:
@@ -224,17 +220,16 @@ class DeadLetters:
                 letter.topic,
                 letter.subscription,
             )
-        self._retry.append((self._monotonic() + _RETRY, letter))
+        self._retry.append((time.monotonic() + _RETRY, letter))
 
     def _ensure(self, letter: Letter) -> None:
-        """Create the topic of dead letters.
+        """Create the topic of dead letters if it does not exist.
 
-        It has as many partitions as the message's own topic, and takes as large messages and their headers.
+        It has as many partitions as the message's own topic, and takes messages as large, with more headers.
         """
         if letter.topic in self._known:
             return
-        config = {name: value for name, value in self._config.items() if name not in _PRODUCER_ONLY}
-        admin = AdminClient(config, logger=client_log)
+        admin = AdminClient(self._kafka, logger=client_log)
         topics = admin.list_topics(timeout=5.0).topics
         if letter.topic not in topics:
             origin = topics.get(letter.message.topic() or "")
@@ -253,16 +248,7 @@ class DeadLetters:
 
 
 def _largest(admin: AdminClient, topic: str) -> int:
-    """Bytes of the largest batch that a topic takes."""
+    """Return the size in bytes of the largest batch that a topic takes."""
     resource = ConfigResource(ResourceType.TOPIC, topic)
     found = admin.describe_configs([resource], request_timeout=10.0)[resource].result(10.0)
     return int(found["max.message.bytes"].value or 0)
-
-
-_PRODUCER_ONLY = (
-    "acks",
-    "enable.idempotence",
-    "linger.ms",
-    "max.in.flight.requests.per.connection",
-    "message.max.bytes",
-)

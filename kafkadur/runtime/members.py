@@ -1,4 +1,4 @@
-"""The members of one connection: each is made, attached with what reads Kafka for it, and left again."""
+"""The members of one connection: they are attached here with the threads that read Kafka for them."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ import time
 import uuid
 from collections.abc import Callable
 from concurrent.futures import Future
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import partial
 
 from kafkadur.consumer.member import Callbacks, Member
 from kafkadur.consumer.terms import Terms
@@ -22,7 +23,7 @@ from kafkadur.message.tracing import Tracing
 from kafkadur.runtime.checkpoint_thread import CheckpointThread
 from kafkadur.runtime.coordinator_thread import CoordinatorThread, Served
 from kafkadur.runtime.dead_letters import DeadLetters
-from kafkadur.runtime.retention_watch import RetentionWatch, Watched
+from kafkadur.runtime.retention_watch import RetentionWatch
 from kafkadur.runtime.stages import Probe
 from kafkadur.runtime.transactions import Transaction
 from kafkadur.settings import Settings
@@ -33,101 +34,75 @@ from kafkadur_sharing.decisions import Request
 from kafkadur_sharing.definition import SubscriptionType
 from kafkadur_sharing.errors import ConnectionClosed, IllegalState
 
-#: Acknowledgements of a lane that may be unconfirmed; a shared member's budget is its window.
+#: Acknowledgements of a lane that may be unconfirmed; on a shared subscription the window is the limit.
 LANE_BUDGET = 100
 #: Longest wait for dead letters when a subscription is closed, seconds.
 _LAST_LETTERS = 5.0
 
 
-@dataclass(frozen=True, slots=True)
-class Budget:
-    """How much a member may have in flight, and unconfirmed; raises `IllegalState` for too little."""
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Wanted:
+    """The parameters of a new member; see `Connection.subscribe`."""
 
+    request: Request
+    client_id: str | None
     #: records in flight, and bytes of them
     window: int
     window_bytes: int
     #: acknowledgements that may be unconfirmed; None: the default of the type
     unconfirmed: int | None
+    #: shown to people
+    name: str
+    rank: Rank
+    decoding: Decoding
+    #: settles its messages; None: the application settles them one by one
+    transaction: Transaction | None
+    on_event: Callable[[Event], None] | None
+    #: called in any thread when a block can be taken, or the state changed
+    on_ready: Callable[[], None]
+    #: called when nothing more is dispatched
+    on_closing: Callable[[], None]
+    #: whether a thread that waits for an exchange may make it itself
+    inline: bool
 
     def __post_init__(self) -> None:
-        """Check the numbers."""
-        if (
-            self.window < 1
-            or self.window_bytes < 1
-            or (self.unconfirmed is not None and self.unconfirmed < 0)
-        ):
+        """Check the numbers; raises `IllegalState`."""
+        if min(self.window, self.window_bytes) < 1 or (self.unconfirmed or 0) < 0:
             raise IllegalState(
                 "The window must be at least 1 record and 1 byte.",
                 remedy="correct window, window_bytes, unconfirmed",
             )
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Wanted:
-    """What an application asks of a new member; the fields are parameters of `Connection.subscribe`."""
-
-    request: Request
-    client_id: str | None
-    budget: Budget
-    #: shown to people
-    name: str
-    rank: Rank
-    decoding: Decoding
-    #: what settles its messages; None: the application does, one by one
-    transaction: Transaction | None
-    on_event: Callable[[Event], None] | None
-    #: a block can be taken, or the state changed (any thread)
-    on_ready: Callable[[], None]
-    #: nothing more is dispatched
-    on_closing: Callable[[], None]
-    #: makes an exchange of the member in the calling thread if it can; whether it did
-    exchange_inline: Callable[[CoordinatorThread, Member], bool]
-
-
+@dataclass(kw_only=True, eq=False)
 class Members:
-    """Attaches and leaves members. What happens to them in between is the coordinator thread's."""
+    """Attaches and detaches members; the coordinator thread serves them in between."""
 
-    def __init__(
-        self,
-        settings: Settings,
-        *,
-        connection_id: str,
-        coordinator_thread: CoordinatorThread,
-        presence: Presence,
-        checkpoints: CheckpointThread,
-        dead_letters: DeadLetters,
-        watch: RetentionWatch,
-        tracing: Tracing | None,
-        probe: Probe,
-    ) -> None:
-        """No member is attached. `probe` is for tests (`stages.py`)."""
-        self._settings = settings
-        self._connection_id = connection_id
-        self._coordinator_thread = coordinator_thread
-        self._presence = presence
-        self._checkpoints = checkpoints
-        self._dead_letters = dead_letters
-        self._watch = watch
-        self._tracing = tracing
-        self._probe = probe
-        #: by the id of the member
-        self._fetchers: dict[str, Fetchers] = {}
-        self._watched: dict[str, Watched] = {}
+    settings: Settings
+    connection_id: str
+    coordinator_thread: CoordinatorThread
+    presence: Presence
+    checkpoints: CheckpointThread
+    dead_letters: DeadLetters
+    watch: RetentionWatch
+    tracing: Tracing | None
+    #: for tests (`stages.py`)
+    probe: Probe
+    #: by member id
+    _fetchers: dict[str, Fetchers] = field(default_factory=dict[str, Fetchers], init=False)
 
     def close(self) -> None:
-        """Stop reading for members that were attached while the connection closed."""
+        """Stop reading for members that were attached while the connection was being closed."""
         for fetchers in self._fetchers.values():
             fetchers.close()
-
-    # -- attaching
 
     def attach(self, wanted: Wanted) -> Future[Served]:
         """Attach a member in the coordinator thread; the future raises as `Connection.subscribe`."""
         sent_at = time.monotonic()
-        return self._coordinator_thread.submit(lambda: self._attach(wanted, sent_at))
+        return self.coordinator_thread.submit(lambda: self._attach(wanted, sent_at))
 
     def _attach(self, wanted: Wanted, sent_at: float) -> Served:
-        thread, transaction = self._coordinator_thread, wanted.transaction
+        thread, transaction = self.coordinator_thread, wanted.transaction
         session = "" if transaction is None else transaction.session
         wake: list[Member] = []
 
@@ -162,33 +137,32 @@ class Members:
         except BaseException:
             thread.turn_away(membership)
             raise
-        self._checkpoints.add(member, membership.subscription)
+        self.checkpoints.add(member, membership.subscription)
         thread.serve(served)
         return served
 
     def _member(self, wanted: Wanted, membership: Membership) -> Member:
-        attachment, thread = membership.subscription, self._coordinator_thread
+        attachment, thread = membership.subscription, self.coordinator_thread
         definition = attachment.definition
         parallel = definition.type in (SubscriptionType.SHARED, SubscriptionType.KEY_ORDERED)
-        budget = wanted.budget
-        usual = budget.window if parallel else LANE_BUDGET
+        usual = wanted.window if parallel else LANE_BUDGET
         terms = Terms(
             display=str(attachment.key),
             definition=definition,
-            window=budget.window,
-            window_bytes=budget.window_bytes,
-            budget=usual if budget.unconfirmed is None else budget.unconfirmed,
-            session=self._settings.session_timeout.total_seconds(),
+            window=wanted.window,
+            window_bytes=wanted.window_bytes,
+            budget=usual if wanted.unconfirmed is None else wanted.unconfirmed,
+            session=self.settings.session_timeout.total_seconds(),
             partitions=attachment.topic.partitions * definition.lanes,
             monotonic=time.monotonic,
         )
         return Member(
             terms,
             Callbacks(
-                heard_since=self._presence.heard_since,
+                heard_since=self.presence.heard_since,
                 request_exchange=thread.request_exchange,
-                exchange_inline=lambda member: wanted.exchange_inline(thread, member),
-                write_dead_letter=self._dead_letters.write,
+                exchange_inline=partial(thread.assist, inline=wanted.inline),
+                write_dead_letter=self.dead_letters.write,
                 on_ready=wanted.on_ready,
                 on_closing=wanted.on_closing,
             ),
@@ -196,17 +170,17 @@ class Members:
             takes=taking(
                 definition,
                 client_id=wanted.client_id if attachment.key.durable else None,
-                connection_id=self._connection_id,
+                connection_id=self.connection_id,
             ),
             transacted=wanted.transaction is not None,
             durable=attachment.key.durable,
-            levels=self._checkpoints,
-            tracing=self._tracing,
+            levels=self.checkpoints,
+            tracing=self.tracing,
         )
 
     def _start_fetchers(self, served: Served) -> None:
         attachment, intake = served.membership.subscription, served.member.intake
-        kafka, group, topic = self._settings.kafka, attachment.key.group, attachment.topic.name
+        kafka, group, topic = self.settings.kafka, attachment.key.group, attachment.topic.name
         router = KeyRouter(intake, lanes=attachment.definition.lanes) if served.member.by_key else None
         reader = router or intake
         tail = TailFetcher(
@@ -215,7 +189,7 @@ class Members:
             topic=topic,
             group=group,
             floor_metadata=attachment.floor_metadata,
-            probe=self._probe,
+            probe=self.probe,
         )
         fetchers = Fetchers(tail, RangeFetcher(member=reader, kafka=kafka, topic=topic, group=group))
         if router is not None:
@@ -224,33 +198,28 @@ class Members:
         self._fetchers[served.session.member] = fetchers
         fetchers.start()
         if attachment.key.durable:
-            self._watched[served.session.member] = reader
-            self._watch.add(reader, topic, attachment.topic.partitions)
-
-    # -- leaving
+            self.watch.add(served.session.member, reader, topic, attachment.topic.partitions)
 
     def leave(self, served: Served) -> Future[int]:
         """Detach a member and stop reading for it; gives the number of unconfirmed acknowledgements."""
 
         def leave() -> int:
-            self._dead_letters.flush(_LAST_LETTERS)
-            unconfirmed = self._coordinator_thread.leave(served)
-            self._checkpoints.remove(served.member)
+            self.dead_letters.flush(_LAST_LETTERS)
+            unconfirmed = self.coordinator_thread.leave(served)
+            self.checkpoints.remove(served.member)
             self._fetchers.pop(served.session.member).close()
-            watched = self._watched.pop(served.session.member, None)
-            if watched is not None:
-                self._watch.remove(watched)
+            self.watch.remove(served.session.member)
             return unconfirmed
 
-        return self._coordinator_thread.submit(leave, always=True)
+        return self.coordinator_thread.submit(leave, always=True)
 
     def turn_away(self, attaching: Future[Served]) -> None:
-        """Leave what is attached, or will be, for a caller that has given up. Any thread."""
+        """Detach a member, also one that is attached later, whose caller has given up. Any thread."""
 
         def leave(attached: Future[Served]) -> None:
             if attached.cancelled() or attached.exception() is not None:
                 return
-            with contextlib.suppress(ConnectionClosed):  # then it ends with the connection
+            with contextlib.suppress(ConnectionClosed):  # then closing the connection ends it
                 self.leave(attached.result())
 
         attaching.add_done_callback(leave)

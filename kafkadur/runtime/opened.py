@@ -1,4 +1,4 @@
-"""What runs while a connection is open: clients of Redis and Kafka, threads, members of subscriptions."""
+"""The clients of Redis and Kafka, the threads and the members of an open connection."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import os
 import socket
 from collections.abc import Callable
 from concurrent.futures import Future
+from functools import partial
 
 from kafkadur.message.tracing import Tracing
 from kafkadur.runtime.checkpoint_thread import CheckpointThread
@@ -57,11 +58,11 @@ class Opened:
         self._keeper: ClientIdKeeper | None = None
         self.journal = journal_of(settings)
         self._topics = topics_of(settings)
-        self._coordinator = self._new_coordinator(self._be_at)
+        self._presence = presences.acquire(settings.redis, settings.redis_timeout.total_seconds())
+        self._coordinator = self._new_coordinator(self._presence.be_at)
         self.lifecycle = lifecycle_of(
             settings, coordinator=self._coordinator, journal=self.journal, topics=self._topics
         )
-        self._presence = presences.acquire(settings.redis, settings.redis_timeout.total_seconds())
         self.thread = CoordinatorThread(
             coordinator=self._coordinator, lifecycle=self.lifecycle, presence=self._presence, probe=probe
         )
@@ -81,7 +82,7 @@ class Opened:
             lambda: topics_of(settings), every=settings.retention_check.total_seconds()
         )
         self.members = Members(
-            settings,
+            settings=settings,
             connection_id=connection_id,
             coordinator_thread=self.thread,
             presence=self._presence,
@@ -98,16 +99,12 @@ class Opened:
             self._settings, recorder=self._recorder, on_warning=_log.warning, on_connect=on_connect
         )
 
-    def _be_at(self, run_id: str) -> None:
-        """The coordinator's connection is to the server with this run id now."""
-        self._presence.be_at(run_id)
-
     def connect(self) -> Future[None]:
         """Connect to Redis; the future raises `CoordinatorUnavailable` and `CoordinatorRefused`."""
         return self.thread.submit(self._coordinator.connect)
 
     def rebuild(self, subscription: Subscription, incarnation: int) -> None:
-        """Begin a newer incarnation: the journal knows a later one than the server. Any thread."""
+        """Begin a new incarnation, because the journal has a later one than Redis. Any thread."""
         with contextlib.suppress(ConnectionClosed):
             self.thread.submit(lambda: self.lifecycle.rebuild({subscription.key: incarnation}))
 
@@ -116,29 +113,24 @@ class Opened:
     def hold(self, client_id: str, on_displaced: Callable[[KafkadurError], None]) -> Future[None]:
         """Take a restricted client id, and keep it until `let_go`; the future raises `InvalidClientId`.
 
-        `on_displaced` is called, in any thread, when another connection has it.
+        `on_displaced` is called, in any thread, when another connection has taken the client id.
         """
-        chosen = self._settings
-
-        def make(coordinator: RedisCoordinator, wait: Callable[[float], None]) -> ClientIdLease:
-            return ClientIdLease(
-                coordinator,
-                prefix=chosen.prefix,
-                namespace=chosen.namespace,
-                client_id=client_id,
-                connection=self._connection_id,
-                name=process_name(),
-                ttl_ms=chosen.session_ms,
-                wait=wait,
-            )
-
-        self._keeper = ClientIdKeeper(
-            self._new_coordinator(), self._presence, make, on_displaced=on_displaced
+        coordinator = self._new_coordinator()
+        make = partial(
+            ClientIdLease,
+            coordinator,
+            prefix=self._settings.prefix,
+            namespace=self._settings.namespace,
+            client_id=client_id,
+            connection=self._connection_id,
+            name=process_name(),
+            ttl_ms=self._settings.session_ms,
         )
+        self._keeper = ClientIdKeeper(coordinator, self._presence, make, on_displaced=on_displaced)
         return self._keeper.take()
 
     def let_go(self) -> None:
-        """Let the client id go, or give up taking it."""
+        """Release the client id, or stop trying to take it."""
         if self._keeper is not None:
             self._keeper.close()
             self._keeper = None
@@ -146,12 +138,12 @@ class Opened:
     # -- closing
 
     def write_last(self) -> None:
-        """Write the dead letters that are left, and look for expiring messages no more."""
+        """Stop the retention watch, and write the remaining dead letters."""
         self._watch.close()
         self._dead_letters.close()
 
     def close(self) -> None:
-        """End the threads and close the clients; `write_last` comes before."""
+        """End the threads and close the clients; call `write_last` before."""
         self.thread.close()
         self.members.close()
         self._checkpoints.close()

@@ -1,6 +1,6 @@
-"""Looking every now and then whether retention is about to remove unsettled messages.
+"""Regular checks whether retention is about to remove unsettled messages.
 
-One thread a connection. What is found goes to the members, who rescue such messages where the redelivery
+One thread for each connection reports such messages to the members, which rescue them if the redelivery
 policy says so (`consumer/router.py`).
 """
 
@@ -19,69 +19,59 @@ from kafkadur_sharing.errors import KafkadurError
 
 _log = logging.getLogger("kafkadur")
 
-#: How often the same subscription is warned about, seconds.
+#: Seconds between two warnings about the same subscription.
 _WARN_EVERY = 600.0
-#: Before the first look, seconds.
+#: Seconds before the first check.
 _FIRST_LOOK = 5.0
 
 
-class Watched(Protocol):
-    """A member, as the watch sees it."""
+class _Watched(Protocol):
+    """The part of a member that the watch uses."""
 
     @property
-    def display(self) -> str:
-        """Name of the subscription for people."""
-        ...
-
-    def floors(self) -> Mapping[int, int]:
-        """Lowest unsettled offset of partitions, as far as they are known."""
-        ...
-
-    def expiring(self, until: Mapping[int, int]) -> None:
-        """Messages before these offsets of partitions expire soon."""
+    def display(self) -> str: ...
+    def floors(self) -> Mapping[int, int]: ...
+    def expiring(self, until: Mapping[int, int]) -> None: ...
 
 
 @dataclass(slots=True)
 class _Entry:
-    member: Watched
+    member_id: str
+    member: _Watched
     topic: str
     partitions: int
     warned: float = float("-inf")
 
 
 class RetentionWatch:
-    """Looks at the topics of a connection's durable subscriptions."""
+    """Checks the topics of a connection's durable subscriptions."""
 
     def __init__(
         self,
         topics: Callable[[], Topics],
         *,
         every: float,
-        clock: Callable[[], float] = time.time,
-        monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`topics` is called in the watch's thread, which looks `every` so many seconds."""
+        """`topics` makes the client of the thread, which checks every `every` seconds."""
         self._topics = topics
         self._every = every
-        self._clock = clock
-        self._monotonic = monotonic
         self._entries: list[_Entry] = []
-        #: how often it has looked at all of them
+        #: number of checks of all topics
         self.looks = 0
         self._wake = threading.Event()
         self._closed = threading.Event()
         self._thread = threading.Thread(target=self._main, name="kafkadur-retention", daemon=True)
 
-    def add(self, member: Watched, topic: str, partitions: int) -> None:
-        """Look at a member's topic from now on."""
-        self._entries.append(_Entry(member, topic, partitions))
+    def add(self, member_id: str, member: _Watched, topic: str, partitions: int) -> None:
+        """Check the topic of a member from now on."""
+        self._entries.append(_Entry(member_id, member, topic, partitions))
         if not self._thread.is_alive() and not self._closed.is_set():
             self._thread.start()
         self._wake.set()
 
-    def remove(self, member: Watched) -> None:
-        """Look at it no more."""
-        self._entries = [entry for entry in self._entries if entry.member is not member]
+    def remove(self, member_id: str) -> None:
+        """Stop checking the topic of a member."""
+        self._entries = [entry for entry in self._entries if entry.member_id != member_id]
 
     def close(self) -> None:
         """End the thread."""
@@ -91,17 +81,17 @@ class RetentionWatch:
             self._thread.join()
 
     def _main(self) -> None:
-        self._closed.wait(min(self._every, _FIRST_LOOK))  # a new subscriber has other things to do
+        self._closed.wait(min(self._every, _FIRST_LOOK))  # a new subscriber has more urgent work
         topics = self._topics()
         try:
-            while not self._closed.is_set():
-                self._wake.clear()
-                if self._closed.is_set():  # just before
-                    break
+            while True:
+                self._wake.clear()  # before the check, so that a later close() ends the wait
+                if self._closed.is_set():
+                    return
                 for entry in list(self._entries):
                     try:
                         self._look(topics, entry)
-                    except Exception:  # noqa: BLE001 - a defect comes to a warning too few
+                    except Exception:  # noqa: BLE001 - a defect only costs a warning
                         _log.exception("looking at the retention of topic %s", entry.topic)
                 self.looks += 1
                 self._wake.wait(self._every)
@@ -110,15 +100,15 @@ class RetentionWatch:
 
     def _look(self, topics: Topics, entry: _Entry) -> None:
         try:
-            until = expiring(topics, entry.topic, entry.partitions, round(self._clock() * 1000))
+            until = expiring(topics, entry.topic, entry.partitions, round(time.time() * 1000))
         except KafkadurError as error:
             _log.info("looking at the retention of topic %s: %s", entry.topic, error)
             return
         entry.member.expiring(until)
         floors = entry.member.floors()
         soon = sum(max(until.get(partition, 0) - floor, 0) for partition, floor in floors.items())
-        if soon and self._monotonic() >= entry.warned + _WARN_EVERY:
-            entry.warned = self._monotonic()
+        if soon and time.monotonic() >= entry.warned + _WARN_EVERY:
+            entry.warned = time.monotonic()
             _log.warning(
                 "Kafka is about to remove unsettled messages. State: up to %d of topic %s come to the end of "
                 "its retention. Owner: subscription %s. Remedy: let more consumers work on it, keep messages "

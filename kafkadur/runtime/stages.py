@@ -1,6 +1,6 @@
-"""The moments on the way to the live end at which something else may happen: for tests of such races.
+"""The moments on the way to the live end between which races are possible, for tests of them.
 
-A probe is called in the thread that is at work, which waits for it. Without one nothing is called.
+A probe is called in the working thread, which waits for it.
 """
 
 from collections.abc import Callable
@@ -8,21 +8,21 @@ from enum import StrEnum
 
 
 class Stage(StrEnum):
-    """A moment between two steps; docs/decisions/0011-to-the-live-end.md says which steps."""
+    """A moment between two steps; docs/decisions/0011-to-the-live-end.md describes the steps."""
 
-    #: a reader is about to be told where to begin on a partition
+    #: a reader is about to get its position on a partition
     FOLLOW = "follow"
     #: records were read, the member does not have them yet
     READ = "read"
-    #: the end of a partition was read, the member does not know yet
+    #: the end of a partition was read, the member does not have it yet
     END = "end"
-    #: an exchange was composed and is not sent yet
+    #: an exchange was composed, it is not sent yet
     SEND = "send"
-    #: it was answered, the answer is not applied yet
+    #: the reply was received, it is not applied yet
     ANSWERED = "answered"
 
 
-#: Who is called at each stage.
+#: A function that is called at each stage.
 Probe = Callable[[Stage], None]
 
 

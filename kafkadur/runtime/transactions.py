@@ -1,9 +1,9 @@
-"""The Kafka side of a transacted session: one transaction covers what was received and what was sent.
+"""The Kafka side of a transacted session: one transaction covers received and sent messages.
 
-At a commit the offsets that the session settles are written into the topic of transactions beside the
-journal, in the transaction that its messages are in; when Kafka has committed, Redis is told. Between the two
-nothing is lost: the next member looks the records up (`kafkadur_coordinators/transactions.py`). What a failed
-commit came to is looked up in the same way, so it is always known in the end.
+A commit writes the settled offsets into the topic of transactions beside the journal, in the transaction of
+the sent messages; when Kafka has committed, they are settled in Redis. If the process ends in between, the
+next member looks the offsets up in Kafka (`kafkadur_coordinators/transactions.py`). The outcome of a failed
+commit is looked up in the same way, so it becomes known in the end.
 """
 
 from __future__ import annotations
@@ -40,24 +40,24 @@ T = TypeVar("T")
 
 #: Ranges of settled offsets at which they are moved into the journal.
 MOST_RANGES = 500
-#: Ranges in one record: at most 18 bytes each, so that a record always says all it is to say.
+#: Ranges in one record, of at most 18 bytes each: so a record is never cut short.
 _RANGES_A_RECORD = 10_000
-#: How long a commit may take before what it came to is looked up, seconds.
+#: Seconds that a commit may take before its outcome is looked up.
 _COMMIT_S = 30.0
 
 
 class Part(NamedTuple):
-    """What a session settles in one partition, or lane of keys, of a subscription."""
+    """The offsets that a session settles in one lane of a subscription."""
 
     subscription: Subscription
     lane: int
-    #: under which the leases of these offsets were granted
+    #: incarnation under which the leases of these offsets were granted
     incarnation: int
     offsets: tuple[int, ...]
 
 
 class _Lane(NamedTuple):
-    """A lane of a subscription, under one incarnation."""
+    """A lane of a subscription under one incarnation."""
 
     tag: str
     origin: Origin
@@ -68,7 +68,7 @@ class _Lane(NamedTuple):
 class Transaction:
     """The transactions of one session, one after the other.
 
-    What talks to Kafka runs in a thread of its own, and is answered by futures.
+    All calls to Kafka run in a thread of its own; their results are futures.
     """
 
     def __init__(
@@ -80,10 +80,10 @@ class Transaction:
         config: Mapping[str, Any],
         outdated: Callable[[Subscription, int], None] = lambda _subscription, _incarnation: None,
     ) -> None:
-        """`journal` is one of its own, `config` confluent-kafka configuration of the producer.
+        """Use and close `journal`; `config` is confluent-kafka configuration of the producer.
 
-        `outdated` is told of a subscription of which the journal knows a later incarnation than its members:
-        it is to be rebuilt, or nothing of it can be committed.
+        `outdated` is called with a subscription of which the journal has a later incarnation than its
+        members: until it is rebuilt, none of its messages can be committed.
         """
         self._outdated = outdated
         self.session = uuid.uuid4().hex
@@ -96,18 +96,19 @@ class Transaction:
         self._config = config
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="kafkadur-transactions")
         self._producer: TransactedProducer | None = None
-        #: what was settled and is not in the journal yet
+        #: settled offsets that are not in the journal yet
         self._settled: dict[_Lane, Ranges] = {}
-        #: keys in the topic, by tag, of what is in the journal: to be removed
+        #: keys of records in the topic, by tag, to be removed because the journal has their offsets
         self._moved: dict[str, list[bytes]] = {}
-        self._closed_in_order = False
-        #: offsets of a commit whose outcome is not known
+        #: whether it is closed and all that it committed is in the journal: no member has to look it up
+        self.closed_in_order = False
+        #: offsets of a commit whose outcome is unknown
         self._undecided: dict[_Lane, Ranges] = {}
         self.unknown = False
-        #: number of the last commit, and how often what is settled was moved into the journal: parts of keys
+        #: number of the last commit, and number of moves into the journal; both are parts of keys
         self._number = 0
         self._generation = 0
-        #: subscriptions (tags) of which was looked whether others have them, since so many renewals
+        #: tags of the subscriptions whose incarnation was checked since the producer's last renewal
         self._looked_at: set[str] = set()
         self._looked_since = -1
 
@@ -120,10 +121,7 @@ class Transaction:
         config = settings_of({**settings.kafka, **self._config}, settings.namespace, self.session)
         self._beside.open()
         self._producer = TransactedProducer(
-            config,
-            settings.client_id,
-            self._connection_id,
-            timeout=settings.kafka_timeout.total_seconds(),
+            config, settings.client_id, self._connection_id, timeout=settings.kafka_timeout.total_seconds()
         )
 
     @property
@@ -131,25 +129,25 @@ class Transaction:
         """Whether it has connected."""
         return self._producer is not None
 
-    def require_open(self) -> None:
-        """Raise `IllegalState` before the start."""
-        if self._producer is None:
-            raise _not_open()
-
     @property
     def producer(self) -> TransactedProducer:
         """The producer of the session; raises `IllegalState` before the start."""
         if self._producer is None:
-            raise _not_open()
+            raise IllegalState(
+                "The transacted session is not open.",
+                state="it has no producer yet",
+                owner="the session",
+                remedy="enter its context, or call open(), first",
+            )
         return self._producer
 
     # -- committing
 
     def commit(self, parts: Sequence[Part]) -> Future[None]:
-        """Commit what was sent, and that these offsets are settled.
+        """Commit the sent messages, and that these offsets are settled.
 
-        Raises `TransactionRolledBack` if nothing of both holds; `StateLost` and `KafkaRefused` if Kafka
-        cannot be asked: if it is `unknown` then, `look_up` comes next, else nothing was done.
+        Raises `TransactionRolledBack` if neither was committed; `StateLost` and `KafkaRefused` if Kafka does
+        not answer: if the outcome is `unknown` then, call `look_up` next, else nothing was done.
         """
         return self._run(lambda: self._commit(parts))
 
@@ -192,38 +190,35 @@ class Transaction:
         self._undecided = {}
         self.unknown = False
         if sum(map(len, self._settled.values())) > MOST_RANGES:
-            with contextlib.suppress(KafkadurError):  # the next time, then
+            with contextlib.suppress(KafkadurError):  # the next commit tries it again
                 self._move()
 
     def _after(self, reason: Any) -> None:  # noqa: ANN401 - KafkaError, whose stubs lack its predicates
-        """A commit failed: roll back where that is certain, else look up what it came to."""
+        """After a failed commit: roll back where Kafka requires that, else look up the outcome."""
         if reason.txn_requires_abort():
-            try:
+            with contextlib.suppress(KafkaException):
                 self.producer.abort(_COMMIT_S)
-            except KafkaException:
-                pass
-            else:
                 raise self._rolled_back(reason.str())
         self._look_up(reason.str())
 
     def look_up(self) -> Future[None]:
-        """Find out what an unknown commit came to; raises as `commit`."""
+        """Find out the outcome of a commit; raises as `commit`."""
         return self._run(lambda: self._look_up("Kafka had not answered"))
 
     def _look_up(self, reason: str) -> None:
         """Raises `TransactionRolledBack` unless it was committed."""
-        self.producer.renew()  # from now on it is committed, or never
+        self.producer.renew()  # after this Kafka does not commit it any more
         shard, key = self._mark
         if int(self._transactions.read(shard).last(key) or 0) < self._number:
             raise self._rolled_back(reason)
         self._committed()
 
     def _look_at(self, producer: TransactedProducer, parts: Sequence[Part]) -> None:
-        """Commit only what is leased still, as far as the journal knows.
+        """Check that the journal has no later incarnation than that of the leases, else roll back.
 
-        A process that begins a later incarnation writes that down before it ends the transactions of this
-        session: either that is found here, or the transaction ends. A new client has not been ended for what
-        was before it, so each asks once.
+        A process that begins a later incarnation writes it to the journal before it ends the transactions of
+        this session: either it is found here, or the transaction is ended. A renewed producer was not ended
+        because of earlier incarnations, so the check is done once for each producer.
         """
         if self._looked_since != producer.renewals:
             self._looked_since = producer.renewals
@@ -245,7 +240,7 @@ class Transaction:
         return rolled_back(reason)
 
     def taken_over(self) -> None:
-        """A member of the session was lost: others may have ended what was open. Any thread."""
+        """A member of the session attached again: others may have ended the open transaction. Any thread."""
         producer = self._producer
         if producer is not None:
             producer.taken_over()
@@ -256,11 +251,11 @@ class Transaction:
 
     @property
     def _mark(self) -> tuple[int, bytes]:
-        """Where the number of the last commit lies: shard, and key."""
+        """Shard and key of the record with the number of the last commit."""
         return zlib.crc32(self.session.encode()) % self._beside.open(), f"commit/{self.session}".encode()
 
     def _records(self, settled: Mapping[_Lane, Ranges]) -> Iterator[tuple[int, bytes, bytes]]:
-        """What says in the topic that these are settled: shard, key, value."""
+        """Yield the records that say that these ranges are settled: shard, key, value."""
         for lane, ranges in settled.items():
             shard = self._beside.shard(lane.tag)
             for at in range(0, len(ranges), _RANGES_A_RECORD):
@@ -270,7 +265,7 @@ class Transaction:
                 yield shard, key, checkpoints.encode(place)
 
     def _move(self) -> None:
-        """Move what was settled into the journal, whose old records are removed in time."""
+        """Move the settled offsets into the journal, which removes outdated records by itself."""
         records = {
             lane: list(self._records({lane: ranges})) for lane, ranges in self._settled.items() if ranges
         }
@@ -292,25 +287,23 @@ class Transaction:
     # -- rolling back
 
     def roll_back(self, *, anew: bool = False) -> Future[None]:
-        """Roll back what was sent; `anew`: others have taken over, so the old producer is of no use.
+        """Roll back the sent messages; `anew`: with a new producer, because another process took over.
 
         Raises `StateLost` when Kafka does not answer.
         """
         return self._run(lambda: self._roll_back(anew=anew))
 
     def _roll_back(self, *, anew: bool) -> None:
-        try:
-            if not anew:
+        if not anew:
+            with contextlib.suppress(KafkaException):
                 self.producer.abort(_COMMIT_S)
                 return
-        except KafkaException:
-            pass
-        self.producer.renew()  # which rolls it back, too
+        self.producer.renew()  # this rolls back, too
 
     def close(self) -> Future[None]:
-        """Close the clients; what is open is rolled back, what was settled is in the journal then.
+        """Roll back the open transaction, move the settled offsets into the journal, and close the clients.
 
-        Raises `StateLost` if that could not be written: then the member that takes over looks it up.
+        Raises `StateLost` if the journal could not be written: then the next member looks the offsets up.
         """
         done = self._run(self._close)
         self._thread.shutdown(wait=False)
@@ -326,42 +319,28 @@ class Transaction:
                     self._move()
                     shard, key = self._mark
                     self._beside.append([(shard, key, None)])
-                    self._closed_in_order = True
+                    self.closed_in_order = True
         finally:
             if producer is not None:
                 producer.end()
             self._journal.close()
             self._topics.close()
 
-    @property
-    def closed_in_order(self) -> bool:
-        """Whether all that it committed is in the journal, so that no other member has to look it up."""
-        return self._closed_in_order
-
     def _run(self, job: Callable[[], T]) -> Future[T]:
         return self._thread.submit(_guarded, job)
 
 
 def rolled_back(reason: str) -> TransactionRolledBack:
-    """The error for a transaction of which nothing holds."""
+    """Return the error for a transaction that was rolled back."""
     return TransactionRolledBack(
         state=reason,
         owner="the transacted session",
-        remedy="do nothing: its messages come again; who reads what is committed sees nothing it sent",
-    )
-
-
-def _not_open() -> IllegalState:
-    return IllegalState(
-        "The transacted session is not open.",
-        state="it has no producer yet",
-        owner="the session",
-        remedy="enter its context, or call open(), first",
+        remedy="do nothing: its messages are delivered again; readers of committed messages see none of it",
     )
 
 
 def _guarded(job: Callable[[], T]) -> T:
-    """Turn what Kafka's client raises into errors of the project."""
+    """Run a job, with the errors of Kafka's client turned into errors of kafkadur."""
     try:
         return job()
     except KafkaException as error:

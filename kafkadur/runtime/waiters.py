@@ -1,8 +1,8 @@
 """Acknowledgements that wait for a level above Redis, and the thread that confirms them or times them out.
 
-All that wait for `replicated` share one WAIT of this thread. The checkpoint thread (`checkpoint_thread.py`)
-confirms those that wait for `journal`. This thread never waits for Kafka. A loss of state ends the wait with
-an error, and in redelivery.
+All acknowledgements that wait for `replicated` share one WAIT of this thread. The checkpoint thread
+(`checkpoint_thread.py`) confirms those that wait for `journal`. This thread never waits for Kafka. A loss of
+state ends the wait with an error, and leads to redelivery.
 """
 
 from __future__ import annotations
@@ -26,22 +26,22 @@ from kafkadur_sharing.errors import KafkadurError, LeaseLost, LevelNotReached
 
 _log = logging.getLogger("kafkadur.checkpoints")
 
-#: Seconds until what was not reached is tried again.
+#: Seconds until a level that was not reached is tried again.
 RETRY = 0.2
-#: Longest wait for replicas in one go, ms.
+#: Longest time of one WAIT, ms.
 _WAIT_MS = 500
 
 
 class Wait(NamedTuple):
     """A caller that waits for a level above Redis."""
 
-    #: of this wait, in the connection
+    #: unique in the connection
     number: int
     level: AckLevel
     lane: int
-    #: of the lease: an acknowledgement that this incarnation confirmed
+    #: of the lease, and of Redis when it confirmed the acknowledgement
     incarnation: int
-    #: monotonic seconds
+    #: when it times out, monotonic seconds
     until: float
     confirmation: Confirmation
 
@@ -50,59 +50,54 @@ class Wait(NamedTuple):
 class Asker:
     """A member whose acknowledgements may wait for a level."""
 
-    #: the subscription's name
+    #: the name of the subscription for people
     display: str
     subscription: Subscription
     origin: Origin
-    #: by number; who removes one tells it
+    #: by number; the thread that removes a wait resolves its confirmation
     waiting: dict[int, Wait] = field(default_factory=dict[int, Wait])
 
 
 class Trouble:
-    """Why a thread gets no further; each new kind of it is logged once."""
+    """Catches the errors of the rounds of a thread; each new kind of error is logged once."""
 
     def __init__(self) -> None:
-        """Begin without."""
+        #: the error of the last round; empty: it succeeded
         self.kind = ""
 
-    def note(self, error: Exception) -> None:
-        """A round failed."""
-        kind = type(error).__name__
-        if self.kind != kind:
-            self.kind = kind
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> bool:
+        name = "" if error is None else type(error).__name__
+        if isinstance(error, Exception) and self.kind != name:
             defect = None if isinstance(error, (KafkadurError, KafkaException)) else error
-            _log.warning("what is settled waits for its level: %s", error, exc_info=defect)
-
-    def clear(self) -> None:
-        """A round succeeded."""
-        self.kind = ""
+            _log.warning("acknowledgements wait for their level: %s", error, exc_info=defect)
+        self.kind = name
+        return isinstance(error, Exception)
 
 
+@dataclass(slots=True)
 class _Raised:
-    """A confirmation by Redis that becomes one of a higher level."""
+    """A confirmation by Redis that leads to one of a higher level."""
 
-    __slots__ = ("_asker", "_chunk", "_inner", "_level", "_waiters")
-
-    def __init__(
-        self, waiters: Waiters, asker: Asker, level: AckLevel, chunk: Chunk, inner: Confirmation
-    ) -> None:
-        self._waiters = waiters
-        self._asker = asker
-        self._level: AckLevel = level
-        self._chunk = chunk
-        self._inner = inner
+    waiters: Waiters
+    asker: Asker
+    level: AckLevel
+    chunk: Chunk
+    inner: Confirmation
 
     def resolve(self, error: KafkadurError | None) -> None:
-        """Redis confirmed it, or refused it."""
+        """Wait for the higher level, or pass on the error of Redis."""
         if error is not None:
-            self._inner.resolve(error)
+            self.inner.resolve(error)
         else:
-            lease = self._chunk.lease  # it may be another one than when this began: it was claimed again
-            self._waiters.add(self._asker, self._level, lease.partition, lease.incarnation, self._inner)
+            lease = self.chunk.lease  # it may have been leased again meanwhile
+            self.waiters.add(self.asker, self.level, lease.partition, lease.incarnation, self.inner)
 
 
 class Waiters:
-    """All who wait on one connection; its thread starts with the first."""
+    """All waiting acknowledgements of one connection; its thread starts with the first."""
 
     def __init__(
         self,
@@ -111,41 +106,39 @@ class Waiters:
         replicas: int,
         patience: float,
         beacon: str,
-        monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`coordinator` makes a client of this thread's own, at its first use.
+        """`coordinator` makes the client of this thread when it is first used.
 
-        `replicas`: how many must have a write for the level `replicated`; `patience`: seconds after which
-        a caller that waits for a level is told that it was not reached; `beacon`: a Redis key that is written
-        so that WAIT has something to wait for.
+        `replicas`: the number of replicas that must have a write for the level `replicated`; `patience`:
+        seconds after which a wait for a level times out; `beacon`: a Redis key that is written so that WAIT
+        has something to wait for.
         """
         self._make_coordinator = coordinator
         self._coordinator: RedisCoordinator | None = None
         self._replicas = replicas
         self._patience = patience
         self._beacon = beacon
-        self._monotonic = monotonic
         self._lock = threading.Lock()
         self._bell = threading.Event()
         self._numbers = itertools.count(1)
-        #: confirmations for which a caller waits, by identity
+        #: members with waits, by identity
         self._askers: dict[int, Asker] = {}
         self._thread: threading.Thread | None = None
         self._closing = False
-        #: what keeps each level away
+        #: why a level is not reached
         self.trouble: Mapping[AckLevel, Trouble] = {"replicated": Trouble(), "journal": Trouble()}
-        #: called when a caller begins to wait for the journal
+        #: called when an acknowledgement begins to wait for the journal
         self.on_journal: Callable[[], None] = lambda: None
 
     def above(self, asker: Asker, level: AckLevel, chunk: Chunk, confirmation: Confirmation) -> Confirmation:
-        """A confirmation for Redis, of verdicts in `chunk`, that tells another one of `level`."""
+        """Return a confirmation of verdicts in `chunk` by Redis, which leads to `confirmation` at `level`."""
         return _Raised(self, asker, level, chunk, confirmation)
 
     def add(
         self, asker: Asker, level: AckLevel, lane: int, incarnation: int, confirmation: Confirmation
     ) -> None:
-        """A caller waits from now on: what this incarnation has confirmed of a lane is to reach a level."""
-        until = self._monotonic() + self._patience
+        """Begin to wait until an acknowledgement that this incarnation confirmed reaches a level."""
+        until = time.monotonic() + self._patience
         with self._lock:
             number = next(self._numbers)
             asker.waiting[number] = Wait(number, level, lane, incarnation, until, confirmation)
@@ -158,12 +151,12 @@ class Waiters:
             self.on_journal()
 
     def of(self, asker: Asker, level: AckLevel) -> list[Wait]:
-        """Who waits for this level of what a member settled."""
+        """Return the waits of a member for this level."""
         with self._lock:
             return [wait for wait in asker.waiting.values() if wait.level == level]
 
     def resolve(self, asker: Asker, waits: Iterable[Wait], incarnation: int) -> None:
-        """Tell who waited: what this incarnation confirmed has reached its level, the rest is not known."""
+        """Resolve waits: those of this incarnation have reached their level, the others may be lost."""
         for wait in self._removed(asker, waits):
             if wait.incarnation == incarnation:
                 wait.confirmation.resolve(None)
@@ -177,7 +170,7 @@ class Waiters:
                 )
 
     def close(self) -> None:
-        """Ask replicas once more, tell who still waits, and end."""
+        """Ask the replicas once more, time out the remaining waits, and end the thread."""
         with self._lock:
             self._closing = True
             thread = self._thread
@@ -188,7 +181,7 @@ class Waiters:
             self._coordinator.close()
 
     def _removed(self, asker: Asker, waits: Iterable[Wait]) -> list[Wait]:
-        """Return those of `waits` that the caller has to resolve; the others are resolved already."""
+        """Remove waits; returns those that the caller has to resolve, because no other thread has."""
         with self._lock:
             found = [wait for wait in waits if asker.waiting.pop(wait.number, None) is not None]
             if not asker.waiting:
@@ -202,28 +195,23 @@ class Waiters:
             self._bell.wait(self._rest())
             self._bell.clear()
             closing = self._closing
-            trouble = self.trouble["replicated"]
-            try:
+            with self.trouble["replicated"]:
                 self._replicate()
-            except Exception as error:  # noqa: BLE001 - one round must not end the thread of all of them
-                trouble.note(error)
-            else:
-                trouble.clear()
             self._give_up(everything=closing)
             if closing:
                 return
 
     def _rest(self) -> float | None:
-        """Seconds until there is something to do; None: until a caller waits."""
+        """Seconds until the next round; None: until an acknowledgement waits."""
         with self._lock:
             waits = [wait for asker in self._askers.values() for wait in asker.waiting.values()]
         if any(wait.level == "replicated" for wait in waits):
             return RETRY
         first = min((wait.until for wait in waits), default=None)
-        return None if first is None else max(first - self._monotonic(), 0.0)
+        return None if first is None else max(first - time.monotonic(), 0.0)
 
     def _replicate(self) -> None:
-        """Let replicas confirm what the server had before now."""
+        """Wait until the replicas have the writes that the server has now."""
         with self._lock:
             askers = list(self._askers.values())
         asked = [(asker, waits) for asker in askers if (waits := self.of(asker, "replicated"))]
@@ -232,7 +220,7 @@ class Waiters:
         if self._coordinator is None:
             self._coordinator = self._make_coordinator()
         coordinator = self._coordinator
-        # the state is that of the lease, on this very server: else WAIT waits for something else
+        # this server must have the state of the lease, else WAIT would wait for unrelated writes
         calls = [
             coordinator.inspecting(asker.subscription.address, asker.origin.id, asker.origin.state, ())
             for asker, _ in asked
@@ -244,8 +232,8 @@ class Waiters:
                 self.resolve(asker, waits, incarnation)
 
     def _give_up(self, *, everything: bool) -> None:
-        """Tell who waited long enough."""
-        now = self._monotonic()
+        """Time out waits."""
+        now = time.monotonic()
         with self._lock:
             late = [
                 (asker, [wait for wait in asker.waiting.values() if everything or wait.until <= now])

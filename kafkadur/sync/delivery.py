@@ -1,5 +1,5 @@
 # Generated from kafkadur/aio by `python -m tools.generate_sync`: change that file, not this one.
-"""A delivery whose verdicts wait until they are confirmed, and its forms: deserialized, traced, transacted.
+"""A delivery whose verdicts wait for confirmation, and its variants: deserialized, traced, transacted.
 
 `kafkadur/sync/delivery.py` is generated from this file.
 """
@@ -19,7 +19,10 @@ from kafkadur_sharing.definition import AckLevel
 
 
 def confirm(chunk: Chunk, acks: int = 0, level: AckLevel = "redis") -> None:
-    """Wait until the verdicts given so far in a chunk are confirmed at `level`; `acks` are the caller's."""
+    """Wait until the verdicts given so far in a chunk are confirmed at `level`.
+
+    `acks`: the number of acknowledgements that the caller has given.
+    """
     confirmed = Confirmed()
     member = chunk.member
     waiting = confirmed if level == "redis" else member.verdicts.above(level, chunk, confirmed)
@@ -29,7 +32,7 @@ def confirm(chunk: Chunk, acks: int = 0, level: AckLevel = "redis") -> None:
 
 
 def _given_up(chunk: Chunk, index: int) -> None:
-    """Wait for a roll back or, if the message is a dead letter now, until that is written and settled."""
+    """Wait for a rollback; if the message became a dead letter, wait until that is written and settled."""
     if chunk.verdicts[index] == REJECTED:
         confirmed = Confirmed()
         chunk.member.verdicts.when_written(chunk, index, confirmed)
@@ -40,10 +43,10 @@ def _given_up(chunk: Chunk, index: int) -> None:
 
 
 class Delivery(PlainDelivery[V_co, K_co]):
-    """One message in the application's hands, with verdicts that wait until they are confirmed.
+    """One message in flight, with verdicts that wait until they are confirmed.
 
-    `Delivery` alone is one of bytes; `Delivery[Order]` has the value type `Order`, `Delivery[Order, str]`
-    also the key type `str`.
+    The value and key of a plain `Delivery` are bytes; `Delivery[Order]` has the value type `Order`,
+    `Delivery[Order, str]` also the key type `str`.
     """
 
     __slots__ = ()
@@ -51,31 +54,32 @@ class Delivery(PlainDelivery[V_co, K_co]):
     def ack(self, *, level: AckLevel | None = None) -> None:
         """Acknowledge and wait until that is confirmed at `level`, by default the subscription's.
 
-        `redis`: the coordinator has settled it; it survives this process. `replicated`: also as many replicas
-        as the setting `replicas` says have it; it survives the loss of the server. `journal`: it is in Kafka;
-        it survives the loss of Redis.
+        `redis`: the coordinator has settled the message; this survives the end of this process. `replicated`:
+        so have as many replicas as the setting `replicas` says; this survives the loss of the Redis server.
+        `journal`: the acknowledgement is in Kafka; this survives the loss of Redis.
         Raises `AlreadySettled`, `LeaseLost` (or `Fenced`: the message may be delivered again),
-        `LevelNotReached` (it is settled, but could be delivered again after a loss) and, before anything is
-        done, `IllegalState` for a level that does not exist, or `journal` on a non-durable subscription.
+        `LevelNotReached` (the message is settled, but could be delivered again after a loss of state) and,
+        before anything is done, `IllegalState` for an unknown level, or `journal` on a non-durable
+        subscription.
         """
         chosen = self._chunk.member.verdicts.level(level)
         super().ack_nowait()
         confirm(self._chunk, 1, chosen)
 
     def rollback(self, *, delay: timedelta | float | None = None) -> None:
-        """Give the message back and wait until that is confirmed; it counts as an attempt.
+        """Give the message back, counted as an attempt, and wait until that is confirmed.
 
-        It comes again after `delay` (seconds, or a timedelta) at the earliest; None: after the back-off of
-        the redelivery policy. If this was the last attempt that the policy allows, it becomes a dead letter,
-        and this waits as `reject` does. Raises as `ack` does.
+        It is delivered again after `delay` (seconds, or a timedelta) at the earliest; None: after the
+        back-off of the redelivery policy. If this was the last attempt that the policy allows, the message
+        becomes a dead letter, and this waits as `reject` does. Raises as `ack` does.
         """
         self._roll_back(None if delay is None else seconds(delay))
         _given_up(self._chunk, self._index)
 
     def reject(self, reason: str = "") -> None:
-        """Give the message up: write it to the dead-letter topic, settle it, and wait for both.
+        """Send the message to dead letters, settle it, and wait for both.
 
-        `reason` is written with it, at most 1,000 characters of it. Raises as `ack` does.
+        The first 1,000 characters of `reason` are written with it. Raises as `ack` does.
         """
         self._reject(reason)
         _given_up(self._chunk, self._index)
@@ -89,11 +93,10 @@ class Delivery(PlainDelivery[V_co, K_co]):
         confirm(self._chunk)
 
     def extend(self) -> None:
-        """Make sure that the lease is still held, and renew it for a whole session time-out from now.
+        """Check that the lease is still held, and renew it for a whole session time-out from now.
 
-        Leases are renewed by themselves while the process lives; call this before a step that must not run
-        twice. Where the redelivery policy has a `max_hold`, it begins anew. Raises `LeaseLost` if the lease
-        is gone.
+        Leases are renewed automatically while the process lives; call this before a step that must not run
+        twice. The `max_hold` of a redelivery policy begins anew. Raises `LeaseLost` if the lease has ended.
         """
         if self._chunk.verdicts[self._index] != HANDED or self._chunk.lease.lost:
             self._refuse()
@@ -108,39 +111,39 @@ class DecodedDelivery(Decodes[V_co, K_co], Delivery[V_co, K_co]):
 
 
 class TracedDelivery(Traced, Delivery[V_co, K_co]):
-    """A delivery of whose verdicts spans are made."""
+    """A delivery whose verdicts are traced as spans."""
 
     __slots__ = ()
 
     def ack(self, *, level: AckLevel | None = None) -> None:
-        """As it is, with a span."""
+        """As of `Delivery`, within a span."""
         with self.settling("ack"):
             super().ack(level=level)
 
     def rollback(self, *, delay: timedelta | float | None = None) -> None:
-        """As it is, with a span."""
+        """As of `Delivery`, within a span."""
         with self.settling("rollback"):
             super().rollback(delay=delay)
 
     def reject(self, reason: str = "") -> None:
-        """As it is, with a span."""
+        """As of `Delivery`, within a span."""
         with self.settling("reject"):
             super().reject(reason)
 
     def release(self) -> None:
-        """As it is, with a span."""
+        """As of `Delivery`, within a span."""
         with self.settling("release"):
             super().release()
 
 
 class TracedDecodedDelivery(Decodes[V_co, K_co], TracedDelivery[V_co, K_co]):
-    """A delivery of whose verdicts spans are made, of a subscription with deserializers."""
+    """A delivery of a subscription with deserializers whose verdicts are traced as spans."""
 
     __slots__ = ()
 
 
 class TransactedDelivery(Transacted, Delivery[V_co, K_co]):
-    """A delivery in a transacted session: that gives the verdict, by `commit` or `rollback`."""
+    """A delivery in a transacted session, which gives the verdict by `commit` or `rollback`."""
 
     __slots__ = ()
 

@@ -1,20 +1,21 @@
 # Generated from kafkadur/aio by `python -m tools.generate_sync`: change that file, not this one.
-"""A distributed topic as a connection sees it: subscribe on its members, send to it, unsubscribe (rules M).
+"""A distributed topic on a connection: subscribing on its topic members, sending, unsubscribing (rules M).
 
-`kafkadur/sync/distributed.py` is generated from this file. Where messages go, and on which topic members a
-subscription is deleted, is decided in `kafkadur_sharing.distributed`.
+`kafkadur/sync/distributed.py` is generated from this file. `kafkadur_sharing.distributed` decides where
+messages go, and on which topic members a subscription is deleted.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from types import TracebackType
-from typing import Any, Protocol, Self
+from typing import Any, Protocol
 
 from kafkadur.producer.distributed import AVOIDED_S, DistributedProducer
 from kafkadur.producer.producer import Producer
+from kafkadur.runtime.closing import FirstError
 from kafkadur.settings import Settings
 from kafkadur.sync.subscription import Subscription
+from kafkadur.sync.waiting import ClosingContext
 from kafkadur_coordinators.interface import Known
 from kafkadur_sharing.decisions import Refuse
 from kafkadur_sharing.distributed import DistributedTopic, TopicMember
@@ -29,52 +30,40 @@ from kafkadur_sharing.errors import (
 )
 
 
-class Opener(Protocol):
-    """A connection, as a distributed topic sees it."""
+class _Connection(Protocol):
+    """The part of `Connection`, which imports this module, that a distributed topic uses."""
 
-    @property
-    def settings(self) -> Settings:
-        """Its settings."""
-        ...
+    settings: Settings
 
-    def beside(self, kafka: Mapping[str, Any]) -> Opener:
-        """Another connection of this client id, to another Kafka cluster."""
-        ...
+    def beside(self, kafka: Mapping[str, Any]) -> _Connection: ...
 
-    def subscribe(self, *args: Any, **options: Any) -> Subscription[Any, Any]:
-        """Attach to a subscription."""
-        ...
+    def subscribe(self, *args: Any, **options: Any) -> Subscription[Any, Any]: ...
 
-    def unsubscribe(self, *args: Any, **options: Any) -> None:
-        """Delete a durable subscription."""
+    def unsubscribe(self, *args: Any, **options: Any) -> None: ...
 
-    def known(self, *args: Any, **options: Any) -> Known | None:
-        """What the coordinator knows of a subscription."""
+    def known(self, *args: Any, **options: Any) -> Known | None: ...
 
-    def producer(self, *args: Any, **options: Any) -> Producer[Any, Any]:
-        """A producer on this connection."""
-        ...
+    def producer(self, *args: Any, **options: Any) -> Producer[Any, Any]: ...
 
-    def close(self) -> None:
-        """Close everything opened on it."""
+    def close(self) -> None: ...
 
 
-class Distributed:
+class Distributed(ClosingContext):
     """A distributed topic; a context manager, made by `Connection.distributed`.
 
     Topic members on other Kafka clusters get connections of their own, under the same client id, when they
-    are used first; they are closed with this.
+    are first used; these are closed with this object.
     """
 
-    def __init__(self, connection: Opener, topic: DistributedTopic) -> None:
-        """Nothing is connected yet."""
+    def __init__(self, connection: _Connection, topic: DistributedTopic) -> None:
+        """Use `connection` for the topic members on its own cluster."""
         self._connection = connection
-        self._others: dict[str, Opener] = {}
+        self._others: dict[str, _Connection] = {}
         self._producers: list[DistributedProducer] = []
         self.topic = topic
 
-    def _at(self, member: TopicMember) -> Opener:
-        """The connection to the cluster of a topic member."""
+    def _at(self, member: TopicMember) -> _Connection:
+        """Return the connection to the cluster of a topic member."""
         if member.kafka is None:
             return self._connection
         if member.name not in self._others:
@@ -86,26 +75,27 @@ class Distributed:
     def subscribe(self, member: str, **options: Any) -> Subscription[Any, Any]:
         """Attach to a subscription on one topic member; options as of `Connection.subscribe`.
 
-        Consumers share it with those on the same member alone (M1); the same name on another member is
-        another subscription (M2). Raises as `Connection.subscribe`, `InvalidDestination` for no member of
-        this topic, and `StateLost` or `KafkaRefused` while its cluster cannot be reached (M3).
+        Only consumers on the same topic member share it (M1); the same name on another topic member is
+        another subscription (M2). Raises as `Connection.subscribe`, `InvalidDestination` for a name that is
+        no member of this topic, and `StateLost` or `KafkaRefused` while its cluster cannot be reached (M3).
         """
         found = self.topic.member(member)
         connection = self._at(found)
         return connection.subscribe(found.topic, topic_member=found.name, **options)
 
     def known(self, durable: str, member: str) -> Known | None:
-        """What is known of a durable subscription on a topic member; None if there is none."""
+        """Return what is known of a durable subscription on a topic member; None if it does not exist."""
         found = self.topic.member(member)
         return self._at(found).known(durable, found.name)
 
     def unsubscribe(self, durable: str, member: str | None = None) -> tuple[str, ...]:
-        """Delete a durable subscription on a topic member, or on all; returns the names of those.
+        """Delete a durable subscription on one topic member, or on all; returns the names of these members.
 
-        With an unrestricted client id one has to be named (rules X6, X7: `InvalidDestination`). On all: those
-        that can be reached, then `Unreached` names the others, where it is left behind (M3): repeat the call
-        when they are back, or delete it there (`kafkadur sub abandoned`). Raises `InvalidDestination` where
-        there is none anywhere, and what `Connection.unsubscribe` raises first, when all were tried.
+        With an unrestricted client id a member must be named (rules X6, X7: `InvalidDestination`). On all
+        members: those that can be reached, then `Unreached` names the others, where the subscription still
+        exists (M3): repeat the call when they are back, or find it then with `kafkadur sub abandoned`. Raises
+        `InvalidDestination` if the subscription exists on no member, and, when all members were tried, the
+        first error of `Connection.unsubscribe`.
         """
         chosen = self.topic.to_unsubscribe(self._connection.settings.client_id_policy, member)
         if isinstance(chosen, Refuse):
@@ -142,10 +132,10 @@ class Distributed:
     def producer(
         self, config: Mapping[str, Any] | None = None, *, avoided: float = AVOIDED_S
     ) -> DistributedProducer:
-        """A producer that forwards to the topic members; `config` is confluent-kafka configuration of each.
+        """Return a producer that sends to the topic members; `config` is confluent-kafka configuration.
 
-        `avoided`: seconds a member is left out that did not take a message without a key. How long Kafka is
-        given to take one is confluent-kafka's `delivery.timeout.ms`.
+        `avoided`: seconds for which a topic member is left out after it did not take a message without a
+        key. confluent-kafka's `delivery.timeout.ms` says how long Kafka has to take a message.
         """
         producers = {member.name: self._at(member).producer(config) for member in self.topic.members}
         producer = DistributedProducer(self.topic, producers, avoided=avoided)
@@ -153,34 +143,15 @@ class Distributed:
         return producer
 
     def close(self) -> None:
-        """Close its producers, and the connections to other clusters with what is open on them.
+        """Close its producers, and its connections to other clusters with everything opened on them.
 
-        Raises what closing the first of them raises, when all are closed.
+        Raises the first error of closing them, when all are closed.
         """
-        failed: KafkadurError | None = None
+        first = FirstError()
         for producer in self._producers:
-            try:
+            with first:
                 producer.close()
-            except KafkadurError as error:
-                failed = failed or error
         for connection in self._others.values():
-            try:
+            with first:
                 connection.close()
-            except KafkadurError as error:
-                failed = failed or error
-        if failed is not None:
-            raise failed
-
-    def __enter__(self) -> Self:
-        """Nothing is to be done before it is used."""
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        """Close; an error on the way out does not hide the one that led here."""
-        try:
-            self.close()
-        except KafkadurError:
-            if error is None:
-                raise
+        first.reraise()

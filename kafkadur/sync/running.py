@@ -1,60 +1,61 @@
 # Generated from kafkadur/aio by `python -m tools.generate_sync`: change that file, not this one.
-"""One `run` of a subscription: handlers in parallel, by key in order, not too fast, and not while all fails.
+"""One `run` of a subscription: parallel handlers, order by key, rate limit and circuit breaker.
 
-`kafkadur/handlers/limits.py` and `kafkadur/handlers/key_queue.py` decide what may begin; here is the waiting.
+`kafkadur/handlers/limits.py` and `kafkadur/handlers/key_queue.py` decide which handler may begin; this module
+waits for it.
 `kafkadur/sync/running.py` is generated from this file.
 """
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from typing import Any, Generic, Literal, Protocol
 
 from kafkadur.consumer.delivery import K_co, V_co
 from kafkadur.consumer.member import Member
+from kafkadur.events import Event
 from kafkadur.handlers.key_queue import HandlerKeyQueue
 from kafkadur.handlers.limits import Breaker, BreakerState, CircuitBreaker, RateLimit, TokenBucket
-from kafkadur.handlers.log import log_handler_error, log_lost, log_undecodable
 from kafkadur.handlers.results import Reject, check_handler
 from kafkadur.message.tracing import processing
 from kafkadur.runtime.dead_letters import Cause
 from kafkadur.sync.delivery import Delivery
 from kafkadur.sync.waiting import Pool, Signal, call, interrupted
-from kafkadur_sharing.errors import IllegalState, LeaseLost, Undecodable
+from kafkadur_sharing.errors import IllegalState, LeaseLost, LevelNotReached, Undecodable
 
+_log = logging.getLogger("kafkadur")
 OnUndecodable = Literal["rollback", "reject"]
+_BREAKER_EVENTS = {
+    BreakerState.OPEN: Event.BREAKER_OPENED,
+    BreakerState.HALF_OPEN: Event.BREAKER_HALF_OPENED,
+    BreakerState.CLOSED: Event.BREAKER_CLOSED,
+}
 
 
-class Receiving(Iterable[Delivery[V_co, K_co]], Protocol[V_co, K_co]):
-    """The subscription, as a run sees it."""
+class _Receiving(Iterable[Delivery[V_co, K_co]], Protocol[V_co, K_co]):
+    """The part of `Subscription`, which imports this module, that a run uses."""
 
     @property
-    def is_stopping(self) -> bool:
-        """Whether nothing more is handed out."""
-        ...
+    def is_stopping(self) -> bool: ...
 
-    def receive_next(self) -> Delivery[V_co, K_co] | None:
-        """The next delivery, without a span."""
-        ...
+    def receive_next(self) -> Delivery[V_co, K_co] | None: ...
 
-    def receive_one(self) -> Delivery[V_co, K_co] | None:
-        """The next delivery; nothing else is taken for the application."""
-        ...
+    def receive_one(self) -> Delivery[V_co, K_co] | None: ...
 
-    def give_back_block(self) -> None:
-        """Give back, uncounted, what was taken ahead and not received."""
-
-    def settle(self, delivery: Delivery[Any, Any], *, confirm: bool) -> None:
-        """Acknowledge what a handler has processed."""
+    def give_back_block(self) -> None: ...
 
 
 class Run(Generic[V_co, K_co]):
-    """Calls a handler with the deliveries of a subscription."""
+    """Calls a handler with the deliveries of a subscription.
+
+    Logs ids of messages, never their payloads.
+    """
 
     def __init__(
         self,
-        subscription: Receiving[V_co, K_co],
+        subscription: _Receiving[V_co, K_co],
         handler: Callable[[Delivery[V_co, K_co]], Any],
         *,
         member: Member,
@@ -66,12 +67,11 @@ class Run(Generic[V_co, K_co]):
         rate_limit: RateLimit | None,
         breaker: CircuitBreaker | None,
         on_undecodable: OnUndecodable,
-        on_breaker: Callable[[BreakerState], None],
     ) -> None:
         """See `Subscription.run`.
 
-        `delay` (seconds) of what a handler could not process; None: as the policy says. `bell` rings when the
-        subscription is stopped.
+        `delay`: seconds until a message that a handler failed to process is delivered again; None: as the
+        policy says. `bell` rings when the subscription is stopped.
         """
         check_handler(handler)
         if concurrency < 1:
@@ -98,7 +98,6 @@ class Run(Generic[V_co, K_co]):
         self._rejects_undecodable = on_undecodable == "reject"
         self._bucket = None if rate_limit is None else TokenBucket(rate_limit, member.now)
         self._plan = breaker
-        self._on_breaker = on_breaker
         self._breaker = None if breaker is None else Breaker(breaker, member.now, self._breaker_changed)
         self._lines = self._key_lines() if ordered_by_key and (not member.by_key) else None
 
@@ -136,7 +135,7 @@ class Run(Generic[V_co, K_co]):
                 self._member.wake_up()
 
     def _governed(self) -> Iterator[Delivery[V_co, K_co]]:
-        """Deliveries when rate limit and breaker let them through."""
+        """Yield deliveries as fast as rate limit and breaker allow."""
         subscription, breaker, bucket = (self._subscription, self._breaker, self._bucket)
         while True:
             self._bell.clear()
@@ -171,7 +170,7 @@ class Run(Generic[V_co, K_co]):
         return wait if self._bucket is None else max(wait, self._bucket.wait())
 
     def _rest(self) -> None:
-        """Give back what was not begun; others may have it."""
+        """Give back the messages that no handler has begun, so that other members get them."""
         if self._member.gate.resting:
             return
         if self._lines is not None:
@@ -180,11 +179,14 @@ class Run(Generic[V_co, K_co]):
         self._member.rest()
 
     def _breaker_changed(self, state: BreakerState) -> None:
-        self._on_breaker(state)
+        member = self._member
+        _log.warning("subscription %s: the circuit breaker of its handlers is %s", member.display, state)
+        member.teller.note(_BREAKER_EVENTS[state])
+        member.teller.tell()
         self._bell.set()
 
     def _work(self, delivery: Delivery[V_co, K_co]) -> None:
-        """Handle a delivery, and then those of its key that were waiting behind it."""
+        """Handle a delivery, and then the later deliveries of its key that waited for it."""
         if self._lines is None:
             self._guarded(delivery)
             return
@@ -194,7 +196,7 @@ class Run(Generic[V_co, K_co]):
             following = self._lines.leave(following)
 
     def _guarded(self, delivery: Delivery[V_co, K_co]) -> None:
-        """Handle a delivery, unless it was to stop, or the breaker opened, while it waited for its turn."""
+        """Handle a delivery, unless the run was stopped or the breaker opened before its turn."""
         if self._subscription.is_stopping:
             self._give_back(delivery)
             return
@@ -213,18 +215,18 @@ class Run(Generic[V_co, K_co]):
             self._bell.set()
 
     def _give_back(self, delivery: Delivery[V_co, K_co]) -> None:
-        """Nothing was begun: it comes again at once, and what follows it in its line, too."""
+        """Have a delivery that no handler has begun delivered again at once, and later ones of its key."""
         if self._lines is not None:
             self._lines.rolled_back(delivery.partition, delivery.offset, 0)
         delivery.release_later(0)
 
     def _handle(self, delivery: Delivery[V_co, K_co], breaker: Breaker | None, ticket: int) -> None:
         member = self._member
-        with processing(member.tracing, delivery.message, member.display, delivery.attempt) as told:
+        with processing(member.tracing, delivery.message, member.display, delivery.attempt) as failed:
             try:
                 call(self._handler, delivery)
             except BaseException as error:
-                told.failed(error)
+                failed(error)
                 if interrupted(error):
                     if not delivery.settled:
                         with suppress(LeaseLost):
@@ -237,7 +239,16 @@ class Run(Generic[V_co, K_co]):
             if breaker is not None:
                 breaker.report(ticket, failed=False)
             if not delivery.settled:
-                self._subscription.settle(delivery, confirm=self._confirm)
+                self._acknowledge(delivery)
+
+    def _acknowledge(self, delivery: Delivery[V_co, K_co]) -> None:
+        try:
+            if self._confirm:
+                delivery.ack()
+            else:
+                delivery.ack_nowait()
+        except (LeaseLost, LevelNotReached) as error:
+            _log.warning("%s", error)
 
     def _not_processed(self, delivery: Delivery[V_co, K_co], error: BaseException) -> None:
         if delivery.settled:
@@ -248,20 +259,21 @@ class Run(Generic[V_co, K_co]):
             else:
                 self._give_up(delivery, error)
         except LeaseLost as lost:
-            log_lost(lost)
+            _log.warning("%s", lost)
 
     def _give_up(self, delivery: Delivery[V_co, K_co], error: BaseException) -> None:
+        ids = {"subscription": self._member.display, "topic": delivery.topic}
         if self._rejects_undecodable and _is_undecodable(error, delivery):
-            log_undecodable(error, self._member)
+            _log.warning("%s It becomes a dead letter.", error, extra=ids)
             cause = error.__cause__
             reason = f"{error.args[0].partition('.')[0]}: {type(cause).__name__}: {cause}"
             delivery.reject_as(Cause.UNDECODABLE, reason)
             return
-        log_handler_error(delivery, self._member.display)
+        _log.exception("handler failed for %r; it is rolled back", delivery, extra=ids)
         delivery.rollback_nowait(self._delay)
 
     def _is_failure(self, error: BaseException) -> bool:
-        """Whether an exception says that what the handler depends on does not work."""
+        """Whether an exception counts as a failure for the circuit breaker."""
         if isinstance(error, Reject):
             return False
         own = isinstance(error, LeaseLost) or (isinstance(error, Undecodable) and (not error.transient))
@@ -269,7 +281,7 @@ class Run(Generic[V_co, K_co]):
 
 
 def _is_undecodable(error: BaseException, delivery: Delivery[Any, Any]) -> bool:
-    """Whether a handler failed because its own message, and nothing else, is at fault."""
+    """Whether a handler failed because its own message can never be deserialized."""
     if not isinstance(error, Undecodable) or error.transient:
         return False
     place = (error.topic, error.partition, error.offset)

@@ -1,7 +1,7 @@
 # Generated from kafkadur/aio by `python -m tools.generate_sync`: change that file, not this one.
 """A session: deliveries of several subscriptions that are acknowledged or recovered together (rules K1, K3).
 
-A transacted one commits them together with what it sends, in one transaction of Kafka; that side of it is
+A transacted session commits them together with the messages that it sends, in one transaction of Kafka, by
 `kafkadur/runtime/transactions.py`. `kafkadur/sync/session.py` is generated from this file.
 """
 
@@ -11,13 +11,13 @@ import contextlib
 import logging
 from collections.abc import Callable
 from concurrent.futures import Future
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, Self
 
 from kafkadur.consumer.chunk import Chunk
 from kafkadur.producer.transacted import TransactedProducer
+from kafkadur.runtime.closing import FirstError
 from kafkadur.runtime.transactions import Transaction, rolled_back
-from kafkadur.sync.waiting import drained, kept, outcome
+from kafkadur.sync.waiting import ClosingContext, drained, kept, outcome
 from kafkadur_sharing.decisions import Request
 from kafkadur_sharing.errors import IllegalState, KafkadurError, LeaseLost, TransactionRolledBack
 
@@ -27,15 +27,15 @@ _log = logging.getLogger("kafkadur.session")
 _Taken = tuple["Subscription[Any, Any]", list[tuple[Chunk, list[int]]]]
 
 
-class Session:
+class Session(ClosingContext):
     """Groups the subscriptions opened with it; a context manager, made by `Connection.session`."""
 
     def __init__(
-        self, transaction: Transaction | None = None, ended: Callable[..., None] = lambda *_, **__: None
+        self, transaction: Transaction | None = None, ended: Callable[[Session], None] = lambda _: None
     ) -> None:
-        """No subscription belongs to it yet.
+        """Begin without subscriptions.
 
-        `transaction`: that of a transacted session. `ended(session, in_order=)` is told when it has ended.
+        `transaction`: that of a transacted session. `ended` is called when a transacted session has ended.
         """
         self._subscriptions: list[Subscription[Any, Any]] = []
         self._transaction = transaction
@@ -46,55 +46,54 @@ class Session:
         self._closed = False
 
     def join(self, subscription: Subscription[Any, Any]) -> None:
-        """A subscription was opened with this session."""
+        """Part of subscribing: add a subscription."""
         self._subscriptions.append(subscription)
 
     def transaction_for(self, request: Request) -> Transaction | None:
-        """Part of subscribing: what is to settle a new subscription; None: the session is not transacted.
+        """Part of subscribing: return the transaction that settles a new subscription, if there is one.
 
         Raises `IllegalState` if the session has ended or is not open, or cannot settle such a subscription.
         """
         self._check_open()
         if self._transaction is not None:
-            self._transaction.require_open()
+            _ = self._transaction.producer
             _check_transacted(request)
         return self._transaction
 
     @property
     def transaction(self) -> Transaction | None:
-        """Its transactions in Kafka; None: it is not transacted."""
+        """The transactions in Kafka; None if the session is not transacted."""
         return self._transaction
 
     def acknowledge(self) -> None:
         """Acknowledge everything delivered by the session so far, and wait until that is confirmed (rule K1).
 
-        Raises `LeaseLost` if a lease is gone: its messages are delivered again, all others are acknowledged.
-        Raises `IllegalState` in a transacted session: that commits.
+        Raises `LeaseLost` if a lease was lost: its messages are delivered again, all others are acknowledged.
+        Raises `IllegalState` in a transacted session, which commits instead.
         """
         self._not_transacted("acknowledge", "commit()")
         self._settle(acknowledge=True)
 
     def recover(self) -> None:
-        """Roll back everything delivered and not settled: it comes again, counted as an attempt (rule K3).
+        """Roll back everything in flight: it is delivered again, counted as an attempt (rule K3).
 
-        Raises `IllegalState` in a transacted session: that rolls back.
+        Raises `IllegalState` in a transacted session, which rolls back instead.
         """
         self._not_transacted("recover", "rollback()")
         self._settle(acknowledge=False)
 
     def _settle(self, *, acknowledge: bool) -> None:
-        """Give everything its verdict, then wait: who cancels the wait leaves nothing half done."""
+        """Give all verdicts, then wait for them, so that cancelling the wait leaves nothing half done."""
         decided = [(each, each.decide_received(acknowledge=acknowledge)) for each in self._subscriptions]
-        first: KafkadurError | None = None
+        first = FirstError()
         for subscription, chunks in decided:
-            try:
-                subscription.confirm_received(chunks, acknowledge=acknowledge)
-            except LeaseLost as error:
-                first = first or (error if acknowledge else None)
-            except KafkadurError as error:
-                first = first or error
-        if first is not None:
-            raise first
+            with first:
+                try:
+                    subscription.confirm_received(chunks, acknowledge=acknowledge)
+                except LeaseLost:
+                    if acknowledge:
+                        raise
+        first.reraise()
 
     def _not_transacted(self, what: str, instead: str) -> None:
         if self._transaction is not None:
@@ -106,7 +105,7 @@ class Session:
             )
 
     def producer(self) -> TransactedProducer:
-        """The producer of a transacted session: what it sends is seen when the session is committed.
+        """Return the producer of a transacted session, whose messages become visible at the commit.
 
         Raises `IllegalState` in a session that is not transacted.
         """
@@ -124,57 +123,55 @@ class Session:
         return self._transaction
 
     def commit(self) -> None:
-        """Commit what was received and what was sent, together: both hold, or neither does.
+        """Commit the received and the sent messages together: all of them, or none.
 
-        Everything delivered by the session so far is settled, in the same transaction of Kafka that its
-        messages are sent in, and never delivered again, whatever ends this process when. Raises
-        `TransactionRolledBack` if neither holds: the messages come again, counted as an attempt. Raises
-        `StateLost` or `KafkaRefused` while Kafka cannot be asked: call it again, or close the session; until
-        it is known what a commit came to, nothing of the subscriptions goes to others. What was begun by a
-        call that was cancelled is finished by the next one. Not to be called twice at once.
+        Everything delivered by the session so far is settled in the Kafka transaction in which its messages
+        are sent, and is never delivered again, even if this process is killed at any moment. Raises
+        `TransactionRolledBack` if nothing was committed: the messages are delivered again, counted as an
+        attempt. Raises `StateLost` or `KafkaRefused` while Kafka does not answer: call this again, or close
+        the session; while the outcome of a commit is unknown, other members get no messages of the
+        subscriptions. If a call is cancelled, the next call finishes its commit or rollback. Only one call
+        may run at a time.
         """
         transaction = self._transacted()
         if self._doing == "rollback":
             self._finish(transaction)
-            raise rolled_back("it was being rolled back before")
+            raise rolled_back("a rollback had begun before")
         self._finish(transaction)
         drained(transaction.producer)
         self._note_outcome(outcome_unknown=True)
         self._taken = [(each, each.take_handed()) for each in self._subscriptions]
         if self._take_lost():
-            self._begin("rollback", transaction.roll_back(anew=True))
+            self._doing, self._job = ("rollback", transaction.roll_back(anew=True))
             self._finish(transaction)
             raise rolled_back("messages went to others before: a lease ended, or a subscription was closed")
         parts = [part for each, records in self._taken for part in each.parts_of(records)]
-        self._begin("commit", transaction.commit(parts))
+        self._doing, self._job = ("commit", transaction.commit(parts))
         self._finish(transaction)
 
     def rollback(self) -> None:
-        """Roll back what was received and what was sent.
+        """Roll back the received and the sent messages.
 
-        The messages come again, counted as an attempt; what was sent is never seen by who reads what is
-        committed. A commit that was begun is finished first, and stays if it was done. Raises `StateLost` or
-        `KafkaRefused` when Kafka cannot be asked: call it again, or close the session.
+        Received messages are delivered again, counted as an attempt; readers of committed messages never see
+        the sent ones. A commit that has begun is finished first; if it succeeds, it stays. Raises `StateLost`
+        or `KafkaRefused` when Kafka does not answer: call this again, or close the session.
         """
         transaction = self._transacted()
         with contextlib.suppress(TransactionRolledBack):
             self._finish(transaction)
         drained(transaction.producer)
-        self._begin("rollback", transaction.roll_back(anew=self._take_lost() > 0))
+        self._doing, self._job = ("rollback", transaction.roll_back(anew=self._take_lost() > 0))
         self._finish(transaction)
 
-    def _begin(self, what: Literal["commit", "rollback"], job: Future[None]) -> None:
-        self._doing, self._job = (what, job)
-
     def _finish(self, transaction: Transaction) -> None:
-        """See the end of what was begun, if anything was, by this call or by one that was cancelled."""
+        """Wait for the end of a commit or rollback, which a cancelled call may have begun."""
         if self._doing == "commit":
             self._finish_commit(transaction)
         elif self._doing == "rollback":
             self._finish_rollback(transaction)
 
     def _finish_commit(self, transaction: Transaction) -> None:
-        """Have Kafka commit, or say what it did; then tell Redis."""
+        """Wait until Kafka has committed, or look up whether it has; then settle the messages in Redis."""
         job = self._job = self._job or transaction.look_up()
         try:
             kept(job)
@@ -220,39 +217,36 @@ class Session:
             each.note_outcome(outcome_unknown=outcome_unknown)
 
     def close(self) -> None:
-        """Close its subscriptions; a transacted session is rolled back (rule K6). Twice is fine.
+        """Close its subscriptions, and roll back a transacted session (rule K6). Closing again does nothing.
 
-        Raises what closing a subscription raises.
+        Raises the first error of closing a subscription, when all are closed.
         """
         if self._closed:
             return
         self._closed = True
-        transaction, failed = (self._transaction, None)
+        transaction, first = (self._transaction, FirstError())
         if transaction is not None and self._doing == "commit":
             with contextlib.suppress(KafkadurError):
                 self._finish(transaction)
         for each in self._subscriptions:
-            try:
+            with first:
                 each.close()
-            except KafkadurError as error:
-                failed = failed or error
         if transaction is not None:
             self._end(transaction)
-        if failed is not None:
-            raise failed
+        first.reraise()
 
     def _end(self, transaction: Transaction) -> None:
         try:
             kept(transaction.close())
         except KafkadurError as error:
-            _log.warning("%s What the session committed is looked up by whoever comes next.", error)
+            _log.warning("%s The next member looks up what the session committed.", error)
         finally:
-            self._ended(self, in_order=transaction.closed_in_order)
+            self._ended(self)
 
     def open(self) -> None:
-        """Connect a transacted session. Twice is fine.
+        """Connect a transacted session; opening again does nothing.
 
-        Raises `StateLost` and `KafkaRefused`, and `IllegalState` after it was closed: then it is of no use.
+        Raises `StateLost` and `KafkaRefused`, and `IllegalState` after it was closed.
         """
         transaction = self._transaction
         if transaction is None or (transaction.is_started and (not self._closed)):
@@ -278,19 +272,9 @@ class Session:
         self.open()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        """Close; an error on the way out does not hide the one that led here."""
-        try:
-            self.close()
-        except KafkadurError:
-            if error is None:
-                raise
-
 
 def _check_transacted(request: Request) -> None:
-    """What a subscription of a transacted session has to be; raises `IllegalState`."""
+    """Raise `IllegalState` for a subscription that a transacted session cannot settle."""
     if not request.key.durable:
         raise IllegalState(
             "A non-durable subscription is in no journal, so nothing of it can be in a transaction.",

@@ -1,6 +1,6 @@
 """Waiting, the blocking way: signals from other threads, confirmations, a pool for handlers.
 
-The twin of `kafkadur/aio/waiting.py`, written by hand; everything else of `kafkadur.sync` is generated.
+The twin of `kafkadur/aio/waiting.py`, written by hand; the rest of `kafkadur.sync` is generated.
 """
 
 from __future__ import annotations
@@ -8,31 +8,53 @@ from __future__ import annotations
 import concurrent.futures
 import threading
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
-from kafkadur.consumer.member import Member
 from kafkadur.handlers.results import check_result
 from kafkadur.producer.producer import Producer
-from kafkadur.runtime.coordinator_thread import CoordinatorThread
 from kafkadur_sharing.errors import KafkadurError
 
 T = TypeVar("T")
 
-#: Seconds after which a busy thread lets others run.
+#: Whether a caller that waits for an exchange makes it itself.
+INLINE = True
+#: Seconds after which a busy thread lets other threads run.
 _BREATHE_EVERY = 0.001
 
 
+class ClosingContext(ABC):
+    """A context manager that is closed at the end of its block."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Close."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Close; an error of closing does not hide the error that ended the block."""
+        try:
+            self.close()
+        except KafkadurError:
+            if error is None:
+                raise
+
+
 class Signal:
-    """Set by any thread, waited for by any thread."""
+    """Set by any thread; waited for by any thread."""
 
     def __init__(self) -> None:
         """Not set."""
         self._event = threading.Event()
 
     def set(self) -> None:
-        """Wake who waits."""
+        """Wake the waiting threads."""
         if not self._event.is_set():
             self._event.set()
 
@@ -40,13 +62,13 @@ class Signal:
         """Not set from now on."""
         self._event.clear()
 
-    def wait(self, timeout: float | None) -> bool:
-        """Wait until it is set, at most `timeout` seconds; whether it was."""
+    def wait(self, timeout: float | None) -> None:
+        """Wait until it is set, at most `timeout` seconds."""
         if timeout is not None:
-            return self._event.wait(timeout)
-        while not self._event.wait(1.0):  # wakes now and then, so that Ctrl-C is seen at once everywhere
+            self._event.wait(timeout)
+            return
+        while not self._event.wait(1.0):  # in slices, so that Ctrl-C is seen on every platform
             pass
-        return True
 
 
 class Confirmed:
@@ -61,70 +83,58 @@ class Confirmed:
         self._lock.acquire()
 
     def resolve(self, error: KafkadurError | None) -> None:
-        """Tell the result."""
+        """Give the result: no error, or the error that `wait` raises."""
         self._error = error
         self._lock.release()
 
     def wait(self) -> None:
-        """Wait for it; raises what it failed with."""
+        """Wait for the confirmation; raises the error that it was resolved with."""
         with self._lock:
             if self._error is not None:
                 raise self._error
 
 
-def exchange_inline(coordinator_thread: CoordinatorThread, member: Member) -> bool:
-    """Make a member's exchange in this thread, which waits for it anyway; whether it was made."""
-    return coordinator_thread.assist(member)
-
-
 def outcome(future: concurrent.futures.Future[T]) -> T:
-    """The result of a job of another thread."""
+    """Wait for the result of a job of another thread."""
     return future.result()
 
 
 def kept(future: concurrent.futures.Future[T]) -> T:
-    """The result of a job of another thread that goes on when who waits is interrupted."""
+    """Wait for the result of a job of another thread; the job goes on if the waiting is interrupted."""
     return future.result()
 
 
 def drained(_producer: Producer[Any, Any]) -> None:
-    """Return at once: `publish` has waited for room."""
+    """Return at once: `publish` has waited until its message was in the buffer."""
 
 
 class Breath:
-    """Leaves the interpreter to the reading and the coordinator's thread now and then.
-
-    A busy thread keeps it for 5 ms.
-    """
+    """Lets the reader and coordinator threads run from time to time: a busy thread keeps the GIL for 5 ms."""
 
     def __init__(self) -> None:
-        """Begin now."""
+        """Start the clock."""
         self._last = time.monotonic()
 
     def take(self) -> None:
-        """Let others run if about a millisecond has passed."""
+        """Let other threads run if a millisecond has passed."""
         if time.monotonic() - self._last > _BREATHE_EVERY:
             time.sleep(0)
             self._last = time.monotonic()
 
 
 class Pool:
-    """Runs handlers in threads, at most so many at once; a pool of one runs them in the caller's thread."""
+    """Runs handlers in threads, at most `size` at the same time; a pool of one uses the caller's thread."""
 
     def __init__(self, size: int) -> None:
-        """`size` handlers at once."""
         self._executor = concurrent.futures.ThreadPoolExecutor(size, "kafkadur-handler") if size > 1 else None
         self._room = threading.Semaphore(size)
         self._error: BaseException | None = None
 
     def __enter__(self) -> Self:
-        """Begin."""
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        """Wait for what runs."""
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        """Wait for the running handlers; after an error, drop the ones that have not begun."""
         if self._executor is not None:
             self._executor.shutdown(wait=True, cancel_futures=error is not None)
         if error is None and self._error is not None:
@@ -156,5 +166,5 @@ def call(handler: Callable[..., Any], argument: object) -> None:
 
 
 def interrupted(error: BaseException) -> bool:
-    """Whether this is to end `run`, and with it, perhaps, the program."""
+    """Whether an error ends `run`."""
     return isinstance(error, SystemExit | KeyboardInterrupt)

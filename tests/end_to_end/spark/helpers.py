@@ -12,7 +12,7 @@ from confluent_kafka.admin import AdminClient, NewPartitions
 from pyspark.sql import DataFrame, SparkSession
 
 import kafkadur_spark
-from kafkadur.admin.browse import records as browse
+from kafkadur.admin.browse import records_of
 from kafkadur.stack import as_administrator
 from kafkadur_coordinators.topics import Topics
 from kafkadur_spark.attachment import Attachment
@@ -138,7 +138,7 @@ def letters_of(kafka: Mapping[str, Any], topic: str) -> list[tuple[bytes | None,
     """As `letters`, for a Kafka with these settings."""
     dead = f"{topic}.dead"
     ends = Topics(kafka).offsets(dead, 1, "latest")
-    found = browse(kafka, dead, {p: (0, end) for p, end in ends.items()}, namespace="looks", timeout=LIMIT_S)
+    found = records_of(kafka, dead, [(0, 0, ends[0])], namespace="looks", timeout=LIMIT_S)
     return [(message.value(), dict(message.headers() or [])) for message in found]  # type: ignore[arg-type]
 
 
