@@ -1,4 +1,4 @@
-"""The rules of kafkadur, without I/O: what a subscription is, who may attach and unsubscribe, the errors.
+"""The rules of kafkadur: definitions, keys and names of subscriptions, attaching, selectors, errors.
 
-What does not live here: anything that talks to Kafka or Redis (the coordinators' room and `kafkadur` itself).
+Nothing here does I/O; `kafkadur_coordinators` and `kafkadur` use Kafka and Redis.
 """

@@ -1,14 +1,12 @@
-"""Who may attach and who may unsubscribe: the rules as two pure functions, tested row by row under their ids.
+"""The rules for attaching and unsubscribing as two pure functions; each rule is tested under its id.
 
-`decide` and `decide_unsubscribe` look at what exists and at what is asked for, and answer with what to do.
-What does not live here: doing it. The coordinator applies a decision by compare-and-set on the definition's
-version and asks again if another process was faster, so only one of two racing processes succeeds.
+`decide` and `decide_unsubscribe` compare an existing subscription with a request and return a decision. They
+do not carry it out: the coordinator applies a decision by compare-and-set on the definition's version, and
+decides again if another process was faster. So only one of two racing processes succeeds.
 """
 
 from __future__ import annotations
 
-import hashlib
-import json
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -21,23 +19,22 @@ from kafkadur_sharing.errors import (
     SubscriptionActive,
     SubscriptionTypeMismatch,
 )
-from kafkadur_sharing.keys import ClientIdPolicy, SubscriptionKey
+from kafkadur_sharing.keys import ClientIdPolicy, SubscriptionKey, digest
 
-#: Whose rules hold where the sources disagree: Jakarta Messaging's or WebLogic's (rules P1-P8).
+#: Which rules apply where the sources disagree: Jakarta Messaging's or WebLogic's (rules P1-P8).
 Mode = Literal["jms", "weblogic"]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Existing:
-    """A subscription as it is now."""
+    """The present state of a subscription."""
 
     definition: Definition
     #: How many consumers are attached; the subscription is active when there is one.
     members: int = 0
     #: The names of attached consumers as far as they are known, oldest first.
     holders: tuple[str, ...] = ()
-    #: Whether an application still holds messages without a verdict, possibly of a consumer it closed (rule
-    #: K5).
+    #: Whether messages are still in flight, possibly of a consumer that is closed (rule K5).
     unsettled: bool = False
 
     @property
@@ -48,10 +45,10 @@ class Existing:
 
 @dataclass(frozen=True, kw_only=True)
 class Request:
-    """A consumer that wants to attach."""
+    """The request of a consumer to attach."""
 
     key: SubscriptionKey
-    #: What the consumer asks for; `start` and `header_types` count only when it creates the subscription.
+    #: The requested definition; `start` and `header_types` have an effect only at its creation.
     definition: Definition
     mode: Mode = "jms"
     #: Whether an inactive subscription may change its type, keeping its messages (rule L3, disagreement D1).
@@ -60,48 +57,39 @@ class Request:
 
 @dataclass(frozen=True, kw_only=True)
 class UnsubscribeRequest:
-    """The wish to delete a subscription with all that waits in it."""
+    """The request to delete a subscription with its waiting messages."""
 
     key: SubscriptionKey
     mode: Mode = "jms"
-    #: The topic it is to be on; None: whichever.
+    #: The topic on which it must be; None: any topic.
     topic: str | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
-class Attach:
-    """Join what exists; its messages are kept."""
-
-    #: The definition in force.
+class _Attached:
+    #: The definition in force afterwards.
     definition: Definition
     rule: str
 
 
-@dataclass(frozen=True, kw_only=True)
-class Create:
+class Attach(_Attached):
+    """Join the existing subscription; its messages are kept."""
+
+
+class Create(_Attached):
     """Create the subscription, then attach."""
 
-    definition: Definition
-    rule: str
-
 
 @dataclass(frozen=True, kw_only=True)
-class Replace:
-    """Delete what exists with its waiting messages, create it anew, then attach."""
+class Replace(_Attached):
+    """Delete the existing subscription with its waiting messages, create it anew, then attach."""
 
-    definition: Definition
-    #: The definition that goes.
+    #: The definition that is deleted.
     replaced: Definition
-    rule: str
 
 
-@dataclass(frozen=True, kw_only=True)
-class Convert:
-    """Give what exists another type, keep its messages, then attach."""
-
-    #: The existing definition with the new type.
-    definition: Definition
-    rule: str
+class Convert(_Attached):
+    """Change the type of the existing subscription, keep its messages, then attach."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -120,26 +108,22 @@ class Refuse:
 
 
 def decide(existing: Existing | None, request: Request) -> Attach | Create | Replace | Convert | Refuse:
-    """Decide what attaching comes to.
+    """Decide whether and how a consumer attaches.
 
-    Rules U1-U6, U9, S1-S6, S10, N1-N3, V1, L3, and P3-P8 as far as durable; type for the type's own rule.
-    `existing` is the subscription under exactly the key of the request, None if there is none. Never raises;
-    a refusal carries the error to raise.
+    The rules are U1-U6, U9, S1-S6, S10, N1-N3, V1, L3, and P3-P8 for durable subscriptions; "type" is the
+    rule that the type belongs to the definition. `existing` is the subscription with exactly the key of the
+    request; None if there is none. Never raises; a refusal contains the error to raise.
     """
     key, wanted = request.key, request.definition
     unshared = wanted.sharing is Sharing.UNSHARED
     if key.durable and unshared and key.client_id is None:
         return Refuse(rule="U1", error=_no_client_id(key))
     if existing is None:
-        return Create(definition=wanted, rule=_row(key, unshared=unshared, rows=("U2", "S1", "V1", "N1")))
+        rules = ("U2", "S1") if key.durable else ("V1", "N1")
+        return Create(definition=wanted, rule=rules[0] if unshared else rules[1])
     if not key.durable and not existing.active:
-        # A non-durable subscription ends with its last consumer (N4, V3): what is still here waits to be
-        # swept.
-        return Replace(
-            definition=wanted,
-            replaced=existing.definition,
-            rule=_row(key, unshared=unshared, rows=("", "", "V1", "N1")),
-        )
+        # A non-durable subscription ends with its last consumer (N4, V3): this one waits to be swept.
+        return Replace(definition=wanted, replaced=existing.definition, rule="V1" if unshared else "N1")
     if wanted.sharing is not existing.definition.sharing:
         return _other_sharing(existing, request)
     if wanted.type is not existing.definition.type:
@@ -148,10 +132,10 @@ def decide(existing: Existing | None, request: Request) -> Attach | Create | Rep
 
 
 def decide_unsubscribe(existing: Existing | None, request: UnsubscribeRequest) -> Delete | Refuse:
-    """Decide what unsubscribing comes to (rules X1-X7).
+    """Decide whether a subscription is deleted (rules X1-X7).
 
-    `existing` is the subscription under exactly the key of the request: another client id or policy is
-    another key and finds nothing (X2). Never raises; a refusal carries the error to raise.
+    `existing` is the subscription with exactly the key of the request: another client id or policy is another
+    key and finds nothing (X2). Never raises; a refusal contains the error to raise.
     """
     key = request.key
     if not key.durable:
@@ -181,7 +165,7 @@ def decide_unsubscribe(existing: Existing | None, request: UnsubscribeRequest) -
 
 
 def _wrong_destination(existing: Existing | None, request: UnsubscribeRequest) -> Refuse | None:
-    """Rules X6 and X7: which destination is named, and has to be."""
+    """Apply rules X6 and X7: which topic is named, and whether one must be named."""
     key = request.key
     unrestricted = key.policy is ClientIdPolicy.UNRESTRICTED
     if request.mode == "weblogic" and unrestricted and request.topic is None and key.topic_member is None:
@@ -206,21 +190,19 @@ def nondurable_name(
 ) -> str:
     """Return the name in the key of a non-durable subscription.
 
-    `shared` where it is given (rules N). Else it is its consumer's alone, and has the name `anonymous` (V1),
-    unless WebLogic's rules hold and there is a client id: then consumers with the same client id and policy
-    meet on the same details (P2), and other details are another subscription (P6).
+    It is `shared` if that is given (rules N). Otherwise the subscription has one consumer, and its name is
+    `anonymous` (V1). With WebLogic's rules and a client id, consumers with the same client id and policy
+    share a subscription if their details are equal (P2); other details are another subscription (P6).
     """
     if shared is not None:
         return shared
     if mode == "weblogic" and client_id is not None:
-        details = [definition.topic, definition.selector, definition.no_local]
-        digest = hashlib.sha256(json.dumps(details, separators=(",", ":")).encode()).hexdigest()
-        return f"details-{digest[:16]}"
+        return f"details-{digest([definition.topic, definition.selector, definition.no_local])}"
     return anonymous
 
 
 def _other_sharing(existing: Existing, request: Request) -> Replace | Convert | Refuse:
-    """Rules U6 and S5; L3 where conversion is allowed; P3, P4, P7 and P8 in WebLogic mode."""
+    """Apply rules U6 and S5; L3 if conversion is allowed; P3, P4, P7 and P8 in WebLogic mode."""
     to_unshared = request.definition.sharing is Sharing.UNSHARED
     if request.mode == "weblogic" and not existing.active:
         if _same_but_type(existing, request):
@@ -246,7 +228,7 @@ def _other_type(existing: Existing, request: Request) -> Convert | Refuse:
 
 
 def _unshared(existing: Existing, request: Request) -> Attach | Replace | Refuse:
-    """Rules U3, U4 and U5 (backlog kept while closed: U9); P3 and P8 in WebLogic mode."""
+    """Apply rules U3, U4 and U5 (U9: the backlog is kept while closed); P3 and P8 in WebLogic mode."""
     if existing.active:
         if request.mode == "weblogic":
             return Refuse(rule="P3", error=_sharing_error(existing, request))
@@ -258,7 +240,7 @@ def _unshared(existing: Existing, request: Request) -> Attach | Replace | Refuse
 
 
 def _shared(existing: Existing, request: Request) -> Attach | Replace | Refuse:
-    """Rules S2, S3, S4 and S10; N2 and N3 without durability; P5 and P8 in WebLogic mode."""
+    """Apply rules S2, S3, S4 and S10; N2 and N3 if it is not durable; P5 and P8 in WebLogic mode."""
     weblogic = request.mode == "weblogic"
     if _same_details(existing, request):
         if not request.key.durable:
@@ -285,9 +267,9 @@ def _same_details(existing: Existing, request: Request) -> bool:
 
 
 def _same_but_type(existing: Existing, request: Request) -> bool:
-    """Compare topic, selector and no_local: what a conversion that keeps the messages must keep.
+    """Compare topic, selector and no_local, which a conversion that keeps the messages must not change.
 
-    Here no_local counts whatever the types: its meaning would change with the type while messages wait.
+    Here no_local counts for every type: its meaning would change with the type while messages wait.
     """
     have, want = existing.definition, request.definition
     return (have.topic, have.selector, have.no_local) == (want.topic, want.selector, want.no_local)
@@ -298,7 +280,7 @@ def _may_convert(existing: Existing, request: Request) -> bool:
 
 
 def _convert(existing: Existing, request: Request, *, rule: str) -> Convert:
-    """Keep what exists, but what belongs to a type comes with the type."""
+    """Keep the existing definition, except the fields that belong to a type."""
     want = request.definition
     definition = replace(
         existing.definition,
@@ -308,11 +290,6 @@ def _convert(existing: Existing, request: Request, *, rule: str) -> Convert:
         key_lanes=want.key_lanes,
     )
     return Convert(definition=definition, rule=rule)
-
-
-def _row(key: SubscriptionKey, *, unshared: bool, rows: tuple[str, str, str, str]) -> str:
-    """Pick from (unshared durable, shared durable, unshared non-durable, shared non-durable)."""
-    return rows[(0 if key.durable else 2) + (0 if unshared else 1)]
 
 
 def _state(existing: Existing) -> str:

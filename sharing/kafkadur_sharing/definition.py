@@ -1,7 +1,7 @@
-"""What a subscription is like: its type, topic, selector and the few other things fixed when it is created.
+"""The definition of a subscription: its type, topic, selector and the other values fixed at its creation.
 
-What does not live here: its key (`keys.py`), what may be done with it (`decisions.py`), and how the
-definition gets into the journal and into Redis (the coordinators' room).
+This module does not contain its key (`keys.py`) or the rules for attaching and unsubscribing
+(`decisions.py`), and does not write the definition to the journal and to Redis (`kafkadur_coordinators`).
 """
 
 from __future__ import annotations
@@ -13,20 +13,20 @@ from typing import Final, Literal, cast, get_args
 
 from kafkadur_sharing.errors import IllegalState, InvalidProperty
 from kafkadur_sharing.names import validate_property_name, validate_topic
-from kafkadur_sharing.redelivery import Redelivery
+from kafkadur_sharing.redelivery import Redelivery, in_ms, number
 
-#: The type a header of a plain producer is read as.
+#: The type as which a header of a plain producer is read.
 HeaderType = Literal["str", "int", "float", "bool", "bytes"]
-#: Where a new subscription starts: behind what the topic holds, or before it.
+#: Where a new subscription starts: after or before the present messages of the topic.
 Start = Literal["latest", "earliest"]
 
-#: What passes from member to member when a turn is over: all partitions, or each by itself.
+#: What passes to the next member at the end of a turn: all partitions together, or each separately.
 Scope = Literal["subscription", "partition"]
 
-#: Where an acknowledgement is when it is confirmed: in Redis, also in its replicas, or in Kafka.
+#: Where an acknowledgement is stored when it is confirmed: in Redis, also in its replicas, or in Kafka.
 AckLevel = Literal["redis", "replicated", "journal"]
 
-#: Most lanes of keys a partition can have.
+#: Most key lanes that a partition can have.
 MOST_LANES: Final = 64
 
 #: Version of the records that `Definition.to_record` writes.
@@ -45,9 +45,9 @@ class SubscriptionType(StrEnum):
 
     #: One member; a second one is refused.
     EXCLUSIVE = "exclusive"
-    #: The best attached member holds, the next one stands by.
+    #: The attached member with the best priority receives; the next one is on standby.
     PRIORITY = "priority"
-    #: Members take turns; one at a time has messages in its hands.
+    #: Members take turns; one at a time has messages in flight.
     SERIAL = "serial"
     #: Members work in parallel, round-robin.
     SHARED = "shared"
@@ -61,14 +61,13 @@ class SubscriptionType(StrEnum):
 
 
 def validate_level(level: str) -> AckLevel:
-    """Return an acknowledgement level; raises `IllegalState` for what is none."""
-    for known in get_args(AckLevel):
-        if level == known:
-            return cast("AckLevel", known)
-    raise IllegalState(
-        f"There is no acknowledgement level {level!r}.",
-        remedy=f"use one of {', '.join(get_args(AckLevel))}",
-    )
+    """Return an acknowledgement level; raises `IllegalState` if there is no such level."""
+    if level not in get_args(AckLevel):
+        raise IllegalState(
+            f"There is no acknowledgement level {level!r}.",
+            remedy=f"use one of {', '.join(get_args(AckLevel))}",
+        )
+    return cast("AckLevel", level)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -77,7 +76,7 @@ class Details:
 
     topic: str
     selector: str | None
-    #: Always False for a shared subscription: there it is no detail (disagreement D4).
+    #: Always False for a shared subscription, where it is not a detail (disagreement D4).
     no_local: bool
 
 
@@ -85,8 +84,8 @@ class Details:
 class Definition:
     """The definition of a subscription, as the journal keeps it.
 
-    An empty selector is none. Raises `InvalidDestination` for what is not one topic, `InvalidProperty` for a
-    header type that does not exist or a header that cannot be a property.
+    An empty selector counts as no selector. Raises `InvalidDestination` for a name that is not one topic, and
+    `InvalidProperty` for an unknown header type or a header that cannot be a property.
     """
 
     #: The type; it changes only by an explicit conversion.
@@ -95,28 +94,28 @@ class Definition:
     topic: str
     #: The selector as it was written; None takes every message.
     selector: str | None = None
-    #: Whether messages of the own connection or client id stay out (rule U7).
+    #: Whether messages of the same connection or client id are left out (rule U7).
     no_local: bool = False
-    #: Where the subscription starts when it is created; without meaning afterwards.
+    #: Where the subscription starts when it is created; it has no effect afterwards.
     start: Start = "latest"
-    #: How headers of producers that write no types are read; None reads them as text.
+    #: The types of headers from producers that write no types; None: they are texts.
     header_types: Mapping[str, HeaderType] | None = field(default=None, hash=False)
-    #: What happens to messages that were not acknowledged.
+    #: How messages that were not acknowledged are redelivered.
     redelivery: Redelivery = field(default_factory=Redelivery)
-    #: Whether what comes later waits for a message that was rolled back (types with an order).
+    #: Whether later messages wait for a message that was rolled back (types with an order).
     strict_order: bool = False
-    #: Of a serial subscription: whether members take turns on all partitions together, or on each by itself.
+    #: For a serial subscription: whether members take turns on all partitions together or on each separately.
     scope: Scope = "subscription"
-    #: What `ack` waits for, unless it is told otherwise.
+    #: The level for which `ack` waits by default.
     ack_level: AckLevel = "redis"
     #: How many consumers a shared subscription can have at a time (rule L1); None: any number.
     max_consumers: int | None = None
-    #: Of a key-ordered subscription: how many members can share a partition, each with its share of the keys.
-    #: None: it is chosen when the subscription is created. It never changes, nor does what a key's share is.
+    #: For a key-ordered subscription: how many members can share a partition, each with a share of the keys.
+    #: None: it is chosen when the subscription is created. Neither it nor the share of a key ever changes.
     key_lanes: int | None = None
 
     def __post_init__(self) -> None:
-        """Validate, and bring what can be written in several ways to one form."""
+        """Validate, and normalize values that can be written in several ways."""
         object.__setattr__(self, "type", SubscriptionType(self.type))
         validate_topic(self.topic)
         if self.start not in get_args(Start):
@@ -167,16 +166,16 @@ class Definition:
 
     @property
     def policy(self) -> tuple[int, int, int, int, int, int]:
-        """What scripts need.
+        """The values that the scripts need.
 
-        Most attempts (0: no limit), back-off, longest back-off (ms), strict order, lanes a partition, turns
-        of each partition's own.
+        Most attempts (0: no limit), back-off, longest back-off (ms), strict order, lanes per partition, and
+        whether each partition has its own turns.
         """
         chosen = self.redelivery
         return (
             chosen.max_attempts or 0,
-            round(chosen.backoff.total_seconds() * 1000),
-            round(chosen.max_backoff.total_seconds() * 1000),
+            in_ms(chosen.backoff),
+            in_ms(chosen.max_backoff),
             int(self.strict_order),
             self.lanes,
             int(self.scope == "partition"),
@@ -184,7 +183,7 @@ class Definition:
 
     @property
     def lanes(self) -> int:
-        """Lanes a partition: as many members can work on it in parallel, each with its share of the keys."""
+        """Lanes per partition: so many members can work on it in parallel, each with a share of the keys."""
         return (self.key_lanes or 1) if self.type is SubscriptionType.KEY_ORDERED else 1
 
     @property
@@ -194,7 +193,7 @@ class Definition:
 
     @property
     def sharing(self) -> Sharing:
-        """Whether more than one consumer may attach; follows from the type."""
+        """Whether more than one consumer may attach; the type determines it."""
         return self.type.sharing
 
     @property
@@ -225,7 +224,7 @@ class Definition:
     def from_record(cls, record: Mapping[str, object]) -> Definition:
         """Read what `to_record` wrote, also by a newer minor version: unknown fields are ignored.
 
-        Raises `IllegalState` for a newer format and for a record that is none.
+        Raises `IllegalState` for a newer format and for a damaged record.
         """
         version = record.get("format")
         if not isinstance(version, int) or version < 1:
@@ -248,10 +247,10 @@ class Definition:
                 header_types=_header_types(record.get("header_types")),
                 redelivery=Redelivery.from_record(record.get("redelivery")),
                 strict_order=record.get("strict_order") is True,
-                key_lanes=_number(record, "key_lanes"),
+                key_lanes=number(record, "key_lanes"),
                 scope="partition" if record.get("scope") == "partition" else "subscription",
                 ack_level=_level(record),
-                max_consumers=_number(record, "max_consumers"),
+                max_consumers=number(record, "max_consumers"),
             )
         except (ValueError, OverflowError) as error:
             raise IllegalState(
@@ -268,17 +267,9 @@ def _text(record: Mapping[str, object], name: str) -> str:
 
 
 def _level(record: Mapping[str, object]) -> AckLevel:
-    # A level of a newer version reads as the safest one.
+    # An unknown level, written by a newer version, is read as the safest one.
     known: dict[str, AckLevel] = {level: level for level in get_args(AckLevel)}
     return known.get(str(record.get("ack_level", "redis")), "journal")
-
-
-def _number(record: Mapping[str, object], name: str) -> int | None:
-    value = record.get(name)
-    if value is None or isinstance(value, int):
-        return value
-    msg = f"field {name!r} is no integer"
-    raise ValueError(msg)
 
 
 def _header_types(value: object) -> dict[str, HeaderType] | None:
@@ -288,6 +279,6 @@ def _header_types(value: object) -> dict[str, HeaderType] | None:
     if not isinstance(value, Mapping):
         msg = "field 'header_types' is no mapping"
         raise ValueError(msg)  # noqa: TRY004 - as above
-    # A type of a newer version reads as text: that is what a header without a type is.
+    # An unknown type, written by a newer version, is read as text, like a header without a type.
     types = cast("Mapping[object, object]", value)
     return {str(name): known.get(str(kind), "str") for name, kind in types.items()}

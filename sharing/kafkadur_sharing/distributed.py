@@ -1,8 +1,9 @@
-"""Distributed topics: a named set of Kafka topics, and where a message for it goes (rules M1-M3, X6, X7).
+"""Distributed topics: a named set of Kafka topics, and the choice of one for a message (rules M1-M3, X6, X7).
 
-Each of the Kafka topics is a *topic member*; they may lie on different Kafka clusters. A subscription is on
-one of them: its name is part of the key, so consumers share within it alone (M1), and the same key on two of
-them is two subscriptions (M2). What does not live here: sending and connecting.
+Each of the Kafka topics is a *topic member*; they may be on different Kafka clusters. A subscription is on
+one topic member, whose name is part of the key: consumers share only within it (M1), and the same
+subscription name on two topic members denotes two subscriptions (M2). Sending and connecting happen
+elsewhere.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from kafkadur_sharing.errors import IllegalState, InvalidDestination
 from kafkadur_sharing.keys import ClientIdPolicy
 from kafkadur_sharing.names import validate_topic, validate_topic_member
 
-#: What a producer does with a message: one topic member gets it, or all of them do.
+#: Whether a producer sends a message to one topic member or to all of them.
 Forwarding = Literal["partitioned", "replicated"]
 
 
@@ -27,8 +28,8 @@ class TopicMember:
 
     name: str
     topic: str
-    #: confluent-kafka configuration of its cluster, on top of the connection's; None: the connection's
-    #: cluster. Not shown: there may be passwords in it.
+    #: confluent-kafka configuration of its cluster, which overrides the connection's; None: the connection's
+    #: cluster. It is not shown, because it may contain passwords.
     kafka: Mapping[str, Any] | None = field(default=None, hash=False, repr=False)
 
     def __post_init__(self) -> None:
@@ -41,7 +42,7 @@ class TopicMember:
 class DistributedTopic:
     """A named set of topic members, and how messages are forwarded to them.
 
-    Raises `IllegalState` for no member, two of one name, or a forwarding that does not exist.
+    Raises `IllegalState` for no member, for two of the same name, and for an unknown forwarding.
     """
 
     name: str
@@ -66,7 +67,7 @@ class DistributedTopic:
             )
 
     def member(self, name: str) -> TopicMember:
-        """The topic member of this name; raises `InvalidDestination` for none."""
+        """Return the topic member of this name; raises `InvalidDestination` if there is none."""
         for member in self.members:
             if member.name == name:
                 return member
@@ -80,11 +81,11 @@ class DistributedTopic:
     def targets(
         self, key: bytes | None, number: int, avoided: Collection[str] = (), refused: Collection[str] = ()
     ) -> tuple[TopicMember, ...]:
-        """Where a message goes: it is sent to each of these.
+        """Return the topic members to which a message is sent.
 
-        Replicated: to all. Partitioned: a key has one member, whatever else is the case, so its messages keep
-        their order; without a key the `number` of the message decides, among the members that neither are
-        `avoided` nor have `refused` it; if there is none, among those that have not refused it, or else all.
+        Replicated: all of them. Partitioned: a key always has the same member, so that its messages keep
+        their order. Without a key, the `number` of the message selects one of the members that are not
+        `avoided` and have not `refused` it; if there is none, one that has not refused it, or else any.
         """
         if self.forwarding == "replicated":
             return self.members
@@ -95,10 +96,9 @@ class DistributedTopic:
         return (usable[number % len(usable)],)
 
     def to_unsubscribe(self, policy: ClientIdPolicy, member: str | None) -> tuple[TopicMember, ...] | Refuse:
-        """On which topic members a subscription is deleted when `member`, or none, is named (X6, X7).
+        """Return the topic members on which a subscription is deleted: `member`, or all (X6, X7).
 
-        With an unrestricted client id one has to be named. Raises `InvalidDestination` for one that it has
-        not.
+        With an unrestricted client id `member` must be named. Raises `InvalidDestination` for an unknown one.
         """
         if member is not None:
             return (self.member(member),)

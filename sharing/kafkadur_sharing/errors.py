@@ -1,9 +1,9 @@
 """All errors of the project, below one base: `KafkadurError`.
 
-An error's text says what is the case (state), who owns the thing (owner) and what to do next (remedy). The
-same three are attributes, so no text has to be parsed; a class's docstring is its default message. What does
-not live here: the decision when an error is due (`decisions.py` for attaching and unsubscribing, the callers
-for the rest).
+The text of an error contains the state, the owner of what the error is about, and a remedy. The same three
+are attributes, so that no text has to be parsed. The docstring of a class is its default message. This module
+does not decide when an error is raised: `decisions.py` does for attaching and unsubscribing, the callers for
+everything else.
 """
 
 from __future__ import annotations
@@ -49,11 +49,11 @@ __all__ = [
 class KafkadurError(Exception):
     """Something in kafkadur failed."""
 
-    #: What is the case, as a short phrase; None when the message says it all.
+    #: The state, as a short phrase; None if the message is complete without it.
     state: str | None
-    #: Who owns what the error is about (a member, a subscription, a server); None if there is no owner.
+    #: The owner of what the error is about (a member, a subscription, a server); None if there is none.
     owner: str | None
-    #: What the reader can do next, as an imperative sentence; None when there is nothing to do.
+    #: What the reader can do next, in the imperative; None if there is nothing to do.
     remedy: str | None
 
     def __init__(
@@ -64,29 +64,21 @@ class KafkadurError(Exception):
         owner: str | None = None,
         remedy: str | None = None,
     ) -> None:
-        """Build the text from `message` (default: the class's docstring) and the parts given."""
+        """Build the text from `message` (default: the docstring of the class) and the other parts."""
         if message is None:
             message = (
                 (inspect.getdoc(type(self)) or type(self).__name__).partition("\n\n")[0].replace("\n", " ")
             )
-        # Only the finished text goes into `args`: an error then survives pickling, where a class is called
-        # with its `args` and the keyword-only attributes come back through the instance's `__dict__`.
-        super().__init__(_text(message, state=state, owner=owner, remedy=remedy))
+        named = (("State", state), ("Owner", owner), ("Remedy", remedy))
+        parts = [message.rstrip(), *(f"{name}: {part}" for name, part in named if part)]
+        text = " ".join(part if part.endswith((".", "!", "?")) else f"{part}." for part in parts)
+        # Only the finished text goes into `args`, so that an error can be pickled: unpickling calls the class
+        # with its `args` and restores the keyword-only attributes from the instance's `__dict__`. `plain`,
+        # because a part from elsewhere (a member's name, a server's answer) must not begin a line of a log.
+        super().__init__(plain(text))
         self.state = state
         self.owner = owner
         self.remedy = remedy
-
-
-def _text(message: str, *, state: str | None, owner: str | None, remedy: str | None) -> str:
-    parts = [message.rstrip()]
-    if state:
-        parts.append(f"State: {state}")
-    if owner:
-        parts.append(f"Owner: {owner}")
-    if remedy:
-        parts.append(f"Remedy: {remedy}")
-    # A part may come from elsewhere (a member's name, a server's answer): it must not begin a line of a log.
-    return plain(" ".join(part if part.endswith((".", "!", "?")) else f"{part}." for part in parts))
 
 
 # --- names, subscriptions, attaching ------------------------------------------------------------------------
@@ -115,7 +107,7 @@ class InvalidProperty(KafkadurError):
 class InvalidSelector(KafkadurError):
     """The selector cannot be understood."""
 
-    #: Index of the character in the selector where reading stopped, counted from 0; None when unknown.
+    #: Index of the character in the selector at which reading stopped, from 0; None if unknown.
     position: int | None
 
     def __init__(
@@ -143,7 +135,7 @@ class ResourceLimit(KafkadurError):
 class SubscriptionActive(KafkadurError):
     """The subscription has an open consumer (rules U5, S4, X3)."""
 
-    #: The attached members that stand in the way, oldest first; empty when they are not known by name.
+    #: The names of the attached members, oldest first; empty if they are unknown.
     holders: tuple[str, ...]
 
     def __init__(
@@ -161,14 +153,14 @@ class SubscriptionActive(KafkadurError):
 
     @property
     def holder(self) -> str | None:
-        """The first of the attached members that stand in the way; None when unknown."""
+        """The first of the attached members; None if unknown."""
         return self.holders[0] if self.holders else None
 
 
 class Unreached(KafkadurError):
     """Members of a distributed topic could not be reached; what they have stays as it is (rule M3)."""
 
-    #: The names of those that were not reached, and of those where it was done.
+    #: The names of the members that were not reached, and of those on which the call was completed.
     members: tuple[str, ...]
     done: tuple[str, ...]
 
@@ -219,11 +211,11 @@ class InternalError(KafkadurError):
 
     @classmethod
     def by(cls, error: BaseException, owner: str) -> Self:
-        """Of what was raised where nothing should have been, by whose work: nothing unsettled is lost."""
+        """Return the error for an unexpected exception in the work of `owner`; no message is lost by it."""
         made = cls(
             state=repr(error),
             owner=owner,
-            remedy="subscribe again: what is not settled comes again; report what the log says",
+            remedy="subscribe again: unsettled messages are redelivered; report the log",
         )
         made.__cause__ = error
         return made
@@ -267,11 +259,11 @@ class TopicChanged(KafkadurError):
 class DeliveryFailed(KafkadurError):
     """Messages were not delivered to Kafka."""
 
-    #: How many messages failed for good.
+    #: The number of messages that failed for good.
     failed: int
-    #: How many messages were still waiting for Kafka's answer when the time was up.
+    #: The number of messages for which Kafka had not answered in time.
     pending: int
-    #: How many messages failed for which reason, by Kafka's error name (such as `MSG_SIZE_TOO_LARGE`).
+    #: The number of messages that failed for each reason, by Kafka's error name (`MSG_SIZE_TOO_LARGE`).
     reasons: dict[str, int]
 
     def __init__(
@@ -304,11 +296,11 @@ class Undecodable(KafkadurError):
 
     #: `key` or `value`.
     field: str
-    #: Where the message lies; None when unknown.
+    #: The position of the message; None if unknown.
     topic: str | None
     partition: int | None
     offset: int | None
-    #: Whether something other than the message seems to be at fault, such as a registry that does not answer.
+    #: Whether the cause seems to be outside the message, such as a registry that does not answer.
     transient: bool
 
     def __init__(
@@ -324,7 +316,7 @@ class Undecodable(KafkadurError):
         owner: str | None = None,
         remedy: str | None = None,
     ) -> None:
-        """Build the error; topic, partition and offset say which message it is."""
+        """Build the error; topic, partition and offset identify the message."""
         super().__init__(message, state=state, owner=owner, remedy=remedy)
         self.field = field
         self.topic = topic
@@ -338,9 +330,9 @@ class Unencodable(KafkadurError):
 
     #: `key` or `value`.
     field: str
-    #: Where it was to be sent; None when unknown.
+    #: The topic to which it was to be sent; None if unknown.
     topic: str | None
-    #: Whether something other than the message seems to be at fault, such as a registry that does not answer.
+    #: Whether the cause seems to be outside the message, such as a registry that does not answer.
     transient: bool
 
     def __init__(

@@ -1,8 +1,7 @@
-"""What identifies a subscription: its key, and the names derived from it.
+"""The identity of a subscription: its key, and the names derived from it.
 
-The topic is no part of the key (it is a detail of the definition), so the same key on another topic is the
-same subscription, replaced (rules U4, S3). What does not live here: what a subscription is like
-(`definition.py`).
+The topic is not part of the key but a detail of the definition (`definition.py`), so the same key on another
+topic is the same subscription, replaced (rules U4, S3).
 """
 
 from __future__ import annotations
@@ -13,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import cached_property
-from typing import Final
+from typing import Any, Final
 from zlib import crc32
 
 from kafkadur_sharing.errors import IllegalState
@@ -38,26 +37,26 @@ class ClientIdPolicy(StrEnum):
 class SubscriptionKey:
     """The identity of a subscription; two subscriptions are the same exactly when their keys are equal.
 
-    The same name under client id "x" and under none are two subscriptions (rule S6), so are a durable and a
-    non-durable one of the same name (rule N5), and the two policies of one client id (rule C3). Raises
-    `InvalidName` for a part that is no allowed name (rule U10).
+    The same name with client id "x" and without a client id are two subscriptions (rule S6). So are a durable
+    and a non-durable one of the same name (rule N5), and the two policies of one client id (rule C3). Raises
+    `InvalidName` for a part that is not an allowed name (rule U10).
     """
 
-    #: The namespace: what separates deployments that share a Kafka and a Redis.
+    #: The namespace, which separates deployments that share a Kafka and a Redis.
     namespace: str
     #: Whether the subscription outlives its consumers.
     durable: bool = True
     #: The client id of the connection; None when it has none.
     client_id: str | None = None
-    #: The policy of the client id; always `RESTRICTED` without a client id, where it has nothing to say.
+    #: The policy of the client id; always `RESTRICTED` without a client id, where it has no effect.
     policy: ClientIdPolicy = ClientIdPolicy.RESTRICTED
     #: The name of the subscription.
     name: str
-    #: The member of a distributed topic that it is on (rule P1); None: it is on an ordinary topic.
+    #: The member of a distributed topic on which it is (rule P1); None: it is on an ordinary topic.
     topic_member: str | None = None
 
     def __post_init__(self) -> None:
-        """Validate the names and bring the policy to one form."""
+        """Validate the names and normalize the policy."""
         validate_namespace(self.namespace)
         validate_subscription_name(self.name)
         if self.client_id is not None:
@@ -68,7 +67,7 @@ class SubscriptionKey:
         object.__setattr__(self, "policy", policy)
 
     def to_record(self) -> dict[str, str | bool | None]:
-        """The key as it stands in the journal."""
+        """Return the key as the journal records it."""
         member = {} if self.topic_member is None else {"topic_member": self.topic_member}
         return {
             "namespace": self.namespace,
@@ -81,9 +80,9 @@ class SubscriptionKey:
 
     @classmethod
     def from_record(cls, record: Mapping[str, object]) -> SubscriptionKey:
-        """Read a key as it stands in the journal; unknown fields are ignored.
+        """Read a key as the journal records it; unknown fields are ignored.
 
-        Raises `IllegalState` for what is none, and `InvalidName`.
+        Raises `IllegalState` for a damaged record, and `InvalidName`.
         """
         namespace, name, client_id = record.get("namespace"), record.get("name"), record.get("client_id")
         try:
@@ -111,21 +110,21 @@ class SubscriptionKey:
     def tag(self) -> str:
         """The first 16 hex digits of the SHA-256 of the key: the hash tag of all its Redis keys.
 
-        What is hashed is the key as a JSON array `[namespace, durable, client id or null, policy, name]`,
-        with the topic member behind it if there is one, without spaces: no two keys have the same text, and
-        other languages can write it too.
+        The hash is over the key as a JSON array `[namespace, durable, client id or null, policy, name]`,
+        followed by the topic member if there is one, without spaces. No two keys have the same text, and
+        other languages can produce it too.
         """
         parts = [self.namespace, self.durable, self.client_id, self.policy.value, self.name]
         if self.topic_member is not None:
             parts.append(self.topic_member)
-        return hashlib.sha256(json.dumps(parts, separators=(",", ":")).encode()).hexdigest()[:16]
+        return digest(parts)
 
     @cached_property
     def group(self) -> str:
-        """The Kafka consumer group under which the floor is mirrored, so that lag tools see the subscription.
+        """The Kafka consumer group to which the floor is mirrored, so that lag tools see the subscription.
 
-        `kafkadur:{namespace}:{client id}:{name}`, with `:unrestricted`, `:nondurable` and `:@{topic member}`
-        behind it where they apply. A name contains neither colon nor @, so two keys never share a group.
+        `kafkadur:{namespace}:{client id}:{name}`, followed by `:unrestricted`, `:nondurable` and
+        `:@{topic member}` if they apply. Names contain neither colon nor @, so two keys never share a group.
         """
         parts: list[str] = ["kafkadur", self.namespace, self.client_id or "", self.name]
         if self.policy is ClientIdPolicy.UNRESTRICTED:
@@ -138,9 +137,9 @@ class SubscriptionKey:
 
     @cached_property
     def display(self) -> str:
-        """The key for people: `client/name` or `name`, and behind it what is not the default.
+        """The key for people: `client/name` or `name`, followed by the values that are not defaults.
 
-        On a member of a distributed topic: `client/name@member`.
+        On a member of a distributed topic it is `client/name@member`.
         """
         text = self.name if self.client_id is None else f"{self.client_id}/{self.name}"
         if self.topic_member is not None:
@@ -158,22 +157,26 @@ class SubscriptionKey:
 
 
 def client_id_tag(namespace: str, client_id: str) -> str:
-    """Return the hash tag of the Redis keys of a client id: as that of a subscription, and never the same.
+    """Return the hash tag of the Redis keys of a client id; it never equals the tag of a subscription.
 
-    It is made of the JSON array `[namespace, client id]`.
+    It is the digest of the JSON array `[namespace, client id]`.
     """
-    parts = [namespace, client_id]
+    return digest([namespace, client_id])
+
+
+def digest(parts: list[Any]) -> str:
+    """Return the first 16 hex digits of the SHA-256 of a JSON array without spaces."""
     return hashlib.sha256(json.dumps(parts, separators=(",", ":")).encode()).hexdigest()[:16]
 
 
-#: Shares that keys are spread over; a lane has some of them.
+#: Slots over which keys are spread; each lane has some of them.
 SLOTS: Final = 256
 
 
 def key_slot(key: bytes | None, offset: int) -> int:
     """Return the slot of a key, 0 to 255: messages with one key are in one slot.
 
-    It is the CRC-32 of the key, modulo 256; messages without a key have no order, and their slot is that of
-    their offset. Part of what a key-ordered subscription is: it never changes.
+    It is the CRC-32 of the key, modulo 256. Messages without a key have no order, and their slot is their
+    offset modulo 256. Key-ordered subscriptions depend on this function, so it never changes.
     """
     return (offset if key is None else crc32(key)) % SLOTS

@@ -1,7 +1,6 @@
-"""Which names are allowed: subscriptions, client ids, namespaces (rule U10), topics, and message properties.
+"""Validation of names: subscriptions, client ids, namespaces (rule U10), topics, and message properties.
 
-What does not live here: what the names stand for (`keys.py`), and the grammar of selectors, which shares the
-reserved words below.
+`keys.py` makes keys of the names; the grammar of selectors has the same reserved words as below.
 """
 
 from __future__ import annotations
@@ -13,24 +12,24 @@ from kafkadur_sharing.errors import InvalidDestination, InvalidName, InvalidProp
 #: Longest name of a subscription, client id or namespace, in characters.
 MAX_NAME_LENGTH = 200
 
-#: Words that mean something in a selector, in upper case; no property can be called like one, in any case.
+#: The words of the selector language, in upper case; in no case can they be names of properties.
 SELECTOR_WORDS = frozenset(
     {"AND", "BETWEEN", "ESCAPE", "FALSE", "IN", "IS", "LIKE", "NOT", "NULL", "OR", "TRUE"},
 )
 
-#: Beginnings of header names that belong to JMS fields and to kafkadur itself.
+#: Prefixes of header names that are reserved for JMS fields and kafkadur itself.
 RESERVED_PREFIXES = ("JMS", "kafkadur-")
 
 #: Longest name of a Kafka topic, in characters.
 MAX_TOPIC_LENGTH = 249
 
 _NAME = re.compile(r"[A-Za-z0-9_.-]+")
-#: What librdkafka takes for a pattern, and other signs of more than one topic.
+#: Text that librdkafka takes for a pattern, and other signs of more than one topic.
 _SEVERAL = re.compile(r"\^.*|.*[*,;|\s].*", re.DOTALL)
 
 
 def validate_subscription_name(name: str) -> str:
-    """Return `name` if a subscription may be called so, else raise `InvalidName` (rule U10)."""
+    """Return `name` if it is an allowed subscription name, else raise `InvalidName` (rule U10)."""
     return _validate("subscription name", name)
 
 
@@ -45,7 +44,7 @@ def validate_namespace(namespace: str) -> str:
 
 
 def validate_topic_member(name: str) -> str:
-    """Return `name` if a member of a distributed topic may be called so, else raise `InvalidName`."""
+    """Return `name` if it is an allowed name for a topic member, else raise `InvalidName`."""
     return _validate("topic member", name)
 
 
@@ -69,7 +68,7 @@ def _validate(what: str, name: str) -> str:
     return name
 
 
-#: What the topics of kafkadur's own begin with; the namespace follows (rule U8).
+#: Prefixes of kafkadur's own topics; the namespace follows (rule U8).
 JOURNAL_PREFIX = "kafkadur.journal."
 TRANSACTIONS_PREFIX = "kafkadur.transactions."
 
@@ -77,8 +76,8 @@ TRANSACTIONS_PREFIX = "kafkadur.transactions."
 def validate_topic(topic: object) -> str:
     """Return `topic` if it can be the name of one topic of an application, else raise `InvalidDestination`.
 
-    Several topics and patterns get an answer of their own: a subscription has one topic, because floors,
-    order and definitions are kept for one. Kafkadur's own topics are no application's (rule U8).
+    Several topics and patterns have an error text of their own: a subscription has one topic, because floors,
+    order and definitions belong to one. Kafkadur's own topics are refused (rule U8).
     """
     if not isinstance(topic, str) or _SEVERAL.fullmatch(topic):
         kind = (
@@ -100,7 +99,7 @@ def validate_topic(topic: object) -> str:
         )
     if _NAME.fullmatch(topic) is None or len(topic) > MAX_TOPIC_LENGTH or topic in {".", ".."}:
         raise InvalidDestination(
-            "No Kafka topic can be called so.",
+            "This is not an allowed name for a Kafka topic.",
             state=f"topic={topic[:60]!r}",
             owner="Kafka",
             remedy=f"use 1 to {MAX_TOPIC_LENGTH} letters A-Z a-z, digits, '_', '.' and '-'",
@@ -116,10 +115,10 @@ def validate_topic(topic: object) -> str:
 
 
 def validate_property_name(name: str) -> str:
-    """Return `name` if a message property may be called so, else raise `InvalidProperty`.
+    """Return `name` if it is an allowed name for a message property, else raise `InvalidProperty`.
 
-    A property name is an identifier a selector can use: it starts with a letter, `_` or `$`, goes on with
-    letters, digits, `_` and `$`, and is no word of the selector language. Names starting with `JMS` or
+    It must be an identifier that a selector can use: it starts with a letter, `_` or `$`, continues with
+    letters, digits, `_` and `$`, and is not a word of the selector language. Names starting with `JMS` or
     `kafkadur-` are reserved.
     """
     if name.startswith(RESERVED_PREFIXES):

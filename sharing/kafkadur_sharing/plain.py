@@ -1,20 +1,20 @@
-"""Text from elsewhere, made safe for a line of a log and for a terminal; nothing else lives here."""
+"""Makes text from elsewhere safe for a line of a log and for a terminal."""
 
 from __future__ import annotations
 
 import re
 from typing import Final
 
-#: Control characters, what ends a line, what turns the direction of writing, and halves of characters.
+#: Control characters, line ends, changes of the writing direction, and surrogates.
 _ACTIVE: Final = re.compile(
     "[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028\u2029\u202a-\u202e\u2066-\u2069\ufeff\ud800-\udfff]"
 )
 
 
 def plain(text: str, *, keep: str = "") -> str:
-    r"""Return `text` with all that is not just read, but does something, as an escape such as \u001b.
+    r"""Return `text` with control and formatting characters replaced by escapes such as \u001b.
 
-    What is in `keep` stays. The escapes are those of JSON: what was JSON is still.
+    Characters in `keep` stay. The escapes are those of JSON, so that JSON stays valid.
     """
     if text.isprintable():
         return text

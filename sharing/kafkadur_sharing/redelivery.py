@@ -1,7 +1,7 @@
-"""When a message that was given back comes again, and when it is a dead letter. Values only.
+"""When a message is redelivered, and when it becomes a dead letter: values only.
 
-How attempts are counted and how long each back-off is stands in the coordinator's
-`lua/include/redelivery.lua`; what is written to the dead-letter topic in `kafkadur/runtime/dead_letters.py`.
+The coordinator's `lua/include/redelivery.lua` counts attempts and computes each back-off;
+`kafkadur/runtime/dead_letters.py` writes the dead-letter topic.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Final
+from typing import Any, Final
 
 from kafkadur_sharing.errors import IllegalState
 
@@ -21,24 +21,24 @@ LONGEST: Final = timedelta(days=7)
 
 @dataclass(frozen=True, kw_only=True)
 class Redelivery:
-    """What happens to a message that was not acknowledged; part of a subscription's definition.
+    """How messages that were not acknowledged are redelivered; part of a subscription's definition.
 
     Raises `IllegalState` for a value out of its range.
     """
 
-    #: Attempts after which a message is a dead letter; None: it comes again for ever.
+    #: Attempts after which a message becomes a dead letter; None: it is redelivered for ever.
     max_attempts: int | None = None
     #: Wait before the second attempt, in whole ms; it doubles with each further one and is spread over its
-    #: upper half. Counts for a roll back without a delay of its own and for a holder that died.
+    #: upper half. It applies to a rollback without a delay of its own and to the death of the holder.
     backoff: timedelta = timedelta(0)
     #: Longest wait, in whole ms.
     max_backoff: timedelta = timedelta(minutes=5)
     #: Longest time an application may hold a message without a verdict, in whole ms; then it is rolled back.
-    #: None: no limit, as long as its process lives. `Delivery.extend` begins it anew.
+    #: None: no limit, as long as its process lives. `Delivery.extend` restarts the time.
     max_hold: timedelta | None = None
-    #: Topic of the dead letters; None: the subscription's topic with `.dead` behind its name.
+    #: Topic of the dead letters; None: the name of the subscription's topic with the suffix `.dead`.
     dead_letter_topic: str | None = None
-    #: Write what retention is about to remove while it is not settled into the dead-letter topic.
+    #: Whether unsettled messages that retention is about to remove are written to the dead-letter topic.
     rescue: bool = False
 
     def __post_init__(self) -> None:
@@ -59,39 +59,38 @@ class Redelivery:
         """Return plain values; times in ms."""
         return {
             "max_attempts": self.max_attempts,
-            "backoff": _ms(self.backoff),
-            "max_backoff": _ms(self.max_backoff),
-            "max_hold": None if self.max_hold is None else _ms(self.max_hold),
+            "backoff": in_ms(self.backoff),
+            "max_backoff": in_ms(self.max_backoff),
+            "max_hold": None if self.max_hold is None else in_ms(self.max_hold),
             "dead_letter_topic": self.dead_letter_topic,
             "rescue": self.rescue,
         }
 
     @classmethod
     def from_record(cls, record: object) -> Redelivery:
-        """Read what `to_record` wrote; what is missing has its default. Raises ValueError for damage."""
+        """Read what `to_record` wrote; a missing field has its default. Raises `ValueError` for damage."""
         if record is None:
             return cls()
         if not isinstance(record, Mapping):
             msg = "field 'redelivery' is no mapping"
             raise ValueError(msg)  # noqa: TRY004 - a damaged record is a wrong value, caught by the caller as such
-        known = cls()
+        topic = record.get("dead_letter_topic")
+        times = {name: _time(record, name) for name in ("backoff", "max_backoff", "max_hold")}
         return cls(
-            max_attempts=_number(record, "max_attempts"),
-            backoff=_time(record, "backoff", known.backoff) or timedelta(0),
-            max_backoff=_time(record, "max_backoff", known.max_backoff) or timedelta(0),
-            max_hold=_time(record, "max_hold", None),
-            dead_letter_topic=None
-            if record.get("dead_letter_topic") is None
-            else str(record["dead_letter_topic"]),
+            max_attempts=number(record, "max_attempts"),
+            dead_letter_topic=None if topic is None else str(topic),
             rescue=record.get("rescue") is True,
+            **{name: time for name, time in times.items() if time is not None},
         )
 
 
-def _ms(time: timedelta) -> int:
+def in_ms(time: timedelta) -> int:
+    """Return a time in whole ms."""
     return round(time.total_seconds() * 1000)
 
 
-def _number(record: Mapping[object, object], name: str) -> int | None:
+def number(record: Mapping[Any, object], name: str) -> int | None:
+    """Return an integer field of a record; None if it is missing. Raises `ValueError` for another value."""
     value = record.get(name)
     if value is None or isinstance(value, int):
         return value
@@ -99,6 +98,6 @@ def _number(record: Mapping[object, object], name: str) -> int | None:
     raise ValueError(msg)
 
 
-def _time(record: Mapping[object, object], name: str, default: timedelta | None) -> timedelta | None:
-    value = _number(record, name)
-    return default if value is None else timedelta(milliseconds=value)
+def _time(record: Mapping[Any, object], name: str) -> timedelta | None:
+    value = number(record, name)
+    return None if value is None else timedelta(milliseconds=value)

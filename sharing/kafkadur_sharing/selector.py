@@ -20,8 +20,8 @@ the specification leaves it open:
   point.
 - An identifier is what a property may be called, plus the JMS names a selector may use (`JMS_HEADERS`).
 
-What does not live here: compiling (`selector_compile.py`), what fills the properties (the reader decodes the
-headers a selector names), and which subscription has which selector (`definition.py`).
+This module does not compile (`selector_compile.py`), does not fill the properties (the reader decodes the
+headers that a selector names), and does not know which subscription has which selector (`definition.py`).
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ from kafkadur_sharing.selector_compile import (
     Compiler,
     Fault,
     Node,
-    as_condition,
+    evaluated,
     start,
 )
 from kafkadur_sharing.selector_operators import Evaluate, Properties, Value
@@ -61,7 +61,7 @@ T = TypeVar("T")
 
 #: Longest selector, in characters.
 MAX_LENGTH: Final = 4096
-#: How many characters of the selector an error shows, from the place it tells of.
+#: How many characters of the selector an error shows, from the position of the fault.
 _SHOWN: Final = 30
 
 
@@ -76,7 +76,7 @@ class Selector:
 
     #: The selector as it was written.
     text: Final[str]
-    #: The identifiers in it: all it ever looks up.
+    #: The identifiers in it: it looks up no other property.
     names: Final[frozenset[str]]
 
     def __init__(self, text: str) -> None:
@@ -103,7 +103,7 @@ class Selector:
 
 
 def parse_selector(text: str | None) -> Selector | None:
-    """Return the selector `text` stands for; None when it is None, empty or blank: every message is taken.
+    """Return the selector in `text`; None if it is None, empty or blank, so that every message is taken.
 
     Raises `InvalidSelector` as `Selector` does.
     """
@@ -111,12 +111,12 @@ def parse_selector(text: str | None) -> Selector | None:
 
 
 def translated(selector: Selector, transformer: Transformer[Token, T]) -> T:
-    """Return what another transformer makes of a selector: a method for each rule, leaves first.
+    """Return what another transformer makes of a selector; it has a method for each rule of the grammar.
 
-    The parser calls it as it calls the compiler, so it does not recurse, and what it is told was checked by
-    that. It is kept for good: pass one that has no state, and always the same. Raises what it raises.
+    The parser calls it as it calls the compiler, leaves first, so it does not recurse. Its input is checked.
+    The transformer is cached for good: always pass the same one, without state. Raises what it raises.
     """
-    # Its own T is that of a whole tree, which the parser's stub does not know of.
+    # The type stub of the parser does not know that the transformer replaces the tree.
     return cast("T", _parser(transformer).parse(selector.text))
 
 
@@ -124,7 +124,7 @@ def translated(selector: Selector, transformer: Transformer[Token, T]) -> T:
 
 
 def _compiled(text: str) -> tuple[Evaluate, frozenset[str]]:
-    """Return what a selector stands for, and the names in it. Raises `InvalidSelector`."""
+    """Return the closure of a selector and the names in it. Raises `InvalidSelector`."""
     if len(text) > MAX_LENGTH:
         raise InvalidSelector(
             f"The selector has {len(text)} characters.",
@@ -156,7 +156,7 @@ def _read(text: str) -> tuple[Evaluate, frozenset[str]]:
         raise _stray(text, position) from None
     except UnexpectedToken as error:
         raise _misplaced(error.token, len(text), reading.accepts()) from None
-    return as_condition(node), names
+    return evaluated(node, "a condition"), names
 
 
 _COMPILER: Final = Compiler()
@@ -177,9 +177,9 @@ def _parser(transformer: Transformer[Token, Any]) -> Lark:
     )
 
 
-# --- what to say of a text that is no selector --------------------------------------------------------------
+# --- explaining faults --------------------------------------------------------------------------------------
 
-#: What to call terminals that are no words.
+#: Names for error texts of terminals that are not words.
 _TERMINALS: Final = {
     "$END": "the end",
     "ADDITIVE": "an operator",
@@ -190,7 +190,7 @@ _TERMINALS: Final = {
     "RPAR": "')'",
     "STRING": "a text in quotes",
 }
-#: Characters that stand for something elsewhere, with what stands for it here.
+#: Characters of other languages, with the advice what to write in a selector.
 _INSTEAD: Final = {
     '"': "write text in single quotes and names without any",
     "'": "end the text that begins here with ', and double a ' inside",
@@ -202,13 +202,13 @@ _INSTEAD: Final = {
 
 
 def _stray(text: str, position: int) -> Fault:
-    """Return what is wrong with a character that begins no token."""
+    """Return the fault of a character that begins no token."""
     char = text[position]
     return Fault(position, f"{char!r} is no part of a selector", _INSTEAD.get(char, "remove it"))
 
 
 def _misplaced(token: Token, length: int, accepted: set[str]) -> Fault:
-    """Return what is wrong with a token that is not accepted, in a text of `length` characters."""
+    """Return the fault of a token that is not accepted, in a text of `length` characters."""
     if "IDENTIFIER" in accepted:
         expected = "a name or a value"
     else:

@@ -1,17 +1,18 @@
-"""What the rules of `selector.lark` mean: each is checked and becomes a closure from properties to a value.
+"""The compiler of selectors: it checks each rule of `selector.lark` and makes a closure of it.
 
-What does not live here: reading the text and telling where it goes wrong (`selector.py`), what operators do
-to values (`selector_operators.py`), and LIKE on a text (`selector_like.py`).
+A closure takes the properties of a message and returns a value. This module does not parse the text
+(`selector.py`), does not define the operators (`selector_operators.py`) and does not match LIKE patterns
+(`selector_like.py`).
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final, Literal
 
-from lark import Token, Transformer
+from lark import Token, Transformer, v_args
 
 from kafkadur_sharing.selector_like import like
 from kafkadur_sharing.selector_operators import (
@@ -27,7 +28,7 @@ from kafkadur_sharing.selector_operators import (
     text_test,
 )
 
-#: How many parentheses, NOTs and signs may be open inside each other.
+#: The greatest depth to which parentheses, NOTs and signs may be nested.
 MAX_NESTING: Final = 64
 #: The JMS fields a selector can use. Of the other names with `JMS` only `JMSX...` and `JMS_...` are allowed.
 JMS_HEADERS: Final = frozenset(
@@ -36,7 +37,7 @@ JMS_HEADERS: Final = frozenset(
 
 
 class Fault(Exception):
-    """What is wrong at one position; becomes an `InvalidSelector` where the whole text is known."""
+    """An error at one position; `selector.py` makes an `InvalidSelector` of it."""
 
     def __init__(self, position: int, problem: str, remedy: str) -> None:
         super().__init__(position, problem, remedy)
@@ -47,181 +48,149 @@ class Fault(Exception):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Node:
-    """A part of a selector, compiled, with what is known of it before there is a message."""
+    """A compiled part of a selector, with what is known about it before there is a message."""
 
     kind: Literal["a condition", "a number", "a text", "a property"]
     evaluate: Evaluate
-    #: Where it starts in the selector.
+    #: The position in the selector at which it starts.
     position: int
-    #: How many parentheses, NOTs and signs are open inside each other in it.
+    #: The depth to which parentheses, NOTs and signs are nested in it.
     levels: int = 0
-    #: The name of a property that stands bare, without parentheses.
+    #: The name of a property that is written without parentheses.
     name: str | None = None
 
 
+@v_args(inline=True)
 class Compiler(Transformer[Token, Node]):
-    """Makes a node of each rule of the grammar, called by the parser when it has read one.
+    """Makes a node of each rule of the grammar; the parser calls a method when it has read the rule.
 
-    Working from the leaves up, it does not recurse over what somebody wrote. It keeps no state: all selectors
-    of a process share it.
+    The parser works from the leaves up, so nothing recurses over the selector. The compiler keeps no state:
+    all selectors of a process share it.
     """
 
-    def disjunction(self, children: list[Any]) -> Node:
+    def disjunction(self, *children: Any) -> Node:  # noqa: ANN401 - nodes and the words between them
         """Compile `a OR b OR ...`."""
-        return _joined(disjunction, children[::2])
+        parts = children[::2]
+        return _made("a condition", disjunction([evaluated(part, "a condition") for part in parts]), *parts)
 
-    def conjunction(self, children: list[Any]) -> Node:
+    def conjunction(self, *children: Any) -> Node:  # noqa: ANN401 - as above
         """Compile `a AND b AND ...`."""
-        return _joined(conjunction, children[::2])
+        parts = children[::2]
+        return _made("a condition", conjunction([evaluated(part, "a condition") for part in parts]), *parts)
 
-    def negation(self, children: list[Any]) -> Node:
+    def negation(self, word: Token, node: Node) -> Node:
         """Compile `NOT a`."""
-        word, node = children
-        return Node(
-            kind="a condition",
-            evaluate=negation(as_condition(node)),
-            position=start(word),
-            levels=_deeper(word, node),
-        )
+        evaluate = negation(evaluated(node, "a condition"))
+        return replace(_deeper(word, node), kind="a condition", evaluate=evaluate)
 
-    def comparison(self, children: list[Any]) -> Node:
+    def comparison(self, left: Node, sign: Token, right: Node) -> Node:
         """Compile `a = b` and the like."""
-        left, sign, right = children
         if sign not in {"=", "<>"}:
-            _as_number(left)
-            _as_number(right)
-        return _condition(comparison(str(sign), left.evaluate, right.evaluate), left, right)
+            evaluated(left, "a number")
+            evaluated(right, "a number")
+        return _made("a condition", comparison(str(sign), left.evaluate, right.evaluate), left, right)
 
-    def between(self, children: list[Any]) -> Node:
+    def between(
+        self, node: Node, negated: Token | None, _between: Token, low: Node, _and: Token, high: Node
+    ) -> Node:
         """Compile `a [NOT] BETWEEN b AND c`."""
-        node, negated, _between, low, _and, high = children
-        a, b, c = _as_number(node), _as_number(low), _as_number(high)
+        a, b, c = (evaluated(part, "a number") for part in (node, low, high))
         if negated is None:
             within = conjunction([comparison(">=", a, b), comparison("<=", a, c)])
         else:
             within = disjunction([comparison("<", a, b), comparison(">", a, c)])
-        return _condition(within, node, low, high)
+        return _made("a condition", within, node, low, high)
 
-    def membership(self, children: list[Any]) -> Node:
+    def membership(self, node: Node, negated: Token | None, word: Token, *texts: Token) -> Node:
         """Compile `name [NOT] IN ('text', ...)`."""
-        node, negated, word, *texts = children
         members = frozenset(unquoted(text) for text in texts)
         test = text_test(_bare(node, word), members.__contains__, negated=negated is not None)
-        return _condition(test, node)
+        return _made("a condition", test, node)
 
-    def like(self, children: list[Any]) -> Node:
+    def like(
+        self,
+        node: Node,
+        negated: Token | None,
+        word: Token,
+        pattern: Token,
+        _escape: Token | None,
+        quoted: Token | None,
+    ) -> Node:
         """Compile `name [NOT] LIKE 'pattern' [ESCAPE 'character']`."""
-        node, negated, word, pattern, _escape, quoted = children
-        escape = None if quoted is None else _one_character(quoted)
+        escape = None if quoted is None else unquoted(quoted)
+        if quoted is not None and len(unquoted(quoted)) != 1:
+            raise Fault(start(quoted), "the escape is not one character", "write one character")
         try:
             matches = like(unquoted(pattern), escape)
         except ValueError as error:
             raise Fault(start(pattern), str(error), "write the escape character twice") from None
-        return _condition(text_test(_bare(node, word), matches, negated=negated is not None), node)
+        test = text_test(_bare(node, word), matches, negated=negated is not None)
+        return _made("a condition", test, node)
 
-    def nullness(self, children: list[Any]) -> Node:
+    def nullness(self, node: Node, word: Token, negated: Token | None, _null: Token) -> Node:
         """Compile `name IS [NOT] NULL`."""
-        node, word, negated, _null = children
         name, null = _bare(node, word), negated is None
-        return _condition(lambda properties: (properties.get(name) is None) is null, node)
+        return _made("a condition", lambda properties: (properties.get(name) is None) is null, node)
 
-    def sum(self, children: list[Any]) -> Node:
-        """Compile `a + b - ...`."""
-        return _computed(children)
+    def sum(self, *children: Any) -> Node:  # noqa: ANN401 - nodes and the operators between them
+        """Compile operands with operators of one rank between them: `a + b - ...`."""
+        parts = children[::2]
+        first, *others = [evaluated(part, "a number") for part in parts]
+        steps = zip(map(str, children[1::2]), others, strict=True)
+        return _made("a number", arithmetic(first, list(steps)), *parts)
 
-    def product(self, children: list[Any]) -> Node:
-        """Compile `a * b / ...`."""
-        return _computed(children)
+    product = sum  # noqa: A003 - a rule of the grammar
 
-    def sign(self, children: list[Any]) -> Node:
+    def sign(self, sign: Token, node: Node) -> Node:
         """Compile a sign before anything but an integer."""
-        sign, node = children
-        return Node(
-            kind="a number",
-            evaluate=signed(str(sign), _as_number(node)),
-            position=start(sign),
-            levels=_deeper(sign, node),
-        )
+        evaluate = signed(str(sign), evaluated(node, "a number"))
+        return replace(_deeper(sign, node), kind="a number", evaluate=evaluate)
 
-    def integer(self, children: list[Any]) -> Node:
+    def integer(self, *tokens: Token) -> Node:
         """Compile an integer, with its sign if it has one."""
-        *signs, token = children
-        value = whole_number(children)
+        value = whole_number(tokens)
         if not INT64_MIN <= value <= INT64_MAX:
             raise Fault(
-                start(token),
+                start(tokens[-1]),
                 "the integer is beyond int64",
                 "write it as a float, with a point or an exponent",
             )
-        return Node(kind="a number", evaluate=lambda _: value, position=start(children[0]), levels=len(signs))
+        levels = len(tokens) - 1
+        return Node(kind="a number", evaluate=lambda _: value, position=start(tokens[0]), levels=levels)
 
-    def decimal(self, children: list[Any]) -> Node:
+    def decimal(self, token: Token) -> Node:
         """Compile a float."""
-        (token,) = children
         value = decimal_number(token)
         if math.isinf(value):
             raise Fault(start(token), "the number is beyond a double", "write a smaller one")
         return Node(kind="a number", evaluate=lambda _: value, position=start(token))
 
-    def text(self, children: list[Any]) -> Node:
+    def text(self, token: Token) -> Node:
         """Compile a text in quotes."""
-        (token,) = children
         value = unquoted(token)
         return Node(kind="a text", evaluate=lambda _: value, position=start(token))
 
-    def truth(self, children: list[Any]) -> Node:
+    def truth(self, token: Token) -> Node:
         """Compile TRUE and FALSE."""
-        (token,) = children
-        value: bool = token.type == "TRUE"
+        value = token.type == "TRUE"
         return Node(kind="a condition", evaluate=lambda _: value, position=start(token))
 
-    def identifier(self, children: list[Any]) -> Node:
+    def identifier(self, token: Token) -> Node:
         """Compile the name of a property."""
-        (token,) = children
         name = _checked_name(token)
         return Node(
-            kind="a property",
-            evaluate=lambda properties: properties.get(name),
-            position=start(token),
-            name=name,
+            kind="a property", evaluate=lambda found: found.get(name), position=start(token), name=name
         )
 
-    def group(self, children: list[Any]) -> Node:
-        """Compile what stands in parentheses."""
-        opening, node, _closing = children
-        inside: Node = node
-        return replace(inside, position=start(opening), levels=_deeper(opening, inside), name=None)
+    def group(self, opening: Token, node: Node, _closing: Token) -> Node:
+        """Compile an expression in parentheses."""
+        return _deeper(opening, node)
 
 
-# --- making nodes of nodes ----------------------------------------------------------------------------------
-
-
-def _condition(evaluate: Evaluate, *parts: Node) -> Node:
-    """Return the node of a condition that is made of some parts, in the order they are written in."""
-    return Node(
-        kind="a condition",
-        evaluate=evaluate,
-        position=parts[0].position,
-        levels=max(part.levels for part in parts),
-    )
-
-
-def _joined(join: Callable[[Sequence[Evaluate]], Evaluate], parts: list[Node]) -> Node:
-    return _condition(join([as_condition(part) for part in parts]), *parts)
-
-
-def _computed(children: list[Any]) -> Node:
-    """Return the node of operands with operators of one rank between them."""
-    parts: list[Node] = children[::2]
-    first, *others = [_as_number(part) for part in parts]
-    return Node(
-        kind="a number",
-        evaluate=arithmetic(
-            first, [(str(s), other) for s, other in zip(children[1::2], others, strict=True)]
-        ),
-        position=parts[0].position,
-        levels=max(part.levels for part in parts),
-    )
+def _made(kind: Literal["a condition", "a number"], evaluate: Evaluate, *parts: Node) -> Node:
+    """Return a node made of parts, in the order in which they are written."""
+    levels = max(part.levels for part in parts)
+    return Node(kind=kind, evaluate=evaluate, position=parts[0].position, levels=levels)
 
 
 def start(token: Token) -> int:
@@ -235,42 +204,33 @@ def unquoted(token: Token) -> str:
 
 
 def whole_number(tokens: Sequence[Token]) -> int:
-    """Return the integer that a sign, if there is one, and digits are."""
+    """Return the integer written as an optional sign and digits."""
     return int("".join(tokens).rstrip("lL"))
 
 
 def decimal_number(token: Token) -> float:
-    """Return the float a token is; infinite where it is beyond a double."""
+    """Return the float written in a token; infinite if it is beyond a double."""
     return float(token.rstrip("dDfF"))
 
 
-# --- what is refused ----------------------------------------------------------------------------------------
+# --- refusing -----------------------------------------------------------------------------------------------
 
 
-def as_condition(node: Node) -> Evaluate:
-    """Return what evaluates a node that stands as a condition. Raises `Fault` if it is none."""
-    if node.kind not in {"a condition", "a property"}:
+def evaluated(node: Node, kind: Literal["a condition", "a number"]) -> Evaluate:
+    """Return what evaluates a node of a kind, or a property. Raises `Fault` for a node of another kind."""
+    if node.kind not in {kind, "a property"}:
         raise Fault(
             node.position,
-            f"{node.kind} stands where a condition is expected",
-            "compare it with something",
-        )
-    return node.evaluate
-
-
-def _as_number(node: Node) -> Evaluate:
-    """Return what evaluates a node that stands as a number. Raises `Fault` if it is none."""
-    if node.kind not in {"a number", "a property"}:
-        raise Fault(
-            node.position,
-            f"{node.kind} stands where a number is expected",
-            "texts and conditions can only be compared, with = and <>",
+            f"{node.kind} stands where {kind} is expected",
+            "compare it with something"
+            if kind == "a condition"
+            else "texts and conditions can only be compared, with = and <>",
         )
     return node.evaluate
 
 
 def _bare(node: Node, word: Token) -> str:
-    """Return the name of the property `word` is said of. Raises `Fault` if it is said of anything else."""
+    """Return the name of the property before `word`. Raises `Fault` if anything else stands there."""
     if node.name is None:
         raise Fault(
             node.position,
@@ -280,27 +240,19 @@ def _bare(node: Node, word: Token) -> str:
     return node.name
 
 
-def _one_character(quoted: Token) -> str:
-    """Return the character in quotes. Raises `Fault` if it is more or none."""
-    escape = unquoted(quoted)
-    if len(escape) != 1:
-        raise Fault(start(quoted), "the escape is not one character", "write one character")
-    return escape
-
-
-def _deeper(opening: Token, inside: Node) -> int:
-    """Return the levels of what `opening` opens. Raises `Fault` if they are too many."""
+def _deeper(opening: Token, inside: Node) -> Node:
+    """Return a node inside what `opening` opens. Raises `Fault` if the nesting is too deep."""
     if inside.levels == MAX_NESTING:
         raise Fault(
             start(opening),
             f"parentheses, NOT and signs are nested deeper than the limit of {MAX_NESTING} levels",
             "write the selector with fewer levels",
         )
-    return inside.levels + 1
+    return replace(inside, position=start(opening), levels=inside.levels + 1, name=None)
 
 
 def _checked_name(token: Token) -> str:
-    """Return the name a token is. Raises `Fault` if no property and no JMS field of use has it."""
+    """Return the name in a token. Raises `Fault` for a name that no property and no usable JMS field has."""
     name = str(token)
     if not name.replace("$", "_").isidentifier():
         raise Fault(

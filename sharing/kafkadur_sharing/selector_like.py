@@ -1,8 +1,8 @@
 """LIKE: whether a text matches a pattern of characters, `_` (any one character) and `%` (any number of them).
 
-A matcher reads a text once, character by character, whatever the pattern: there is nothing to backtrack. What
-does not live here: how a pattern and its escape character are written in a selector (`selector.lark`), and
-what LIKE says of a value that is no text (`selector_compile.py`).
+A matcher reads a text once, character by character, and never backtracks. This module does not define how a
+pattern and its escape character are written in a selector (`selector.lark`), nor the result of LIKE for a
+value that is not a text (`selector_operators.py`).
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
-#: Stand for `_` and `%` in what `parts` gives.
+#: Stand for `_` and `%` in the result of `parts`.
 ANY_ONE: Final = object()
 ANY_NUMBER: Final = object()
 
@@ -18,12 +18,11 @@ ANY_NUMBER: Final = object()
 def like(pattern: str, escape: str | None = None) -> Callable[[str], bool]:
     """Return the test whether a whole text matches `pattern`; a character is one code point.
 
-    Behind `escape`, which is one character, any character stands for itself. Raises `ValueError` if the
+    After `escape`, which is one character, any character stands for itself. Raises `ValueError` if the
     pattern ends with its escape character.
     """
-    # Of what has to match one character each, in the order of the pattern: bit i of `anything` says whether
-    # number i is `_`, bit i of `fits[char]` whether it is that character or `_`, and bit i of `loops` whether
-    # a `%` stands before it.
+    # The parts that match one character each are numbered in order. Bit i of `anything` is set if part i is
+    # `_`, bit i of `fits[char]` if it is that character or `_`, and bit i of `loops` if a `%` precedes it.
     anything = loops = length = 0
     fits: dict[str, int] = {}
     for part in parts(pattern, escape):
@@ -40,7 +39,7 @@ def like(pattern: str, escape: str | None = None) -> Callable[[str], bool]:
     whole = 1 << length
 
     def matches(text: str) -> bool:
-        # Bit i of the state says whether the first i of the pattern can match what was read of the text.
+        # Bit i of the state is set if the first i parts can match the characters that were read.
         state = 1
         for char in text:
             state = (state & loops) | (state & fits.get(char, anything)) << 1

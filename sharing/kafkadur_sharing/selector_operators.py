@@ -1,8 +1,8 @@
-"""What the operators of a selector do to values: three-valued logic, comparing, computing.
+"""The operators of selectors: three-valued logic, comparison, arithmetic.
 
-An operator is made once, of what evaluates its operands, and gives what evaluates the whole. None is unknown,
-in the logic as in the arithmetic. Where the specification leaves something open, `selector.py` says what is
-done here. What does not live here: which operands a selector may write (`selector_compile.py`).
+Each function takes the closures of its operands and returns the closure of the operation. None is unknown, in
+logic and in arithmetic. `selector.py` describes what is done where the specification leaves it open;
+`selector_compile.py` checks the operands.
 """
 
 from __future__ import annotations
@@ -12,13 +12,13 @@ import operator
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, TypeAlias
 
-#: What a property can hold; an int lies in int64. Values of other types are unlike everything.
+#: The values of properties; an int is an int64. Values of other types equal nothing.
 Value: TypeAlias = str | int | float | bool | bytes | None
 #: The properties of a message by name, the JMS fields under their JMS names.
 Properties: TypeAlias = Mapping[str, Value]
-#: What gives the value of a part of a selector for a message.
+#: Evaluates a part of a selector for a message.
 Evaluate: TypeAlias = Callable[[Properties], Value]
-#: What can be computed with.
+#: The values with which arithmetic is possible.
 Number: TypeAlias = int | float
 
 INT64_MIN: Final = -(2**63)
@@ -27,7 +27,7 @@ INT64_MAX: Final = 2**63 - 1
 
 # --- three-valued logic -------------------------------------------------------------------------------------
 
-# Whatever is neither unknown nor True is false, so a property that holds no bool is false as well.
+# A value that is neither unknown nor True is false, so a property that is not a bool is false as well.
 
 
 def conjunction(conditions: Sequence[Evaluate]) -> Evaluate:
@@ -107,9 +107,9 @@ def comparison(sign: str, left: Evaluate, right: Evaluate) -> Evaluate:
 
 
 def text_test(name: str, test: Callable[[str], bool], *, negated: bool) -> Evaluate:
-    """Return whether a property passes a test for texts, or does not if `negated`.
+    """Return whether a property passes a test for texts, or fails it if `negated`.
 
-    What is no text does not pass.
+    Only a text can pass.
     """
 
     def evaluate(properties: Properties) -> bool | None:
@@ -131,7 +131,7 @@ def _divide(value: Number, by: Number) -> Number | None:
         quotient = abs(value) // abs(by)
         return quotient if (value < 0) is (by < 0) else -quotient
     if by == 0:
-        # Neither 0/0 nor NaN/0 is a number; what else is divided by zero is infinite.
+        # 0/0 and NaN/0 are NaN; any other number divided by zero is infinite.
         infinite = math.copysign(math.inf, value) * math.copysign(1.0, by)
         return math.nan if value == 0 or math.isnan(value) else infinite
     return value / by
@@ -146,7 +146,7 @@ _COMPUTE: Final[Mapping[str, Callable[[Number, Number], Number | None]]] = {
 
 
 def arithmetic(first: Evaluate, others: Sequence[tuple[str, Evaluate]]) -> Evaluate:
-    """Return what is computed from left to right; the `others` come with one of `+`, `-`, `*`, `/` each."""
+    """Return the computation from left to right; each of `others` has one of `+`, `-`, `*`, `/` before it."""
     steps = [(_COMPUTE[sign], operand) for sign, operand in others]
 
     def evaluate(properties: Properties) -> Number | None:
@@ -176,7 +176,7 @@ def _number(value: Value) -> Number | None:
 
 
 def _wrapped(value: Number | None) -> Number | None:
-    """Return a result as Java's long keeps it, if it is an integer."""
+    """Return a result; an integer wraps like Java's long."""
     if isinstance(value, int) and not INT64_MIN <= value <= INT64_MAX:
         return (value - INT64_MIN) % 2**64 + INT64_MIN
     return value

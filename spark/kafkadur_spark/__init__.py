@@ -1,6 +1,6 @@
-"""Spark through a subscription: Spark's own Kafka source reads what is not settled, and batches settle it.
+"""Reading subscriptions with Spark: its own Kafka source reads unsettled messages, and batches settle them.
 
-A name is imported when it is asked for: Spark's workers need the sink alone, and start with every query.
+Names are imported at their first use: Spark's workers, which start with every query, need only the sink.
 """
 
 from importlib import import_module
@@ -44,7 +44,7 @@ _MODULES = {
 
 
 def __getattr__(name: str) -> object:
-    """Import what is asked for; raises `ImportError` where pyspark is missing."""
+    """Import a name at its first use; raises `ImportError` if pyspark is missing."""
     if name not in _MODULES:
         message = f"module {__name__!r} has no attribute {name!r}"
         raise AttributeError(message)

@@ -1,10 +1,10 @@
-"""A Spark driver that is attached to a subscription, and the thread that keeps it.
+"""The attachment of a Spark driver to a subscription, and the thread that maintains it.
 
-The thread renews the session, settles what the driver says is done with, and has the journal and Kafka's
-consumer group follow. When the state in Redis is lost it attaches again, without letting go; when it may have
-been gone meanwhile, it is lost for good: its readers are told, and nothing can be settled any more, so
-that everything not settled comes again. What is read and settled is `holder.py` (a whole subscription) and
-`claiming.py` (beside others).
+The thread renews the session, sends the driver's verdicts, and notes settled partitions for the journal and
+Kafka's consumer group. If the state in Redis is lost, the thread attaches again without having detached. If
+the session may have ended meanwhile, the attachment is lost for good: its queries are stopped and nothing can
+be settled any more, so that every unsettled message is redelivered. `holder.py` reads and settles a whole
+subscription, `claiming.py` a share of one.
 """
 
 from __future__ import annotations
@@ -47,53 +47,55 @@ from kafkadur_sharing.errors import (
     StateLost,
 )
 from kafkadur_spark.floors import FloorMirror
-from kafkadur_spark.rejecting import Reasons, bury
+from kafkadur_spark.rejecting import Reasons, send_to_dead_letters
 
 T = TypeVar("T")
 _log = logging.getLogger("kafkadur.spark")
 
-#: Codes of a lost state: the job attaches again, if no other member can have been attached meanwhile.
+#: Refusals for lost state: the driver attaches again, if no other member can have attached meanwhile.
 _AGAIN = ("MISSING", "RESTARTED", "INCARNATION")
-#: Errors that pass.
+#: Errors that may be temporary.
 _PASSING = (CoordinatorUnavailable, KafkaRefused, StateLost)
-#: Seconds to wait for a query that is stopped: it may be the one that waits.
+#: Seconds to wait until a query has stopped: it may be the caller itself.
 _STOP_S = 30.0
-#: Seconds between two tries where Redis or Kafka do not answer.
+#: Seconds between two attempts while Redis or Kafka do not answer.
 _RETRY = 0.2
 
 
 class Whereabouts(NamedTuple):
-    """Where a subscription stands, and what of its topic Kafka keeps; all by partition."""
+    """The places of a subscription and the first offsets of its topic, by partition."""
 
     places: Mapping[int, Place]
-    #: first offset that Kafka keeps
+    #: first offset that Kafka still has
     earliest: Mapping[int, int]
 
 
 class Attachment:
     """A driver attached to one subscription; a context manager. Any thread of the driver may call it."""
 
-    #: in which way it is attached
+    #: the kind of the member
     kind: MemberKind
 
     def __init__(
         self, settings: Settings, request: Request, *, connection_id: str, name: str | None = None
     ) -> None:
-        """Nothing is attached yet; `connection_id`: of the connection whose messages are local.
+        """Nothing is attached yet.
 
-        `name` is shown to people.
+        `connection_id` is that of the connection whose messages are local. `name` is shown to people.
         """
         self.connection_id = connection_id
-        self._settings = settings
+        #: those of the connection
+        self.settings = settings
+        #: why the attachment is lost; None: it is not
+        self.lost: LeaseLost | None = None
         self._request = request
         self._name = name or f"spark-{uuid.uuid4().hex[:8]}"
         self._member = uuid.uuid4().hex
         self._jobs: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
         self._closing = False
-        self._lost: LeaseLost | None = None
-        #: nothing is done any more
+        #: whether the thread does nothing any more
         self._ended = False
-        #: when a call was made that was answered last, monotonic seconds
+        #: when the last answered call was made, monotonic seconds
         self._heard_at = 0.0
         self._on_end: list[Callable[[], None]] = []
         self._lock = threading.Lock()
@@ -117,15 +119,15 @@ class Attachment:
             outdated=lambda _, incarnation: self._jobs.put(lambda: self._rebuild(incarnation)),
         )
         self._membership: Membership | None = None
-        self._claims: Claims | None = None
-        #: partitions on which something was settled since the checkpointer asked
+        self._claims: Claims
+        #: partitions on which something was settled since the last checkpoint
         self._settled: set[int] = set()
-        #: what people are to be told, the last of it; empty: they were
+        #: the last progress that is not published yet; empty: there is none
         self._to_tell: list[HolderProgress | None] = []
         self._thread = threading.Thread(target=self._main, name="kafkadur-spark", daemon=True)
 
     def _new_coordinator(self) -> RedisCoordinator:
-        return coordinator_of(self._settings, on_warning=_log.warning, on_connect=self._be_at)
+        return coordinator_of(self.settings, on_warning=_log.warning, on_connect=self._be_at)
 
     def _be_at(self, run_id: str) -> None:
         if self._presence is not None:
@@ -134,12 +136,12 @@ class Attachment:
     # -- opening and closing
 
     def __enter__(self) -> Self:
-        """Attach; raises what the rules say, such as `SubscriptionActive`."""
+        """Attach; raises the error of the rule that refuses it, such as `SubscriptionActive`."""
         if self._closing or self._thread.is_alive():
             raise IllegalState(
-                "It is entered once.", owner=f"subscription {self._request.key}", remedy="make another one"
+                "It is entered once.", owner=f"subscription {self.display}", remedy="make another one"
             )
-        chosen = self._settings
+        chosen = self.settings
         self._presence = presences.acquire(chosen.redis, chosen.redis_timeout.total_seconds())
         self._thread.start()
         try:
@@ -153,13 +155,13 @@ class Attachment:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Leave."""
+        """Close it."""
         self.close()
 
     def close(self) -> None:
-        """Stop the queries that read for it, and leave: what is not settled comes again, uncounted.
+        """Stop the queries on it and detach; unsettled messages are redelivered and no attempt is counted.
 
-        Twice is fine.
+        A second call does nothing.
         """
         with self._lock:
             if self._closing:
@@ -174,7 +176,7 @@ class Attachment:
         self._checkpointer.remove(self)
         self._checkpointer.close()
         if self._presence is not None:
-            presences.release(self._settings.redis, self._settings.redis_timeout.total_seconds())
+            presences.release(self.settings.redis, self.settings.redis_timeout.total_seconds())
         self._coordinator.close()
         self._journal.close()
         self._topics.close()
@@ -182,77 +184,67 @@ class Attachment:
     # -- for the driver
 
     @property
-    def settings(self) -> Settings:
-        """Those of the connection."""
-        return self._settings
-
-    @property
     def definition(self) -> Subscription:
-        """The subscription that is held."""
+        """The subscription to which the driver is attached."""
         if self._membership is None:
             raise ConnectionClosed(
                 owner="the Spark driver", remedy="enter the context of the holder or claimer first"
             )
         return self._membership.subscription
 
-    @property
-    def lost(self) -> LeaseLost | None:
-        """Why it is held no more; None: it is."""
-        return self._lost
-
     def check(self) -> None:
-        """Raise `LeaseLost` if it is held no more."""
-        if self._lost is not None:
-            raise self._lost
+        """Raise `LeaseLost` if the attachment is lost."""
+        if self.lost is not None:
+            raise self.lost
 
     def at_end(self, end: Callable[[], None]) -> None:
-        """Have `end` called, once and in a thread of its own, when it is lost or closed; at once if it is."""
+        """Call `end` once, in its own thread, when the attachment is lost or closed; at once if it is."""
         with self._lock:
             self._on_end.append(end)
-            over = self._closing or self._lost is not None
+            over = self._closing or self.lost is not None
         if over:
             self._end_queries()
 
     def ends(self) -> dict[int, int]:
-        """Up to which offset each partition is readable.
+        """Return the offset up to which each partition is readable.
 
-        Raises `StateLost` when Kafka does not answer for three times the session time-out.
+        Raises `StateLost` if Kafka does not answer for three times the session time-out.
         """
         topic = self.definition.topic
         return self._while_it_may_pass(lambda: self._topics.offsets(topic.name, topic.partitions, "latest"))
 
     def earliest(self) -> dict[int, int]:
-        """The first offset of each partition that Kafka keeps. Raises as `ends` does."""
+        """Return the first offset of each partition that Kafka still has. Raises as `ends` does."""
         topic = self.definition.topic
         return self._while_it_may_pass(lambda: self._topics.offsets(topic.name, topic.partitions, "earliest"))
 
     def whereabouts(self) -> Whereabouts:
-        """Where the subscription stands now.
+        """Return the present places of the subscription.
 
-        Raises `LeaseLost` when it is lost, and `CoordinatorUnavailable` or `StateLost` when Redis or Kafka
-        do not answer for three times the session time-out.
+        Raises `LeaseLost` if the attachment is lost, and `CoordinatorUnavailable` or `StateLost` if Redis or
+        Kafka do not answer for three times the session time-out.
         """
         self._see_added()
         topic = self.definition.topic
         places = self._patiently(lambda: self._again(lambda: self._places(range(topic.partitions))))
         return Whereabouts(places, self.earliest())
 
-    def bury(self, rejected: Reasons) -> None:
-        """Write the dead letters of what is rejected, reasons by partition and offset.
+    def send_to_dead_letters(self, rejected: Reasons) -> None:
+        """Write the dead letters of rejected messages, given as reasons by partition and offset.
 
-        Then it can be settled. Raises as `whereabouts` does; nothing of it is settled here.
+        Afterwards the caller can settle them; this call settles nothing. Raises as `whereabouts` does.
         """
         places = self.whereabouts().places
-        bury(self._settings, self.definition, rejected, places)
+        send_to_dead_letters(self.settings, self.definition, rejected, places)
 
     def tell(self, progress: HolderProgress | None) -> None:
-        """Show people what the query of this driver did last; None: nothing runs.
+        """Publish the progress of this driver's query; None: no query runs.
 
-        Does not wait; what Redis does not take at once is not shown.
+        It does not wait; a progress that Redis does not take at once is dropped.
         """
         with self._lock:
-            told, self._to_tell = not self._to_tell, [progress]
-        if told:
+            is_due, self._to_tell = not self._to_tell, [progress]
+        if is_due:
             self._jobs.put(self._tell)
 
     # -- for the checkpointer
@@ -263,7 +255,7 @@ class Attachment:
         return str(self._request.key)
 
     def take_settled(self) -> set[int]:
-        """Partitions on which something was settled since this was asked last."""
+        """Return the partitions on which something was settled since the last call."""
         with self._lock:
             taken, self._settled = self._settled, set()
         return taken
@@ -271,15 +263,15 @@ class Attachment:
     # -- the thread
 
     def _patiently(self, job: Callable[[], T]) -> T:
-        """Ask, again and again while what is wrong may pass.
+        """Have the thread do a job, and repeat it after errors that may be temporary.
 
-        After a loss of the state nothing is granted until the sessions of before would have ended.
+        After a loss of the state nothing is granted until the earlier sessions would have ended.
         """
         return self._while_it_may_pass(lambda: self._ask(job))
 
     def _while_it_may_pass(self, job: Callable[[], T]) -> T:
-        """Make a call, again and again while what is wrong may pass."""
-        until = time.monotonic() + 3 * self._settings.session_timeout.total_seconds()
+        """Make a call, and repeat it after errors that may be temporary."""
+        until = time.monotonic() + 3 * self.settings.session_timeout.total_seconds()
         while True:
             try:
                 return job()
@@ -296,9 +288,9 @@ class Attachment:
             try:
                 self.check()
                 if self._ended:
-                    raise closed  # noqa: TRY301 - raised where the job came from
+                    raise closed  # noqa: TRY301 - the caller raises it
                 future.set_result(job())
-            except BaseException as error:  # noqa: BLE001 - it is raised where the job came from
+            except BaseException as error:  # noqa: BLE001 - the caller raises it
                 future.set_exception(error)
 
         with self._lock:
@@ -310,12 +302,12 @@ class Attachment:
     def _main(self) -> None:
         try:
             self._work()
-        except Exception as error:  # noqa: BLE001 - a thread that ends unseen would let queries go on
+        except Exception as error:  # noqa: BLE001 - queries must not outlive the thread
             _log.exception("the thread that holds %s ends", self.display)
             self._lose(f"its thread has ended: {error!r}")
         with self._lock:
             self._ended = True
-        # no caller waits for ever for what came after the end
+        # jobs that came after the end fail, so that no caller waits for ever
         with contextlib.suppress(queue.Empty):
             while True:
                 job = self._jobs.get_nowait()
@@ -323,7 +315,7 @@ class Attachment:
                     job()
 
     def _work(self) -> None:
-        every = self._settings.session_timeout.total_seconds() / 3
+        every = self.settings.session_timeout.total_seconds() / 3
         due = time.monotonic() + every
         while True:
             with contextlib.suppress(queue.Empty):
@@ -343,7 +335,7 @@ class Attachment:
         known = self._membership
         if known is None:
             self._check_selecting()
-        self._membership = self._lifecycle.attach(
+        membership = self._lifecycle.attach(
             self._request,
             member=member,
             name=self._name,
@@ -352,19 +344,20 @@ class Attachment:
             seen=0 if known is None else known.session.incarnation,
             before=lambda address: presence.listen(address.channel(member), lambda: None),
         )
-        self._claims = Claims(self._membership.session)
-        self._attached(self._claims)
+        self._claims = Claims(membership.session)
+        self._membership = membership
+        self._attached()
         self._heard_at = time.monotonic()
 
-    def _attached(self, claims: Claims) -> None:
-        """It was attached, or attached again: what was claimed before is over."""
+    def _attached(self) -> None:
+        """Start anew with `_claims`: the driver is attached, perhaps again, and earlier claims are over."""
 
     def _may_attach_again(self) -> bool:
-        """Whether nothing is lost by it."""
+        """Return whether the driver can attach again without losing a claim."""
         return True
 
     def _see_added(self) -> bool:
-        """Attach again if partitions were added; returns whether all are known then."""
+        """Attach again if partitions were added; return whether all of them are known then."""
         topic = self.definition.topic
         there = self._while_it_may_pass(lambda: self._topics.describe(topic.name)).partitions
 
@@ -377,7 +370,7 @@ class Attachment:
         return there <= self.definition.topic.partitions
 
     def _note_settled(self, partitions: Iterable[int]) -> None:
-        """Something was settled on these partitions: the journal and the consumer group follow."""
+        """Have the journal and the consumer group follow partitions on which something was settled."""
         some = set(partitions)
         with self._lock:
             self._settled |= some
@@ -389,10 +382,10 @@ class Attachment:
         return {partition: found[partition] for partition in partitions}
 
     def _attach_again(self) -> None:
-        """Attach again, without having let go; raises `LeaseLost` where that cannot be."""
+        """Attach again, without having detached; raises `LeaseLost` if that is impossible."""
         before = self.definition
         away = time.monotonic() - self._heard_at
-        if away > self._settings.session_timeout.total_seconds():
+        if away > self.settings.session_timeout.total_seconds():
             raise self._lose(f"its state was lost, and nothing was heard of it for {away:.1f} s")
         try:
             self._attach()
@@ -404,7 +397,7 @@ class Attachment:
             raise self._lose("the subscription was moved")
 
     def _check_selecting(self) -> None:
-        """Refuse to replace a subscription that leaves out messages by one that takes all of them."""
+        """Refuse to replace a subscription that leaves out messages by one that does not."""
         asked = self._request.definition.details
         if asked.selector is not None or asked.no_local:
             return
@@ -414,9 +407,9 @@ class Attachment:
         found = Definition.from_record(json.loads(known.definition)["definition"])
         if found.details.selector is not None or found.details.no_local:
             raise IllegalState(
-                "The subscription leaves out messages; to hold one that does not would replace it.",
+                "The subscription leaves out messages; one that does not would replace it.",
                 state=f"selector {found.selector!r}" if found.selector else "no_local",
-                owner=f"subscription {self._request.key}",
+                owner=f"subscription {self.display}",
                 remedy="name the same selector and no_local, or unsubscribe first",
             )
 
@@ -431,16 +424,11 @@ class Attachment:
         return places
 
     def _renew(self) -> bool:
-        """Renew; returns whether that was answered."""
-
-        def renew() -> None:
-            if self._claims is not None:
-                self._claims.renew()
-
-        if self._lost is not None:
+        """Renew the session; return whether Redis answered."""
+        if self.lost is not None or self._membership is None:
             return True
         try:
-            self._again(renew)
+            self._again(lambda: self._claims.renew())  # noqa: PLW0108 - attaching again replaces the claims
         except _PASSING as error:
             _log.info("%s", error)
             return False
@@ -449,43 +437,41 @@ class Attachment:
         return True
 
     def _rebuild(self, incarnation: int) -> None:
-        """The journal knows a later incarnation than the server."""
+        """Rebuild the state: the journal knows a later incarnation than Redis."""
         try:
             self._lifecycle.rebuild({self._request.key: incarnation})
         except (KafkadurError, Refusal) as error:
             _log.info("%s", error)
 
     def _again(self, call: Callable[[], T]) -> T:
-        """Make a call; where the state was lost, or is in doubt, attach again and make it once more."""
+        """Make a call; if the state was lost, or is in doubt, attach again and repeat it."""
         while True:
             began = time.monotonic()
             try:
                 found = call()
                 self._heard_at = began
-                if self._claims is None or not self._claims.outcome_unknown:
+                if self._membership is None or not self._claims.outcome_unknown:
                     return found
-                self._look_up()
+                # Redis grants nothing until it is known what a transacted member that has gone has committed
+                _log.warning(
+                    "%s: a transacted consumer has gone; what it committed is looked up", self.display
+                )
+                self._lifecycle.rebuild({self._request.key: self._membership.session.incarnation})
             except Refusal as refusal:
                 if refusal.code not in _AGAIN:
                     raise self._lose(f"the coordinator answered {refusal.code}") from None
-                _log.warning("%s: %s; attaching again", self._request.key, refusal.code)
+                _log.warning("%s: %s; attaching again", self.display, refusal.code)
             self._attach_again()
-
-    def _look_up(self) -> None:
-        """Look up in Kafka what a transacted member that is gone has committed: nothing is granted before."""
-        _log.warning("%s: a transacted consumer has gone; what it committed is looked up", self.display)
-        if self._membership is not None:
-            self._lifecycle.rebuild({self._request.key: self._membership.session.incarnation})
 
     def _lose(self, state: str) -> LeaseLost:
         error = LeaseLost(
-            "The subscription is held by this driver no more.",
+            "This driver has lost the subscription.",
             state=state,
-            owner=f"subscription {self._request.key}",
-            remedy="start the query again: it reads what is not settled",
+            owner=f"subscription {self.display}",
+            remedy="start the query again: it reads the unsettled messages",
         )
         with self._lock:
-            self._lost = error
+            self.lost = error
         _log.error("%s", error)
         self._end_queries()
         return error
@@ -497,16 +483,16 @@ class Attachment:
         for thread in threads:
             thread.start()
         if threading.current_thread() is not self._thread:
-            # a query that ends may still settle, in the holder's thread
+            # a query that ends may still settle in the thread of the attachment
             for thread in threads:
                 thread.join(_STOP_S)
 
-    # -- for people
+    # -- publishing progress and detaching
 
     def _tell(self) -> None:
         with self._lock:
             to_tell, self._to_tell = self._to_tell, []
-        if self._ended or self._lost is not None or self._membership is None:
+        if self._ended or self.lost is not None or self._membership is None:
             return
         try:
             for progress in to_tell:
@@ -519,13 +505,13 @@ class Attachment:
         if membership is None or presence is None:
             return
         try:
-            if self._lost is None:
+            if self.lost is None:
                 self._floors.mirror_last(self.definition, self._places)
                 membership.session.detach([])
                 self.tell(None)
                 self._tell()
         except (KafkadurError, Refusal) as error:
-            _log.info("leaving %s: %s", self._request.key, error)
+            _log.info("leaving %s: %s", self.display, error)
         finally:
             self._ended = True
             presence.forget(membership.subscription.address.channel(self._member))

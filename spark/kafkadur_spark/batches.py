@@ -1,4 +1,4 @@
-"""The batches of a query: which offsets of each partition belong to one, read off Spark's log of offsets."""
+"""The batches of a query: the offsets of each partition in them, from Spark's log of offsets."""
 
 from __future__ import annotations
 
@@ -23,15 +23,15 @@ class Batches:
     topic: str
 
     def last(self, log: str) -> dict[int, int] | None:
-        """Behind the last offset of the last batch in a log ("offsets": planned, "commits": committed).
+        """Return the ends of the last batch in a log ("offsets": planned, "commits": committed).
 
-        By partition; None: there is no batch.
+        They are given by partition; None if there is no batch.
         """
         batch = self.checkpoints.latest(self.generation.number, log)
         return None if batch is None else self.ends(batch)
 
     def ends(self, batch: int) -> dict[int, int]:
-        """Behind the last offset of a batch, by partition. Raises `IllegalState` for one never planned."""
+        """Return the ends of a batch, by partition. Raises `IllegalState` if it was never planned."""
         entry = self.checkpoints.entry(self.generation.number, "offsets", batch)
         if entry is None:
             raise IllegalState(
@@ -44,21 +44,21 @@ class Batches:
         return offsets_of(entry, self.topic) or dict(self.generation.starts)
 
     def starts(self, batch: int) -> dict[int, int]:
-        """Where a batch begins, by partition; a partition that was added later, and is not there, at 0."""
+        """Return the starts of a batch, by partition; an absent partition was added later and starts at 0."""
         return dict(self.generation.starts) | (self.ends(batch - 1) if batch > 0 else {})
 
     def stretches(self, batch: int) -> Stretches:
-        """The stretch of a batch; what the generation leaves out lies in there, too (`read_of`)."""
-        ends = self.ends(batch)  # first: it is named where it is not there
+        """Return the stretches of a batch, including offsets that the generation leaves out (`read_of`)."""
+        ends = self.ends(batch)  # first, so that the error names this batch
         return self.since(self.starts(batch), ends)
 
     def since(self, before: Mapping[int, int] | None, ends: Mapping[int, int]) -> Stretches:
-        """What lies between two ends of batches; None: from where the generation begins."""
+        """Return the stretches between the ends of two batches; None: from the start of the generation."""
         starts = dict(self.generation.starts) | dict(before or {})
         # a partition that was added later is read from its first offset on
         return {p: (starts.get(p, 0), end) for p, end in ends.items() if starts.get(p, 0) < end}
 
     def read_of(self, stretches: Stretches) -> dict[int, Ranges]:
-        """What was read of stretches, by partition: what is left out may wait for its time, unread."""
+        """Return the offsets of stretches that were read, by partition: not those that are left out."""
         skip = self.generation.skip
         return {p: without([stretch], skip.get(p, ())) for p, stretch in stretches.items()}

@@ -1,9 +1,9 @@
-"""Where generations and the checkpoints of their queries lie: in a folder, on any file system Spark knows.
+"""The folder of generations and of the checkpoints of their queries, on any file system that Spark can use.
 
-`<root>/<subscription>/g<number>.<revision>.json` says what a generation leaves out, and
-`<root>/<subscription>/g<number>/` is Spark's own checkpoint. Of that only the logs of offsets and commits are
-read, never written. `<root>/<subscription>/g<number>.besides/` says what batches had besides
-(`redelivering.py`).
+`<root>/<subscription>/g<number>.<revision>.json` is the record of a generation, and
+`<root>/<subscription>/g<number>/` is Spark's own checkpoint, of which only the logs of offsets and commits
+are read and nothing is written. `<root>/<subscription>/g<number>.besides/` records the messages that were
+added to batches (`redelivering.py`).
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class Checkpoints:
     """The folder of one subscription. Only the driver that holds the subscription writes there."""
 
     def __init__(self, spark: SparkSession, root: str, subscription: str) -> None:
-        """`root` is a path or URL as Spark takes it. Raises `IllegalState` without a JVM of its own."""
+        """`root` is a path or URL for Spark. Raises `IllegalState` if Spark runs in another process."""
         jvm: Any = getattr(spark, "_jvm", None)
         if jvm is None:
             raise IllegalState(
@@ -44,25 +44,25 @@ class Checkpoints:
         self._system: Any = path.getFileSystem(context.sessionState().newHadoopConf())
 
     def of(self, generation: int) -> str:
-        """Spark's checkpoint of a generation."""
+        """Return the folder of Spark's checkpoint of a generation."""
         return f"{self._folder}/g{generation}"
 
     def last(self) -> str | None:
-        """What is written down of the last generation; None: there is none."""
+        """Return the record of the last generation; None if there is none."""
         found = [each for name in self._names("") if (each := _GENERATION.fullmatch(name))]
         newest = max(found, key=lambda each: (int(each[1]), int(each[2])), default=None)
         return None if newest is None else self._read(newest[0])
 
     def write(self, generation: int, revision: int, text: str) -> None:
-        """Write down a revision of a generation, all of it or nothing."""
+        """Write the record of a revision of a generation atomically."""
         self._write(f"g{generation}.{revision}.json", text)
 
     def besides(self, generation: int, batch: int) -> str | None:
-        """What is written down of what a batch has besides; None: nothing is."""
+        """Return the record of the messages that were added to a batch; None if there is none."""
         return self._read(f"g{generation}.besides/{batch}.json")
 
     def write_besides(self, generation: int, batch: int, text: str) -> None:
-        """Write down what a batch has besides; those of the batches before the last one are removed."""
+        """Write the record of the messages added to a batch; remove the records before the last one."""
         folder = f"g{generation}.besides"
         for name in list(self._names(folder)):
             if name.removesuffix(".json").isdigit() and int(name.removesuffix(".json")) < batch - 1:
@@ -70,7 +70,7 @@ class Checkpoints:
         self._write(f"{folder}/{batch}.json", text)
 
     def _write(self, name: str, text: str) -> None:
-        """Write a file, all of it or nothing."""
+        """Write a file atomically."""
         unique = f"{name}-{uuid.uuid4().hex}"
         stream = self._system.create(self._path(unique), False)
         try:
@@ -79,24 +79,24 @@ class Checkpoints:
             stream.close()
         if not self._system.rename(self._path(unique), self._path(name)):
             raise IllegalState(
-                "What a query needs to go on cannot be written down.",
-                state=f"{self._folder}/{name} cannot be renamed to",
+                "The record with which a query continues cannot be written.",
+                state=f"no file can be renamed to {self._folder}/{name}",
                 owner="the file system",
                 remedy="give this user the right to write there, or another checkpoint_root",
             )
 
     def entry(self, generation: int, log: str, batch: int) -> str | None:
-        """The entry of a batch in a log ("offsets" or "commits"); None: there is none."""
+        """Return the entry of a batch in a log ("offsets" or "commits"); None if there is none."""
         return self._read(f"g{generation}/{log}/{batch}")
 
     def latest(self, generation: int, log: str) -> int | None:
-        """The last batch in a log."""
+        """Return the last batch in a log."""
         return max(
             (int(name) for name in self._names(f"g{generation}/{log}") if name.isdigit()), default=None
         )
 
     def is_stateful(self, generation: int) -> bool:
-        """Whether operators of the query keep state."""
+        """Return whether operators of the query keep state."""
         return any(self._names(f"g{generation}/state"))
 
     def _path(self, name: str) -> Any:  # noqa: ANN401 - an object of the JVM

@@ -1,8 +1,8 @@
-"""Claims: several jobs share one subscription; each reads what it has claimed, and settles it.
+"""Claims: several jobs share one subscription; each claims messages, reads them and settles them.
 
-A claim is a stretch of each of some partitions, without the offsets in there that are not the job's. It is
-read as a batch, and holds as long as the driver's session does: what is claimed by a driver that dies comes
-again.
+A claim is a stretch of one or more partitions, without the offsets in it that were not leased to the job. It
+is read as a batch, and lasts as long as the driver's session: the claimed messages of a driver that dies are
+redelivered.
 """
 
 from __future__ import annotations
@@ -15,8 +15,7 @@ from dataclasses import dataclass, field
 from pyspark.sql import DataFrame, SparkSession
 
 import kafkadur.sync
-from kafkadur.settings import Settings
-from kafkadur_coordinators.claims import Claims, Hull, together
+from kafkadur_coordinators.claims import Hull, together
 from kafkadur_sharing.decisions import Request
 from kafkadur_sharing.definition import Definition, HeaderType, Start, SubscriptionType
 from kafkadur_sharing.errors import IllegalState, LeaseLost
@@ -27,7 +26,7 @@ from kafkadur_spark.dispositions import decide, exceptions
 from kafkadur_spark.ranges import Ranges, joined
 from kafkadur_spark.source import checked, leave_out, loaded
 
-#: Seconds between two looks whether there is something to claim.
+#: Seconds between two attempts to claim something.
 _LOOK_S = 0.2
 
 
@@ -42,14 +41,13 @@ def share(
     redelivery: Redelivery | None = None,
     name: str | None = None,
 ) -> Claimer:
-    """Share the durable subscription `durable` on `topic`, to claim from it beside others.
+    """Share the durable subscription `durable` on `topic` with other drivers and ordinary consumers.
 
-    Others may be drivers and ordinary consumers. The subscription is created if there is none, as one of
-    type shared; `selector`, `header_types`, `start` and `redelivery` are as in `Connection.subscribe`, but
-    attempts are only counted here: what has used them up becomes a dead letter at an ordinary consumer.
-    `name` is shown to people. Raises `InvalidSelector`. Enter the claimer's context: there it attaches, and
-    raises what the rules say; and `IllegalState` where one with a selector would be replaced, because none
-    is given.
+    The subscription is created if it does not exist, with the type shared; `selector`, `header_types`,
+    `start` and `redelivery` are as in `Connection.subscribe`. A claimer only counts attempts: a message that
+    has used them up becomes a dead letter at an ordinary consumer. `name` is shown to people. Raises
+    `InvalidSelector`. The claimer attaches when its context is entered, and then raises the error of the rule
+    that refuses it, and `IllegalState` if no selector is given and a subscription with one would be replaced.
     """
     parse_selector(selector)
     definition = Definition(
@@ -66,25 +64,25 @@ def share(
 
 @dataclass(frozen=True, eq=False)
 class Claim:
-    """What a job has claimed, and has not settled yet."""
+    """The messages that a job has claimed."""
 
     topic: str
     hulls: Sequence[Hull]
     claimer: Claimer
-    #: under which attachment
+    #: number of the attachment
     life: int
-    #: offsets without a verdict; tokens of leases that were refused
+    #: hulls without a verdict; tokens of leases that were refused
     left: list[Hull] = field(default_factory=list[Hull], repr=False)
     refused: list[int] = field(default_factory=list[int], repr=False)
 
     @property
     def records(self) -> int:
-        """Offsets that were claimed; not each of them needs to have a record."""
+        """The number of claimed offsets; an offset may have no record."""
         return sum(hull.records for hull in self.hulls)
 
     @property
     def ranges(self) -> dict[int, list[tuple[int, int]]]:
-        """The offsets that were claimed, as [start, end) by partition."""
+        """The claimed offsets, as [start, end) by partition."""
         return {hull.partition: joined((a, b) for _, a, b in hull.leases) for hull in self.hulls}
 
 
@@ -93,32 +91,28 @@ class Claimer(Attachment):
 
     kind = "claims"
 
-    def __init__(
-        self, settings: Settings, request: Request, *, connection_id: str, name: str | None = None
-    ) -> None:
-        """As `Attachment`."""
-        super().__init__(settings, request, connection_id=connection_id, name=name)
-        self._life = 0
-        #: claims that were not settled yet
-        self._open = 0
-        #: granted, and not looked at whether Kafka keeps it; looked at, and not returned
-        self._claimed: list[Hull] = []
-        self._kept: list[Hull] = []
+    #: number of the attachment
+    _life: int = 0
+    #: claims that are not settled yet
+    _open: int
+    #: hulls that were granted, and hulls of these that Kafka still has; neither are part of a claim yet
+    _claimed: list[Hull]
+    _kept: list[Hull]
 
     def claim(self, most: int = 1_000_000, *, timeout: float = 0.0) -> Claim | None:
-        """Lease at most `most` records without a lease; None if there were none for `timeout` seconds.
+        """Lease at most `most` records without a lease; return None if there are none for `timeout` seconds.
 
-        What Kafka removed unsettled is settled, and counted as expired. Several claims may be open at once;
-        when partitions were added there is no further one until those are settled.
-        Raises `IllegalState` for less than one record, `LeaseLost` when the session is over, and
-        `CoordinatorUnavailable` or `StateLost` when Redis or Kafka do not answer for three times the session
+        Unsettled messages that Kafka has removed are settled and counted as expired. Several claims may be
+        open at once; after partitions were added, no claim is made until the open ones are settled. Raises
+        `IllegalState` for less than one record, `LeaseLost` if the attachment is lost, and
+        `CoordinatorUnavailable` or `StateLost` if Redis or Kafka do not answer for three times the session
         time-out.
         """
         if most < 1:
             raise IllegalState(f"A claim of {most} records holds nothing.", remedy="claim at least 1")
         until = time.monotonic() + timeout
         while True:
-            # those that are open would be over; then it sees the partitions that were added
+            # to see added partitions it has to attach again, which would end the open claims
             waits = not self._see_added()
             found, again = (None, False) if waits else self._claim_now(most)
             if found is not None or (time.monotonic() >= until and not again):
@@ -129,9 +123,9 @@ class Claimer(Attachment):
     def read(
         self, spark: SparkSession, claim: Claim, *, options: Mapping[str, str] | None = None
     ) -> DataFrame:
-        """The records of a claim, as Spark's Kafka source has them; `options` are further ones of it.
+        """Return the records of a claim as Spark's Kafka source reads them, with further `options` of it.
 
-        Raises `IllegalState` for an option that says what is read, and for a claim of another claimer.
+        Raises `IllegalState` for an option that determines what is read, and for a claim of another claimer.
         """
         self._check_own(claim)
         chosen = checked(options or {}, self.display)
@@ -153,13 +147,14 @@ class Claimer(Attachment):
         rolled_back: Iterable[tuple[int, int]] = (),
         rejected: Iterable[tuple[int, int, str]] = (),
     ) -> None:
-        """Settle a claim, but the (partition, offset) pairs in `rolled_back`: these come again, counted.
+        """Settle a claim.
 
-        `rejected` are (partition, offset, reason): they are written to the dead-letter topic before they are
-        settled, at most 10,000. Raises `LeaseLost` when the claim is over, at least in part: what of it is
-        not settled comes again; `IllegalState` for an offset that is not in the claim or a claim of another
-        claimer; and `CoordinatorUnavailable` or `StateLost` when Redis or Kafka do not answer: then it can be
-        called again, with the same.
+        `rolled_back` are (partition, offset): these messages are redelivered and an attempt is counted.
+        `rejected` are (partition, offset, reason), at most 10,000: these are written to the dead-letter topic
+        before they are settled. Raises `LeaseLost` if the claim is over, at least in part: its unsettled
+        messages are redelivered. Raises `IllegalState` for an offset that is not in the claim and for a claim
+        of another claimer; and `CoordinatorUnavailable` or `StateLost` if Redis or Kafka do not answer: the
+        call can be repeated with the same arguments.
         """
         self._check_own(claim)
         claimed = claim.ranges
@@ -167,11 +162,11 @@ class Claimer(Attachment):
         chosen = decide(said, claimed, claimed, all_else=True, what="the claim")
         if chosen.rejected:
             self._check_life(claim)
-            self.bury(chosen.rejected)
+            self.send_to_dead_letters(chosen.rejected)
         self._end(claim, chosen.rolled_back)
 
     def release(self, claim: Claim) -> None:
-        """Give a claim back: it comes again, uncounted. Raises as `ack` does."""
+        """Return a claim: its messages are redelivered and no attempt is counted. Raises as `ack` does."""
         self._check_own(claim)
         self._end(claim, None)
 
@@ -185,44 +180,38 @@ class Claimer(Attachment):
             )
 
     def _claim_now(self, most: int) -> tuple[Claim | None, bool]:
-        """Claim once; returns the claim, and whether asking again at once makes sense."""
-        unknown = frozenset[int]() if self._claims is None else self._claims.log_end_unknown
-        # Kafka is asked here, not in the thread that renews; what it keeps only where something was granted
+        """Claim once; return the claim, and whether another attempt makes sense at once."""
+        unknown = self._claims.log_end_unknown
+        # this thread asks Kafka, not the one that renews; it asks for first offsets only after a grant
         ends = self.ends()
         log_ends = self._while_it_may_pass(lambda: self._log_ends(unknown)) if unknown else {}
         claim = None
         if self._patiently(lambda: self._again(lambda: self._grant(most, ends, log_ends))):
             earliest = self.earliest()
             claim = self._patiently(lambda: self._again(lambda: self._claim(earliest)))
-        again = claim is None and self._claims is not None and self._claims.log_end_unknown != unknown
-        return claim, again
+        return claim, claim is None and self._claims.log_end_unknown != unknown
 
     # -- the thread
 
-    def _attached(self, claims: Claims) -> None:  # noqa: ARG002 - new ones, that is all
-        """What was claimed before is over."""
+    def _attached(self) -> None:
+        """Drop the earlier claims, which are over."""
         self._life += 1
         self._open = 0
         self._claimed, self._kept = [], []
 
     def _may_attach_again(self) -> bool:
-        """Claims that are open would be over."""
+        """Return whether no claim is open: open ones would be over."""
         return self._open == 0
 
     def _grant(self, most: int, ends: Mapping[int, int], log_ends: Mapping[int, int]) -> bool:
-        """Have something granted; returns whether there is something now.
-
-        What an earlier call did not come to return is in it, too.
-        """
+        """Have hulls granted; return whether there are any, also from an earlier call that failed."""
         left = most - sum(hull.records for hull in (*self._claimed, *self._kept))
-        if self._claims is not None and left > 0:
+        if left > 0:
             self._claimed += self._claims.claim(left, ends, log_ends=log_ends)
         return bool(self._claimed or self._kept)
 
     def _claim(self, earliest: Mapping[int, int]) -> Claim | None:
-        """Make a claim of what was granted and Kafka keeps."""
-        if self._claims is None:
-            return None
+        """Make a claim of the granted hulls that Kafka still has."""
         while self._claimed:
             hull = self._claimed[0]
             kept = self._claims.expire(hull, earliest.get(hull.partition, 0))
@@ -237,19 +226,17 @@ class Claimer(Attachment):
         return Claim(self.definition.topic.name, hulls, self, self._life, left=list(hulls))
 
     def _end(self, claim: Claim, back: Mapping[int, Ranges] | None) -> None:
-        """Settle a claim, except what is to come again; None: give it back."""
+        """Settle a claim, except the ranges in `back`, which are rolled back; None: release the claim."""
 
         def finish() -> None:
             while claim.left:
                 self._check_life(claim)
-                claims, hull = self._claims, claim.left[0]
-                if claims is None:
-                    return
+                hull = claim.left[0]
                 if back is None:
-                    claim.refused.extend(claims.release(hull))
+                    claim.refused.extend(self._claims.release(hull))
                 else:
-                    claim.refused.extend(claims.settle(hull, rolled_back=back.get(hull.partition, ())))
-                claim.left.pop(0)  # what was answered is not said again
+                    claim.refused.extend(self._claims.settle(hull, rolled_back=back.get(hull.partition, ())))
+                claim.left.pop(0)  # a repeated call does not repeat what was answered
                 self._note_settled([hull.partition])
                 self._open -= not claim.left
 
@@ -265,7 +252,7 @@ class Claimer(Attachment):
     def _over(self, claim: Claim) -> LeaseLost:
         return LeaseLost(
             "This claim is over, at least in part.",
-            state=f"{claim.records} records; claimed under attachment {claim.life}, it is {self._life} now",
+            state=f"{claim.records} records, claimed with attachment {claim.life}, now it is {self._life}",
             owner=f"subscription {self.display}",
-            remedy="claim again: what was not settled comes again",
+            remedy="claim again: unsettled messages are redelivered",
         )

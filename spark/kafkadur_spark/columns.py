@@ -1,4 +1,4 @@
-"""Which columns the sink takes, checked before a query begins. Pure."""
+"""The columns of the sink, checked before a query begins. Pure."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from kafkadur_sharing.errors import IllegalState
 
-#: Columns of a sink: of single offsets, of stretches, and further ones of both.
+#: Columns of a sink: for single offsets, for stretches, and optional ones for both.
 OFFSETS, STRETCHES = ("partition", "offset"), ("partition", "start", "end")
 FURTHER = ("topic", "disposition", "reason")
 _INTEGERS = ("byte", "short", "integer", "long")
@@ -27,6 +27,6 @@ def check_columns(types: Mapping[str, str]) -> None:
         "The sink does not take these columns.",
         state="; ".join(problem),
         owner="the query",
-        remedy='select "partition" and "offset", or "partition", "start" and "end", as integers; and, as '
-        'strings, "topic", "disposition" (ack, rollback, reject or leave) and "reason" if you like',
+        remedy='select "partition" and "offset", or "partition", "start" and "end", as integers; and, '
+        'optionally, "topic", "disposition" (ack, rollback, reject or leave) and "reason" as strings',
     )

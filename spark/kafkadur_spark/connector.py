@@ -1,4 +1,4 @@
-"""Which Kafka connector a Spark job needs, as Maven coordinates."""
+"""The Kafka connector that a Spark job needs, as Maven coordinates."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ import pyspark
 
 from kafkadur_sharing.errors import IllegalState
 
-#: Oldest pyspark the connector is used with.
+#: The oldest supported pyspark.
 OLDEST = (4, 0)
 
 
 def packages(spark_version: str | None = None) -> str:
     """Return the value of `spark.jars.packages` for this Spark: the Kafka source of the same version.
 
-    `spark_version` defaults to that of this pyspark. Raises `IllegalState` where it is older than 4.0.
+    `spark_version` defaults to that of this pyspark. Raises `IllegalState` if it is older than 4.0.
     """
     if spark_version is None:
         spark_version = pyspark.__version__

@@ -1,6 +1,6 @@
-"""What is said of the offsets of a batch - settled, rolled back, rejected, left - and what of it counts.
+"""Dispositions of the offsets of a batch - ack, rollback, reject, leave - and which of them takes precedence.
 
-Pure. Its callers are `reading.py` and `claiming.py`; the verdicts of a sink come by `settlement_server.py`.
+Pure. Its callers are `reading.py` and `claiming.py`; `settlement_server.py` receives those of a sink.
 """
 
 from __future__ import annotations
@@ -13,20 +13,20 @@ from typing import NamedTuple
 from kafkadur_sharing.errors import IllegalState
 from kafkadur_spark.ranges import Ranges, joined, within, without
 
-#: Messages of a batch that can be rejected: each is read again, and written.
+#: The most messages of a batch that can be rejected: each is read again, and written.
 MOST_REJECTED = 10_000
 
 
 class Disposition(StrEnum):
-    """What is to become of a message."""
+    """What happens to a message."""
 
     #: It is settled.
     ACK = "ack"
-    #: It comes again, counted as an attempt.
+    #: It is redelivered, and an attempt is counted.
     ROLLBACK = "rollback"
     #: It is written to the dead-letter topic, and settled.
     REJECT = "reject"
-    #: It stays unsettled, and comes again uncounted.
+    #: It stays unsettled and is redelivered, and no attempt is counted.
     LEAVE = "leave"
 
 
@@ -37,25 +37,25 @@ class Said(NamedTuple):
     start: int
     end: int
     disposition: Disposition = Disposition.ACK
-    #: why it is rejected
+    #: the reason of a rejection
     reason: str = ""
 
 
 def exceptions(
     rolled_back: Iterable[tuple[int, int]], rejected: Iterable[tuple[int, int, str]]
 ) -> list[Said]:
-    """What is said of single offsets: (partition, offset) pairs, and (partition, offset, reason)."""
+    """Return the dispositions of single offsets: (partition, offset), and (partition, offset, reason)."""
     back = [Said(p, offset, offset + 1, Disposition.ROLLBACK) for p, offset in rolled_back]
     return back + [Said(p, offset, offset + 1, Disposition.REJECT, why) for p, offset, why in rejected]
 
 
 @dataclass(frozen=True)
 class Dispositions:
-    """Of one batch, by partition; no offset is in two of them."""
+    """The decided dispositions of one batch, by partition; each offset has at most one."""
 
     acked: Mapping[int, Ranges]
     rolled_back: Mapping[int, Ranges]
-    #: with the reason, by offset
+    #: the reason, by offset
     rejected: Mapping[int, Mapping[int, str]] = field(default_factory=dict[int, Mapping[int, str]])
 
 
@@ -67,12 +67,12 @@ def decide(
     all_else: bool,
     what: str = "the batch",
 ) -> Dispositions:
-    """Decide what becomes of the offsets of a batch, or of a claim (`what`).
+    """Decide the dispositions of the offsets of a batch, or of a claim (`what`).
 
-    Where several things are said of an offset, a roll back counts before what leaves it, that before a
-    reject, and that before an ack. `batch` is what lies in the batch, `read` what of it was read; nothing is
-    said of the rest. `all_else` settles what was read and nothing is said of. Raises `IllegalState` for an
-    offset that is not in the batch, and for more than 10,000 rejected ones.
+    If an offset has several, the order of precedence is rollback, leave, reject, ack. `batch` contains the
+    offsets of the batch, `read` those of them that were read; the others get no disposition. `all_else`
+    settles the read offsets that have none. Raises `IllegalState` for an offset that is not in the batch, and
+    for more than 10,000 rejected ones.
     """
     pairs: dict[Disposition, dict[int, list[tuple[int, int]]]] = {each: {} for each in Disposition}
     reasons: dict[int, list[Said]] = {}
@@ -106,22 +106,22 @@ def decide(
 def _check(one: Said, batch: Mapping[int, Ranges], what: str) -> None:
     there = batch.get(one.partition, ())
     if one.start >= one.end or not any(start <= one.start and one.end <= end for start, end in there):
-        which = f"offset {one.start}" if one.end == one.start + 1 else f"offsets [{one.start}, {one.end})"
+        which = f"offset {one.start}" if one.end == one.start + 1 else f"stretch [{one.start}, {one.end})"
         raise IllegalState(
-            f"Of {which} of partition {one.partition} something is said that is not in {what}.",
+            f"A verdict names {which} of partition {one.partition}, which is not in {what}.",
             state="its offsets are " + (", ".join(f"[{a}, {b})" for a, b in there[:5]) or "none"),
             owner="the job",
-            remedy=f"say something of what {what} holds, of its own topic",
+            remedy=f"give verdicts only on offsets of {what} and of its own topic",
         )
 
 
 def _only(ranges: Ranges, allowed: Ranges) -> list[tuple[int, int]]:
-    """What of a set is in another one, too."""
+    """Return the intersection of two sets."""
     return [pair for start, end in allowed for pair in within(ranges, start, end)]
 
 
 def _reasons(said: Iterable[Said], ranges: Ranges) -> dict[int, str]:
-    """The reason of each offset that is in a set; the first one that was given."""
+    """Return the first reason that was given for each offset in a set."""
     found: dict[int, str] = {}
     for one in said:
         for start, end in within(ranges, one.start, one.end):

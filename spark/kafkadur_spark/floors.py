@@ -1,4 +1,4 @@
-"""Has the consumer group of a subscription follow its floors: the lowest unsettled offsets, once a second."""
+"""Mirrors the floors of a subscription, its lowest unsettled offsets, to its consumer group every second."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ _EVERY = 1.0
 
 
 class FloorMirror:
-    """Commits floors in a thread of its own: Kafka may take longer over a commit than a session lasts."""
+    """Commits floors in a thread of its own, because a commit may take longer than a session lasts."""
 
     def __init__(self, topics: Topics) -> None:
-        """Nothing was settled yet."""
+        """No partition is noted yet."""
         self._topics = topics
         self._thread = ThreadPoolExecutor(1, "kafkadur-floors")
         self._committing: Future[None] | None = None
@@ -34,16 +34,16 @@ class FloorMirror:
         self._at = 0.0
 
     def note(self, partitions: Iterable[int]) -> None:
-        """Something was settled on these partitions."""
+        """Note partitions on which something was settled."""
         self._partitions |= set(partitions)
 
     @property
     def due(self) -> float:
-        """When `mirror` is to be called next (monotonic seconds)."""
+        """The time of the next call of `mirror` (monotonic seconds)."""
         return self._at if self._partitions else float("inf")
 
     def mirror(self, held: Subscription, places: Callable[[list[int]], Mapping[int, Place]]) -> None:
-        """Commit the floors of partitions that were noted, if that is due; `places` says where they stand."""
+        """Commit the floors of the noted partitions, if that is due; `places` returns their places."""
         if time.monotonic() < self.due:
             return
         self._at = time.monotonic() + _EVERY
@@ -59,7 +59,7 @@ class FloorMirror:
         self._committing = self._thread.submit(self._commit, held, floors)
 
     def mirror_last(self, held: Subscription, places: Callable[[list[int]], Mapping[int, Place]]) -> None:
-        """Commit at once what was noted; `close` waits for it."""
+        """Commit the floors of the noted partitions at once; `close` waits for it."""
         self._at, self._committing = 0.0, None
         self.mirror(held, places)
 
@@ -73,6 +73,6 @@ class FloorMirror:
             if moved:
                 self._topics.commit(held.key.group, held.topic.name, moved, metadata=held.floor_metadata)
         except (KafkadurError, KafkaException) as error:
-            _log.info("floors of %s: %s", held.key, error)  # those that move again follow again
+            _log.info("floors of %s: %s", held.key, error)  # a floor that moves later is committed then
         else:
             self._committed |= moved

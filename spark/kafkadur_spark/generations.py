@@ -1,12 +1,12 @@
-"""Generations: which checkpoint a query goes on with, and when it begins anew. Pure: values in, values out.
+"""Generations: with which checkpoint a query continues, and when it begins anew. Pure functions of values.
 
-The subscription is the truth about what is settled, a checkpoint about what Spark planned. A query keeps its
-checkpoint as long as Spark, going on from it, does all that is left to do: what it planned and did not
-commit, and everything after that. Where something before that is unsettled again - it was rolled back, or
-the subscription was moved - only a new generation with a checkpoint of its own reads it. What was
-settled when a generation began is pinned with it and never computed anew: a batch that is replayed must leave
-out what it left out before. Behind what Spark has planned more may be left out at each start, in another
-revision of the generation: another member may have worked on it.
+The subscription determines what is settled, a checkpoint what Spark has planned. A query keeps its checkpoint
+as long as Spark, continuing from it, reads every unsettled message: those that it planned and did not commit,
+and all later ones. If an earlier message is unsettled again - it was rolled back, or the subscription was
+moved - only a new generation with its own checkpoint reads it. The offsets that were settled when a
+generation began are recorded with it and never computed anew: a replayed batch must leave out the same
+offsets as before. After the planned offsets, each start may leave out more, in another revision of the
+generation, because another member may have settled them.
 """
 
 from __future__ import annotations
@@ -20,35 +20,35 @@ from typing import Any, Literal
 from kafkadur_sharing.errors import IllegalState
 from kafkadur_spark.ranges import Ranges, count, joined, within
 
-#: Version of what is written down of a generation.
+#: Version of the record of a generation.
 FORMAT = 1
 
-#: How a query says what it has done with: batch by batch, or by what Spark commits.
+#: How a query settles: each batch by a call, or each batch that Spark commits.
 Acking = Literal["batch", "progress"]
-#: What is done where Spark is ahead of what is settled.
+#: What happens if Spark has passed messages that are to be read again.
 OnAhead = Literal["refuse", "new", "redeliver"]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Generation:
-    """A generation of a query: what it began with."""
+    """A generation of a query: the values with which it began."""
 
     number: int
-    #: rises when more is left out
+    #: rises when more offsets are left out
     revision: int = 0
-    #: "progress" if all of its queries are settled by what Spark commits
+    #: "progress" if all of its queries settle what Spark commits
     acking: Acking = "batch"
-    #: which subscription, and which life of it
+    #: the subscription, and the number of its life
     subscription_id: str
     epoch: int
     topic_id: str
     #: first offset to read, by partition
     starts: Mapping[int, int]
-    #: what to leave out, by partition: it was settled already
+    #: offsets to leave out, by partition: they were settled already
     skip: Mapping[int, Ranges]
 
     def to_json(self) -> str:
-        """As it is written down beside its checkpoint."""
+        """Return the record that is stored beside its checkpoint."""
         return json.dumps(
             {
                 "format": FORMAT,
@@ -65,7 +65,7 @@ class Generation:
 
     @classmethod
     def from_json(cls, text: str) -> Generation:
-        """Read it; raises `IllegalState` for what is none."""
+        """Read a record; raises `IllegalState` for a damaged one and for another version."""
         try:
             content: Any = json.loads(text)
             if content["format"] != FORMAT:
@@ -87,49 +87,49 @@ class Generation:
             )
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise IllegalState(
-                "What is written down of the checkpoint cannot be read.",
+                "The record of the checkpoint cannot be read.",
                 state=text[:60],
                 owner="the checkpoint",
-                remedy="use another checkpoint_root: nothing that is settled is lost",
+                remedy="use another checkpoint_root: settled messages stay settled",
             ) from error
 
 
 @dataclass(frozen=True, kw_only=True)
 class Standing:
-    """How a subscription stands when a query begins, by partition."""
+    """The state of a subscription when a query begins, by partition."""
 
     subscription_id: str
     epoch: int
     topic_id: str
     #: lowest offset to be read
     floors: Mapping[int, int]
-    #: offsets above the floor that are not to be read: they are settled, or wait for their time
+    #: offsets above the floor that are not to be read: they are settled or delayed
     holes: Mapping[int, Ranges]
 
     def unsettled(self, partition: int, end: int) -> int:
-        """How many offsets below `end` are to be read."""
+        """Return the number of offsets below `end` that are to be read."""
         floor = self.floors.get(partition, 0)
         return max(end - floor, 0) - count(within(self.holes.get(partition, ()), floor, end))
 
 
 class Verdict(Enum):
-    """What becomes of a checkpoint."""
+    """Whether a query can continue with a checkpoint."""
 
-    #: Spark goes on from it
+    #: Spark can continue from it
     KEEP = "keep"
     #: there is none
     FIRST = "first"
-    #: it is of another subscription, or of an earlier life of this one
+    #: it belongs to another subscription, or to an earlier life of this one
     FOREIGN = "foreign"
-    #: something before where it stands is to be read again
+    #: a message before its position is to be read again
     AHEAD = "ahead"
 
 
 def judge(last: Generation | None, committed: Mapping[int, int] | None, now: Standing) -> Verdict:
-    """What becomes of the last generation.
+    """Return whether a query can continue with the last generation.
 
-    `committed`: behind the last record of the last batch that Spark has committed, by partition; None: no
-    batch was. What a batch holds that was planned and not committed is replayed anyway.
+    `committed` is the end of the last batch that Spark has committed, by partition; None if there is none.
+    Spark replays a batch that was planned and not committed anyway.
     """
     if last is None:
         return Verdict.FIRST
@@ -148,25 +148,25 @@ def choose(
     on_ahead: OnAhead,
     acking: Acking = "batch",
 ) -> Generation:
-    """The generation that a query goes on with: the last one, or the next.
+    """Return the generation with which a query continues: the last one or the next.
 
-    `planned`: behind the last offset of the last batch that Spark has planned; None: as `committed`. Raises
-    `IllegalState` where the last one is ahead of what is settled and `on_ahead` is "refuse": the state of
-    operators would count again what comes again.
+    `planned` is the end of the last batch that Spark has planned; None: that of `committed`. Raises
+    `IllegalState` if the last one has passed messages that are to be read again and `on_ahead` is "refuse":
+    the state of operators would count these messages twice.
     """
     verdict = judge(last, committed, now)
     keep = verdict is Verdict.KEEP or (verdict is Verdict.AHEAD and on_ahead == "redeliver")
     if keep and last is not None:
-        if acking == "batch" != last.acking:  # from now on what is committed need not be settled
+        if acking == "batch" != last.acking:  # from now on a committed batch need not be settled
             last = replace(last, acking=acking, revision=last.revision + 1)
         return _extended(last, dict(last.starts) | dict(planned or committed or {}), now)
     if verdict is Verdict.AHEAD and on_ahead == "refuse":
         raise IllegalState(
-            "The query is ahead of what is settled: it would not read again what was given back.",
+            "The query is ahead of what is settled: it would not read the rolled back messages again.",
             state=f"generation {last.number if last else 0}",
             owner="the checkpoint",
-            remedy='say on_ahead="new" to begin a new generation, which reads it; the state of aggregations '
-            "begins anew then, too",
+            remedy='use on_ahead="new" to begin a new generation, which reads them; the state of '
+            "aggregations begins anew then, too",
         )
     return Generation(
         number=1 if last is None else last.number + 1,
@@ -180,7 +180,7 @@ def choose(
 
 
 def _extended(last: Generation, planned: Mapping[int, int], now: Standing) -> Generation:
-    """The generation, leaving out what is not to be read of what Spark has not planned yet."""
+    """Return the generation, which also leaves out settled offsets that Spark has not planned yet."""
     skip = {partition: list(ranges) for partition, ranges in last.skip.items()}
     for partition in now.floors:
         end = planned.get(partition, 0)
@@ -193,10 +193,10 @@ def _extended(last: Generation, planned: Mapping[int, int], now: Standing) -> Ge
 
 
 def offsets_of(entry: str, topic: str) -> dict[int, int] | None:
-    """The end offsets, by partition, that an entry of Spark's offset log plans for a topic.
+    """Return the end offsets, by partition, of a topic in an entry of Spark's offset log.
 
-    An entry is `v1`, then a line about the batch, then a line for each source: JSON for one of Kafka, `-` for
-    one that has nothing yet. None if no line names the topic. Raises `IllegalState` for another format.
+    An entry is `v1`, then a line about the batch, then a line for each source: JSON for a Kafka source, `-`
+    for a source without messages. None if no line names the topic. Raises `IllegalState` for another format.
     """
     version, _, *sources = [*entry.splitlines(), "", ""]
     if version != "v1":

@@ -1,9 +1,8 @@
-"""The properties of a message as Spark SQL reads them from headers, as `kafkadur/message/headers.py` does.
+"""Spark SQL that reads the properties of a message from its headers, like `kafkadur/message/headers.py`.
 
-A property becomes a struct of which at most one of `t` (text), `l` (bigint), `d` (double) and `b` (boolean)
-is not null; `n` says that it is unknown. Bytes are none of them. No expression raises, with ANSI mode or
-without: what cannot be cast is null. What does not live here: what
-a selector does with it (`selector_sql.py`).
+A property becomes a struct in which at most one of `t` (text), `l` (bigint), `d` (double) and `b` (boolean)
+is not null; all are null for bytes. `n` is true if the property is unknown. No expression raises, with ANSI
+mode or without: a failed cast is null. `selector_sql.py` uses these structs.
 """
 
 from __future__ import annotations
@@ -26,15 +25,15 @@ from kafkadur.message.headers import (
 from kafkadur_sharing.definition import HeaderType
 from kafkadur_sharing.names import RESERVED_PREFIXES
 
-#: Text that reads the same in every literal, whatever escapes and variables a session has.
+#: Text that needs no escapes, whatever the settings of the Spark session are.
 _PLAIN: Final = re.compile(r"[A-Za-z0-9_=; -]*")
-#: The text of an int and of a float, as Java's regular expressions say it.
+#: The text of an int and of a float, as regular expressions of Java.
 _INT: Final = r"\A[+-]?[0-9]{1,19}\z"
 _FLOAT: Final = (
     r"\A[+-]?(?:(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][+-]?[0-9]+)?"
     r"|[nN][aA][nN]|[iI][nN][fF](?:[iI][nN][iI][tT][yY])?)\z"
 )
-#: The letter in the companion for a type that the definition gives a header.
+#: The letter of the companion header for each type of a header in a definition.
 _LETTERS: Final[Mapping[HeaderType, str]] = {"str": "", "int": "i", "float": "f", "bool": "b", "bytes": "x"}
 
 _TEXTS: Final = frozenset({MESSAGE_ID_HEADER, CORRELATION_ID_HEADER, TYPE_HEADER})
@@ -42,7 +41,7 @@ _TIMESTAMP: Final = "JMSTimestamp"
 
 
 def text(value: str) -> str:
-    """Return the SQL of a text. Raises `UnicodeEncodeError` for one that has no UTF-8."""
+    """Return the SQL of a text. Raises `UnicodeEncodeError` if it cannot be encoded in UTF-8."""
     raw = value.encode()
     return f"'{value}'" if _PLAIN.fullmatch(value) else f"string({binary(raw)})"
 
@@ -53,31 +52,34 @@ def binary(value: bytes) -> str:
 
 
 def call(name: str, *arguments: str) -> str:
-    """Return the SQL of a call, of an operator, too: Spark's parser is slow over parentheses."""
+    """Return the SQL of a call, also of an operator: Spark's parser handles parentheses slowly."""
     return f"`{name}`({', '.join(arguments)})"
 
 
 def last(name: str) -> str:
-    """Return the SQL of the value, binary, of the last header with a name; null: there is none."""
+    """Return the SQL of the binary value of the last header with a name; null if there is none."""
     return f"try_element_at(filter(headers, h -> {call('=', 'h.key', text(name))}), -1).value"
 
 
 def field(name: str) -> str:
-    """Return what the struct of a property is called; names differ in case, and Spark's fields need not."""
+    """Return the field name of a property; Spark may ignore the case of fields, properties have case."""
     return f"x{name.encode().hex()}"
 
 
 def properties(names: Iterable[str], header_types: Mapping[str, HeaderType] | None) -> str:
     """Return the SQL of an array that holds one struct, with a field (`field`) for each of `names`.
 
-    `names` are those of properties and JMS fields, at least one; `header_types` as in a definition. It is
-    made step by step, so that nothing is computed twice. The columns are those of Spark's Kafka source.
+    `names` are those of properties and JMS fields, at least one; `header_types` is that of a definition. The
+    array is made in steps, so that nothing is computed twice. The columns are those of Spark's Kafka source.
     """
     known = sorted(names)
     types = header_types or {}
     raw = {field(name): last(name) for name in known if _is_read(name)}
     raw["types"] = f"string({last(TYPES_HEADER)})"
-    raw["typed"] = _is_typed() if any(name in types for name in known) else "false"
+    raw["typed"] = "false"
+    if any(name in types for name in known):  # then it counts whether a kafkadur producer sent the message
+        sent = call("=", "h.key", text(CONNECTION_ID_HEADER))
+        raw["typed"] = f"coalesce(exists(headers, h -> {sent}), false)"
     raw["ms"] = "unix_millis(timestamp)" if _TIMESTAMP in known else "0L"
     texts: dict[str, str] = {"raw": "r"}
     for name in known:
@@ -96,13 +98,8 @@ def _is_read(name: str) -> bool:
     return _is_property(name) or name in {*_TEXTS, PRIORITY_HEADER, DELIVERY_MODE_HEADER}
 
 
-def _is_typed() -> str:
-    """Whether a kafkadur producer sent it."""
-    return f"coalesce(exists(headers, h -> {call('=', 'h.key', text(CONNECTION_ID_HEADER))}), false)"
-
-
 def _letter(name: str, header_type: HeaderType) -> str:
-    """Which type a property has: the last entry of the companion that is understood, or the definition's."""
+    """Return the type of a property: from the last valid entry of the companion, or from the definition."""
     entry = name.replace("$", r"\$")
     pattern = rf"(?s)\A(?:.*;)?{entry}=([ifbx])(?:;.*)?\z"
     listed = f"regexp_extract(r.types, {text(pattern)}, 1)"
@@ -111,7 +108,7 @@ def _letter(name: str, header_type: HeaderType) -> str:
 
 
 def _valid(raw: str) -> str:
-    """The text that bytes are; null: they are none."""
+    """Return the text in bytes; null if they are not UTF-8."""
     return f"try_validate_utf8(string({raw}))"
 
 
@@ -130,15 +127,15 @@ def _value(name: str) -> str:
         return _typed_struct(t=mode)
     if name == _TIMESTAMP:
         return _typed_struct(l="q.raw.ms")
-    return _typed_struct(unknown="true")  # no header and no property can have such a name
+    return _typed_struct(unknown="true")  # no header or property can have such a name
 
 
 def _typed(name: str) -> str:
-    """A property, of its bytes, their text and the letter of its type."""
+    """Return the struct of a property, from its bytes, their text and the letter of its type."""
     t, k = f"q.t{name}", f"q.k{name}"
     is_int = call("and", _is(k, "i"), f"rlike({t}, {text(_INT)})")
     whole = f"if({is_int}, try_cast({t} as bigint), null)"
-    # only what is not a number or infinite has an n, and only the former an a
+    # of these texts only NaN and the infinities contain an n, and only NaN an a
     infinite = f"if(startswith({t}, '-'), '-Infinity', 'Infinity')"
     special = f"if(contains(lower({t}), 'a'), 'NaN', {infinite})"
     is_float = call("and", _is(k, "f"), f"rlike({t}, {text(_FLOAT)})")
@@ -163,7 +160,7 @@ def _typed_struct(
     *,
     unknown: str = "false",
     t: str = "string(null)",
-    l: str = "bigint(null)",  # noqa: E741 - a field of the struct
+    l: str = "bigint(null)",  # noqa: E741 - the field of the struct
     d: str = "double(null)",
     b: str = "boolean(null)",
 ) -> str:

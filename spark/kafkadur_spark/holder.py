@@ -1,6 +1,6 @@
 """A subscription that a Spark driver holds as a whole: no other member is attached meanwhile.
 
-How it stays attached is `attachment.py`.
+`attachment.py` keeps the driver attached.
 """
 
 from __future__ import annotations
@@ -9,7 +9,6 @@ import time
 from collections.abc import Mapping
 
 import kafkadur.sync
-from kafkadur_coordinators.claims import Claims
 from kafkadur_coordinators.exclusive_settlement import ExclusiveSettlement, Verdicts
 from kafkadur_coordinators.places import Place
 from kafkadur_sharing.decisions import Request
@@ -37,14 +36,14 @@ def hold(
 ) -> Holder:
     """Hold the durable subscription `durable` on `topic` as a whole, for the queries of this driver.
 
-    `connection` is open and stays so. The subscription is created if there is none; `type`, `start`,
-    `selector`, `no_local` (what came over `connection`, or with its client id), `header_types`, `redelivery`
-    and `allow_conversion` are as in `Connection.subscribe`, but attempts are only counted here: what has used
-    them up becomes a dead letter at an ordinary consumer. `name` is shown to people. Raises
-    `InvalidSelector`, and `IllegalState` for the type key-ordered, which has no whole. Enter the holder's
-    context: there it attaches, and raises what the rules say, `SubscriptionActive` while anybody is attached;
-    and `IllegalState` where one that leaves out messages would be replaced, because neither `selector` nor
-    `no_local` is given.
+    `connection` must stay open. The subscription is created if it does not exist; `type`, `start`,
+    `selector`, `no_local` (for messages sent over `connection`, or with its client id), `header_types`,
+    `redelivery` and `allow_conversion` are as in `Connection.subscribe`. A holder only counts attempts: a
+    message that has used them up becomes a dead letter at an ordinary consumer. `name` is shown to people.
+    Raises `InvalidSelector`, and `IllegalState` for the type key-ordered, which cannot be held as a whole.
+    The holder attaches when its context is entered, and then raises the error of the rule that refuses it,
+    such as `SubscriptionActive` while any member is attached, and `IllegalState` if neither `selector` nor
+    `no_local` is given and a subscription that leaves out messages would be replaced.
     """
     parse_selector(selector)
     definition = Definition(
@@ -82,9 +81,9 @@ def _type(name: SubscriptionType | str) -> SubscriptionType:
 
 
 def _is_done(said: Verdicts, place: Place, now: int) -> bool:
-    """Whether all that was said is done, but of what waits for its time: that comes again.
+    """Return whether verdicts are carried out, except for delayed messages: these are redelivered.
 
-    `said.rolled_back` holds only what is still to be rolled back.
+    `said.rolled_back` contains only the offsets that are not rolled back yet.
     """
     return place.next >= said.end and not any(
         item.start < end and start < item.end
@@ -98,15 +97,15 @@ class Holder(Attachment):
     """Holds one subscription as a whole; a context manager. Any thread of the driver may call it."""
 
     kind = "whole"
-    _settlement: ExclusiveSettlement | None = None
+    _settlement: ExclusiveSettlement
 
     def settle(self, verdicts: Mapping[int, Verdicts]) -> int:
-        """Give verdicts, by partition; returns how many offsets were settled by it.
+        """Give verdicts, by partition; return the number of offsets that were settled.
 
-        When it returns, all of it is done; saying it again settles nothing twice, but what is rolled back
-        again counts another attempt. Raises `LeaseLost` when the subscription is lost, and
-        `CoordinatorUnavailable` or `StateLost` when Redis or Kafka do not answer for three times the session
-        time-out: a part may have been done, and all can be said again.
+        When it returns, all verdicts are carried out. Repeating them settles nothing twice, but a repeated
+        rollback counts another attempt. Raises `LeaseLost` if the attachment is lost, and
+        `CoordinatorUnavailable` or `StateLost` if Redis or Kafka do not answer for three times the session
+        time-out: some verdicts may have been carried out, and all can be repeated.
         """
         said = dict(verdicts)
         if max(said, default=0) >= self.definition.topic.partitions:
@@ -115,17 +114,17 @@ class Holder(Attachment):
 
     # -- the thread
 
-    def _attached(self, claims: Claims) -> None:
-        """Settle with these claims from now on."""
-        self._settlement = ExclusiveSettlement(claims, self._log_ends)
+    def _attached(self) -> None:
+        """Settle with the new claims from now on."""
+        self._settlement = ExclusiveSettlement(self._claims, self._log_ends)
 
     def _settle(self, verdicts: dict[int, Verdicts]) -> int:
-        """Give verdicts; what was rolled back is taken out of them, so that it is not counted again."""
+        """Give verdicts, and remove each rollback that is done: a repetition must not count it again."""
         count = 0
 
         def settle() -> None:
             nonlocal count
-            while self._settlement is not None:
+            while True:
                 given = self._settlement.settle(verdicts)
                 count += given.settled
                 for partition, back in given.rolled_back.items():
@@ -145,6 +144,6 @@ class Holder(Attachment):
                 state=f"partitions {open_at[:8]}: the subscription is paused, its state was lost just now, "
                 "or a thousand stretches were rolled back",
                 owner=f"subscription {self.display}",
-                remedy="resume it, or start the query again: it reads what is not settled",
+                remedy="resume it, or start the query again: it reads the unsettled messages",
             )
         return count

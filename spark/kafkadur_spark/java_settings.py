@@ -1,7 +1,7 @@
 """The settings of confluent-kafka as options of Spark's Kafka source, which uses Kafka's Java client.
 
-Only where and how to connect is translated; everything else has other names and other defaults there, and
-can be given as options `kafka.<name>`. Pure but for files of certificates, which are read.
+Only the settings for connecting are translated; all others have other names and defaults in the Java client,
+and can be given as options `kafka.<name>`. The functions are pure, except that they read certificates.
 """
 
 from __future__ import annotations
@@ -12,14 +12,14 @@ from typing import Any
 
 from kafkadur_sharing.errors import IllegalState
 
-#: What both call by the same name.
+#: Settings that have the same name in both clients.
 _SAME = ("bootstrap.servers", "security.protocol", "ssl.key.password", "client.dns.lookup")
 _MODULES = {
     "PLAIN": "org.apache.kafka.common.security.plain.PlainLoginModule",
     "SCRAM-SHA-256": "org.apache.kafka.common.security.scram.ScramLoginModule",
     "SCRAM-SHA-512": "org.apache.kafka.common.security.scram.ScramLoginModule",
 }
-#: What is translated below, or only says how the other client goes about it.
+#: Settings that are translated below, or concern only confluent-kafka.
 _KNOWN = {
     "sasl.mechanism", "sasl.mechanisms", "sasl.username", "sasl.password", "ssl.ca.location", "ssl.ca.pem",
     "ssl.certificate.location", "ssl.certificate.pem", "ssl.key.location", "ssl.key.pem",
@@ -30,7 +30,7 @@ _KNOWN = {
 def java_settings(kafka: Mapping[str, Any]) -> dict[str, str]:
     """Return the options `kafka.<name>` for a confluent-kafka configuration.
 
-    Raises `IllegalState` for one about security that has no translation.
+    Raises `IllegalState` for a security setting that has no translation.
     """
     given = {name: value for name, value in kafka.items() if not callable(value)}
     given["bootstrap.servers"] = given.get("bootstrap.servers") or given.pop("metadata.broker.list", "")

@@ -1,6 +1,6 @@
-"""Publishing a frame: its columns as messages with properties and JMS fields, for Spark's own Kafka sink.
+"""Publishing a frame: its rows as messages with properties and JMS fields, for Spark's own Kafka sink.
 
-How properties travel is `kafkadur/message/headers.py`; here expressions of Spark write them, row by row.
+`kafkadur/message/headers.py` defines how headers carry properties; here Spark expressions write them.
 """
 
 from __future__ import annotations
@@ -36,15 +36,11 @@ from kafkadur_sharing.errors import InvalidProperty
 from kafkadur_sharing.names import validate_property_name
 from kafkadur_spark.java_settings import java_settings
 
-#: Letters of the companion header, by type of the column; text has none.
+#: The letter of the companion header for each type of a column; a text has no letter.
 _LETTERS: Final[dict[type[DataType], str]] = {
     StringType: "",
-    ByteType: "i",
-    ShortType: "i",
-    IntegerType: "i",
-    LongType: "i",
-    FloatType: "f",
-    DoubleType: "f",
+    **dict.fromkeys((ByteType, ShortType, IntegerType, LongType), "i"),
+    **dict.fromkeys((FloatType, DoubleType), "f"),
     BooleanType: "b",
     BinaryType: "x",
 }
@@ -62,14 +58,15 @@ def messages(
     priority: int = 4,
     delivery_mode: DeliveryMode = "PERSISTENT",
 ) -> DataFrame:
-    """The rows of a frame as messages: columns value, key and headers, as Spark's Kafka sink takes them.
+    """Return the rows of a frame as messages: the columns value, key and headers for Spark's Kafka sink.
 
-    `value` and `key` are columns of strings or bytes, `properties` columns of strings, integers, floats,
-    booleans or bytes, each a property of its column's name; null is a property without a value. `type`,
-    `correlation_id` and `message_id` are columns of strings for the JMS fields; where one is null the message
-    has none. `priority` is 0 to 9, of all messages. A task that Spark repeats publishes its rows again: take
-    a `message_id` from the row where receivers are to notice. Raises `InvalidProperty` for a name that is
-    reserved or no identifier, a column of another type, and a priority or delivery mode there is not.
+    `value` and `key` are columns of strings or bytes. `properties` are columns of strings, integers, floats,
+    booleans or bytes, each of which becomes the property of the same name; null is a property without a
+    value. `type`, `correlation_id` and `message_id` are columns of strings for the JMS fields; null leaves
+    the field out. `priority` is 0 to 9, for all messages. A task that Spark repeats publishes its rows again:
+    use a `message_id` from the row if receivers need to detect that. Raises `InvalidProperty` for a name that
+    is reserved or is not an identifier, for a column of another type, and for an unknown priority or delivery
+    mode.
     """
     types = {field.name: field.dataType for field in frame.schema.fields}
     named = {MESSAGE_ID_HEADER: message_id, CORRELATION_ID_HEADER: correlation_id, TYPE_HEADER: type}
@@ -82,7 +79,7 @@ def messages(
         letter = _letter(name, types.get(name))
         headers.append(_header(name, _raw(frame[name], letter)))
         companion += [f"{name}={letter}"] if letter else []
-    # also where it is empty: so what a subscription says of the types of plain producers does not count
+    # also if it is empty, so that the header types of a subscription, for plain producers, do not apply
     headers.append(_header(TYPES_HEADER, functions.lit(";".join(companion).encode())))
     given = functions.filter(functions.array(*headers), lambda one: one.isNotNull())
     columns = [frame[value].alias("value"), given.alias("headers")]
@@ -90,9 +87,9 @@ def messages(
 
 
 def kafka_options(connection: kafkadur.sync.Connection) -> dict[str, str]:
-    """The options with which Spark's Kafka source and sink reach the Kafka of a connection.
+    """Return the options with which Spark's Kafka source and sink reach the Kafka of a connection.
 
-    For `messages(...).write.format("kafka").options(**kafka_options(connection)).option("topic", ...)`.
+    Use `messages(...).write.format("kafka").options(**kafka_options(connection)).option("topic", ...)`.
     Raises `IllegalState` for a setting that has no counterpart in Kafka's Java client.
     """
     return java_settings(connection.settings.kafka)
@@ -111,7 +108,7 @@ def _letter(name: str, kind: DataType | None) -> str:
 
 
 def _raw(column: Column, letter: str) -> Column:
-    """A column as the bytes of a property."""
+    """Return a column as the bytes of a property."""
     if letter == "x":
         return column
     return (column.cast("double") if letter == "f" else column).cast("string").cast("binary")

@@ -1,4 +1,4 @@
-"""The progress of a query: what Spark reports of its batches, for the holder to write down."""
+"""The progress of a query: a listener of Spark's, and the progress that the holder publishes."""
 
 from __future__ import annotations
 
@@ -20,38 +20,31 @@ from pyspark.sql.streaming.listener import (
 from kafkadur_coordinators.holder_progress import HolderProgress
 
 
-class QueryProgress(StreamingQueryListener):
-    """Hands on what one run of a query did last."""
+class QueryListener(StreamingQueryListener):
+    """Reports each committed batch and the end of each query of a Spark session."""
 
-    def __init__(
-        self, run: str, topic: str, generation: int, tell: Callable[[HolderProgress | None], None]
-    ) -> None:
-        """`run`: its runId. `tell` is called in Spark's listener thread; None: it has ended."""
+    def __init__(self, report: Callable[[str, StreamingQueryProgress | None], None]) -> None:
+        """Spark's listener thread calls `report` with a runId and the progress; None: the query has ended."""
         super().__init__()
-        self._run = run
-        self._topic = topic
-        self._generation = generation
-        self._tell = tell
+        self._report = report
 
     def onQueryStarted(self, event: QueryStartedEvent) -> None:  # noqa: N802 - Spark's name
-        """Nothing is done yet."""
+        """Do nothing: no batch is committed yet."""
 
     def onQueryProgress(self, event: QueryProgressEvent) -> None:  # noqa: N802 - Spark's name
-        """A batch was committed."""
-        if str(event.progress.runId) == self._run:
-            self._tell(progress_of(event.progress, self._topic, self._generation))
+        """Report a batch; Spark has committed it before it calls this."""
+        self._report(str(event.progress.runId), event.progress)
 
     def onQueryIdle(self, event: QueryIdleEvent) -> None:  # noqa: N802 - Spark's name
-        """Nothing came: what it did last stays."""
+        """Do nothing: no new messages arrived."""
 
     def onQueryTerminated(self, event: QueryTerminatedEvent) -> None:  # noqa: N802 - Spark's name
-        """It has ended."""
-        if str(event.runId) == self._run:
-            self._tell(None)
+        """Report that the query has ended."""
+        self._report(str(event.runId), None)
 
 
 def progress_of(progress: StreamingQueryProgress, topic: str, generation: int) -> HolderProgress:
-    """What Spark says of a batch, of which `topic` is what is held."""
+    """Return the progress that Spark reports for a batch; `topic` is the topic of the subscription."""
     return HolderProgress(
         generation=generation,
         batch=progress.batchId,
@@ -68,7 +61,7 @@ def _finite(rate: float) -> float | None:
 
 
 def _lag(progress: StreamingQueryProgress, topic: str) -> int | None:
-    """Offsets from where the batch ended to what there was when it was planned."""
+    """Return the number of offsets between the end of the batch and the end of the topic at its planning."""
     for source in progress.sources:
         ends, latest = (_offsets(text, topic) for text in (source.endOffset, source.latestOffset))
         if ends and latest:
@@ -77,7 +70,7 @@ def _lag(progress: StreamingQueryProgress, topic: str) -> int | None:
 
 
 def _offsets(text: str | None, topic: str) -> dict[str, int]:
-    """By partition; empty for a source of something else."""
+    """Return the offsets by partition; empty for a source of another kind or topic."""
     try:
         content: Any = json.loads(text or "null")
     except ValueError:

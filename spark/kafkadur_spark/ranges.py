@@ -1,8 +1,8 @@
 """Sets of offsets as sorted [start, end) pairs, and as words of 64 for a join in Spark. Pure.
 
-A skip set says which offsets of a hull a query must leave out: they were settled before it began. In Spark it
-is a small table (partition, word, bits) that every record's offset is looked up in: word is offset // 64, and
-bit offset % 64 of `bits` says that the offset is left out.
+A skip set contains the offsets that a query must leave out because they were settled before it began. In
+Spark it is a small table (partition, word, bits) in which every record's offset is looked up: the word is
+offset // 64, and bit offset % 64 of `bits` is set if the offset is left out.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ Ranges = Sequence[tuple[int, int]]
 #: Offsets of one word.
 WORD = 64
 _ALL = 2**WORD - 1
-#: From so many offsets on a range is long.
+#: A range of at least so many offsets is long.
 LONG = 64 * WORD
 
 
 def joined(pairs: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
-    """The set of all offsets in any of the pairs; empty pairs are left out."""
+    """Return the union of the pairs; empty pairs are ignored."""
     found: list[tuple[int, int]] = []
     for start, end in sorted(pair for pair in pairs if pair[0] < pair[1]):
         if found and start <= found[-1][1]:
@@ -31,13 +31,13 @@ def joined(pairs: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
 
 
 def within(ranges: Ranges, start: int, end: int) -> list[tuple[int, int]]:
-    """What of a set lies in [start, end)."""
+    """Return the part of a set in [start, end)."""
     cut = ((max(a, start), min(b, end)) for a, b in ranges)
     return [(a, b) for a, b in cut if a < b]
 
 
 def without(ranges: Ranges, gone: Ranges) -> list[tuple[int, int]]:
-    """What of a set is not in another one."""
+    """Return the part of a set that is not in another one."""
     found: list[tuple[int, int]] = []
     left = iter(gone)
     hole = next(left, None)
@@ -58,27 +58,26 @@ def without(ranges: Ranges, gone: Ranges) -> list[tuple[int, int]]:
 
 
 def count(ranges: Ranges) -> int:
-    """How many offsets a set has."""
+    """Return the number of offsets in a set."""
     return sum(end - start for start, end in ranges)
 
 
 def split(skip: Mapping[int, Ranges], *, most: int) -> tuple[dict[int, Ranges], dict[int, Ranges]]:
-    """A set as few long ranges, at most `most`, and the rest of it, for `words`; both by partition."""
+    """Split sets into at most `most` long ranges and the rest, which is for `words`; both by partition."""
     long = sorted(
         ((end - start, partition, start, end) for partition, some in skip.items() for start, end in some),
         reverse=True,
     )
     chosen = {(partition, start, end) for size, partition, start, end in long[:most] if size >= LONG}
-    few: dict[int, Ranges] = {}
-    rest: dict[int, Ranges] = {}
-    for partition, some in skip.items():
-        few[partition] = [pair for pair in some if (partition, *pair) in chosen]
-        rest[partition] = [pair for pair in some if (partition, *pair) not in chosen]
+    few: dict[int, Ranges] = {p: [pair for pair in some if (p, *pair) in chosen] for p, some in skip.items()}
+    rest: dict[int, Ranges] = {
+        p: [pair for pair in some if (p, *pair) not in chosen] for p, some in skip.items()
+    }
     return {p: some for p, some in few.items() if some}, {p: some for p, some in rest.items() if some}
 
 
 def words(skip: Mapping[int, Ranges]) -> list[tuple[int, int, int]]:
-    """The rows of a skip set, by partition: (partition, word, bits), bits as the int64 that Spark keeps."""
+    """Return the rows (partition, word, bits) of skip sets by partition; bits is an int64, as Spark needs."""
     rows: list[tuple[int, int, int]] = []
     for partition, ranges in sorted(skip.items()):
         bits: dict[int, int] = {}
@@ -91,5 +90,5 @@ def words(skip: Mapping[int, Ranges]) -> list[tuple[int, int, int]]:
 
 
 def _signed(value: int) -> int:
-    """A word as the int64 with these bits."""
+    """Return the int64 with the bits of a word."""
     return value - 2**WORD if value >= 2 ** (WORD - 1) else value

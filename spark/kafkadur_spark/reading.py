@@ -1,7 +1,7 @@
 """Reading a held subscription with Spark's own Kafka source, and settling the batches of the query.
 
-The checkpoint says what Spark planned, the subscription what is settled; `generations.py` decides what a
-query goes on with. Each batch is a stretch of offsets of each partition, told by Spark's log of offsets.
+The checkpoint records what Spark has planned, the subscription what is settled; `generations.py` decides with
+which checkpoint a query continues. Spark's log of offsets defines the stretch of each partition in a batch.
 """
 
 from __future__ import annotations
@@ -11,23 +11,24 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, Final, Protocol, get_args
+from typing import Final, get_args
 
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.streaming.listener import StreamingQueryProgress
 from pyspark.sql.streaming.query import StreamingQuery
+from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 from kafkadur_coordinators.exclusive_settlement import Verdicts
 from kafkadur_coordinators.places import Place
 from kafkadur_sharing.definition import Sharing
-from kafkadur_sharing.errors import IllegalState
+from kafkadur_sharing.errors import IllegalState, KafkadurError
 from kafkadur_spark.attachment import Whereabouts
 from kafkadur_spark.batches import Batches, Stretches
 from kafkadur_spark.checkpoints import Checkpoints
 from kafkadur_spark.dispositions import Said, decide, exceptions
 from kafkadur_spark.generations import Acking, Generation, OnAhead, Standing, choose
 from kafkadur_spark.holder import Holder
-from kafkadur_spark.progress import Progress
-from kafkadur_spark.query_progress import QueryProgress
+from kafkadur_spark.query_progress import QueryListener, progress_of
 from kafkadur_spark.ranges import Ranges, joined, within, without
 from kafkadur_spark.redelivering import Redelivering
 from kafkadur_spark.settlement_server import SettlementServer
@@ -36,22 +37,10 @@ from kafkadur_spark.source import checked, leave_out, loaded
 
 _log = logging.getLogger("kafkadur.spark")
 
-#: What waits for its time is left out until so long after, ms: clocks differ.
+#: Delayed messages are left out until so long after they are due, ms: clocks differ.
 _CLOCKS_MS: Final = 1_000
-#: Behind every offset.
+#: An offset after all others.
 _FAR: Final = 2**63 - 1
-
-
-class Writer(Protocol):
-    """What of a `DataStreamWriter` is used."""
-
-    def option(self, key: str, value: str) -> Any:  # noqa: ANN401 - itself
-        """Set an option."""
-        ...
-
-    def start(self) -> StreamingQuery:
-        """Start the query."""
-        ...
 
 
 def read_stream(
@@ -63,26 +52,29 @@ def read_stream(
     on_ahead: OnAhead | None = None,
     options: Mapping[str, str] | None = None,
 ) -> Reading:
-    """Read a held subscription as a stream: what is not settled, from the lowest such offset on.
+    """Read the unsettled messages of a held subscription as a stream, from the lowest offset on.
 
-    A batch is known by generation and number together: a new generation counts from 0 again.
+    Generation and number together identify a batch: a new generation counts from 0 again.
 
-    Of a subscription with a selector it has what that takes; the rest is settled with its batch.
+    If the subscription has a selector, the frame contains the messages that match; the others are settled
+    with their batch.
 
     The frame is that of Spark's Kafka source (key, value, topic, partition, offset, timestamp,
     timestampType, headers if `includeHeaders` is set), read committed. `checkpoint_root` is a folder for the
-    checkpoints of all subscriptions, local or on any file system Spark knows; one query at a time uses that
-    of a subscription. `options` are further ones of the source, such as `maxOffsetsPerTrigger`, and
-    `kafka.<name>` for Kafka's Java client; where to connect is the connection's, translated.
+    checkpoints of all subscriptions, local or on any file system that Spark can use; each subscription has
+    its own, for one query at a time. `options` are further options of the source, such as
+    `maxOffsetsPerTrigger`, and `kafka.<name>` for Kafka's Java client; the settings of the connection are
+    translated for that client.
 
-    `acking`: "batch" for `Reading.ack_batch` in a foreachBatch; "progress" settles what Spark has committed,
-    after it has, and at the start what it had committed before. `on_ahead` says what is done where something
-    is to be read again that the query has passed, because it was rolled back, or because the subscription
-    was moved: "new" begins with another checkpoint and reads it, "redeliver" goes on and leaves what was
-    rolled back to `Reading.redelivering`, "refuse" raises `IllegalState`; None: "refuse" with "progress",
-    because Spark's sinks of files know a batch by its number alone and leave out those they have had, and for
-    a query whose operators keep state; else "new". What Kafka had removed unsettled is settled, and counted
-    as expired. Raises what `Holder.settle` raises, and `IllegalState` for another way of reading.
+    `acking`: "batch" is for `Reading.ack_batch` in a foreachBatch; "progress" settles each batch after Spark
+    has committed it, and at the start the batches that were committed before. `on_ahead` applies if messages
+    that the query has passed are to be read again, because they were rolled back or the subscription was
+    moved: "new" begins with another checkpoint and reads them, "redeliver" continues and leaves rolled back
+    messages to `Reading.redelivering`, "refuse" raises `IllegalState`. None: "refuse" with "progress",
+    because Spark's file sinks identify a batch by its number alone and skip numbers that they have seen, and
+    for a query whose operators keep state; otherwise "new". Unsettled messages that Kafka has removed are
+    settled and counted as expired. Raises what `Holder.settle` raises, and `IllegalState` for an unknown
+    `acking` or `on_ahead`.
     """
     _check_ways(acking, on_ahead)
     chosen = checked(options or {}, holder.display)
@@ -98,18 +90,18 @@ def read_stream(
     committed = batches.last("commits")
     position = dict(generation.starts) | (committed or {})
     if any(position.get(p, 0) < first for p, first in where.earliest.items()):
-        chosen.setdefault("failOnDataLoss", "false")  # what was lost is counted already
+        chosen.setdefault("failOnDataLoss", "false")  # the lost messages are already counted
     frame = _frame(spark, holder, generation, committed or {}, chosen)
     return Reading(holder, batches, frame, acking=acking, committed=committed)
 
 
 def _check_ways(acking: str, on_ahead: str | None) -> None:
-    """Refuse a way of reading that there is not."""
+    """Refuse unknown values, and a combination that cannot work."""
     known = acking in get_args(Acking) and (on_ahead is None or on_ahead in get_args(OnAhead))
     if known and not (acking == "progress" and on_ahead == "redeliver"):
         return
     raise IllegalState(
-        "What comes again cannot be brought to a query that is settled by progress."
+        "Redelivered messages cannot be added to the batches of a query that is settled by progress."
         if known
         else "There is no such way of reading.",
         state=f"acking {acking!r}, on_ahead {on_ahead!r}",
@@ -121,7 +113,7 @@ def _check_ways(acking: str, on_ahead: str | None) -> None:
 
 
 class Reading:
-    """A held subscription as a stream, and the verdicts on its batches."""
+    """A held subscription as a stream; settles its batches."""
 
     def __init__(
         self,
@@ -132,16 +124,16 @@ class Reading:
         acking: Acking,
         committed: Mapping[int, int] | None,
     ) -> None:
-        """Made by `read_stream`; `committed`: behind what Spark had committed then, None: nothing yet."""
+        """`read_stream` makes it. `committed` is the end of the last committed batch; None: there is none."""
         self._holder = holder
         self._batches = batches
         self._acking = acking
-        #: behind what Spark had committed when that was settled last
+        #: end of the last committed batch that was settled, by partition
         self._settled = committed
         self._settling = threading.Lock()
         self._settlement_server: SettlementServer | None = None
         self._redelivering = Redelivering(holder, batches)
-        #: what is read; a query on it needs `checkpoint`
+        #: the messages; a query on it needs `checkpoint`
         self.frame = frame
 
     @property
@@ -151,45 +143,54 @@ class Reading:
 
     @property
     def generation(self) -> int:
-        """Which checkpoint of this subscription that is, from 1."""
+        """The number of this checkpoint of the subscription, from 1."""
         return self._batches.generation.number
 
-    def start(self, writer: Writer) -> StreamingQuery:
-        """Start a query on the frame: with its checkpoint, and stopped when the subscription is lost.
+    def start(self, writer: DataStreamWriter) -> StreamingQuery:
+        """Start a query on the frame with its checkpoint; it is stopped when the subscription is lost.
 
-        Its listeners stay with the session until the holder's context is left.
+        Its listeners are removed from the Spark session when the holder's context is left.
         """
         streams = self.frame.sparkSession.streams
-        progress: Progress | None = None
+        listeners: list[QueryListener] = []
         if self._acking == "progress":
-            progress = Progress(self._committed)
-            streams.addListener(progress)
-        query: StreamingQuery = writer.option("checkpointLocation", self.checkpoint).start()
+            listeners.append(QueryListener(lambda *_: self._settle_committed()))
+            streams.addListener(listeners[0])  # before the first batch can be committed
+        query = writer.option("checkpointLocation", self.checkpoint).start()
         topic = self._holder.definition.topic.name
-        query_progress = QueryProgress(str(query.runId), topic, self.generation, self._holder.tell)
-        streams.addListener(query_progress)
+
+        def tell(run: str, progress: StreamingQueryProgress | None) -> None:
+            if run == str(query.runId):
+                told = None if progress is None else progress_of(progress, topic, self.generation)
+                self._holder.tell(told)
+
+        listeners.append(QueryListener(tell))
+        streams.addListener(listeners[-1])
 
         def end() -> None:
             try:
                 query.stop()
-                streams.removeListener(query_progress)
-                if progress is not None:
-                    streams.removeListener(progress)
-                    progress.look()
-            except Exception as error:  # noqa: BLE001 - what it failed with its owner hears, or Spark has gone
+                for listener in listeners:
+                    streams.removeListener(listener)
+                if self._acking == "progress":
+                    self._settle_committed()
+            except Exception as error:  # noqa: BLE001 - the query's owner gets its error, or Spark has gone
                 _log.info("query %s: %s", query.id, error)
 
         self._holder.at_end(end)
         return query
 
-    def _committed(self) -> None:
-        """Settle what Spark has committed, and was not settled yet."""
-        with self._settling:
-            ends = self._batches.last("commits")
-            if ends is not None:
-                since = self._batches.since(self._settled, ends)
-                self._holder.settle(_settled(self._batches.read_of(since)))
-                self._settled = ends
+    def _settle_committed(self) -> None:
+        """Settle what Spark has committed since the last call; after an error, the next call settles it."""
+        try:
+            with self._settling:
+                ends = self._batches.last("commits")
+                if ends is not None:
+                    since = self._batches.since(self._settled, ends)
+                    self._holder.settle(_settled(self._batches.read_of(since)))
+                    self._settled = ends
+        except KafkadurError as error:
+            _log.warning("what Spark has committed is not settled: %s", error)
 
     def ack_batch(
         self,
@@ -198,28 +199,28 @@ class Reading:
         rolled_back: Iterable[tuple[int, int]] = (),
         rejected: Iterable[tuple[int, int, str]] = (),
     ) -> int:
-        """Settle all offsets of a batch, those that a filter dropped, too; again settles nothing twice.
+        """Settle all offsets of a batch, including those that a filter dropped; return their number.
 
-        `rolled_back` are (partition, offset) pairs that are left unsettled instead, and counted as an
-        attempt: they come in the next generation, or with a later batch where `redelivering` brings them.
-        `rejected` are (partition, offset, reason): they are written to the dead-letter topic before they are
-        settled, at most 10,000. Returns how many offsets were settled by it. Raises `LeaseLost` when the
-        subscription is held no more: what of it was not settled comes again; `CoordinatorUnavailable` or
-        `StateLost` when Redis or Kafka do not answer; and `IllegalState` for a batch of another query, an
-        offset that is not in it, and where the reading settles by progress.
+        A repeated call settles nothing twice. `rolled_back` are (partition, offset): these messages stay
+        unsettled, an attempt is counted, and they are redelivered in the next generation, or with a later
+        batch if `redelivering` is used. `rejected` are (partition, offset, reason), at most 10,000: these are
+        written to the dead-letter topic before they are settled. Raises `LeaseLost` if the subscription is
+        lost: its unsettled messages are redelivered; `CoordinatorUnavailable` or `StateLost` if Redis or
+        Kafka do not answer; and `IllegalState` for a batch of another query, for an offset that is not in the
+        batch, and if the reading settles by progress.
         """
         return self._settle(batch, exceptions(rolled_back, rejected), all_else=True)
 
     def redelivering(self, work: Callable[[DataFrame, int], object]) -> Callable[[DataFrame, int], None]:
-        """A function for foreachBatch, to which a batch brings what is unsettled before it, besides.
+        """Return a function for foreachBatch that adds to each batch the unsettled messages before it.
 
-        That is what was rolled back and is due again, and whatever else no batch before it has settled: so
-        settle each batch before `work` returns. `work` is told the frame of both, whose columns are those of
-        the source, and the number of the batch, and `ack_batch` settles both. A thousand messages come
-        besides one batch at most, and no more after about 16 MB; others, and what becomes due later, come
-        with the next, when there is one. With `on_ahead="redeliver"` a query that is started again goes on
-        with its checkpoint, and the state of its operators, and has what was rolled back brought by its first
-        batch. Raises `IllegalState` for a frame that was worked on before, and where the reading settles by
+        These are the rolled back messages that are due, and all others that no earlier batch has settled: so
+        settle each batch before `work` returns. `work` is called with the frame of both, which has the
+        columns of the source, and with the number of the batch; `ack_batch` settles both. At most a thousand
+        messages, and no further ones after about 16 MB, are added to one batch; the rest, and messages that
+        become due later, are added to the next one. With `on_ahead="redeliver"` a restarted query continues
+        with its checkpoint and the state of its operators, and its first batch contains the rolled back
+        messages. Raises `IllegalState` for a frame that was transformed before, and if the reading settles by
         progress.
         """
         self._check_batches()
@@ -227,7 +228,7 @@ class Reading:
         def both(frame: DataFrame, batch: int) -> None:
             if frame.columns != self.frame.columns:
                 raise IllegalState(
-                    "Only the frame that is read can be joined with what comes again.",
+                    "Only the frame that is read can be combined with redelivered messages.",
                     state=f"columns {', '.join(frame.columns)}",
                     owner="the query",
                     remedy="write reading.frame.writeStream, and do the work inside the function",
@@ -239,14 +240,14 @@ class Reading:
 
     @property
     def sink(self) -> dict[str, str]:
-        """The options of the sink `format("kafkadur")`, which settles what the rows of a query name.
+        """The options of the sink `format("kafkadur")`, which settles the offsets in the rows of a query.
 
-        Its rows are of single offsets (partition, offset) or stretches (partition, start, end), integers; and
-        have, if they like, the strings topic, disposition - ack (default), rollback, reject or leave - and
-        reason. What no row names is left unsettled, and comes with the next generation; with the further
-        option `unlisted` = `ack` it is settled: so for a query that filters, or names exceptions only, and
-        for a topic with offsets that have no record (transactions, compaction): these can't be named. The
-        executors need kafkadur and pyarrow. Raises `IllegalState` where the reading settles by progress.
+        A row has the integers of a single offset (partition, offset) or of a stretch (partition, start, end),
+        and optionally the strings topic, disposition - ack (default), rollback, reject or leave - and reason.
+        Offsets that no row names stay unsettled and are redelivered in the next generation; the further
+        option `unlisted` = `ack` settles them. A query needs it if it filters or names exceptions only, and
+        for a topic with offsets that have no record (transactions, compaction), which no row can name. The
+        executors need kafkadur and pyarrow. Raises `IllegalState` if the reading settles by progress.
         """
         self._check_batches()
         if self._settlement_server is None:
@@ -255,12 +256,9 @@ class Reading:
                 lambda batch, said, all_else: self._settle(batch, said, all_else=all_else)
             )
             self._holder.at_end(self._settlement_server.close)
+        server = self._settlement_server
         topic = self._holder.definition.topic.name
-        return {
-            ADDRESS: self._settlement_server.address,
-            TOPIC: topic,
-            SECRET: self._settlement_server.secret,
-        }
+        return {ADDRESS: server.address, TOPIC: topic, SECRET: server.secret}
 
     def _check_batches(self) -> None:
         if self._acking == "progress":
@@ -278,10 +276,11 @@ class Reading:
         local = held.no_local and held.sharing is Sharing.UNSHARED
         if not all_else and (held.selector is not None or local):
             raise IllegalState(
-                "What the subscription leaves out has no row that could settle it.",
+                "A message that the subscription leaves out has no row that could settle it.",
                 state="no_local" if held.selector is None else f"selector {held.selector!r}",
                 owner="the query",
-                remedy='set the option unlisted="ack" of the sink, and say "leave" of what is to come again',
+                remedy='set the option unlisted="ack" of the sink; the disposition "leave" keeps a message '
+                "unsettled",
             )
         stretches = self._batches.stretches(batch)
         besides = self._redelivering.besides(batch)
@@ -289,7 +288,7 @@ class Reading:
         read = _together(self._batches.read_of(stretches), besides)
         chosen = decide(said, _together(there, besides), read, all_else=all_else, what=f"batch {batch}")
         if chosen.rejected:
-            self._holder.bury(chosen.rejected)
+            self._holder.send_to_dead_letters(chosen.rejected)
         dead = {p: joined((o, o + 1) for o in some) for p, some in chosen.rejected.items()}
         settled = {p: joined([*chosen.acked.get(p, ()), *dead.get(p, ())]) for p in read}
         back = chosen.rolled_back
@@ -298,7 +297,7 @@ class Reading:
 
 
 def _last(checkpoints: Checkpoints, holder: Holder) -> Batches | None:
-    """The batches of the last generation; None: there is none."""
+    """Return the batches of the last generation; None if there is none."""
     text = checkpoints.last()
     if text is None:
         return None
@@ -306,13 +305,13 @@ def _last(checkpoints: Checkpoints, holder: Holder) -> Batches | None:
 
 
 def _is_of(batches: Batches, holder: Holder) -> bool:
-    """Whether a generation is of this life of the subscription."""
+    """Return whether a generation belongs to this life of the subscription."""
     held, found = holder.definition, batches.generation
     return (found.subscription_id, found.epoch, found.topic_id) == (held.id, held.epoch, held.topic.id)
 
 
 def _together(some: Mapping[int, Ranges], others: Mapping[int, Ranges]) -> dict[int, Ranges]:
-    """The sets of all offsets in either."""
+    """Return the unions of sets by partition."""
     return {p: joined([*some.get(p, ()), *others.get(p, ())]) for p in {*some, *others}}
 
 
@@ -321,7 +320,7 @@ def _settled(read: Mapping[int, Ranges]) -> dict[int, Verdicts]:
 
 
 def _without_lost(holder: Holder) -> Whereabouts:
-    """Where the subscription stands, when what Kafka removed unsettled is settled as expired."""
+    """Settle the unsettled messages that Kafka has removed as expired; return the places after that."""
     where = holder.whereabouts()
     lost = {
         partition: Verdicts(expired=[(place.floor, where.earliest[partition])])
@@ -338,7 +337,7 @@ def _without_lost(holder: Holder) -> Whereabouts:
 
 
 def _there(stretches: Stretches, holder: Holder) -> Stretches:
-    """What of stretches Kafka has: it may have lost the end of a partition."""
+    """Return the part of stretches that Kafka has: it may have lost the end of a partition."""
     ends = holder.ends()
     cut = {p: (start, min(end, ends.get(p, 0))) for p, (start, end) in stretches.items()}
     return {p: (start, end) for p, (start, end) in cut.items() if start < end}
@@ -366,15 +365,15 @@ def _generation(last: Batches | None, now: Standing, on_ahead: OnAhead | None, a
         on_ahead = "refuse" if stateful or acking == "progress" else "new"
     committed, planned = last.last("commits"), last.last("offsets")
     chosen = choose(last.generation, committed, now, planned=planned, on_ahead=on_ahead, acking=acking)
-    if chosen.number != last.generation.number and on_ahead == "refuse":
-        raise IllegalState(
-            "The checkpoint is of another subscription, or of an earlier life of this one.",
-            state=f"generation {last.generation.number}",
-            owner="the checkpoint",
-            remedy='say on_ahead="new": the state of operators begins anew, and a sink that knows batches by '
-            "their numbers alone has to write to another place, because these begin again",
-        )
     if chosen.number != last.generation.number:
+        if on_ahead == "refuse":
+            raise IllegalState(
+                "The checkpoint is of another subscription, or of an earlier life of this one.",
+                state=f"generation {last.generation.number}",
+                owner="the checkpoint",
+                remedy='use on_ahead="new": the state of operators begins anew, and a sink that knows '
+                "batches by their numbers alone has to write to another place, because these begin again",
+            )
         _log.warning(
             "subscription %s: generation %d of its checkpoints begins: the last would miss what is unsettled",
             now.subscription_id,

@@ -1,8 +1,8 @@
-"""Redelivery into a running query: a batch brings what is unsettled before it, besides its own records.
+"""Redelivery into a running query: earlier unsettled messages are added to a batch.
 
-A query of Spark's never reads again what it has passed. So the driver reads it, a thousand messages of a
-batch at most, and joins them to the batch. What a batch had besides is written down before it is worked on:
-replayed, it has the same again.
+A Spark query never reads a message again that it has passed. So the driver reads such messages, at most a
+thousand for each batch, and adds them to the batch. They are recorded before the work on the batch begins, so
+that a replayed batch has the same ones.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ from kafkadur_spark.holder import Holder
 from kafkadur_spark.ranges import Ranges, joined, within
 from kafkadur_spark.rejecting import READ_S
 
-#: What one batch has besides at most: messages, and bytes from which on no more are read.
+#: Limits for the messages that are added to one batch: their number, and the bytes that end the reading.
 MOST, MOST_BYTES = 1_000, 16 * 1024 * 1024
-#: Offsets that are read at once, before their bytes are counted.
+#: Offsets that are read at a time before their bytes are counted.
 _SHORT = 100
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 #: Spark's numbers of confluent-kafka's kinds of timestamps.
@@ -35,19 +35,19 @@ _KINDS: Final = {TIMESTAMP_CREATE_TIME: 0, TIMESTAMP_LOG_APPEND_TIME: 1}
 
 
 class Redelivering:
-    """What the batches of one query have besides."""
+    """The messages that are added to the batches of one query."""
 
     def __init__(self, holder: Holder, batches: Batches) -> None:
-        """Nothing was joined to any batch yet."""
+        """Nothing is added to any batch yet."""
         self._holder = holder
         self._batches = batches
         self._besides: dict[int, dict[int, Ranges]] = {}
 
     def besides(self, batch: int) -> Mapping[int, Ranges]:
-        """What a batch has besides, by partition.
+        """Return the offsets that were added to a batch, by partition.
 
-        Raises `IllegalState` where it had something besides when it was worked on first, and was replayed
-        without it.
+        Raises `IllegalState` if messages were added at the first attempt, and the batch is replayed without
+        them.
         """
         if batch in self._besides:
             return self._besides[batch]
@@ -57,12 +57,12 @@ class Redelivering:
                 "This batch was worked on with messages that came again, and is replayed without them.",
                 state=f"batch {batch} of generation {self._batches.generation.number}",
                 owner="the query",
-                remedy="go on with reading.redelivering(work), until the batch is done",
+                remedy="use reading.redelivering(work) until the batch is completed",
             )
         return {}
 
     def join(self, frame: DataFrame, batch: int) -> DataFrame:
-        """The frame of a batch, and what it has besides. Raises as `Holder.settle` does."""
+        """Return the frame of a batch with the added messages. Raises as `Holder.settle` does."""
         known = self._batches.checkpoints.besides(self._batches.generation.number, batch)
         if known is None:
             ranges = self._due(batch)
@@ -70,17 +70,17 @@ class Redelivering:
             ranges = {int(p): [(int(a), int(b)) for a, b in some] for p, some in json.loads(known).items()}
         rows, ranges = self._read(frame, ranges, most=MOST_BYTES if known is None else None)
         if known is None:
-            # also that it is nothing: replayed it has nothing, though something may be due by then
+            # an empty record, too: nothing is added to the replayed batch, even if a message is due by then
             text = json.dumps({str(p): some for p, some in ranges.items()})
             self._batches.checkpoints.write_besides(self._batches.generation.number, batch, text)
         self._besides = {batch: ranges}  # Spark works on one batch at a time
         return frame.union(frame.sparkSession.createDataFrame(rows, frame.schema)) if rows else frame
 
     def _due(self, batch: int) -> dict[int, Ranges]:
-        """What lies before a batch and is to come again now.
+        """Return the offsets before a batch that are due for redelivery.
 
-        Not what Kafka has removed since: nobody can be handed that, and it is counted as expired when the
-        query is started again.
+        It leaves out messages that Kafka has removed: they are counted as expired when the query is started
+        again.
         """
         starts = self._batches.starts(batch)
         now = round(time.time() * 1000)
@@ -88,7 +88,7 @@ class Redelivering:
         left = MOST
         where = self._holder.whereabouts()
         places = sorted(where.places.items())
-        first = batch % len(places)  # none comes after the others each time
+        first = batch % len(places)  # so that no partition is always the last
         for partition, place in (*places[first:], *places[:first]):
             start, kept = starts.get(partition, 0), where.earliest.get(partition, 0)
             ranges = _first(within(_before(place, start, now), kept, start), left)
@@ -100,7 +100,7 @@ class Redelivering:
     def _read(
         self, frame: DataFrame, ranges: Mapping[int, Ranges], *, most: int | None
     ) -> tuple[list[tuple[Any, ...]], dict[int, Ranges]]:
-        """The messages of ranges as rows, and the ranges that were read to their end."""
+        """Return the messages of ranges as rows, and the ranges that were read to their end."""
         held, settings = self._holder.definition, self._holder.settings
         takes = taking(
             held.definition, client_id=settings.client_id, connection_id=self._holder.connection_id
@@ -120,20 +120,20 @@ class Redelivering:
         for message in records_of(
             settings.kafka, held.topic.name, wanted(), namespace=settings.namespace, timeout=READ_S
         ):
-            if takes is None or takes(message):  # a record that it does not take is delivered to no member
+            if takes is None or takes(message):  # a record that does not match is delivered to no member
                 rows.append(_row(message, frame.columns))
                 size += len(message.value() or b"") + len(message.key() or b"")
         return rows, dict(read)
 
 
 def _before(place: Place, end: int, now: int) -> list[tuple[int, int]]:
-    """What of a partition is unsettled before an offset, and not put off."""
+    """Return the unsettled offsets of a partition before `end` that are not delayed."""
     waiting = [(item.start, min(item.end, end)) for item in place.waiting if item.due <= now]
     return joined([*waiting, (place.next, end)])
 
 
 def _first(ranges: Ranges, most: int) -> list[tuple[int, int]]:
-    """The first offsets of a set, in short stretches."""
+    """Return the first `most` offsets of a set, in short stretches."""
     found: list[tuple[int, int]] = []
     for start, end in ranges:
         cut = min(end, start + most)
@@ -143,7 +143,7 @@ def _first(ranges: Ranges, most: int) -> list[tuple[int, int]]:
 
 
 def _row(message: Message, columns: list[str]) -> tuple[Any, ...]:
-    """A message as Spark's Kafka source has it."""
+    """Return a message as a row of Spark's Kafka source."""
     kind, at = message.timestamp()
     headers: list[Any] = list(message.headers() or ())
     values: dict[str, Any] = {

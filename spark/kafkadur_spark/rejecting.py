@@ -1,14 +1,12 @@
-"""Dead letters of a Spark job: what is rejected is read again by the driver, and written before it settles.
+"""Dead letters of a Spark job: the driver reads and writes rejected messages before it settles them.
 
-How a dead letter looks is `kafkadur/runtime/dead_letters.py`.
+`kafkadur/runtime/dead_letters.py` defines the form of a dead letter.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Iterator, Mapping
-
-from confluent_kafka import Message
+from collections.abc import Mapping
 
 from kafkadur.admin.browse import records_of
 from kafkadur.runtime.dead_letters import Cause, DeadLetters, Letter
@@ -22,27 +20,36 @@ _log = logging.getLogger("kafkadur.spark")
 
 #: Reasons, by partition and offset.
 Reasons = Mapping[int, Mapping[int, str]]
-#: Seconds in which the letters of a batch have to be written, and in which Kafka has to answer.
+#: Seconds within which the dead letters of a batch must be written, and within which Kafka must answer.
 _WRITTEN_S, READ_S = 60.0, 30.0
-#: Messages between two rejected ones that are read, too, rather than looked for anew.
+#: Two rejected messages at most so many offsets apart are read together with the messages between them.
 _NEAR = 500
 
 
-def bury(settings: Settings, held: Subscription, rejected: Reasons, places: Mapping[int, Place]) -> None:
-    """Write the dead letters of what is rejected, and return when all of them are written.
+def send_to_dead_letters(
+    settings: Settings, held: Subscription, rejected: Reasons, places: Mapping[int, Place]
+) -> None:
+    """Write the dead letters of rejected messages, and return when all of them are written.
 
-    What is settled already has its letter, and what Kafka does not keep any more gets none. `places` say
-    where the subscription stands. Raises `StateLost` when they are not written within a minute, and what
-    reading raises; then nothing may be settled, and a letter may be written twice.
+    A message that is settled already has its dead letter, and one that Kafka has removed gets none. `places`
+    are the present places of the subscription. Raises `StateLost` if the dead letters are not written within
+    a minute, and the errors of reading; then nothing may be settled, and a dead letter may be written twice.
     """
     open_now = {
         p: {offset: why for offset, why in some.items() if _attempts(places[p], offset) is not None}
         for p, some in rejected.items()
     }
+    stretches = [
+        (p, start, end - _NEAR + 1)
+        for p, some in sorted(open_now.items())
+        for start, end in joined((offset, offset + _NEAR) for offset in some)
+    ]
     letters = DeadLetters(settings.kafka)
     found = 0
     try:
-        for message in _read(settings, held.topic.name, open_now):
+        for message in records_of(
+            settings.kafka, held.topic.name, stretches, namespace=settings.namespace, timeout=READ_S
+        ):
             partition, offset = message.partition() or 0, message.offset() or 0
             reason = open_now[partition].get(offset)
             if reason is None:
@@ -73,21 +80,10 @@ def bury(settings: Settings, held: Subscription, rejected: Reasons, places: Mapp
         _log.warning("%s: Kafka does not keep %d rejected messages any more", held.key, missing)
 
 
-def _read(settings: Settings, topic: str, rejected: Reasons) -> Iterator[Message]:
-    """The rejected messages, and what lies between two that are near each other."""
-    stretches = [(p, start, end) for p, some in sorted(rejected.items()) for start, end in _near(some)]
-    yield from records_of(settings.kafka, topic, stretches, namespace=settings.namespace, timeout=READ_S)
-
-
-def _near(offsets: Iterable[int]) -> Iterator[tuple[int, int]]:
-    for start, end in joined((offset, offset + _NEAR) for offset in offsets):
-        yield start, end - _NEAR + 1
-
-
 def _attempts(place: Place, offset: int) -> int | None:
-    """Which attempt at a message this was; None: it is settled.
+    """Return the number of this attempt at a message; None if it is settled.
 
-    Also where it waits for its time: that may have come when it is settled.
+    A delayed message has a number too: its delay may be over when it is settled.
     """
     if offset >= place.next:
         return 1

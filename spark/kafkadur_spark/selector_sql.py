@@ -1,11 +1,12 @@
-"""Selectors as conditions of Spark SQL over the columns of Spark's Kafka source: the client's own answers.
+"""Selectors as conditions of Spark SQL over the columns of Spark's Kafka source, with the client's results.
 
-A part of a selector that is a value becomes several expressions, one for each type it can have, of which at
-most one is not null for a message. None of them raises, with ANSI mode or without, and none holds an operand
-so often that they grow beyond the square of what was written; a selector that would become longer than
-`MAX_SQL`, has a pattern of more than `MAX_PATTERN` characters, or has no UTF-8, is evaluated by the client's
-own code instead, in Spark's Python workers. What does not live here: reading headers (`header_sql.py`), what
-a selector means (`kafkadur_sharing/selector.py`), and who filters (`source.py`).
+A value in a selector becomes several expressions, one for each type that it can have; at most one of them is
+not null for a message. No expression raises, with ANSI mode or without, and none repeats an operand so often
+that its length exceeds the square of what was written. The client's own code evaluates a selector in Spark's
+Python workers instead if its SQL would be longer than `MAX_SQL`, if a pattern in it has more than
+`MAX_PATTERN` characters, or if a text in it cannot be encoded in UTF-8. This module does not read headers
+(`header_sql.py`), does not define what a selector means (`kafkadur_sharing/selector.py`), and does not apply
+the filter (`source.py`).
 """
 
 from __future__ import annotations
@@ -13,10 +14,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
-from lark import Token, Transformer
-from pyspark.sql import Column, functions
+from lark import Token, Transformer, v_args
+from pyspark.sql import Column, Row, functions
 from pyspark.sql.types import BooleanType
 
 from kafkadur.fetch.filtering import fields_and_properties
@@ -34,10 +35,10 @@ MAX_PATTERN: Final = 256
 
 
 def taking(definition: Definition, *, client_id: str | None, connection_id: str) -> Column | None:
-    """What a subscription takes, as `kafkadur.filtering.taking` says it; None: everything.
+    """Return the condition for the messages of a subscription, like `kafkadur.fetch.filtering.taking`.
 
-    The condition is over `headers` and `timestamp` of Spark's Kafka source; what is unknown is not taken.
-    Raises `InvalidSelector`.
+    The condition is over `headers` and `timestamp` of Spark's Kafka source; a message for which it is
+    unknown is not taken. None: every message is taken. Raises `InvalidSelector`.
     """
     selector = parse_selector(definition.selector)
     selected = None if selector is None else condition(selector, definition.header_types)
@@ -48,16 +49,16 @@ def taking(definition: Definition, *, client_id: str | None, connection_id: str)
 
 
 def condition(selector: Selector, header_types: Mapping[str, HeaderType] | None = None) -> Column:
-    """Return what a selector says of a message: true, false, or null for unknown.
+    """Return the condition of a selector: true, false, or null for unknown.
 
-    `header_types` as in a definition.
+    `header_types` is that of a definition.
     """
     sql = native(selector, header_types)
     return _evaluated(selector, header_types) if sql is None else functions.expr(sql)
 
 
 def native(selector: Selector, header_types: Mapping[str, HeaderType] | None = None) -> str | None:
-    """Return the SQL of a selector; None: it is none that SQL evaluates (see above)."""
+    """Return the SQL of a selector; None if SQL does not evaluate it (see above)."""
     found = over_properties(selector)
     if found is None or not selector.names:
         return found
@@ -65,7 +66,7 @@ def native(selector: Selector, header_types: Mapping[str, HeaderType] | None = N
 
 
 def over_properties(selector: Selector) -> str | None:
-    """Return the SQL of a selector over `p`, what `header_sql.properties` holds; None as `native` does."""
+    """Return the SQL of a selector over `p`, a struct of `header_sql.properties`; None as `native` does."""
     try:
         return _condition(translated(selector, _TRANSLATOR))
     except (_TooLongError, UnicodeEncodeError):
@@ -73,7 +74,7 @@ def over_properties(selector: Selector) -> str | None:
 
 
 def _remote(client_id: str | None, connection_id: str) -> str:
-    """What neither this connection nor another one with this client id sent."""
+    """Return the condition that neither this connection nor another one with this client id sent it."""
     own = [(CONNECTION_ID_HEADER, connection_id)]
     if client_id is not None:
         own.append((CLIENT_ID_HEADER, client_id))
@@ -81,22 +82,13 @@ def _remote(client_id: str | None, connection_id: str) -> str:
     return call("not", _all("or", same))
 
 
-# --- by the client's own code -------------------------------------------------------------------------------
-
-
-class _Header(Protocol):
-    """What Spark's workers hand out for a header."""
-
-    @property
-    def key(self) -> str: ...
-    @property
-    def value(self) -> bytearray | None: ...
+# --- evaluating with the client's own code ------------------------------------------------------------------
 
 
 def _evaluated(selector: Selector, header_types: Mapping[str, HeaderType] | None) -> Column:
     written, types = selector.text, None if header_types is None else dict(header_types)
 
-    def matches(headers: Sequence[_Header] | None, timestamp: int) -> bool | None:
+    def matches(headers: Sequence[Row] | None, timestamp: int) -> bool | None:
         pairs = [(h.key, None if h.value is None else bytes(h.value)) for h in headers or ()]
         return _selector(written).matches(fields_and_properties(pairs, timestamp, types))
 
@@ -122,7 +114,7 @@ class Part:
 
     #: of a condition: a boolean, null for unknown
     truth: str | None = None
-    #: null where the value is of another type; None: it never is of this one
+    #: of a value: null if it has another type; None: it never has this type
     text: str | None = None
     long: str | None = None
     double: str | None = None
@@ -135,13 +127,13 @@ class Part:
     number: float | None = None
 
     def __post_init__(self) -> None:
-        """Raise `_TooLongError` for what is too long."""
+        """Raise `_TooLongError` if an expression is too long."""
         if any(len(sql or "") > MAX_SQL for sql in (self.truth, self.long, self.double, self.unknown)):
             raise _TooLongError
 
     @property
     def as_double(self) -> str:
-        """Of a number: its value as a double."""
+        """The value of a number as a double."""
         if self.long is None:
             return str(self.double)
         long = f"double({self.long})"
@@ -149,102 +141,105 @@ class Part:
 
 
 def _condition(part: Part) -> str:
-    """Return a part as a condition; what is no bool is false."""
+    """Return a part as a condition; a value that is not a bool is false."""
     if part.truth is not None:
         return part.truth
     return f"if({part.unknown}, null, coalesce({part.boolean}, false))"
 
 
+@v_args(inline=True)
 class Translator(Transformer[Token, Part]):
-    """Makes the part of each rule of the grammar; the parser calls it as it calls the compiler. No state."""
+    """Makes a part of each rule of the grammar; the parser calls it as it calls the compiler. No state."""
 
-    def disjunction(self, children: list[Any]) -> Part:
+    def disjunction(self, *children: Any) -> Part:  # noqa: ANN401 - parts and the words between them
         """Translate `a OR b OR ...`."""
-        return _joined("or", children[::2])
+        return Part(truth=_all("or", [_condition(part) for part in children[::2]]))
 
-    def conjunction(self, children: list[Any]) -> Part:
+    def conjunction(self, *children: Any) -> Part:  # noqa: ANN401 - as above
         """Translate `a AND b AND ...`."""
-        return _joined("and", children[::2])
+        return Part(truth=_all("and", [_condition(part) for part in children[::2]]))
 
-    def negation(self, children: list[Any]) -> Part:
+    def negation(self, _word: Token, part: Part) -> Part:
         """Translate `NOT a`."""
-        _word, part = children
         return Part(truth=call("not", _condition(part)))
 
-    def comparison(self, children: list[Any]) -> Part:
+    def comparison(self, left: Part, sign: Token, right: Part) -> Part:
         """Translate `a = b` and the like."""
-        left, sign, right = children
         return Part(truth=_compared(left, str(sign), right))
 
-    def between(self, children: list[Any]) -> Part:
+    def between(
+        self, part: Part, negated: Token | None, _between: Token, low: Part, _and: Token, high: Part
+    ) -> Part:
         """Translate `a [NOT] BETWEEN b AND c`."""
-        part, negated, _between, low, _and, high = children
-        if negated is None:
-            truth = call("and", _compared(part, ">=", low), _compared(part, "<=", high))
-        else:
-            truth = call("or", _compared(part, "<", low), _compared(part, ">", high))
-        return Part(truth=truth)
+        word, *signs = ("and", ">=", "<=") if negated is None else ("or", "<", ">")
+        return Part(truth=call(word, _compared(part, signs[0], low), _compared(part, signs[1], high)))
 
-    def membership(self, children: list[Any]) -> Part:
+    def membership(self, part: Part, negated: Token | None, _word: Token, *texts: Token) -> Part:
         """Translate `name [NOT] IN ('text', ...)`."""
-        part, negated, _word, *texts = children
         test = call("in", str(part.text), *(text(unquoted(each)) for each in texts))
         return _tested(part, test, negated=negated is not None)
 
-    def like(self, children: list[Any]) -> Part:
+    def like(
+        self,
+        part: Part,
+        negated: Token | None,
+        _word: Token,
+        pattern: Token,
+        _escape: Token | None,
+        quoted: Token | None,
+    ) -> Part:
         """Translate `name [NOT] LIKE 'pattern' [ESCAPE 'character']`."""
-        part, negated, _word, pattern, _escape, quoted = children
         pieces = parts(unquoted(pattern), None if quoted is None else unquoted(quoted))
         if len(pieces) > MAX_PATTERN:
             raise _TooLongError
         return _tested(part, f"rlike({part.text}, {text(_regex(pieces))})", negated=negated is not None)
 
-    def nullness(self, children: list[Any]) -> Part:
+    def nullness(self, part: Part, _word: Token, negated: Token | None, _null: Token) -> Part:
         """Translate `name IS [NOT] NULL`."""
-        part, _word, negated, _null = children
         return Part(truth=part.unknown if negated is None else call("not", part.unknown))
 
-    def sum(self, children: list[Any]) -> Part:
-        """Translate `a + b - ...`."""
-        return _computed(children)
+    def sum(self, first: Part, *others: Any) -> Part:  # noqa: ANN401 - operators, each with a part behind it
+        """Translate operands with operators of one rank between them: `a + b - ...`."""
+        result = first
+        for sign, other in zip(map(str, others[::2]), others[1::2], strict=True):
+            long = None
+            if result.long is not None and other.long is not None:
+                divides = sign == "/"
+                long = _divided(result.long, other) if divides else _wrapped(result.long, sign, other.long)
+            floats = _either(result.floats, other.floats)
+            result = _number(long, _computed_doubles(result, sign, other), floats)
+        return result
 
-    def product(self, children: list[Any]) -> Part:
-        """Translate `a * b / ...`."""
-        return _computed(children)
+    product = sum  # noqa: A003 - a rule of the grammar
 
-    def sign(self, children: list[Any]) -> Part:
+    def sign(self, sign: Token, part: Part) -> Part:
         """Translate a sign before anything but an integer."""
-        sign, part = children
         long, double = part.long, part.double
         if sign == "-":
             long = None if long is None else _wrapped("0L", "-", long)
             double = None if double is None else f"negative({double})"
         return _number(long, double, part.floats)
 
-    def integer(self, children: list[Any]) -> Part:
+    def integer(self, *tokens: Token) -> Part:
         """Translate an integer, with its sign if it has one."""
-        value = whole_number(children)
+        value = whole_number(tokens)
         return Part(long=f"{value}L" if value >= 0 else f"bigint('{value}')", number=value)
 
-    def decimal(self, children: list[Any]) -> Part:
+    def decimal(self, token: Token) -> Part:
         """Translate a float."""
-        (token,) = children
         value = decimal_number(token)
         return Part(double=f"double('{value!r}')", floats="true", number=value)
 
-    def text(self, children: list[Any]) -> Part:
+    def text(self, token: Token) -> Part:
         """Translate a text in quotes."""
-        (token,) = children
         return Part(text=text(unquoted(token)))
 
-    def truth(self, children: list[Any]) -> Part:
+    def truth(self, token: Token) -> Part:
         """Translate TRUE and FALSE."""
-        (token,) = children
         return Part(truth=token.type.lower())
 
-    def identifier(self, children: list[Any]) -> Part:
+    def identifier(self, token: Token) -> Part:
         """Translate the name of a property."""
-        (token,) = children
         found = f"p.{field(str(token))}"
         return Part(
             text=f"{found}.t",
@@ -255,22 +250,16 @@ class Translator(Transformer[Token, Part]):
             floats=f"isnotnull({found}.d)",
         )
 
-    def group(self, children: list[Any]) -> Part:
-        """Translate what stands in parentheses."""
-        _opening, part, _closing = children
-        inside: Part = part
-        return inside
+    def group(self, _opening: Token, part: Part, _closing: Token) -> Part:
+        """Translate an expression in parentheses."""
+        return part
 
 
 _TRANSLATOR: Final = Translator()
 
 
-def _joined(word: str, children: list[Part]) -> Part:
-    return Part(truth=_all(word, [_condition(part) for part in children]))
-
-
 def _all(word: str, conditions: Sequence[str]) -> str:
-    """Return conditions joined by `and` or `or`, as flat as can be."""
+    """Return conditions joined by `and` or `or`, as a balanced tree."""
     if len(conditions) == 1:
         return conditions[0]
     middle = len(conditions) // 2
@@ -281,7 +270,7 @@ def _all(word: str, conditions: Sequence[str]) -> str:
 
 
 def _compared(left: Part, sign: str, right: Part) -> str:
-    """Return a comparison: that of the type both have, else false, or null if one is unknown."""
+    """Return a comparison of the type that both have, else false, or null if one is unknown."""
     if left.truth is not None or right.truth is not None:
         return _same_truth(left, sign, right)
     found: list[str] = []
@@ -312,9 +301,9 @@ def _unlike(left: Part, right: Part) -> str:
 
 
 def _compared_doubles(left: Part, sign: str, right: Part) -> str:
-    """Return a comparison in which NaN is unequal to all; to Spark it is equal to itself and the greatest.
+    """Return a comparison in which NaN is unequal to everything; Spark makes it equal to itself and greatest.
 
-    Null is what compares with NaN, unless it is unequal: then false comes of being unlike.
+    A comparison with NaN is null, except `<>`; `_unlike` then makes it false.
     """
     plain = _sign(left.as_double, sign, right.as_double)
     greater = left if sign in {">", ">=", "="} else right
@@ -326,9 +315,9 @@ def _compared_doubles(left: Part, sign: str, right: Part) -> str:
 
 
 def _same_truth(left: Part, sign: str, right: Part) -> str:
-    """Return whether two are the same truth, one of them a condition; each is written once.
+    """Return whether two truth values are equal, at least one of them a condition; each is written once.
 
-    To be unequal is to be the same as the opposite.
+    They are unequal if one is equal to the opposite of the other.
     """
     condition, other = (left, right) if left.truth is not None else (right, left)
     truth = str(condition.truth)
@@ -336,7 +325,7 @@ def _same_truth(left: Part, sign: str, right: Part) -> str:
 
 
 def _code(part: Part) -> str:
-    """Return 0 for false, 1 for true, 2 for what is no truth, null for unknown."""
+    """Return 0 for false, 1 for true, 2 for a value that is not a bool, null for unknown."""
     if part.truth is not None:
         return f"int({part.truth})"
     code = "2" if part.boolean is None else f"coalesce(int({part.boolean}), 2)"
@@ -344,7 +333,7 @@ def _code(part: Part) -> str:
 
 
 def _tested(part: Part, test: str, *, negated: bool) -> Part:
-    """Return whether a property passes a test for texts, or does not; what is no text does not pass."""
+    """Return whether a property passes a test for texts, or fails it; only a text passes."""
     passed = f"coalesce({test}, false)"
     return Part(truth=f"if({part.unknown}, null, {call('not', passed) if negated else passed})")
 
@@ -353,7 +342,7 @@ def _tested(part: Part, test: str, *, negated: bool) -> Part:
 
 
 def _regex(pieces: list[object]) -> str:
-    """Return the regular expression of Java for a pattern; it never looks twice for what is between two %."""
+    """Return the Java regular expression for a pattern; it does not backtrack between two %."""
     stretches: list[str] = [""]
     for piece in pieces:
         if piece is ANY_NUMBER:
@@ -380,52 +369,35 @@ def _number(long: str | None, double: str | None, floats: str) -> Part:
     return Part(long=long, double=double, unknown=_all("and", absent), floats=floats)
 
 
-def _computed(children: list[Any]) -> Part:
-    result: Part = children[0]
-    for sign, other in zip(children[1::2], children[2::2], strict=True):
-        long = None
-        if result.long is not None and other.long is not None:
-            long = (_divided if sign == "/" else _wrapped_parts)(result, str(sign), other)
-        floats = _either(result.floats, other.floats)
-        result = _number(long, _computed_doubles(result, str(sign), other), floats)
-    return result
-
-
 def _either(*floats: str) -> str:
-    """Return whether any is a double."""
+    """Return whether any of some values is a double."""
     if "true" in floats:
         return "true"
     some = [each for each in floats if each != "false"]
     return _all("or", some) if some else "false"
 
 
-def _wrapped_parts(left: Part, sign: str, right: Part) -> str:
-    return _wrapped(str(left.long), sign, str(right.long))
-
-
 def _wrapped(left: str, sign: str, right: str) -> str:
-    """Return a bigint as Java's long keeps it; a product of two is within 38 digits."""
+    """Return a bigint that wraps like Java's long; a product of two has at most 38 digits."""
     exact = call(sign, f"cast({left} as decimal(19, 0))", f"cast({right} as decimal(19, 0))")
     moved = call("+", exact, str(2**63))
     return f"bigint({call('-', f'pmod({moved}, {2**64})', str(2**63))})"
 
 
-def _divided(left: Part, _sign: str, right: Part) -> str:
-    """Return an integer quotient, cut; null by zero. Only by -1 can it be beyond a bigint."""
-    opposite = _wrapped("0L", "-", str(left.long))
+def _divided(left: str, right: Part) -> str:
+    """Return an integer quotient, truncated; null for a division by zero. Only -1 can overflow a bigint."""
+    opposite, by = _wrapped("0L", "-", left), str(right.long)
     if right.number is not None:
-        simple = {0: "bigint(null)", -1: opposite}
-        return simple.get(int(right.number), call("div", str(left.long), str(right.long)))
-    by = str(right.long)
-    quotient = call("div", str(left.long), f"nullif({by}, 0L)")
+        return {0: "bigint(null)", -1: opposite}.get(int(right.number), call("div", left, by))
+    quotient = call("div", left, f"nullif({by}, 0L)")
     return f"if({call('=', by, 'bigint(-1)')}, {opposite}, {quotient})"
 
 
 def _computed_doubles(left: Part, sign: str, right: Part) -> str | None:
-    """Return what is computed where one is a double; null where both are integers."""
+    """Return the result if one operand is a double; null if both are integers."""
     if left.double is None and right.double is None:
         return None
-    # One that is always an integer, or never, says what the other one has to be.
+    # If one operand is always or never an integer, that determines which form the other one needs.
     one = left.double if right.double is None else left.as_double
     other = right.double if left.double is None else right.as_double
     if sign != "/":
@@ -433,7 +405,7 @@ def _computed_doubles(left: Part, sign: str, right: Part) -> str | None:
     elif right.number:
         found = f"try_divide({one}, {other})"
     else:
-        # Of Spark it is null by zero, and never infinite.
+        # A division by zero is null in Spark, and never infinite.
         found = f"coalesce(try_divide({one}, {other}), {call('*', str(one), f'power({other}, -1D)')})"
     sure = left.double is None or right.double is None or left.long is None or right.long is None
     return found if sure else f"if({_either(left.floats, right.floats)}, {found}, null)"

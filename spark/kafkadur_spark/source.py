@@ -1,4 +1,4 @@
-"""Spark's Kafka source as kafkadur uses it: which options are the user's, and what a frame leaves out."""
+"""Spark's Kafka source: the options that a user may set, and the offsets that a frame leaves out."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ from kafkadur_spark.java_settings import java_settings
 from kafkadur_spark.ranges import Ranges, split, words
 from kafkadur_spark.selector_sql import taking
 
-#: Options that decide what is read, in lower case: they are not the user's.
+#: Options that determine what is read, in lower case: a user may not set them.
 _OURS: Final = (
     "subscribe", "subscribepattern", "assign", "startingoffsets", "endingoffsets", "startingtimestamp",
     "endingtimestamp", "startingoffsetsbytimestamp", "endingoffsetsbytimestamp", "kafka.group.id",
     "groupidprefix", "kafka.isolation.level",
 )  # fmt: skip
-#: Ranges that are left out by a condition each; what is shorter, or more, is joined as words.
+#: The most ranges that are left out by a condition each; others are left out by a join with words.
 _MOST_LONG: Final = 100
 
 
 def checked(options: Mapping[str, str], owner: str) -> dict[str, str]:
-    """The options; raises `IllegalState` if one of them says what is read."""
+    """Return the options; raises `IllegalState` if one of them determines what is read."""
     wrong = [name for name in options if name.lower() in _OURS]
     if wrong:
         raise IllegalState(
@@ -40,9 +40,9 @@ def checked(options: Mapping[str, str], owner: str) -> dict[str, str]:
 def loaded(
     reader: DataFrameReader | DataStreamReader, attachment: Attachment, options: Mapping[str, str]
 ) -> DataFrame:
-    """What of the source the subscription takes, read committed, with the columns that were asked for.
+    """Return the messages of a subscription, read committed, with the columns that the options select.
 
-    `options` are the user's; where to connect is the connection's, translated.
+    `options` are those of the user; the settings of the connection are translated for Kafka's Java client.
     """
     reader = reader.option("kafka.isolation.level", "read_committed")
     for name, value in (java_settings(attachment.settings.kafka) | dict(options)).items():
@@ -59,7 +59,7 @@ def loaded(
 
 
 def leave_out(spark: SparkSession, frame: DataFrame, skip: Mapping[int, Ranges]) -> DataFrame:
-    """The frame without these offsets, by partition."""
+    """Return the frame without the offsets in `skip`, by partition."""
     columns = frame.columns
     few, rest = split(skip, most=_MOST_LONG)
     for partition, ranges in few.items():

@@ -1,4 +1,4 @@
-"""A Spark session that can read from Kafka: the connector's packages, and this Python for its workers."""
+"""A Spark session that can read from Kafka: with the connector's packages and this Python for workers."""
 
 from __future__ import annotations
 
@@ -18,19 +18,19 @@ from kafkadur_sharing.errors import IllegalState
 from kafkadur_spark.connector import packages
 
 _PACKAGES = "spark.jars.packages"
-#: What Ivy says of a package that it does not find, or cannot fetch.
+#: Ivy's messages about a package that it cannot find or fetch.
 _UNRESOLVED = re.compile(r"unresolved dependency: [^\n]*|:: [\w.\-]+#[\w.\-;]+: not found", re.IGNORECASE)
-#: Seconds in which the reason for a failed start is looked for.
+#: Time limit for finding the reason of a failed start, in seconds.
 _LOOK_S = 120.0
 
 
 def session(app: str, *, master: str | None = None, config: Mapping[str, str] | None = None) -> SparkSession:
-    """Return the running Spark session, or begin one that can read from Kafka.
+    """Return the running Spark session, or start one that can read from Kafka.
 
-    `master` as Spark names it (default: what spark-submit or its configuration say, else `local[*]`).
+    `master` is Spark's master URL (default: that of spark-submit or its configuration, else `local[*]`).
     `config` is Spark configuration; packages named there are fetched besides the connector. Workers use this
-    Python unless PYSPARK_PYTHON names another. Raises `IllegalState` that says what to do when Spark cannot
-    be started: no Java, or a package that cannot be resolved.
+    Python unless PYSPARK_PYTHON names another. Raises `IllegalState` with a remedy if Spark cannot be
+    started: there is no Java, or a package cannot be resolved.
     """
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     chosen = dict(config or {})
@@ -49,7 +49,7 @@ def session(app: str, *, master: str | None = None, config: Mapping[str, str] | 
 
 
 def _explained(named: list[str]) -> IllegalState:
-    """Why Java ended before Spark could be talked to."""
+    """Return the error for a Java that ended before Spark was ready."""
     if not os.environ.get("JAVA_HOME") and shutil.which("java") is None:
         return IllegalState(
             "Spark needs Java, and there is none.",
@@ -77,7 +77,7 @@ def _explained(named: list[str]) -> IllegalState:
 
 
 def _said(named: list[str]) -> str:
-    """What Spark says when it is started for nothing but these packages."""
+    """Start Spark only to resolve these packages, and return its output."""
     submit = Path(pyspark.__file__).parent / "bin" / "spark-submit"
     command = [str(submit), "--packages", ",".join(named), "--class", "none", "spark-internal"]
     try:

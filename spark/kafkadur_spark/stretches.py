@@ -1,4 +1,4 @@
-"""What the rows of a sink say, gathered as stretches of offsets: Arrow batches in, a few `Said` out. Pure."""
+"""Gathers the rows of a sink as stretches of offsets: Arrow batches in, a few `Said` out. Pure."""
 
 from __future__ import annotations
 
@@ -12,22 +12,22 @@ from kafkadur_sharing.errors import IllegalState
 from kafkadur_spark.dispositions import Disposition, Said
 from kafkadur_spark.ranges import joined
 
-#: Longest reason that is kept, characters: that of a dead letter (`kafkadur/runtime/dead_letters.py`).
+#: Longest reason, in characters, as in a dead letter (`kafkadur/runtime/dead_letters.py`).
 _LONGEST_REASON = 1_000
-#: Stretches of one disposition that are kept before they are joined.
+#: Number of stretches of one disposition at which they are joined.
 _MANY = 10_000
 
 
 class Gathering:
-    """What the rows of one task say."""
+    """The verdicts in the rows of one task."""
 
     def __init__(self, topic: str) -> None:
-        """Nothing was said; `topic` is the subscription's."""
+        """It is empty; `topic` is the topic of the subscription."""
         self._topic = topic
         self._found: dict[tuple[int, str, str], list[tuple[int, int]]] = {}
 
     def add(self, batch: pa.RecordBatch) -> None:
-        """Take rows. Raises `IllegalState` for a null, another topic or a disposition there is not."""
+        """Add rows. Raises `IllegalState` for a null, another topic or an unknown disposition."""
         if batch.num_rows == 0:
             return
         table = pa.Table.from_batches([batch])
@@ -44,7 +44,7 @@ class Gathering:
                 found[:] = joined(found)
 
     def said(self) -> list[Said]:
-        """Everything that was said."""
+        """Return the gathered verdicts."""
         return [
             Said(partition, start, end, Disposition(disposition), reason)
             for (partition, disposition, reason), pairs in self._found.items()
@@ -58,7 +58,7 @@ class Gathering:
                     f"The column {name} of the sink has a null.",
                     state=f"{table[name].null_count} of {table.num_rows} rows",
                     owner="the query",
-                    remedy="leave out the rows of which you have nothing to say",
+                    remedy="leave out rows without a verdict",
                 )
         if "start" in table.column_names:
             _check_stretches(table)
@@ -75,7 +75,7 @@ def _check_stretches(table: pa.Table) -> None:
             "A stretch of the sink has no offset.",
             state=f"start {starts[wrong[0]]}, end {ends[wrong[0]]}",
             owner="the query",
-            remedy="let end be the offset behind the last one",
+            remedy="set end to the offset after the last one",
         )
 
 
@@ -93,7 +93,7 @@ def _allow(table: pa.Table, name: str, allowed: list[str], remedy: str) -> None:
 
 
 def _groups(table: pa.Table, keys: list[str]) -> Iterator[tuple[pa.Table, int, str, str]]:
-    """The rows of each partition, disposition and reason."""
+    """Yield the rows of each partition, disposition and reason."""
     distinct = table.select(keys).group_by(keys).aggregate([]).to_pylist()
     for one in distinct:
         rows = table
@@ -110,11 +110,11 @@ def _groups(table: pa.Table, keys: list[str]) -> Iterator[tuple[pa.Table, int, s
 
 
 def _pairs(rows: pa.Table) -> Iterable[tuple[int, int]]:
-    """The stretches of rows, in order."""
+    """Return the stretches of rows, in order."""
     if "offset" not in rows.column_names:
         return joined(zip(rows["start"].to_pylist(), rows["end"].to_pylist(), strict=True))
     offsets = rows["offset"].to_numpy()
-    if (np.diff(offsets) == 1).all():  # as they lie in Kafka
+    if (np.diff(offsets) == 1).all():  # the usual order, that of Kafka
         return [(int(offsets[0]), int(offsets[-1]) + 1)]
     offsets = np.unique(offsets)
     breaks = np.flatnonzero(np.diff(offsets) != 1)
