@@ -1,18 +1,18 @@
 -------------------------------- MODULE Claims --------------------------------
-(* A shared subscription around a restart: leases end, nothing is granted for a while (grace), and who is attached again
-   claims what its application still has in hands. (Of a lane: Lane.tla.)
+(* A shared subscription around a restart: leases end, no new lease is granted in the grace period, and a member that attaches
+   again leases its messages in flight again ("claims" them). Lane.tla specifies this for lanes.
 
-   Modelled: lua/reclaim-6+3.lua, reincarnate-6.lua, exchange-6+3.lua (note_back), kafkadur/consumer/loss_recovery.py.
-   An exchange is one step, answer included, and grants one lease; what it grants is in the application's hands (Shared.tla has
-   them apart). The answer to a claim may be lost; then it is made again. A fault is another server with an older copy, or an
-   empty one, rebuilt from the beginning. A member's session may end without its knowing: it goes on with what it has in hands,
-   and claims that, too, when it is attached again.
+   Modelled: lua/reclaim-6+3.lua, reincarnate-6.lua, exchange-6+3.lua (note_back), kafkadur/consumer/losses.py.
+   An exchange is one step, including its reply, and grants one lease. Granted messages are in flight at once (Shared.tla
+   separates these steps). The reply to a claim may be lost; then the claim is repeated. A fault is another server with an older
+   copy, or an empty server that is rebuilt from the beginning. A member session may end without the member noticing: it keeps
+   its messages in flight, and claims them as well when it attaches again.
    Not modelled: time, several partitions, credit, attempts that have a limit. *)
 EXTENDS Partition, Sequences, TLC
 CONSTANTS M, Most, MaxEx, MaxAtt, MaxRoll, MaxEnd, MaxFail
-VARIABLES s,    \* Redis: [p, inc, mem (attached), grace, awaited, claims [t, inc, tok]]; was (awaited at first), timed (grace ran out)
-          old,  \* a copy of it
-          l,    \* members: hands, acks, rbs: <<token, offset>>; kept: what is to be claimed [inc, t, hands, acks]
+VARIABLES s,    \* Redis: [p, inc, mem (attached), grace, awaited, claims [t, inc, tok]]; was (awaited at first), timed (grace period expired)
+          old,  \* a copy of its state
+          l,    \* members: hands (in flight), acks, rbs (rollbacks): <<token, offset>>; kept: the claims to make [inc, t, hands, acks]
           h, n
 vars == <<s,old,l,h,n>>
 Perms == Permutations(M)
@@ -88,7 +88,7 @@ ClaimOne(x,m,c) ==
         grab == {o \in offs : p1.exc[o].tok \in {0} \cup beaten \/ (Bad("claims_settled") /\ o \in Settled(p1))}
         p2 == Grant(p1, m, Least(offs,0), e, "runs", FALSE)
         p3 == [p2 EXCEPT !.dec = @ \cup grab, !.exc = [o \in Off |-> IF o \in grab THEN [NoExc EXCEPT !.tok = p2.tok] ELSE @[o]]]
-        (* who loses an offset loses the lease: it would be told that it settled what is not its own any more *)
+        (* A member that loses an offset loses the lease. Otherwise the reply would say that it settled an offset of another lease. *)
         lose == IF Bad("taken_silently") THEN {} ELSE {y \in p1.leases : y.t \in beaten /\ Of(p1,y) \cap offs # {}}
         p4 == EndAll(p3, lose, 1)
     IN IF mine # {} /\ ~Bad("claim_forgotten")
@@ -113,18 +113,19 @@ Next == Replicate \/ Fault \/ EndGrace
         \/ \E m \in M : Attach(m) \/ Exchange(m) \/ Ack(m) \/ Roll(m) \/ Expire(m) \/ Notice(m) \/ Claim(m)
 Spec == Init /\ [][Next]_vars
 --------------------------------------------------------------------------------
-(* I1: nothing is settled before it was acknowledged. *)
+(* I1: no offset is settled before it was acknowledged. *)
 I1_SettledTrue == Settled(s.p) \subseteq h.done
 (* I3: an accepted verdict is given by the lease that holds the offset. *)
 I3_Fenced == "fence" \notin h.bad
-(* I4: what a confirmed acknowledgement settled stays settled, and is not handed out again, unless a fault took the knowledge. *)
+(* I4: an offset that a confirmed acknowledgement settled stays settled and is not dispatched again, unless a fault lost that
+   state. *)
 I4_SettledStays == "again" \notin h.bad /\ h.cR \subseteq Settled(s.p)
-(* I8: what was handed out before is told as redelivered. *)
+(* I8: a message that was dispatched before is marked as redelivered. *)
 I8_Marked == "unmarked" \notin h.bad
-(* I9: settled + leased + ready, exactly and disjoint: no offset is held by two, and none is lost. *)
+(* I9: settled, leased and ready offsets are disjoint and together all offsets: no offset has two leases, and none is lost. *)
 I9_Conserved == Partitioned(s.p) /\ NoPhantoms(s.p)
-(* I15: nothing is granted before all who were attached have claimed, unless a session has passed. *)
+(* I15: no new lease is granted before all attached members have claimed, unless one session timeout has passed. *)
 I15_WaitedFor == ~s.grace /\ ~s.timed => \A m \in s.was : l[m].kept = {}
-(* I16: of two who claim an offset the one who had it later has it; and nobody gets one by a claim when it may be granted. *)
+(* I16: if two members claim an offset, the member with the later lease gets it; after the grace period no claim is granted. *)
 I16_HighestClaim == "claim" \notin h.bad
 ================================================================================

@@ -1,19 +1,20 @@
 -------------------------------- MODULE Collect --------------------------------
-(* How old checkpoints are removed from the journal: whoever reads a shard marks, with tombstones, those that say nothing more.
+(* The removal of old checkpoints from the journal: a process that reads a shard writes tombstones for checkpoints that are
+   covered by later ones.
 
    Modelled: kafkadur_coordinators/journal/checkpoints.py (superseded), topic.py (collect), kafkadur/runtime/checkpoint_thread.py (renew).
-   A key belongs to one writer, and for one incarnation what is written under it only grows. After a while its writer gives it up
-   (WRITER_MS); what was written so long ago that it must have been given up (KEPT_MS) may be removed. Between reading and
-   the tombstones anything may happen, also somebody else who removes.
-   Not modelled: time itself; checkpoints of epochs that are over, which nobody reads. *)
+   A key belongs to one writer, and for one incarnation the set written under it only grows. After a while its writer gives
+   the key up (WRITER_MS). A checkpoint that is so old that its key must have been given up (KEPT_MS) may be removed. Between
+   reading and writing the tombstones, any other step may happen, including a removal by another process.
+   Not modelled: time itself; checkpoints of past epochs, which are not read. *)
 EXTENDS Integers, FiniteSets, TLC
-CONSTANTS Keys, C,    \* keys, who removes (model values)
+CONSTANTS Keys, C,    \* keys, removing processes (model values)
           N, MaxWrite, MaxRead, Defects
 Off == 0..(N-1)
 Bad(d) == d \in Defects
-VARIABLES rec,    \* what stands under a key: [at (when), set], or at = 0: nothing
+VARIABLES rec,    \* the record under a key: [at (time), set]; at = 0: none
           used,   \* keys that their writers have not given up
-          gone,   \* who removes: keys that are to go
+          gone,   \* removing processes: keys to be removed
           said, n
 vars == <<rec,used,gone,said,n>>
 Perms == Permutations(Keys) \cup Permutations(C)
@@ -24,7 +25,7 @@ Write(k) == /\ k \in used /\ n.write < MaxWrite /\ n' = [n EXCEPT !.write = @ + 
                                      /\ rec' = [rec EXCEPT ![k] = [at |-> n.write + 1, set |-> S]] /\ said' = said \cup S
             /\ UNCHANGED <<used,gone>>
 GiveUp(k) == rec[k].at > 0 /\ used' = used \ {k} /\ UNCHANGED <<rec,gone,said,n>>
-(* superseded: from the oldest on, what later ones say, too *)
+(* superseded: from the oldest on, checkpoints whose offsets are in later ones *)
 There == {k \in Keys : rec[k].at > 0}
 Later(k) == {j \in There : rec[j].at > rec[k].at}
 RECURSIVE Superseded(_,_)
@@ -45,6 +46,6 @@ Remove(c) == /\ gone[c] # {} /\ gone' = [gone EXCEPT ![c] = {}]
 Next == (\E k \in Keys : Write(k) \/ GiveUp(k)) \/ (\E c \in C : Read(c) \/ Remove(c))
 Spec == Init /\ [][Next]_vars
 --------------------------------------------------------------------------------
-(* I14: all that was ever said is said by what is left. *)
+(* I14: the remaining checkpoints contain every offset that any checkpoint ever contained. *)
 I14_Said == said = UNION {rec[k].set : k \in Keys}
 ================================================================================

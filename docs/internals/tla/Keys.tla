@@ -1,20 +1,21 @@
 --------------------------------- MODULE Keys ---------------------------------
-(* A lane of a key-ordered subscription: who is to keep it follows from the members attached; the old keeper gives it up
-   when nothing of it is in its application's hands; of each key one message at a time is in hands.
+(* A lane of a key-ordered subscription. The attached members determine its keeper. The old keeper gives the lane up when none
+   of its messages are in flight. One message of each key is in flight at a time.
 
-   Modelled: lua/keyed.lua with exchange-6+3.lua, and the member's half of it (kafkadur/consumer/key_queue.py). A lane is a partition of
-   its own (Partition.tla); here it is the second lane of two of one partition, so that the second member to attach is to
-   keep it. An exchange is two steps: it is written, and it is applied and answered. A session may end at any time.
-   Not modelled: time (an exception waits or does not), records of other lanes (they are gaps here), what is parked behind a
+   Modelled: lua/keyed.lua with exchange-6+3.lua, and the member's part (kafkadur/consumer/key_queue.py). A lane is a partition of
+   its own (Partition.tla). Here it is the second of the two lanes of a partition, so that the second member to attach becomes
+   its keeper. An exchange has two steps: it is composed, and it is applied and answered. A member session may end at any time.
+   Not modelled: time (an exception waits or does not), records of other lanes (they are gaps here), messages parked behind a
    stuck key, pausing, several partitions, repeats and late copies of exchanges (Lane.tla). *)
 EXTENDS Partition, Sequences, TLC
 CONSTANTS M, Key,      \* key of each offset: a function of Off
-          Win, Span,   \* window; how far the horizon runs ahead
+          Win, Span,   \* window; distance from the position to the horizon
           First, MaxEx, MaxAtt, MaxRoll, MaxEnd
 VARIABLES s, l, req, end, h, n
 vars == <<s,l,req,end,h,n>>
 Perms == Permutations(M)
-(* todo, hands, acks, rbs: <<token, offset>>; pos: how far the lane was looked at; exp: rolled back and expected again *)
+(* todo, hands (in flight), acks, rbs (rollbacks): <<token, offset>>; pos: the position up to which the lane was examined;
+   exp: offsets that were rolled back and are expected again. *)
 Idle == [on |-> FALSE, gen |-> 0, have |-> 0, todo |-> {}, hands |-> {}, acks |-> {}, rbs |-> {}, exp |-> {}, drn |-> FALSE]
 NoReq == [on |-> FALSE]
 OneKey == [o \in Off |-> 1]
@@ -26,13 +27,13 @@ Without(q,x) == SelectSeq(q, LAMBDA y : y # x)
 --------------------------------------------------------------------------------
 Attached(x) == {m \in M : x.gen[m] # 0}
 KeeperToBe(x) == IF x.ranks = <<>> THEN {} ELSE {x.ranks[(Len(x.ranks) \div 2) + 1]}
-(* a lease whose holder still waits for what is not due ends as if it had not been handed out *)
+(* A lease whose holder still waits for an offset that is not due ends as if it had not been dispatched. *)
 Waits(p,y) == y.kind = "runs" /\ \E o \in Of(p,y) : p.exc[o].wt
 RECURSIVE End2(_,_,_)
 End2(p,L,how) == IF L = {} THEN p ELSE LET t == Least({y.t : y \in L}, 0)  y == CHOOSE y \in L : y.t = t IN
                  End2(EndLease(p, Lease(p,t), IF Waits(p,Lease(p,t)) THEN 0 ELSE how), L \ {y}, how)
 AdoptKeyed(p) == End2(p, {y \in p.leases : y.orph # 0}, 2)
-(* all exceptions that nobody holds, due or not: their keeper waits for them and keeps back what has the same key *)
+(* All exceptions without a lease, due or not: the keeper waits for them and keeps back messages with the same key. *)
 Stretch(p) == LET R == {o \in Off : p.exc[o].tok = 0 /\ (~Bad("due_only") \/ ~p.exc[o].wt)}  f == Least(R,0) IN
               IF R = {} THEN {} ELSE {o \in R : \A q \in R : q <= o => (Alike(p.exc[q],p.exc[f]) /\ p.exc[q].wt = p.exc[f].wt)}
 RECURSIVE Exc(_,_)
@@ -59,7 +60,7 @@ Attach(m) == /\ ~l[m].on /\ n.att < MaxAtt /\ n' = [n EXCEPT !.att = @ + 1]
              /\ l' = [l EXCEPT ![m] = [Idle EXCEPT !.on = TRUE, !.gen = s.gens + 1]]
              /\ UNCHANGED <<req,end,h>>
 LaneOf(m) == {y \in Held(s.p,m) : y.kind = "lane" /\ y.t <= l[m].have}
-(* what was looked at: what waits for its key does not keep the others from going on *)
+(* The position up to which the lane was examined: a message that waits for its key does not hold back other messages. *)
 Pos(m) == IF LaneOf(m) = {} THEN -1 ELSE LET y == CHOOSE y \in LaneOf(m) : TRUE IN Min(y.e, Max(y.s, end))
 Used(m) == {t \in 1..l[m].have : {v \in l[m].todo \cup l[m].hands : v[1] = t} = {}}
 Drained(m) == l[m].drn /\ (l[m].hands = {} \/ Bad("not_drained"))
@@ -94,7 +95,7 @@ Do(m) == \E wait \in (IF req[m].on /\ req[m].rbs # {} THEN BOOLEAN ELSE {FALSE})
     /\ UNCHANGED <<end,n>>
 Stands(m,t) == s.gen[m] = l[m].gen /\ \E y \in Held(s.p,m) : y.t = t
 Told(v) == (s.p.exc[v[2]].tok = v[1] /\ s.p.exc[v[2]].red) \/ (\E y \in s.p.leases : y.t = v[1] /\ v[2] < y.seen)
-(* of a key one at a time, the lowest first; while one that was rolled back is expected, only that one *)
+(* One message of a key at a time, the lowest offset first. While a rolled-back message is expected, only that message. *)
 Free(m,o) == /\ \A v \in l[m].hands \cup l[m].rbs : Key[v[2]] # Key[o]
              /\ \A v \in l[m].todo : Key[v[2]] = Key[o] => o <= v[2]
              /\ \A e \in l[m].exp : Key[e] = Key[o] => e = o
@@ -124,18 +125,18 @@ Next == \/ \E m \in M : Attach(m) \/ Send(m) \/ Do(m) \/ Dispatch(m) \/ Ack(m) \
         \/ Wait \/ Produce
 Spec == Init /\ [][Next]_vars
 --------------------------------------------------------------------------------
-(* I1: nothing is settled before it was acknowledged. *)
+(* I1: no offset is settled before it was acknowledged. *)
 I1_SettledTrue == Settled(s.p) \subseteq h.done
-(* I4: what a confirmed acknowledgement settled is not handed out again under a lease that stands. *)
+(* I4: an offset that a confirmed acknowledgement settled is not dispatched again under a valid lease. *)
 I4_SettledStays == "again" \notin h.bad
-(* I5: every lease of the lane is its keeper's; of two attached members only one has messages of it in hands. *)
+(* I5: every lease of the lane belongs to its keeper; of two attached members only one has messages of the lane in flight. *)
 I5_OneKeeper == /\ \A y \in s.p.leases : y.orph = 0 => s.keeper = {y.m}
                 /\ Cardinality({m \in M : l[m].hands # {} /\ s.gen[m] = l[m].gen}) <= 1
-(* I6: a message is handed out only when all earlier ones of its key have been settled by an application. *)
+(* I6: a message is dispatched only when an application has settled all earlier messages of its key. *)
 I6_KeyOrder == "order" \notin h.bad
-(* I7: what is in hands fits the window. *)
+(* I7: messages in flight fit into the window. *)
 I7_Window == \A m \in M : Cardinality(l[m].hands) <= Win
 I8_Marked == "unmarked" \notin h.bad
-(* I9: settled + leased + ready, exactly and disjoint. *)
+(* I9: settled, leased and ready offsets are disjoint and together all offsets. *)
 I9_Conserved == Partitioned(s.p) /\ NoPhantoms(s.p)
 ================================================================================

@@ -1,29 +1,30 @@
 --------------------------------- MODULE Lane ---------------------------------
 (* One lane over one partition (exclusive, priority, serial): attaching, exchanges, the confirmed horizon, turns that
-   pass by an offer, takeover, restart and loss of Redis.
+   pass by a handover ("offer"), takeover, restart and loss of Redis.
 
-   Modelled: lua/exchange-6+3.lua with lane.lua, attach-6.lua, detach-6+3.lua, reincarnate-6.lua, and the member's half of
-   it (kafkadur/consumer/member.py); reclaim-6+3.lua and kafkadur/consumer/loss_recovery.py.
-   A request, its application and its reply are steps of their own. A reply may be lost, then
-   the request is repeated unchanged under its number; an old copy of a request may arrive late, even after its member
-   attached anew. The end of a session and silence are one action; with Pause = FALSE a session ends only after its member
-   stopped handing out. Faults: another server with an older copy, or an empty one rebuilt from the mirrored floor.
-   Not modelled: time, bytes, several partitions, whole claims, pausing a subscription, strict order, selectors, back-off. *)
+   Modelled: lua/exchange-6+3.lua with lane.lua, attach-6.lua, detach-6+3.lua, reincarnate-6.lua, and the member's part
+   (kafkadur/consumer/member.py); reclaim-6+3.lua and kafkadur/consumer/losses.py.
+   A request, its application and its reply are separate steps. A reply may be lost; then the request is repeated unchanged
+   under its number. An old copy of a request may arrive late, even after its member attached again. The end of a member
+   session and silence are one action; with Pause = FALSE a member session ends only after its member stopped dispatching.
+   Faults: another server with an older copy, or an empty server that is rebuilt from the mirrored floor.
+   Not modelled: time, bytes, several partitions, leases of a whole subscription, pausing a subscription, strict order,
+   selectors, back-off. *)
 EXTENDS Partition, Sequences, TLC
 CONSTANTS M,            \* members (model values)
-          Turns,        \* TRUE: serial; FALSE: the holder keeps the lane until it is gone
+          Turns,        \* TRUE: serial; FALSE: the holder keeps the lane until the holder is gone
           Win, Bud,     \* window, unconfirmed budget (records)
           First,        \* end of the log at the beginning
           MaxEx, MaxAtt, MaxRoll, MaxFail, MaxDup, MaxCrash, MaxStop,
-          Pause         \* TRUE: a holder may outlive its session without noticing
-VARIABLES r,    \* what Redis holds
-          old,  \* what another server has of it
-          fl,   \* floor mirrored to Kafka
+          Pause         \* TRUE: a holder may outlive its member session without noticing
+VARIABLES r,    \* the state of Redis
+          old,  \* the copy of that state on another server
+          fl,   \* the floor mirrored to Kafka
           l,    \* members
           net,  \* one exchange under way for each member
           dup,  \* late copies of requests
           end,  \* end of the log
-          h,    \* history: what is promised
+          h,    \* history: the facts that the invariants use
           n     \* history: counters that keep the model finite
 vars == <<r,old,fl,l,net,dup,end,h,n>>
 Perms == Permutations(M)
@@ -37,7 +38,7 @@ Init == /\ r = R0 /\ old = R0 /\ fl = 0 /\ l = [m \in M |-> Idle] /\ net = [m \i
         /\ h = [cR |-> {}, disp |-> {}, done |-> {}, bad |-> {}, top |-> [o \in Off |-> 0], offers |-> [o \in Off |-> 0], blind |-> FALSE]
         /\ n = [ex |-> 0, att |-> 0, roll |-> 0, fail |-> 0, dup |-> 0, crash |-> 0, stop |-> 0]
 --------------------------------------------------------------------------------
-(* Redis: who holds the lane *)
+(* Redis: the holder of the lane *)
 In(s,x) == \E i \in 1..Len(s) : s[i] = x
 Without(s,x) == SelectSeq(s, LAMBDA y : y # x)
 Rank(s,x) == CHOOSE i \in 1..Len(s) : s[i] = x
@@ -46,7 +47,7 @@ Holder(s) == IF s.holder # {} /\ \A m \in s.holder : s.mem[m].on THEN s.holder
 Successor(s,m) == IF ~Turns \/ ~In(s.ranks,m) \/ Len(s.ranks) < 2 THEN {}
                   ELSE {s.ranks[(Rank(s.ranks,m) % Len(s.ranks)) + 1]}
 LaneOf(s) == {y \in s.p.leases : y.kind = "lane" /\ y.orph = 0}
-(* lane.lua, serve_lane: exceptions first, then the lane itself up to its confirmed horizon *)
+(* lane.lua, serve_lane: exceptions first, then the lane itself up to its confirmed horizon. *)
 RECURSIVE Runs(_,_,_)
 Runs(p,m,left) == LET S == ReadyStretch(p,left) IN
                   IF S = {} \/ left = 0 THEN p ELSE Runs(GrantRuns(p,m,S), m, left - Cardinality(S))
@@ -70,14 +71,14 @@ Pass(s,m,pos) ==
     IF Holder(s) = {m} /\ Successor(s,m) # {} /\ Deliverable(s.p,pos)
     THEN [s EXCEPT !.p = EndAll(s.p, Held(s.p,m), 0), !.holder = Successor(s,m)]
     ELSE s
-(* The exchange. The reply is made of the state after it; a repeat is answered again and not applied again. *)
+(* The exchange. The reply is made from the state after it. A repeated request is answered again and not applied again. *)
 Reply(s,q,code,refused) ==
     [code |-> code, tok |-> s.p.tok, refused |-> refused,
      grants |-> {y \in Held(s.p,q.m) : y.t > q.have}, held |-> {y.t : y \in Held(s.p,q.m)},
      hor |-> {y \in Held(s.p,q.m) : y.kind = "lane"}, marks |-> s.p.exc]
 Names(q) == {v[1] : v \in q.acks \cup q.rbs} \cup q.done
 Mine(s,q) == IF Bad("no_fencing") THEN Names(q) ELSE {y.t : y \in Held(s.p,q.m)}
-(* note_back: who was attached before a restart has come back, and claimed what it wanted *)
+(* note_back: a member that was attached before a restart has come back and has leased its messages again. *)
 Back(s,m) == IF s.awaited = {} THEN s
              ELSE [s EXCEPT !.awaited = @ \ {m}, !.grace = @ /\ s.awaited # {m}]
 Exchange(s,q) ==
@@ -126,7 +127,7 @@ Send(m) ==
           /\ l' = [l EXCEPT ![m].seq = @ + 1, ![m].frz = offer /\ ~Bad("offer_unfrozen")]
     /\ UNCHANGED <<r,old,fl,dup,end,h>>
 Before(o) == IF r.ok THEN h.top[o] ELSE 0
-(* what is granted now and was not before *)
+(* The grants that did not exist before. *)
 Granted(p) ==
     LET cover == {o \in Off : \E y \in p.leases : y.orph = 0 /\ o \in Of(p,y) /\ ~\E z \in r.p.leases : z.t = y.t /\ o \in Of(r.p,z)}
     IN [h EXCEPT !.offers = [o \in Off |-> IF o \in cover THEN Min(@[o] + 1, 3) ELSE @[o]],
@@ -180,7 +181,8 @@ Recv(m) ==
                                    ELSE IF net[m].renews /\ net[m].fresh THEN "yes" ELSE "over"]]
     /\ UNCHANGED <<r,old,fl,dup,end,h,n>>
 --------------------------------------------------------------------------------
-(* Claims: lua/reclaim-6+3.lua. Who had the higher token of the lane, of the later incarnation, has it. *)
+(* Leasing again ("claims"): lua/reclaim-6+3.lua. The member with the later incarnation, or the higher token in the same
+   incarnation, gets the lane. *)
 Below(k,c) == k.inc < c.inc \/ (k.inc = c.inc /\ k.tok < c.t)
 Beaten(k,c) == IF Bad("lower_claim_wins") THEN ~Below(k,c) ELSE Below(k,c)
 ClaimOne(s,m,c) ==
@@ -202,15 +204,15 @@ ClaimOne(s,m,c) ==
             IN IF grab = {} THEN [s |-> [s EXCEPT !.p = p2, !.holder = {m}], t |-> 0, held |-> {}]
                ELSE [s |-> [s EXCEPT !.p = p4, !.holder = {m}, !.claims = @ \cup {[t |-> p4.tok, inc |-> c.inc, tok |-> c.t]}],
                      t |-> p4.tok, held |-> grab]
-(* any script tells a member that the incarnation is another one *)
+(* Every script tells a member that the incarnation has changed. *)
 Notice(m) == /\ l[m].on /\ net[m].st = "none" /\ r.ok /\ l[m].inc # r.inc /\ l' = [l EXCEPT ![m] = Lost(@)]
              /\ UNCHANGED <<r,old,fl,net,dup,end,h,n>>
-Taken(x,c,a) == \* the member's half: take_over
+Taken(x,c,a) == \* the member's part: take_over
     IF a.t = 0 THEN [x EXCEPT !.kept = @ \ {c}]
     ELSE [x EXCEPT !.kept = @ \ {c}, !.have = Max(@,a.t),
                    !.hands = @ \cup {<<a.t,o>> : o \in c.hands \cap a.held}, !.acks = @ \cup {<<a.t,o>> : o \in c.acks \cap a.held},
                    !.ls = @ \cup {[t |-> a.t, kind |-> "runs", s |-> 0, e |-> 0, pos |-> 0, seen |-> 0, offs |-> {}, red |-> c.red]}]
-(* one script for all of them; its answer may be lost, then it is asked again *)
+(* One script makes all claims of a member. Its reply may be lost; then the request is repeated. *)
 Claim(m) ==
     /\ l[m].on /\ l[m].kept # {} /\ net[m].st = "none" /\ r.ok /\ l[m].inc = r.inc /\ UNCHANGED <<old,fl,net,dup,end>>
     /\ IF l[m].gen # r.mem[m].gen THEN l' = [l EXCEPT ![m] = Idle] /\ UNCHANGED <<r,h,n>>
@@ -226,7 +228,7 @@ Claim(m) ==
 --------------------------------------------------------------------------------
 Steady == ~Pause /\ n.fail = 0
 Current(m,t) == r.ok /\ l[m].inc = r.inc /\ \E y \in Held(r.p,m) : y.t = t
-(* what comes first is handed out first, exceptions before the lane *)
+(* The lowest offset is dispatched first, exceptions before the lane. *)
 Dispatch(m) == LET x == l[m] IN
     /\ x.on /\ x.run # "no" /\ ~x.frz /\ (Cardinality(x.hands) < Win \/ Bad("window_ignored")) /\ Cardinality(x.acks) <= Bud
     /\ \E y \in x.ls : LET o == Least(Todo(y),N) IN
@@ -246,7 +248,7 @@ Ack(m) == \E v \in l[m].hands : /\ l' = [l EXCEPT ![m].hands = @ \ {v}, ![m].ack
           /\ h' = [h EXCEPT !.done = @ \cup {v[2]}] /\ UNCHANGED <<r,old,fl,net,dup,end,n>>
 Roll(m) == \E v \in l[m].hands : /\ n.roll < MaxRoll /\ n' = [n EXCEPT !.roll = @ + 1]
           /\ l' = [l EXCEPT ![m].hands = @ \ {v}, ![m].rbs = @ \cup {v}] /\ UNCHANGED <<r,old,fl,net,dup,end,h>>
-(* its deadline passes, or its pings are not answered *)
+(* The member's deadline passes, or its pings are not answered. *)
 Stop(m) == /\ l[m].on /\ (l[m].run # "no" \/ (net[m].st # "none" /\ net[m].fresh))
            /\ n.stop < MaxStop /\ n' = [n EXCEPT !.stop = @ + 1]
            /\ l' = [l EXCEPT ![m].run = "no"]
@@ -255,22 +257,22 @@ Stop(m) == /\ l[m].on /\ (l[m].run # "no" \/ (net[m].st # "none" /\ net[m].fresh
 Crash(m) == /\ n.crash < MaxCrash /\ n' = [n EXCEPT !.crash = @ + 1] /\ l[m].on
             /\ l' = [l EXCEPT ![m] = Idle] /\ net' = [net EXCEPT ![m] = NoMsg] /\ dup' = {q \in dup : q.m # m}
             /\ UNCHANGED <<r,old,fl,end,h>>
-(* its last exchange said all; what it has not handed out goes back *)
+(* The member detaches: its last exchange reported all verdicts, and the offsets that it has not dispatched go back. *)
 Leave(m) == /\ l[m].hands \cup l[m].acks \cup l[m].rbs \cup l[m].kept = {} /\ n.crash < MaxCrash /\ n' = [n EXCEPT !.crash = @ + 1] /\ l[m].on /\ net[m].st = "none" /\ r.ok
             /\ l' = [l EXCEPT ![m] = Idle]
             /\ r' = IF l[m].inc = r.inc /\ r.mem[m].on
                     THEN [r EXCEPT !.p = Adopt(Orphaned(@,m,1)), !.mem[m] = Gone, !.ranks = Without(@,m)] ELSE r
             /\ UNCHANGED <<old,fl,net,dup,end,h>>
 --------------------------------------------------------------------------------
-(* Sessions end; servers change *)
+(* Member sessions end; servers change. *)
 Quiet(m) == l[m].run # "yes" /\ ~(net[m].st = "rep" /\ net[m].fresh /\ net[m].p.code = "OK" /\ net[m].renews)
 Expire(m) == /\ r.ok /\ r.mem[m].on /\ (Pause \/ Quiet(m) \/ l[m].inc # r.inc \/ l[m].gen # r.mem[m].gen)
              /\ r' = [r EXCEPT !.p = Orphaned(@,m,2), !.mem[m] = Gone, !.ranks = Without(@,m)]
              /\ UNCHANGED <<old,fl,l,net,dup,end,h,n>>
 Replicate == r.ok /\ n.fail < MaxFail /\ old # r /\ old' = r /\ UNCHANGED <<r,fl,l,net,dup,end,h,n>>
 Known(s,o) == s.p.exc[o].red \/ o < s.p.seen \/ \E y \in s.p.leases : o \in Of(s.p,y)
-(* Another server answers. With an older copy all leases end, and no attempt is counted: who was attached in it is waited for
-   (blind: somebody was not). An empty one waits for as long as a session lasts. *)
+(* Another server answers. With an older copy, all leases end, no attempt is counted, and Redis waits for the members that
+   are attached in the copy (blind: an attached member is missing there). An empty server waits for one session timeout. *)
 Fault == /\ r.ok /\ n.fail < MaxFail /\ n' = [n EXCEPT !.fail = @ + 1] /\ dup' = {}
          /\ \/ /\ LET on == {m \in M : old.mem[m].on} IN
                  /\ r' = [old EXCEPT !.inc = r.inc + 1, !.p = [old.p EXCEPT !.leases = {[y EXCEPT !.orph = IF @ = 0 THEN 1 ELSE @] : y \in @}],
@@ -296,33 +298,34 @@ Next == \/ \E m \in M : Attach(m) \/ Send(m) \/ Apply(m) \/ LoseReply(m) \/ Recv
         \/ ApplyLate \/ Replicate \/ Fault \/ EndGrace \/ Mirror \/ Wait \/ Produce
 Spec == Init /\ [][Next]_vars
 --------------------------------------------------------------------------------
-(* I1: nothing is settled before an application acknowledged it. *)
+(* I1: no offset is settled before an application acknowledged it. *)
 I1_SettledTrue == r.ok => Settled(r.p) \subseteq h.done
 (* I3: an accepted verdict is given under the newest grant of its offset. *)
 I3_Fenced == "fence" \notin h.bad
-(* I4: what a confirmed acknowledgement settled is not handed out again, unless a fault took the knowledge. *)
+(* I4: an offset that a confirmed acknowledgement settled is not dispatched again, unless a fault lost that state. *)
 I4_SettledStays == "again" \notin h.bad /\ (r.ok => h.cR \subseteq Settled(r.p))
-(* I5: never two members that may hand out, unless an older copy did not know one of them; and who hands out holds the
-   lease in Redis. In Redis the lane is never two members', whatever happened. *)
+(* I5: at most one member may dispatch, unless an older copy did not know one of them, and a member that dispatches holds the
+   lease in Redis. In Redis the leases of the lane never belong to two members. *)
 May(m) == l[m].on /\ l[m].run # "no" /\ ~l[m].frz /\ \E y \in l[m].ls : Todo(y) # {}
 I5_OneHolder == /\ Pause \/ h.blind \/ Cardinality({m \in M : May(m)}) <= 1
                 /\ "unheld" \notin h.bad
                 /\ \A y, z \in r.p.leases : y.orph = 0 /\ z.orph = 0 => y.m = z.m
-(* I6: first deliveries come in order. *)
+(* I6: first deliveries are in order. *)
 I6_InOrder == "order" \notin h.bad
-(* I7: what is in an application's hands fits its window, what is unconfirmed its budget. *)
+(* I7: messages in flight fit into the window, unconfirmed acknowledgements into the budget. *)
 I7_Window == \A m \in M : Cardinality(l[m].hands) <= Win /\ Cardinality(l[m].acks) <= Bud + 1
-(* I8: no more attempts are counted than an offset was granted, none for what cannot have been read; what was handed out
-   before is told as redelivered. *)
+(* I8: no more attempts are counted for an offset than it had grants, and none for an offset that cannot have been read; a
+   message that was dispatched before is marked as redelivered. *)
 I8_Attempts == \A o \in Off : r.p.exc[o].att <= h.offers[o] /\ (o >= end => r.p.exc[o].att <= 0)
 I8_Marked == "unmarked" \notin h.bad
-(* I9: settled + leased + ready, exactly and disjoint; handed out only below a confirmed horizon. *)
+(* I9: settled, leased and ready offsets are disjoint and together all offsets; messages are dispatched only below a
+   confirmed horizon. *)
 I9_Conserved == Partitioned(r.p) /\ NoPhantoms(r.p)
 I9_Bounded == "bound" \notin h.bad
-(* I10: the mirrored floor is never ahead of what is settled. *)
+(* I10: the mirrored floor is never ahead of the settled offsets. *)
 I10_Floor == \A o \in Off : o < fl => o \in h.done
-(* I15: nothing is granted before all who were attached have claimed, unless a session has passed. *)
+(* I15: no new lease is granted before all attached members have claimed, unless one session timeout has passed. *)
 I15_WaitedFor == ~r.grace /\ ~r.timed => \A m \in r.was : l[m].kept = {}
-(* I16: of two who claim the lane the one who had it later has it; and nobody gets it by a claim when it may be granted. *)
+(* I16: if two members claim the lane, the member with the later lease gets it; after the grace period no claim is granted. *)
 I16_HighestClaim == "claim" \notin h.bad
 ================================================================================

@@ -1,25 +1,25 @@
 ------------------------------- MODULE Partition -------------------------------
-(* The state of one partition and what the scripts do to it: lua/include/partition.lua and redelivery.lua as values.
+(* The state of one partition and the operations of the scripts on it: lua/include/partition.lua and redelivery.lua as values.
 
-   An offset is decided when it is settled or an exception; what is not decided in [base, next) belongs to exactly one
-   lease. Leases are of kind "range" (fixed horizon), "lane" (extended while it is held) or "runs" (exceptions).
-   Not modelled: time (an exception waits or does not), the bitmap's length and its conversion, records against offsets.
-   Lane.tla, Shared.tla and Keys.tla stand on this. *)
+   An offset is decided when it is settled or an exception. Each undecided offset in [base, next) belongs to exactly one
+   lease. A lease is of kind "range" (fixed horizon), "lane" (extended while it is held) or "runs" (exception ranges).
+   Not modelled: time (an exception waits or does not), the bitmap's length and its conversion, records as opposed to offsets.
+   Lane.tla, Shared.tla, Claims.tla and Keys.tla extend this module. *)
 EXTENDS Integers, FiniteSets
 CONSTANTS N,        \* offsets 0..N-1
-          K,        \* most attempts; 0: no limit
-          Defects   \* planted defects (names in README.md); {} in earnest
+          K,        \* maximum number of attempts; 0: no limit
+          Defects   \* planted defects (see README.md); {}: the real behaviour
 Off == 0..(N-1)
 Max(a,b) == IF a > b THEN a ELSE b
 Min(a,b) == IF a < b THEN a ELSE b
 Least(S,d) == IF S = {} THEN d ELSE CHOOSE x \in S : \A y \in S : x <= y
 Bad(d) == d \in Defects
 --------------------------------------------------------------------------------
-(* An exception: tok of its holder (0: nobody, -1: it is none), counted attempts, may have been delivered (red), its last
-   holder ended uncleanly (sus), not due yet (wt). *)
+(* An exception: tok is the token of its lease (0: not leased, -1: not an exception), att the counted attempts, red: it may
+   have been delivered, sus: it is a crash suspect (its last holder ended uncleanly), wt: it is not due yet. *)
 NoExc == [tok |-> -1, att |-> 0, red |-> FALSE, sus |-> FALSE, wt |-> FALSE]
-(* A lease: token, member, kind, [s, e), offsets below seen may have been delivered before, alone: the last attempt,
-   orph: what its end counts when its member is gone (0: it is not). *)
+(* A lease: token t, member m, kind, range [s, e). Offsets below seen may have been delivered before. alone: an isolated last
+   attempt. orph: how its end is counted after its member is gone (0: the member is attached). *)
 P0 == [dec |-> {}, exc |-> [o \in Off |-> NoExc], next |-> 0, avail |-> 0, seen |-> 0, leases |-> {}, tok |-> 0]
 Base(p) == Least({o \in 0..N : o \notin p.dec}, N)
 Settled(p) == {o \in p.dec : p.exc[o].tok = -1}
@@ -28,7 +28,8 @@ Floor(p) == Least(Exceptions(p) \cup {Base(p)}, 0)
 Has(p,t) == \E x \in p.leases : x.t = t
 Lease(p,t) == CHOOSE x \in p.leases : x.t = t
 Of(p,l) == {o \in l.s..(l.e-1) : IF l.kind = "runs" THEN p.exc[o].tok = l.t ELSE o \notin p.dec \/ p.exc[o].tok = l.t}
-(* how: 0 never handed out, 1 handed out and not counted, 2 counted, 3 unclean end beside others: the last attempt stays *)
+(* how: 0 never dispatched, 1 dispatched and not counted, 2 counted, 3 unclean end of a lease with several offsets: the last
+   attempt is not used up *)
 Marks(x,how) ==
     IF how = 0 THEN x
     ELSE IF how = 1 THEN [x EXCEPT !.red = TRUE, !.sus = FALSE]
@@ -46,7 +47,7 @@ GiveBack1(p,l,s,e,how,wait) ==
                                                     : y \in x.leases}]
        ELSE LET U == {o \in s..(Min(e,x.next)-1) : o \notin x.dec \/ (Bad("end_unsettles") /\ x.exc[o].tok = -1)}
             IN [x EXCEPT !.exc = [o \in Off |-> IF o \in U THEN Given(NoExc,how,wait) ELSE x.exc[o]], !.dec = @ \cup U]
-GiveBack(p,l,s,e,how,wait) == \* what may not exist yet must not become an exception
+GiveBack(p,l,s,e,how,wait) == \* an offset that may not be written yet must not become an exception
     IF how = 0 /\ s < p.avail /\ p.avail < e
     THEN GiveBack1(GiveBack1(p,l,p.avail,e,how,wait), l, s, p.avail, how, wait)
     ELSE GiveBack1(p,l,s,e,how,wait)
@@ -66,16 +67,16 @@ EndLease(p,l,how0) ==
         s == IF how = 0 /\ l.kind # "runs" THEN from ELSE l.s
         p3 == GiveBack(p2, l, s, known, how, FALSE)
     IN [p3 EXCEPT !.leases = {y \in p3.leases : y.t # l.t}]
-(* an offset settled under a lease: an exception it holds leaves the list, another one is decided *)
+(* An offset is settled under a lease: if it is an exception of the lease it stops being one, otherwise it becomes decided. *)
 SettleOne(p,l,o) ==
     [p EXCEPT !.exc[o] = IF @.tok = l.t THEN NoExc ELSE @, !.dec = IF l.kind = "runs" THEN @ ELSE @ \cup {o},
               !.avail = Max(@, o + 1)]
 RollOne(p,l,o,wait) == [GiveBack(p,l,o,o+1,2,wait) EXCEPT !.avail = Max(@, o + 1)]
-(* what a script would do that does not ask whose lease it is *)
+(* A script with a defect: it settles without checking the lease. *)
 SettleBlind(p,S) == LET O == {v[2] : v \in S} IN
     [p EXCEPT !.dec = @ \cup {o \in O : o < p.next}, !.exc = [o \in Off |-> IF o \in O THEN NoExc ELSE p.exc[o]]]
 RECURSIVE SettleAll(_,_), RollAll(_,_,_), EndAll(_,_,_)
-(* S: pairs <<token, offset>>; tokens that are not leased any more change nothing *)
+(* S: pairs <<token, offset>>. Pairs whose token has no lease any more change nothing. *)
 SettleAll(p,S) == IF S = {} THEN p ELSE LET v == CHOOSE v \in S : TRUE IN
                   SettleAll(IF Has(p,v[1]) THEN SettleOne(p,Lease(p,v[1]),v[2]) ELSE p, S \ {v})
 RollAll(p,S,wait) == IF S = {} THEN p ELSE LET v == CHOOSE v \in S : TRUE IN
@@ -92,7 +93,7 @@ Pow == [i \in 0..4 |-> IF i = 0 THEN 1 ELSE IF i = 1 THEN 2 ELSE IF i = 2 THEN 4
 MostTogether(x) == IF ~x.sus \/ K = 0 \/ x.att >= K THEN N ELSE Pow[K - 1 - x.att]
 RECURSIVE Take(_,_)
 Take(S,n) == IF n = 0 \/ S = {} THEN {} ELSE LET o == Least(S,0) IN {o} \cup Take(S \ {o}, n - 1)
-(* ready exceptions from the lowest on that one lease can take; {}: there is none *)
+(* The ready exceptions, from the lowest offset on, that fit into one lease; {}: there is none. *)
 Ready(p) == {o \in Off : p.exc[o].tok = 0 /\ ~p.exc[o].wt}
 ReadyStretch(p,limit) ==
     LET R == Ready(p)  f == Least(R,0)
@@ -104,12 +105,12 @@ GrantRuns(p,m,S) ==
     IN [x EXCEPT !.exc = [o \in Off |-> IF o \in S THEN [x.exc[o] EXCEPT !.tok = x.tok] ELSE x.exc[o]]]
 Due(p,D) == [p EXCEPT !.exc = [o \in Off |-> IF o \in D THEN [p.exc[o] EXCEPT !.wt = FALSE] ELSE p.exc[o]]]
 --------------------------------------------------------------------------------
-(* Leases of members who are gone end when a script touches the partition. *)
+(* Leases of members that are gone end when a script accesses the partition. *)
 Orphaned(p,m,how) == [p EXCEPT !.leases = {IF y.m = m /\ y.orph = 0 THEN [y EXCEPT !.orph = how] ELSE y : y \in @}]
 Adopt(p) == EndAll(EndAll(p, {y \in p.leases : y.orph = 1}, 1), {y \in p.leases : y.orph = 2}, 2)
 Held(p,m) == {y \in p.leases : y.m = m /\ y.orph = 0}
 --------------------------------------------------------------------------------
-(* I9, for one partition: exactly settled + leased + ready, and disjoint. *)
+(* I9, for one partition: settled, leased and ready offsets are disjoint and together all offsets. *)
 Partitioned(p) ==
     /\ \A o \in Off : o < p.next /\ o \notin p.dec =>
           Cardinality({y \in p.leases : y.kind # "runs" /\ y.s <= o /\ o < y.e}) = 1
@@ -118,6 +119,6 @@ Partitioned(p) ==
     /\ Exceptions(p) \subseteq p.dec
     /\ Base(p) <= p.next /\ \A o \in p.dec : o < p.next
     /\ \A y \in p.leases : y.kind # "runs" => y.e <= p.next
-(* what may not exist yet is no exception *)
+(* An offset that may not be written yet is not an exception. *)
 NoPhantoms(p) == \A o \in Exceptions(p) : o < p.avail
 ================================================================================

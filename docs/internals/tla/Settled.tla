@@ -1,48 +1,51 @@
 -------------------------------- MODULE Settled --------------------------------
-(* What survives the loss of Redis: settled offsets live in Redis; checkpoints of them are written to the journal, and
-   their floor is mirrored as a group offset whose metadata names the subscription's epoch; the journal says where each epoch
-   begins, and which incarnations there were.
+(* Settled offsets after the loss of Redis. Settled offsets are stored in Redis. Checkpoints of them are written to the
+   journal, and their floor is mirrored as a group offset whose metadata names the subscription's epoch. The journal contains
+   the start of each epoch and all incarnations.
 
    Modelled: kafkadur/runtime/checkpoint_thread.py, kafkadur_coordinators/journal/checkpoints.py, rebuilding.py, topic.py (incarnations), topics.py
    (mirror_floors, floors), changes.py (amend with places), lua/rebuild-6.lua, partitions-6+3.lua, install-6.lua,
    reincarnate-6.lua, inspect-6+3.lua.
-   - Servers: each fault brings another one, empty or with an older copy; the one before goes on: it takes acknowledgements
-     of whoever is still connected to it, and answers those who write checkpoints.
-   - Writers: a server is read, some time later the record is appended under the key of writer, incarnation and epoch, and
-     some time later it is read back. It is confirmed if no incarnation of the subscription newer than the one that was
-     read lies before it. Everything in it may have been waited for.
-   - Mirrors, each of which reads the floor and commits it much later: commits of a group are not fenced, the last one counts.
-     The floor counts where there is no checkpoint.
-   - Who rebuilds: the right (on this very server), an incarnation record, the journal read to its end, what the server kept
-     united with it, laid, installed. Each step may come late; the right may run out.
-   - Seeks, back and forward: CHANGING, a record with the place to stand at and the next epoch, the partition laid, installed.
+   - Servers: after each fault another server is used, empty or with an older copy. The earlier server continues: it accepts
+     acknowledgements of members that are still connected to it, and answers the writers of checkpoints.
+   - Writers: a writer reads a server, later appends the record under the key of writer, incarnation and epoch, and later
+     reads the record back. The record is confirmed if no incarnation of the subscription newer than the one that was read
+     lies before it. Acknowledgements may wait for any offset in it.
+   - Mirrors: a mirror reads the floor and commits it much later. Commits of a group are not fenced; the last one counts.
+     The floor is used if there is no checkpoint.
+   - Rebuilding processes take the right to rebuild (on this server), append an incarnation record, read the journal to its
+     end, unite it with the data that the server kept, write the partition and install. Each step may be late, and the right
+     may expire.
+   - Seeks, back and forward: set CHANGING, append a record with the new position and the next epoch, write the partition,
+     install.
    - Incarnations of another subscription of the same shard.
-   Settled offsets are a set, of one partition. The number of an incarnation is the place of its record; checkpoints lie
-   beside the log, since only what lies before one counts, and that is known when it is appended.
-   Not modelled: leases (Lane.tla), which of two changes wins (Define.tla), several partitions, topics made anew, records
-   that do not fit; how old checkpoints are removed (Collect.tla). *)
+   Settled offsets are a set of offsets of one partition. The number of an incarnation is the position of its record.
+   Checkpoints are stored beside the log, because only the records before a checkpoint matter, and these are known when it is
+   appended.
+   Not modelled: leases (Lane.tla), which of two changes wins (Define.tla), several partitions, topics that are deleted and
+   created again, records that are too large; the removal of old checkpoints (Collect.tla). *)
 EXTENDS Integers, Sequences, FiniteSets, TLC
-CONSTANTS W, X,       \* who writes and mirrors, who rebuilds (model values)
+CONSTANTS W, X,       \* writers and mirrors, rebuilding processes (model values)
           N,          \* offsets 0..N-1
-          Seeks,      \* where a seek may go
+          Seeks,      \* possible targets of a seek
           MaxLog, MaxFault, MaxSeek, MaxCommit, MaxWrite, MaxOther,
           Defects
 Off == 0..(N-1)
 Bad(d) == d \in Defects
 S == 1..(MaxFault + 1)
 VARIABLES srv,   \* servers: up (no, lost, ok), inc, ep, set (settled), chg, reb (token of the rebuild), kept
-          cur,   \* the newest
-          old,   \* a copy of it
+          cur,   \* the newest server
+          old,   \* a copy of its state
           log,   \* the journal: [k (def, inc, oth), ep, start]
           cps,   \* checkpoints in the journal: [w, inc, ep, set]
           grp,   \* the group offset: [f, ep]
-          buf,   \* mirrors: a floor read and not yet committed
-          cp,    \* writers: a checkpoint on its way
+          buf,   \* mirrors: a floor that was read and is not committed yet
+          cp,    \* writers: a checkpoint under way
           rec, seek,
-          truth, \* history: settled by an application since the epoch in force began, or before where it began
-          epoch, \* history: the epoch in force by the journal
-          conf,  \* history: what was confirmed at the level journal: [ep, inc, o]
-          bad,   \* history: what must not have happened
+          truth, \* history: offsets settled by an application since the epoch in force began, and offsets before its start
+          epoch, \* history: the epoch in force according to the journal
+          conf,  \* history: acknowledgements confirmed at the level journal: [ep, inc, o]
+          bad,   \* history: violations
           n
 vars == <<srv,cur,old,log,cps,grp,buf,cp,rec,seek,truth,epoch,conf,bad,n>>
 None == [st |-> "none"]
@@ -58,7 +61,7 @@ Init == /\ srv = [s \in S |-> IF s = 1 THEN R0 ELSE [R0 EXCEPT !.up = "no"]] /\ 
 InForce(k) == LET D == {i \in 1..k : log[i].k = "def"} IN log[CHOOSE i \in D : \A j \in D : j <= i]
 Now == InForce(Len(log))
 Begins(i) == log[i].k = "inc" \/ (Bad("others_count") /\ log[i].k = "oth")
-(* is there an incarnation of this subscription with a higher number, as far as it is read from `from` on? *)
+(* Whether an incarnation of this subscription with a higher number exists in the log after position `from`. *)
 Newer(inc,from) == \E j \in (inc+1)..Len(log) : j > from /\ Begins(j)
 Newest(s) == \A j \in (srv[s].inc + 1)..Len(log) : log[j].k # "inc"
 --------------------------------------------------------------------------------
@@ -75,7 +78,7 @@ Look(w,s) == /\ buf[w] = None /\ srv[s].up = "ok" /\ n.commit < MaxCommit /\ n' 
 Commit(w) == /\ buf[w].st = "w" /\ grp' = [f |-> buf[w].f, ep |-> buf[w].ep] /\ buf' = [buf EXCEPT ![w] = None]
              /\ UNCHANGED <<srv,cur,old,log,cps,cp,rec,seek,truth,epoch,conf,bad,n>>
 --------------------------------------------------------------------------------
-(* Writers. The epoch is that of the state that is read, not the one that the writer knows. *)
+(* Writers. The epoch is the one of the state that is read, not the one that the writer knows. *)
 Inspect(w,s) == /\ cp[w] = None /\ srv[s].up = "ok" /\ srv[s].set # {} /\ n.write < MaxWrite
                 /\ n' = [n EXCEPT !.write = @ + 1]
                 /\ cp' = [cp EXCEPT ![w] =
@@ -95,13 +98,14 @@ Confirm(w) == /\ cp[w].st = "back" /\ cp' = [cp EXCEPT ![w] = None]
               /\ conf' = IF cp[w].clean THEN conf \cup {[ep |-> cp[w].ep, inc |-> cp[w].inc, o |-> o] : o \in cp[w].wait} ELSE conf
               /\ bad' = IF ~cp[w].clean /\ \A j \in (cp[w].inc+1)..Len(log) : log[j].k # "inc" THEN bad \cup {"blocked"} ELSE bad
               /\ UNCHANGED <<srv,cur,old,log,cps,grp,buf,rec,seek,truth,epoch,n>>
-(* a process ends with what it has not committed or appended *)
+(* A process ends, and loses the floors and checkpoints that it has not committed or appended. *)
 Forget(w) == /\ (buf[w] # None \/ cp[w] # None) /\ buf' = [buf EXCEPT ![w] = None] /\ cp' = [cp EXCEPT ![w] = None]
              /\ UNCHANGED <<srv,cur,old,log,cps,grp,rec,seek,truth,epoch,conf,bad,n>>
 --------------------------------------------------------------------------------
 Replicate == /\ srv[cur].up = "ok" /\ n.fault < MaxFault /\ old # srv[cur] /\ old' = srv[cur]
              /\ UNCHANGED <<srv,cur,log,cps,grp,buf,cp,rec,seek,truth,epoch,conf,bad,n>>
-(* another server answers: empty, or with an older copy; then Redis goes on with what it has (kept) if that is in force *)
+(* Another server answers: empty, or with an older copy. In the second case (kept), it continues with its data if their epoch
+   is in force. *)
 Fault == /\ n.fault < MaxFault /\ n' = [n EXCEPT !.fault = @ + 1] /\ cur' = cur + 1
          /\ \E r \in {[old EXCEPT !.up = "lost", !.reb = 0, !.kept = TRUE], Empty} : srv' = [srv EXCEPT ![cur + 1] = r]
          /\ UNCHANGED <<old,log,cps,grp,buf,cp,rec,seek,truth,epoch,conf,bad>>
@@ -116,7 +120,8 @@ Fence(x) == /\ rec[x].st = "fence" /\ Len(log) < MaxLog
             /\ rec' = [rec EXCEPT ![x].st = IF Bad("read_before_fence") THEN "lay" ELSE "read", ![x].inc = Len(log) + 1]
             /\ UNCHANGED <<srv,cur,old,cps,grp,buf,cp,seek,truth,epoch,conf,bad,n>>
 Right(x) == Bad("right_unasked") \/ (srv[rec[x].s].up = "lost" /\ srv[rec[x].s].reb = rec[x].tok)
-(* the record in force, the checkpoints of its epoch, or the mirrored floor if it is this epoch's; what the server kept *)
+(* Reads the record in force, the checkpoints of its epoch or the mirrored floor if it belongs to this epoch, and the data
+   that the server kept. *)
 Read(x) == /\ rec[x].st = "read"
            /\ LET d == Now  s == rec[x].s
                   C == {c \in cps : c.ep = d.ep}
@@ -146,14 +151,15 @@ Other == /\ n.other < MaxOther /\ n' = [n EXCEPT !.other = @ + 1] /\ Len(log) < 
          /\ log' = Append(log, [k |-> "oth", ep |-> 0, start |-> 0])
          /\ UNCHANGED <<srv,cur,old,cps,grp,buf,cp,rec,seek,truth,epoch,conf,bad>>
 --------------------------------------------------------------------------------
-(* a seek. A record that a newer incarnation lies before is void (Define.tla): und is where the journal ended before it *)
+(* A seek. A record is void if a newer incarnation lies before it (Define.tla); und is the end of the journal at the
+   beginning of the seek. *)
 SeekBegin(s) == /\ srv[s].up = "ok" /\ ~srv[s].chg /\ seek = None /\ n.seek < MaxSeek /\ n' = [n EXCEPT !.seek = @ + 1]
                 /\ \E at \in Seeks : seek' = [st |-> "write", s |-> s, und |-> Len(log), at |-> at,
                                               ep |-> IF Bad("epoch_stays") THEN srv[s].ep ELSE srv[s].ep + 1]
                 /\ srv' = [srv EXCEPT ![s].chg = TRUE]
-                (* the version that Redis holds is the one in force when the journal is read, else the change is given up *)
+                (* The version in Redis is the one in force when the journal is read; otherwise the change is given up. *)
                 /\ srv[s].ep = Now.ep
-                (* the scripts do not ask this: see README.md *)
+                (* The scripts do not check this: see README.md. *)
                 /\ Newest(s) \/ Bad("moved_on_old_master")
                 /\ UNCHANGED <<cur,old,log,cps,grp,buf,cp,rec,truth,epoch,conf,bad>>
 SeekWrite == /\ seek.st = "write" /\ Len(log) < MaxLog
@@ -165,7 +171,7 @@ SeekLay == /\ seek.st = "lay" /\ seek' = None
            /\ srv' = IF srv[seek.s].up = "ok" /\ srv[seek.s].chg
                      THEN [srv EXCEPT ![seek.s] = [@ EXCEPT !.chg = FALSE, !.ep = seek.ep, !.set = Upto(seek.at)]] ELSE srv
            /\ UNCHANGED <<cur,old,log,cps,grp,buf,cp,rec,truth,epoch,conf,bad,n>>
-(* whoever finds a change that its owner left finishes it *)
+(* A process that finds an abandoned change completes it. *)
 Resolve(s) == /\ srv[s].up = "ok" /\ srv[s].chg /\ seek = None
               /\ srv' = [srv EXCEPT ![s] = [@ EXCEPT !.chg = FALSE, !.ep = Now.ep,
                                                      !.set = IF Now.ep = srv[s].ep THEN @ ELSE Upto(Now.start)]]
@@ -179,16 +185,16 @@ Spec == Init /\ [][Next]_vars
 Perms == Permutations(W) \cup Permutations(X)
 --------------------------------------------------------------------------------
 Serving(s) == srv[s].up = "ok" /\ ~srv[s].chg
-(* I1: what Redis calls settled was settled by an application in the epoch in force, or lies before where that began. *)
+(* I1: an offset that is settled in Redis was settled by an application in the epoch in force, or lies before its start. *)
 I1_SettledTrue == \A s \in S : Serving(s) /\ srv[s].ep = epoch => srv[s].set \subseteq truth
-(* I10: what is mirrored or journalled for the epoch in force is settled: so a recovered floor is not ahead of the true one. *)
+(* I10: mirrored and journalled offsets of the epoch in force are settled, so a recovered floor is not ahead of the true one. *)
 I10_Floor == /\ grp.ep = epoch => Upto(grp.f) \subseteq truth
              /\ \A c \in cps : c.ep = epoch => c.set \subseteq truth
-(* I13: what was confirmed at the level journal is settled wherever an incarnation serves that is not older. *)
+(* I13: an offset confirmed at the level journal is settled on every serving server whose incarnation is not older. *)
 I13_Confirmed == \A s \in S : Serving(s) =>
                     \A c \in conf : c.ep = srv[s].ep /\ c.inc <= srv[s].inc => c.o \in srv[s].set
-(* Only an incarnation of this subscription keeps something from being confirmed. *)
+(* Only an incarnation of this subscription prevents a confirmation. *)
 OwnOnly == "blocked" \notin bad
-(* What the newest incarnation serves is the epoch in force: a seek that was confirmed is not undone by the loss of Redis. *)
+(* The newest incarnation serves the epoch in force: a loss of Redis does not undo a confirmed seek. *)
 EpochInForce == \A s \in S : Serving(s) /\ Newest(s) => srv[s].ep = epoch
 ================================================================================

@@ -1,19 +1,19 @@
 -------------------------------- MODULE Shared --------------------------------
-(* A shared subscription on one partition: ranges with a fixed horizon, round-robin over the members with free credit,
-   exceptions with attempts, suspects, and the last attempt alone.
+(* A shared subscription on one partition: ranges with a fixed horizon, round-robin over the members that have credit,
+   exceptions with attempts, crash suspects, and the isolated last attempt.
 
-   Modelled: lua/exchange-6+3.lua with choose_shared.lua, redelivery.lua and partition.lua, and the member's half of it.
-   An exchange is two steps: it is written (verdicts, free credit), and it is applied and answered; between them others may
-   be served, so what was granted in between takes up credit that the request did not know to be taken. A member's
-   session may end at any time, with its process (Crash) or without its knowing (Expire). A message whose attempts are
-   used up is written to the dead letters and settled.
-   Not modelled: time and back-off, several partitions (watchers, who is at home), selectors, bytes, repeats and late
-   copies of exchanges (Lane.tla shows them; they are the same script). *)
+   Modelled: lua/exchange-6+3.lua with choose_shared.lua, redelivery.lua and partition.lua, and the member's part.
+   An exchange has two steps: it is composed (verdicts, credit), and it is applied and answered. Between the two steps other
+   exchanges may grant leases to the member, so a grant in between uses credit that the request still reports as free. A
+   member session may end at any time, with its process (Crash) or without the member noticing (Expire). A message whose
+   attempts are used up is written to the dead letters and settled.
+   Not modelled: time and back-off, several partitions (end reporters, preferred partitions), selectors, bytes, repeated and
+   late copies of exchanges (Lane.tla specifies them; the script is the same). *)
 EXTENDS Partition, Sequences, TLC
 CONSTANTS M, Win, First, MaxEx, MaxAtt, MaxRoll, MaxEnd
-VARIABLES s,    \* Redis: the partition, who is attached in which order, free credit, order of service, who is kept free
+VARIABLES s,    \* Redis: the partition, the attached members and their order, credit, order of service, members kept free
           l,    \* members
-          req,  \* exchanges that are written and not applied
+          req,  \* exchanges that are composed and not applied
           end, h, n
 vars == <<s,l,req,end,h,n>>
 Perms == Permutations(M)
@@ -25,7 +25,7 @@ Init == /\ s = [p |-> P0, gen |-> [m \in M |-> 0], gens |-> 0, cred |-> [m \in M
         /\ n = [ex |-> 0, att |-> 0, roll |-> 0, end |-> 0]
 Without(q,x) == SelectSeq(q, LAMBDA y : y # x)
 --------------------------------------------------------------------------------
-(* choose_shared.lua. x: [p, cred, order, kept] while it is served *)
+(* choose_shared.lua. x: [p, cred, order, kept] while the partition is served *)
 Attached(x) == {m \in M : x.gen[m] # 0}
 Hungry(x) == SelectSeq(x.order, LAMBDA m : x.cred[m] > 0)
 HasAlone(x,m) == \E y \in Held(x.p,m) : y.alone
@@ -46,7 +46,7 @@ Choose(x,last,sus) ==
        ELSE IF c # {} THEN [m |-> c, x |-> x]
        ELSE [m |-> {}, x |-> [x EXCEPT !.kept = @ \cup FirstOf(x,I)]]
 Spend(x,m,k) == [x EXCEPT !.cred[m] = Max(@ - k, 0), !.order = Append(Without(@,m), m)]
-(* who could have been chosen and was not, and who was: I11 *)
+(* I11: records the members that could have been chosen and were not, and the member that was chosen. *)
 Note(x,m,C) == [x EXCEPT !.since = [i \in M |-> IF i = m \/ x.cred[i] = 0 THEN 0 ELSE IF i \in C THEN @[i] + 1 ELSE @[i]]]
 RECURSIVE Serve(_,_,_)
 Serve(x,share,left) ==
@@ -69,11 +69,11 @@ Serve(x,share,left) ==
                 p1 == [Grant(a.x.p, m, a.x.p.next, a.x.p.next + k, "range", FALSE) EXCEPT !.next = @ + (IF Bad("next_stays") THEN Min(k,1) ELSE k)]
             IN Serve(Note(Spend([a.x EXCEPT !.p = p1], m, k), m, Choosable(a.x,FALSE,FALSE)), sh, left - 1)
        ELSE a.x
-(* a member that was kept free and holds nothing was not needed: it is served as the others are *)
+(* A member that was kept free and holds no lease was not needed: it is served like the others. *)
 ServeAll(x,m) == LET y == Serve(x,0,4) IN
                  IF m \in y.kept /\ Held(y.p,m) = {} THEN Serve([y EXCEPT !.kept = @ \ {m}],0,4) ELSE y
 Ended(x) == [x EXCEPT !.kept = @ \cap Attached(x)]
-(* how many offsets an unclean end gives their last attempt, although they were not alone in hands *)
+(* The offsets whose last attempt is used up by an unclean end although they were not isolated. *)
 Innocent(x,y,m) == {o \in Off : y.exc[o].att > x.exc[o].att /\ K > 0 /\ y.exc[o].att >= K
                                 /\ \E v \in l[m].hands : v[2] # o}
 --------------------------------------------------------------------------------
@@ -128,7 +128,7 @@ Ack(m) == \E v \in l[m].hands : /\ l' = [l EXCEPT ![m].hands = @ \ {v}, ![m].ack
           /\ h' = [h EXCEPT !.done = @ \cup {v[2]}] /\ UNCHANGED <<s,req,end,n>>
 Roll(m) == \E v \in l[m].hands : /\ n.roll < MaxRoll /\ n' = [n EXCEPT !.roll = @ + 1]
           /\ l' = [l EXCEPT ![m].hands = @ \ {v}, ![m].rbs = @ \cup {v}] /\ UNCHANGED <<s,req,end,h>>
-(* its attempts are used up: written to the dead letters, then settled *)
+(* The attempts of a message are used up: it is written to the dead letters, then settled. *)
 Bury(m) == \E v \in l[m].todo : /\ K > 0 /\ Held1(m,v[1]) /\ Attempts(v) >= K
           /\ l' = [l EXCEPT ![m].todo = @ \ {v}, ![m].acks = @ \cup {v}]
           /\ h' = [h EXCEPT !.done = @ \cup {v[2]}] /\ UNCHANGED <<s,req,end,n>>
@@ -145,22 +145,22 @@ Next == \/ \E m \in M : Attach(m) \/ Send(m) \/ Do(m) \/ Dispatch(m) \/ Ack(m) \
         \/ Produce
 Spec == Init /\ [][Next]_vars
 --------------------------------------------------------------------------------
-(* I1: nothing is settled before it was acknowledged or written to the dead letters. *)
+(* I1: no offset is settled before it was acknowledged or written to the dead letters. *)
 I1_SettledTrue == Settled(s.p) \subseteq h.done
 (* I3: an accepted verdict is given by the lease that holds the offset. *)
 I3_Fenced == "fence" \notin h.bad
-(* I4: what a confirmed acknowledgement settled is not handed out again under a lease that stands. *)
+(* I4: an offset that a confirmed acknowledgement settled is not dispatched again under a valid lease. *)
 I4_SettledStays == "again" \notin h.bad
-(* I7: what a member holds, read or not, fits its window after every script. *)
+(* I7: the leases of a member, read or not, fit into its window after every script. *)
 I7_Credit == "credit" \notin h.bad /\ \A m \in M : Cardinality(l[m].hands) <= Win
-(* I8: what an unclean end gives its last attempt was alone in its holder's hands; a last attempt is a lease of one, and its
-   holder has no other. *)
+(* I8: an offset whose last attempt is used up by an unclean end was isolated; the lease of an isolated last attempt has one
+   offset, and its holder has no other lease. *)
 I8_LastAlone == /\ "innocent" \notin h.bad
                 /\ \A y \in s.p.leases : y.alone => Cardinality(Of(s.p,y)) <= 1
                 /\ \A m \in M : HasAlone(s,m) => Cardinality(Held(s.p,m)) = 1
 I8_Marked == "unmarked" \notin h.bad
-(* I9: settled + leased + ready, exactly and disjoint. *)
+(* I9: settled, leased and ready offsets are disjoint and together all offsets. *)
 I9_Conserved == Partitioned(s.p) /\ NoPhantoms(s.p) /\ s.p.next <= s.p.avail
-(* I11: of those who could be served no one is passed over more often than there are others. *)
+(* I11: no member that could be served is passed over more often than there are other members. *)
 I11_Fair == \A m \in M : h.since[m] < Cardinality(M)
 ================================================================================
