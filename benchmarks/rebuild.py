@@ -27,8 +27,8 @@ from kafkadur_coordinators.journal.rebuilding import Outcome
 from kafkadur_coordinators.journal.records import Change
 from kafkadur_coordinators.journal.topic import Journal, Record
 from kafkadur_coordinators.lifecycle import Lifecycle
-from kafkadur_coordinators.places import Place, Waiting
 from kafkadur_coordinators.redis.coordinator import RedisCoordinator
+from kafkadur_coordinators.settlement_states import SettlementState, Waiting
 from kafkadur_coordinators.topics import Topics
 from kafkadur_sharing.definition import Definition, SubscriptionType
 from kafkadur_sharing.keys import SubscriptionKey
@@ -42,7 +42,7 @@ _NAMESPACE, _TOPIC = "rebuild", "flights"
 #: Records that are written to the journal at once.
 _AT_ONCE = 50_000
 #: What each checkpoint says: two stretches wait.
-_PLACE = Place(next=1_000, waiting=(Waiting(5, 6), Waiting(70, 90, 1, redelivered=True)))
+_PLACE = SettlementState(next=1_000, waiting=(Waiting(5, 6), Waiting(70, 90, 1, redelivered=True)))
 _talk = Console(stderr=True)
 
 

@@ -117,7 +117,7 @@ def _to_nowhere(frame: DataFrame) -> None:
 
 
 def _settled(holder: kafkadur_spark.Holder) -> int:
-    return sum(place.floor for place in holder.whereabouts().places.values())
+    return sum(place.floor for place in holder.whereabouts().settlements.values())
 
 
 def main(

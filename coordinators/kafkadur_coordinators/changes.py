@@ -17,10 +17,17 @@ from kafkadur_coordinators.interface import Known, PartitionView, in_groups
 from kafkadur_coordinators.journal.origins import state_of
 from kafkadur_coordinators.journal.records import Change, Entry, InForce, in_force, last_incarnation
 from kafkadur_coordinators.journal.topic import Journal
-from kafkadur_coordinators.places import Place, earliest, join, moved_from, packed, place_of
 from kafkadur_coordinators.redis.coordinator import Call, RedisCoordinator, Refusal, SubscriptionAddress
 from kafkadur_coordinators.redis.replies import inspection
 from kafkadur_coordinators.redis.wire import ChangeRequest, InstallRequest, Laid, PartitionsRequest, Reply
+from kafkadur_coordinators.settlement_states import (
+    SettlementState,
+    earliest,
+    join,
+    moved_from,
+    packed,
+    settlement_of,
+)
 from kafkadur_coordinators.topics import TopicInfo, Topics
 from kafkadur_sharing.definition import Definition, SubscriptionType
 from kafkadur_sharing.keys import SubscriptionKey
@@ -68,11 +75,11 @@ class Changes:
         *,
         token: str,
         incarnation: int,
-        places: Mapping[int, Place] | None = None,
+        settlements: Mapping[int, SettlementState] | None = None,
     ) -> None:
         """Put the definition in force into Redis.
 
-        `places` are more exact than the journal; another process that finishes this does not have them.
+        `settlements` are more exact than the journal; another process that finishes this does not have them.
         """
         change = found.change
         address = self.address(key)
@@ -86,7 +93,7 @@ class Changes:
             key,
             found.id,
             TopicInfo(name=topic.name, id=change.topic_id, partitions=len(starts)),
-            {p: Place(next=start) for p, start in starts.items()} | dict(places or {}),
+            {p: SettlementState(next=start) for p, start in starts.items()} | dict(settlements or {}),
             token=token,
             lanes=definition.lanes,
         )
@@ -159,13 +166,15 @@ class Changes:
         key: SubscriptionKey,
         subscription_id: str,
         topic: TopicInfo,
-        places: Mapping[int, Place],
+        settlements: Mapping[int, SettlementState],
         *,
         token: str,
         lanes: int = 1,
     ) -> None:
         """Write the state of partitions: all lanes of a partition get the same."""
-        by_lane = {p * lanes + lane: place for p, place in places.items() for lane in range(lanes)}
+        by_lane = {
+            p * lanes + lane: settlement for p, settlement in settlements.items() for lane in range(lanes)
+        }
         state, total = state_of(topic.id, lanes), topic.partitions * lanes
         for call in self.laying(self.address(key), subscription_id, state, by_lane, token=token, total=total):
             self._coordinator.run(*call)
@@ -175,7 +184,7 @@ class Changes:
         address: SubscriptionAddress,
         subscription_id: str,
         state: str,
-        by_lane: Mapping[int, Place],
+        by_lane: Mapping[int, SettlementState],
         *,
         token: str,
         total: int,
@@ -185,8 +194,8 @@ class Changes:
         for group in in_groups(sorted(by_lane)):
             keys = address.keys(subscription_id, state, group)
             parts = [
-                Laid(number, place.next, place.seen, packed(place), earliest(place))
-                for number, place in ((number, by_lane[number]) for number in group)
+                Laid(number, settlement.next, settlement.seen, packed(settlement), earliest(settlement))
+                for number, settlement in ((number, by_lane[number]) for number in group)
             ]
             common = self._coordinator.common(incarnation=-seen)
             yield ("partitions", keys, [*common, *PartitionsRequest(parts, token, total)])
@@ -196,13 +205,13 @@ class Changes:
         key: SubscriptionKey,
         known: Known,
         definition: Definition | None,
-        places: Mapping[int, Place] | None = None,
+        settlements: Mapping[int, SettlementState] | None = None,
     ) -> bool:
         """Create, replace (`definition`) or delete (None) the subscription in force, which is `known`.
 
-        A new one begins where its definition says, or at `places`. Returns whether this change is in force
-        now; if another process was faster, the caller reads the state again. Raises `Refusal` when it can't
-        begin.
+        A new one begins where its definition says, or at `settlements`. Returns whether this change is in
+        force now; if another process was faster, the caller reads the state again. Raises `Refusal` when it
+        can't begin.
         """
         token = uuid.uuid4().hex
         topic_id, starts = "", {}
@@ -211,7 +220,7 @@ class Changes:
             topic_id = topic.id
             definition = with_lanes(definition, topic.partitions)
             starts = self._topics.offsets(definition.topic, topic.partitions, definition.start)
-            starts |= {partition: place.floor for partition, place in (places or {}).items()}
+            starts |= {partition: settlement.floor for partition, settlement in (settlements or {}).items()}
         entries = self._begin(key, known, token)
         # no journal is created for a non-durable subscription
         shard = self._journal.shard(key.tag) if key.durable else 0
@@ -236,8 +245,8 @@ class Changes:
             found = InForce(version=version, id=f"n.{token}", change=change)
         mine = found is not None and found.version == version
         if found is not None:
-            places = places if mine else None
-            self.install(key, found, token=token, incarnation=incarnation, places=places)
+            settlements = settlements if mine else None
+            self.install(key, found, token=token, incarnation=incarnation, settlements=settlements)
             if found.id != known.id:  # else another process gave this change up
                 self._forget(known, self.address(key))
         return mine
@@ -247,12 +256,12 @@ class Changes:
         key: SubscriptionKey,
         known: Known,
         definition: Definition,
-        move: Callable[[Mapping[int, Place]], Mapping[int, Place]] | None,
+        move: Callable[[Mapping[int, SettlementState]], Mapping[int, SettlementState]] | None,
     ) -> bool:
         """Change the definition and keep settled offsets.
 
-        `move` maps the current places to the new ones. It is called when no member can attach any more;
-        partitions that it leaves out keep their places. Returns whether this change is in
+        `move` maps the current settlement states to the new ones. It is called when no member can attach any
+        more; partitions that it leaves out keep their settlement states. Returns whether this change is in
         force now. Raises `Refusal` when it can't begin.
         """
         content = json.loads(known.definition)
@@ -261,12 +270,12 @@ class Changes:
         relaid = definition_of(known).lanes != definition.lanes
         starts = {int(partition): offset for partition, offset in content["starts"].items()}
         origins = origins_of(content)
-        places: dict[int, Place] | None = None
+        settlements: dict[int, SettlementState] | None = None
         if relaid or move is not None:
-            standing = self.places(key, known)
+            standing = self.settlements(key, known)
             given = {} if move is None else dict(move(standing))
-            places = {**standing, **given} if relaid else given
-            starts |= {p: place.floor for p, place in (standing | given).items()}
+            settlements = {**standing, **given} if relaid else given
+            starts |= {p: settlement.floor for p, settlement in (standing | given).items()}
         change = Change(
             tag=key.tag,
             key=key.to_record(),
@@ -276,14 +285,14 @@ class Changes:
             id=known.id,
             topic_id=content["topic_id"],
             starts=starts,
-            epoch=content.get("epoch", 0) + (places is not None),
+            epoch=content.get("epoch", 0) + (settlements is not None),
             origins={p: min(start, origins.get(p, start)) for p, start in starts.items()},
         )
         version = self._journal.append_change(shard, change)
         found = in_force(self._journal.read(shard), key.tag, shard)
         mine = found is not None and found.version == version
         if found is not None:
-            self._install_over(key, found, known, places if mine else None)
+            self._install_over(key, found, known, settlements if mine else None)
         return mine
 
     def _begin(self, key: SubscriptionKey, known: Known, token: str) -> Sequence[Entry]:
@@ -326,7 +335,11 @@ class Changes:
             self._install_over(key, found, known)
 
     def _install_over(
-        self, key: SubscriptionKey, found: InForce, known: Known, places: Mapping[int, Place] | None = None
+        self,
+        key: SubscriptionKey,
+        found: InForce,
+        known: Known,
+        settlements: Mapping[int, SettlementState] | None = None,
     ) -> None:
         """Install the change in force in place of `known`, after writing the state of the partitions.
 
@@ -343,16 +356,18 @@ class Changes:
         relaid = same and definition_of(known).lanes != lanes
         if relaid or not same or change.epoch != content.get("epoch", 0):
             topic = TopicInfo(name="", id=change.topic_id, partitions=len(change.starts))
-            laid = {p: Place(next=start) for p, start in change.starts.items()}
+            laid = {p: SettlementState(next=start) for p, start in change.starts.items()}
             if same:
-                standing = self.places(key, known)
+                standing = self.settlements(key, known)
                 laid = {
-                    p: moved_from(place, standing.get(p))
-                    for p, place in laid.items()
-                    if p not in standing or standing[p].floor != place.next
+                    p: moved_from(settlement, standing.get(p))
+                    for p, settlement in laid.items()
+                    if p not in standing or standing[p].floor != settlement.next
                 }
                 laid = {**standing, **laid} if relaid else laid
-            self.put_partitions(key, found.id, topic, {**laid, **(places or {})}, token=token, lanes=lanes)
+            self.put_partitions(
+                key, found.id, topic, {**laid, **(settlements or {})}, token=token, lanes=lanes
+            )
         total = len(change.starts) * lanes
         self._coordinator.run(
             *self.installing(address, found, lanes=total, token=token, incarnation=incarnation, anew=relaid)
@@ -373,13 +388,13 @@ class Changes:
             call = self._coordinator.inspecting(address, subscription_id, state, wanted, token=token)
             yield from inspection(self._coordinator.call(*call)).partitions
 
-    def places(self, key: SubscriptionKey, known: Known) -> dict[int, Place]:
+    def settlements(self, key: SubscriptionKey, known: Known) -> dict[int, SettlementState]:
         """Where a subscription stands, by partition."""
         lanes = definition_of(known).lanes
-        found: dict[int, list[Place]] = {}
+        found: dict[int, list[SettlementState]] = {}
         for number, view in self.views(key, known).items():
-            found.setdefault(number // lanes, []).append(place_of(view))
-        return {partition: join(places) for partition, places in found.items()}
+            found.setdefault(number // lanes, []).append(settlement_of(view))
+        return {partition: join(settlements) for partition, settlements in found.items()}
 
     def _changing_token(self, key: SubscriptionKey) -> str:
         token = self._coordinator.command("HGET", self.address(key).fixed()[0], "changing")

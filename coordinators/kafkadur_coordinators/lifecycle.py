@@ -26,12 +26,12 @@ from kafkadur_coordinators.interface import (
     in_groups,
 )
 from kafkadur_coordinators.known import KnownSubscriptions
-from kafkadur_coordinators.places import Place
 from kafkadur_coordinators.redis.coordinator import (
     Refusal,
     SubscriptionAddress,
 )
 from kafkadur_coordinators.redis.member_session import MemberSession
+from kafkadur_coordinators.settlement_states import SettlementState
 from kafkadur_coordinators.topics import TopicInfo, floor_metadata
 from kafkadur_sharing.decisions import (
     Attach,
@@ -309,7 +309,7 @@ class Lifecycle(KnownSubscriptions):
         """Partitions added since the subscription was made start at 0."""
         lanes = subscription.definition.lanes
         new = range(known.partitions // lanes, subscription.topic.partitions)
-        added = dict.fromkeys(new, Place(next=0))
+        added = dict.fromkeys(new, SettlementState(next=0))
         topic = subscription.topic
         self._changes.put_partitions(subscription.key, subscription.id, topic, added, token="", lanes=lanes)
 
@@ -354,13 +354,14 @@ class Lifecycle(KnownSubscriptions):
         self,
         key: SubscriptionKey,
         change: Callable[[Definition], Definition],
-        places: Callable[[Mapping[int, Place]], Mapping[int, Place]] | None = None,
+        settlements: Callable[[Mapping[int, SettlementState]], Mapping[int, SettlementState]] | None = None,
     ) -> None:
-        """Change a durable subscription in place: its definition, or with `places` where it stands.
+        """Change a durable subscription in place: its definition, or with `settlements` its settlement states.
 
-        `change` makes the new definition from the one in force; `places` maps the current places to the new
-        ones, by partition; partitions that it leaves out keep their places. Raises `InvalidDestination` if
-        there is no such subscription, `SubscriptionActive` while a member is attached.
+        `change` makes the new definition from the one in force; `settlements` maps the current settlement
+        states to the new ones, by partition; partitions that it leaves out keep theirs. Raises
+        `InvalidDestination` if there is no such subscription, and `SubscriptionActive` while a member is
+        attached.
         """
 
         def carry_out(known: Known) -> bool:
@@ -373,13 +374,15 @@ class Lifecycle(KnownSubscriptions):
                     owner=f"subscription {key}",
                     remedy="create another subscription for it",
                 )
-            return self._changes.amend(key, known, definition, places)
+            return self._changes.amend(key, known, definition, settlements)
 
         # rule X4 forbids to delete unsettled messages: here they stay
         self._when_unused(UnsubscribeRequest(key=key), carry_out, but="X4")
 
-    def create_at(self, key: SubscriptionKey, definition: Definition, places: Mapping[int, Place]) -> None:
-        """Create a durable subscription at `places`; raises `IllegalState` if there is one."""
+    def create_at(
+        self, key: SubscriptionKey, definition: Definition, settlements: Mapping[int, SettlementState]
+    ) -> None:
+        """Create a durable subscription at `settlements`; raises `IllegalState` if there is one."""
         for known in self._rounds(key):
             if known.version:
                 raise IllegalState(
@@ -387,14 +390,14 @@ class Lifecycle(KnownSubscriptions):
                     remedy="name another one, or unsubscribe it first",
                 )
             try:
-                if self._changes.change(key, known, definition, places):
+                if self._changes.change(key, known, definition, settlements):
                     return
             except Refusal as refusal:
                 self._retry(key, refusal)
 
-    def places(self, key: SubscriptionKey, known: Known) -> dict[int, Place]:
+    def settlements(self, key: SubscriptionKey, known: Known) -> dict[int, SettlementState]:
         """Where a subscription stands, by partition."""
-        return self._changes.places(key, known)
+        return self._changes.settlements(key, known)
 
     def views(self, key: SubscriptionKey, known: Known) -> dict[int, PartitionView]:
         """The whole state of each partition, or of each lane of keys. Raises `Refusal`."""

@@ -19,7 +19,7 @@ from kafkadur_coordinators.client_log import client_log
 from kafkadur_coordinators.journal.shard import Shard
 from kafkadur_coordinators.journal.topic import Journal
 from kafkadur_coordinators.kafka_refusal import Refusals, refused
-from kafkadur_coordinators.places import Place, Waiting
+from kafkadur_coordinators.settlement_states import SettlementState, Waiting
 from kafkadur_coordinators.topics import Topics
 from kafkadur_sharing.errors import StateLost
 
@@ -136,12 +136,12 @@ def with_offsets(ranges: Ranges, offsets: Iterable[int]) -> list[tuple[int, int]
     return joined
 
 
-def place_of_ranges(ranges: Ranges) -> Place:
-    """The place that says of these offsets, and of nothing else, that they are settled."""
+def settlement_of_ranges(ranges: Ranges) -> SettlementState:
+    """The settlement state that says of these offsets, and of nothing else, that they are settled."""
     waiting: list[Waiting] = []
     at = 0
     for start, end in ranges:
         if start > at:
             waiting.append(Waiting(at, start))
         at = end
-    return Place(next=at, waiting=tuple(waiting))
+    return SettlementState(next=at, waiting=tuple(waiting))

@@ -19,7 +19,7 @@ from kafkadur.admin.subscription_info import PartitionInfo, SubscriptionInfo
 from kafkadur_coordinators.changes import origins_of
 from kafkadur_coordinators.journal.rebuilding import Rebuilt
 from kafkadur_coordinators.journal.recoveries import Recovery
-from kafkadur_coordinators.places import Place, join, moved_from, place_of, unsettle
+from kafkadur_coordinators.settlement_states import SettlementState, join, moved_from, settlement_of, unsettle
 from kafkadur_coordinators.topics import TopicInfo
 from kafkadur_sharing.decisions import UnsubscribeRequest
 from kafkadur_sharing.definition import Definition, SubscriptionType
@@ -146,19 +146,22 @@ class Admin(Inspector):
         first = self._topics.offsets(seen.definition.topic, len(starts), "earliest")
         starts = {partition: max(offset, first.get(partition, 0)) for partition, offset in starts.items()}
 
-        def look(places: Mapping[int, Place]) -> None:
-            skipped.look({p: (start, places[p].next) for p, start in starts.items() if p in places})
+        def look(settlements: Mapping[int, SettlementState]) -> None:
+            skipped.look({p: (start, settlements[p].next) for p, start in starts.items() if p in settlements})
 
-        def unsettled(places: Mapping[int, Place]) -> Mapping[int, Place]:
-            look(places)  # also the messages that members settled since
-            found = {partition: skipped.found(partition, place.next) for partition, place in places.items()}
+        def unsettled(settlements: Mapping[int, SettlementState]) -> Mapping[int, SettlementState]:
+            look(settlements)  # also the messages that members settled since
+            found = {
+                partition: skipped.found(partition, settlement.next)
+                for partition, settlement in settlements.items()
+            }
             return {
-                partition: unsettle(places[partition], offsets)
+                partition: unsettle(settlements[partition], offsets)
                 for partition, offsets in found.items()
                 if offsets
             }
 
-        look(self._lifecycle.places(key, seen.known))
+        look(self._lifecycle.settlements(key, seen.known))
         self._lifecycle.amend(key, change, unsettled)
         return self._existing(key).definition
 
@@ -169,7 +172,7 @@ class Admin(Inspector):
         *,
         dry_run: bool = False,
     ) -> tuple[Move, ...]:
-        """Move a subscription: everything at or after the new place is delivered (again), nothing before.
+        """Move a subscription: everything at or after the new position is delivered (again), nothing before.
 
         `to` is `earliest`, `latest`, `group:NAME` (the offsets of that consumer group), a time (the first
         message at or after it), or offsets by partition; other partitions are not moved. A snapshot restores
@@ -181,12 +184,12 @@ class Admin(Inspector):
         seen = self._existing(key)
         topic = self._topic_of(key, seen)
         found = self._info(key, seen, {})
-        places = self._places(key, topic, to)
+        settlements = self._settlements(key, topic, to)
         moves = tuple(
             Move(
                 partition=info.partition,
                 before=info.floor,
-                after=places[info.partition].floor if info.partition in places else info.floor,
+                after=settlements[info.partition].floor if info.partition in settlements else info.floor,
                 backlog=info.backlog,
             )
             for info in found.partitions
@@ -195,7 +198,9 @@ class Admin(Inspector):
             self._lifecycle.amend(
                 key,
                 lambda before: before,
-                lambda standing: {p: moved_from(place, standing.get(p)) for p, place in places.items()},
+                lambda standing: {
+                    p: moved_from(settlement, standing.get(p)) for p, settlement in settlements.items()
+                },
             )
         return moves
 
@@ -206,16 +211,18 @@ class Admin(Inspector):
         """
         seen = self._existing(key)
         lanes = seen.definition.lanes
-        places: dict[int, list[Place]] = {}
+        settlements: dict[int, list[SettlementState]] = {}
         for number, view in sorted(seen.views.items()):
-            places.setdefault(number // lanes, []).append(place_of(view))
+            settlements.setdefault(number // lanes, []).append(settlement_of(view))
         return Snapshot(
             subscription=str(key),
             topic=seen.definition.topic,
             topic_id=seen.content["topic_id"],
             taken=seen.known.now,
             definition=seen.definition.to_record(),
-            partitions=tuple(partition_snapshot(partition, join(of)) for partition, of in places.items()),
+            partitions=tuple(
+                partition_snapshot(partition, join(of)) for partition, of in settlements.items()
+            ),
         )
 
     def fork(self, key: SubscriptionKey, new: SubscriptionKey) -> None:
@@ -226,7 +233,7 @@ class Admin(Inspector):
         """
         seen = self._existing(key)
         self._topic_of(key, seen)
-        self._lifecycle.create_at(new, seen.definition, self.snapshot(key).places)
+        self._lifecycle.create_at(new, seen.definition, self.snapshot(key).settlements)
 
     def export(self, key: SubscriptionKey, group: str) -> Mapping[int, int]:
         """Set the offsets of a consumer group to the floors of a subscription; returns them by partition.
@@ -240,11 +247,11 @@ class Admin(Inspector):
         self._topics.commit(group, found.definition.topic, floors)
         return floors
 
-    def _places(
+    def _settlements(
         self, key: SubscriptionKey, topic: TopicInfo, to: Mapping[int, int] | str | datetime | Snapshot
-    ) -> Mapping[int, Place]:
+    ) -> Mapping[int, SettlementState]:
         if not isinstance(to, Snapshot):
-            return {p: Place(next=offset) for p, offset in self._target(key, topic, to).items()}
+            return {p: SettlementState(next=offset) for p, offset in self._target(key, topic, to).items()}
         if to.topic_id != topic.id:
             raise TopicChanged(
                 "The snapshot is of another topic.",
@@ -253,7 +260,7 @@ class Admin(Inspector):
                 remedy="restore a snapshot of this topic",
             )
         ends = self._topics.offsets(topic.name, topic.partitions, "latest")
-        beyond = [p for p, place in to.places.items() if place.next > ends.get(p, -1)]
+        beyond = [p for p, settlement in to.settlements.items() if settlement.next > ends.get(p, -1)]
         if beyond:
             raise InvalidDestination(
                 f"The snapshot names offsets that partition {beyond[0]} of topic {topic.name} does not have.",
@@ -261,7 +268,7 @@ class Admin(Inspector):
                 owner=f"subscription {key}",
                 remedy="restore a snapshot of this topic",
             )
-        return to.places
+        return to.settlements
 
     def _target(
         self, key: SubscriptionKey, topic: TopicInfo, to: Mapping[int, int] | str | datetime

@@ -30,8 +30,8 @@ from kafkadur_coordinators import holder_progress
 from kafkadur_coordinators.changes import origins_of, state_in_force
 from kafkadur_coordinators.holder_progress import HolderProgress
 from kafkadur_coordinators.interface import MAX_PARTITIONS, Known, LeaseView, PartitionView
-from kafkadur_coordinators.places import place_of
 from kafkadur_coordinators.redis.coordinator import Refusal, state_lost
+from kafkadur_coordinators.settlement_states import settlement_of
 from kafkadur_coordinators.topics import TopicInfo
 from kafkadur_sharing.definition import Definition, SubscriptionType
 from kafkadur_sharing.errors import IllegalState, InvalidDestination, KafkadurError, TopicChanged
@@ -228,7 +228,7 @@ class Inspector:
         lanes, stuck = definition.lanes, {n: v for n, v in seen.views.items() if v.exceptions}
         ranges: dict[int, list[tuple[int, int]]] = {}
         for number, view in stuck.items():
-            waiting = place_of(view).waiting
+            waiting = settlement_of(view).waiting
             ranges.setdefault(number // lanes, []).extend((item.start, item.end) for item in waiting)
         starts = self._topics.offsets(topic.name, topic.partitions, "earliest")
         stretches = [

@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, NonNegativeInt, ValidationError, model_validator
 
-from kafkadur_coordinators.places import Place, Waiting
+from kafkadur_coordinators.settlement_states import SettlementState, Waiting
 from kafkadur_sharing.errors import IllegalState
 
 #: Size of the largest file that is read, bytes.
@@ -83,10 +83,10 @@ class Snapshot(_Value):
         return self
 
     @property
-    def places(self) -> dict[int, Place]:
+    def settlements(self) -> dict[int, SettlementState]:
         """The state by partition, as the shared state takes it."""
         return {
-            item.partition: Place(
+            item.partition: SettlementState(
                 next=item.next,
                 seen=item.seen,
                 waiting=tuple(Waiting(**dict(waiting)) for waiting in item.waiting),
@@ -121,7 +121,7 @@ class Snapshot(_Value):
             ) from error
 
 
-def partition_snapshot(partition: int, place: Place) -> PartitionSnapshot:
-    """Return the place of one partition as part of a snapshot."""
-    waiting = tuple(WaitingRange(**item._asdict()) for item in place.waiting)
-    return PartitionSnapshot(partition=partition, next=place.next, seen=place.seen, waiting=waiting)
+def partition_snapshot(partition: int, settlement: SettlementState) -> PartitionSnapshot:
+    """Return the settlement state of one partition as part of a snapshot."""
+    waiting = tuple(WaitingRange(**item._asdict()) for item in settlement.waiting)
+    return PartitionSnapshot(partition=partition, next=settlement.next, seen=settlement.seen, waiting=waiting)

@@ -125,12 +125,12 @@ def snapshot(call: Call, name: NameArgument, file: FileArgument) -> None:
         key = admin.key(name)
         taken = admin.snapshot(key)
     taken.save(file)
-    waiting = sum(place.unsettled for place in taken.places.values())
+    waiting = sum(place.unsettled for place in taken.settlements.values())
     if call.options.json:
         call.out.json({"subscription": str(key), "file": str(file), "taken": taken.taken, "waiting": waiting})
         return
     call.out.table(
-        taken.places.items(),
+        taken.settlements.items(),
         Column("partition", lambda item: str(item[0]), number=True),
         Column("floor", lambda item: str(item[1].floor), number=True),
         Column("next", lambda item: str(item[1].next), number=True),

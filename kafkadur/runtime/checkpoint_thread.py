@@ -25,9 +25,9 @@ from kafkadur_coordinators.journal.origins import Origin, state_of
 from kafkadur_coordinators.journal.records import last_incarnation
 from kafkadur_coordinators.journal.topic import Journal, Record
 from kafkadur_coordinators.lifecycle import Subscription
-from kafkadur_coordinators.places import place_of
 from kafkadur_coordinators.redis.coordinator import Call, RedisCoordinator
 from kafkadur_coordinators.redis.replies import inspection
+from kafkadur_coordinators.settlement_states import settlement_of
 from kafkadur_sharing.definition import AckLevel
 
 _log = logging.getLogger("kafkadur.checkpoints")
@@ -257,10 +257,10 @@ class CheckpointThread:
         for one in inspections:
             origin = task.entry.origin._replace(epoch=one.epoch)
             for view in one.partitions:
-                place = place_of(view)
+                settlement = settlement_of(view)
                 key = checkpoints.key_of(origin, view.partition, self._writer, one.incarnation)
-                task.records.append((task.shard, key, checkpoints.encode(place)))
-                task.whole = task.whole and checkpoints.fits(place)
+                task.records.append((task.shard, key, checkpoints.encode(settlement)))
+                task.whole = task.whole and checkpoints.fits(settlement)
                 seen.add(view.partition)
         incarnations = {one.incarnation for one in inspections}
         if len(incarnations) == 1 and seen.issuperset(task.lanes):

@@ -30,8 +30,8 @@ from kafkadur_coordinators.lifecycle import Subscription
 from kafkadur_coordinators.transactions import (
     Ranges,
     Transactions,
-    place_of_ranges,
     settings_of,
+    settlement_of_ranges,
     with_offsets,
 )
 from kafkadur_sharing.errors import IllegalState, KafkadurError, StateLost, TransactionRolledBack
@@ -261,7 +261,7 @@ class Transaction:
             for at in range(0, len(ranges), _RANGES_A_RECORD):
                 writer = f"{self.session}-{self._generation}-{at}"
                 key = checkpoints.key_of(lane.origin, lane.number, writer, lane.incarnation)
-                place = place_of_ranges(ranges[at : at + _RANGES_A_RECORD])
+                place = settlement_of_ranges(ranges[at : at + _RANGES_A_RECORD])
                 yield shard, key, checkpoints.encode(place)
 
     def _move(self) -> None:

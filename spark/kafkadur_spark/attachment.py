@@ -31,10 +31,10 @@ from kafkadur_coordinators.holder_progress import HolderProgress
 from kafkadur_coordinators.interface import MAX_PARTITIONS, MemberKind
 from kafkadur_coordinators.journal.origins import state_of
 from kafkadur_coordinators.lifecycle import Membership, Subscription
-from kafkadur_coordinators.places import Place, place_of
 from kafkadur_coordinators.redis import presence as presences
 from kafkadur_coordinators.redis.coordinator import RedisCoordinator, Refusal
 from kafkadur_coordinators.redis.presence import Presence
+from kafkadur_coordinators.settlement_states import SettlementState, settlement_of
 from kafkadur_sharing.decisions import Request
 from kafkadur_sharing.definition import Definition
 from kafkadur_sharing.errors import (
@@ -63,9 +63,9 @@ _RETRY = 0.2
 
 
 class Whereabouts(NamedTuple):
-    """The places of a subscription and the first offsets of its topic, by partition."""
+    """The settlement states of a subscription and the first offsets of its topic, by partition."""
 
-    places: Mapping[int, Place]
+    settlements: Mapping[int, SettlementState]
     #: first offset that Kafka still has
     earliest: Mapping[int, int]
 
@@ -219,23 +219,23 @@ class Attachment:
         return self._while_it_may_pass(lambda: self._topics.offsets(topic.name, topic.partitions, "earliest"))
 
     def whereabouts(self) -> Whereabouts:
-        """Return the present places of the subscription.
+        """Return the present settlement states of the subscription.
 
         Raises `LeaseLost` if the attachment is lost, and `CoordinatorUnavailable` or `StateLost` if Redis or
         Kafka do not answer for three times the session time-out.
         """
         self._see_added()
         topic = self.definition.topic
-        places = self._patiently(lambda: self._again(lambda: self._places(range(topic.partitions))))
-        return Whereabouts(places, self.earliest())
+        settlements = self._patiently(lambda: self._again(lambda: self._settlements(range(topic.partitions))))
+        return Whereabouts(settlements, self.earliest())
 
     def send_to_dead_letters(self, rejected: Reasons) -> None:
         """Write the dead letters of rejected messages, given as reasons by partition and offset.
 
         Afterwards the caller can settle them; this call settles nothing. Raises as `whereabouts` does.
         """
-        places = self.whereabouts().places
-        send_to_dead_letters(self.settings, self.definition, rejected, places)
+        settlements = self.whereabouts().settlements
+        send_to_dead_letters(self.settings, self.definition, rejected, settlements)
 
     def tell(self, progress: HolderProgress | None) -> None:
         """Publish the progress of this driver's query; None: no query runs.
@@ -326,7 +326,7 @@ class Attachment:
             if time.monotonic() >= due:
                 due = time.monotonic() + (every if self._renew() else _RETRY)
             if self._membership is not None:
-                self._floors.mirror(self.definition, self._places)
+                self._floors.mirror(self.definition, self._settlements)
 
     def _attach(self) -> None:
         presence, member = self._presence, self._member
@@ -413,15 +413,15 @@ class Attachment:
                 remedy="name the same selector and no_local, or unsubscribe first",
             )
 
-    def _places(self, partitions: Sequence[int]) -> dict[int, Place]:
+    def _settlements(self, partitions: Sequence[int]) -> dict[int, SettlementState]:
         held = self.definition
         state = state_of(held.topic.id, held.definition.lanes)
-        places: dict[int, Place] = {}
+        settlements: dict[int, SettlementState] = {}
         for first in range(0, len(partitions), MAX_PARTITIONS):
             group = partitions[first : first + MAX_PARTITIONS]
             views = self._coordinator.inspect(held.address, held.id, state, group).partitions
-            places |= {view.partition: place_of(view) for view in views}
-        return places
+            settlements |= {view.partition: settlement_of(view) for view in views}
+        return settlements
 
     def _renew(self) -> bool:
         """Renew the session; return whether Redis answered."""
@@ -506,7 +506,7 @@ class Attachment:
             return
         try:
             if self.lost is None:
-                self._floors.mirror_last(self.definition, self._places)
+                self._floors.mirror_last(self.definition, self._settlements)
                 membership.session.detach([])
                 self.tell(None)
                 self._tell()

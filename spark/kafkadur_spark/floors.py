@@ -10,8 +10,8 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from confluent_kafka import KafkaException
 
 from kafkadur_coordinators.lifecycle import Subscription
-from kafkadur_coordinators.places import Place
 from kafkadur_coordinators.redis.coordinator import Refusal
+from kafkadur_coordinators.settlement_states import SettlementState
 from kafkadur_coordinators.topics import Topics
 from kafkadur_sharing.errors import KafkadurError
 
@@ -42,26 +42,30 @@ class FloorMirror:
         """The time of the next call of `mirror` (monotonic seconds)."""
         return self._at if self._partitions else float("inf")
 
-    def mirror(self, held: Subscription, places: Callable[[list[int]], Mapping[int, Place]]) -> None:
-        """Commit the floors of the noted partitions, if that is due; `places` returns their places."""
+    def mirror(
+        self, held: Subscription, settlements: Callable[[list[int]], Mapping[int, SettlementState]]
+    ) -> None:
+        """Commit the floors of the noted partitions, if that is due; `settlements` reads their states."""
         if time.monotonic() < self.due:
             return
         self._at = time.monotonic() + _EVERY
         if self._committing is not None and not self._committing.done():
             return
         try:
-            found = places(sorted(self._partitions))
+            found = settlements(sorted(self._partitions))
         except (KafkadurError, Refusal) as error:
             _log.info("floors of %s: %s", held.key, error)
             return
         self._partitions = set()
-        floors = {partition: place.floor for partition, place in found.items()}
+        floors = {partition: settlement.floor for partition, settlement in found.items()}
         self._committing = self._thread.submit(self._commit, held, floors)
 
-    def mirror_last(self, held: Subscription, places: Callable[[list[int]], Mapping[int, Place]]) -> None:
+    def mirror_last(
+        self, held: Subscription, settlements: Callable[[list[int]], Mapping[int, SettlementState]]
+    ) -> None:
         """Commit the floors of the noted partitions at once; `close` waits for it."""
         self._at, self._committing = 0.0, None
-        self.mirror(held, places)
+        self.mirror(held, settlements)
 
     def close(self) -> None:
         """Wait for the last commit."""

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 
 import kafkadur.sync
 from kafkadur_coordinators.exclusive_settlement import ExclusiveSettlement, Verdicts
-from kafkadur_coordinators.places import Place
+from kafkadur_coordinators.settlement_states import SettlementState
 from kafkadur_sharing.decisions import Request
 from kafkadur_sharing.definition import Definition, HeaderType, Start, SubscriptionType
 from kafkadur_sharing.errors import IllegalState, StateLost
@@ -80,14 +80,14 @@ def _type(name: SubscriptionType | str) -> SubscriptionType:
     return kind
 
 
-def _is_done(said: Verdicts, place: Place, now: int) -> bool:
+def _is_done(said: Verdicts, settlement: SettlementState, now: int) -> bool:
     """Return whether verdicts are carried out, except for delayed messages: these are redelivered.
 
     `said.rolled_back` contains only the offsets that are not rolled back yet.
     """
-    return place.next >= said.end and not any(
+    return settlement.next >= said.end and not any(
         item.start < end and start < item.end
-        for item in place.waiting
+        for item in settlement.waiting
         if item.due <= now
         for start, end in (*said.settled, *said.expired, *said.rolled_back)
     )
@@ -135,9 +135,9 @@ class Holder(Attachment):
 
         self._again(settle)
         self._note_settled(verdicts)
-        places = self._again(lambda: self._places(sorted(verdicts)))
+        settlements = self._again(lambda: self._settlements(sorted(verdicts)))
         now = round(time.time() * 1000)
-        open_at = [p for p, said in verdicts.items() if not _is_done(said, places[p], now)]
+        open_at = [p for p, said in verdicts.items() if not _is_done(said, settlements[p], now)]
         if open_at:
             raise StateLost(
                 "Not all of a batch can be settled yet.",

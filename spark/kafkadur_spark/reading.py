@@ -19,7 +19,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 from kafkadur_coordinators.exclusive_settlement import Verdicts
-from kafkadur_coordinators.places import Place
+from kafkadur_coordinators.settlement_states import SettlementState
 from kafkadur_sharing.definition import Sharing
 from kafkadur_sharing.errors import IllegalState, KafkadurError
 from kafkadur_spark.attachment import Whereabouts
@@ -83,7 +83,7 @@ def read_stream(
     if last is not None and acking == last.generation.acking == "progress" and _is_of(last, holder):
         holder.settle(_settled(last.read_of(_there(last.since(None, last.last("commits") or {}), holder))))
     where = _without_lost(holder)
-    generation = _generation(last, _standing(holder, where.places), on_ahead, acking)
+    generation = _generation(last, _standing(holder, where.settlements), on_ahead, acking)
     batches = Batches(checkpoints, generation, holder.definition.topic.name)
     if last is None or generation != last.generation:
         checkpoints.write(generation.number, generation.revision, generation.to_json())
@@ -320,12 +320,12 @@ def _settled(read: Mapping[int, Ranges]) -> dict[int, Verdicts]:
 
 
 def _without_lost(holder: Holder) -> Whereabouts:
-    """Settle the unsettled messages that Kafka has removed as expired; return the places after that."""
+    """Settle unsettled messages that Kafka has removed as expired; return the new settlement states."""
     where = holder.whereabouts()
     lost = {
-        partition: Verdicts(expired=[(place.floor, where.earliest[partition])])
-        for partition, place in where.places.items()
-        if place.floor < where.earliest.get(partition, 0)
+        partition: Verdicts(expired=[(settlement.floor, where.earliest[partition])])
+        for partition, settlement in where.settlements.items()
+        if settlement.floor < where.earliest.get(partition, 0)
     }
     if not lost:
         return where
@@ -343,15 +343,15 @@ def _there(stretches: Stretches, holder: Holder) -> Stretches:
     return {p: (start, end) for p, (start, end) in cut.items() if start < end}
 
 
-def _standing(holder: Holder, places: Mapping[int, Place]) -> Standing:
+def _standing(holder: Holder, settlements: Mapping[int, SettlementState]) -> Standing:
     held = holder.definition
     now = round(time.time() * 1000) - _CLOCKS_MS
     floors: dict[int, int] = {}
     holes: dict[int, list[tuple[int, int]]] = {}
-    for partition, place in places.items():
-        ready = joined((item.start, item.end) for item in place.waiting if item.due <= now)
-        floors[partition] = ready[0][0] if ready else place.next
-        holes[partition] = without([(floors[partition], place.next)], ready)
+    for partition, settlement in settlements.items():
+        ready = joined((item.start, item.end) for item in settlement.waiting if item.due <= now)
+        floors[partition] = ready[0][0] if ready else settlement.next
+        holes[partition] = without([(floors[partition], settlement.next)], ready)
     return Standing(
         subscription_id=held.id, epoch=held.epoch, topic_id=held.topic.id, floors=floors, holes=holes
     )

@@ -18,7 +18,7 @@ from pyspark.sql import DataFrame
 
 from kafkadur.admin.browse import records_of
 from kafkadur.fetch.filtering import taking
-from kafkadur_coordinators.places import Place
+from kafkadur_coordinators.settlement_states import SettlementState
 from kafkadur_sharing.errors import IllegalState
 from kafkadur_spark.batches import Batches
 from kafkadur_spark.holder import Holder
@@ -87,11 +87,11 @@ class Redelivering:
         found: dict[int, Ranges] = {}
         left = MOST
         where = self._holder.whereabouts()
-        places = sorted(where.places.items())
-        first = batch % len(places)  # so that no partition is always the last
-        for partition, place in (*places[first:], *places[:first]):
+        settlements = sorted(where.settlements.items())
+        first = batch % len(settlements)  # so that no partition is always the last
+        for partition, settlement in (*settlements[first:], *settlements[:first]):
             start, kept = starts.get(partition, 0), where.earliest.get(partition, 0)
-            ranges = _first(within(_before(place, start, now), kept, start), left)
+            ranges = _first(within(_before(settlement, start, now), kept, start), left)
             left -= sum(b - a for a, b in ranges)
             if ranges:
                 found[partition] = ranges
@@ -126,10 +126,10 @@ class Redelivering:
         return rows, dict(read)
 
 
-def _before(place: Place, end: int, now: int) -> list[tuple[int, int]]:
+def _before(settlement: SettlementState, end: int, now: int) -> list[tuple[int, int]]:
     """Return the unsettled offsets of a partition before `end` that are not delayed."""
-    waiting = [(item.start, min(item.end, end)) for item in place.waiting if item.due <= now]
-    return joined([*waiting, (place.next, end)])
+    waiting = [(item.start, min(item.end, end)) for item in settlement.waiting if item.due <= now]
+    return joined([*waiting, (settlement.next, end)])
 
 
 def _first(ranges: Ranges, most: int) -> list[tuple[int, int]]:

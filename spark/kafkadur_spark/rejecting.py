@@ -12,7 +12,7 @@ from kafkadur.admin.browse import records_of
 from kafkadur.runtime.dead_letters import Cause, DeadLetters, Letter
 from kafkadur.settings import Settings
 from kafkadur_coordinators.lifecycle import Subscription
-from kafkadur_coordinators.places import Place
+from kafkadur_coordinators.settlement_states import SettlementState
 from kafkadur_sharing.errors import StateLost
 from kafkadur_spark.ranges import joined
 
@@ -27,16 +27,17 @@ _NEAR = 500
 
 
 def send_to_dead_letters(
-    settings: Settings, held: Subscription, rejected: Reasons, places: Mapping[int, Place]
+    settings: Settings, held: Subscription, rejected: Reasons, settlements: Mapping[int, SettlementState]
 ) -> None:
     """Write the dead letters of rejected messages, and return when all of them are written.
 
-    A message that is settled already has its dead letter, and one that Kafka has removed gets none. `places`
-    are the present places of the subscription. Raises `StateLost` if the dead letters are not written within
-    a minute, and the errors of reading; then nothing may be settled, and a dead letter may be written twice.
+    A message that is settled already has its dead letter, and one that Kafka has removed gets none.
+    `settlements` are the present settlement states of the subscription. Raises `StateLost` if the dead
+    letters are not written within a minute, and the errors of reading; then nothing may be settled, and a
+    dead letter may be written twice.
     """
     open_now = {
-        p: {offset: why for offset, why in some.items() if _attempts(places[p], offset) is not None}
+        p: {offset: why for offset, why in some.items() if _attempts(settlements[p], offset) is not None}
         for p, some in rejected.items()
     }
     stretches = [
@@ -62,7 +63,7 @@ def send_to_dead_letters(
                     subscription=str(held.key),
                     cause=Cause.REJECTED,
                     reason=reason,
-                    attempts=_attempts(places[partition], offset) or 1,
+                    attempts=_attempts(settlements[partition], offset) or 1,
                     written=lambda: None,
                 )
             )
@@ -80,14 +81,14 @@ def send_to_dead_letters(
         _log.warning("%s: Kafka does not keep %d rejected messages any more", held.key, missing)
 
 
-def _attempts(place: Place, offset: int) -> int | None:
+def _attempts(settlement: SettlementState, offset: int) -> int | None:
     """Return the number of this attempt at a message; None if it is settled.
 
     A delayed message has a number too: its delay may be over when it is settled.
     """
-    if offset >= place.next:
+    if offset >= settlement.next:
         return 1
-    for item in place.waiting:
+    for item in settlement.waiting:
         if item.start <= offset < item.end:
             return item.attempts + 1
     return None

@@ -1,4 +1,4 @@
-"""Checkpoints: the places of partitions at a moment, as records of the journal, and the union of several.
+"""Checkpoints: settlement states of partitions at a moment, as records of the journal; unions of several.
 
 The settled offsets only grow, so each writer uses keys of its own and readers unite all checkpoints: an old
 checkpoint that arrives late is still true and overwrites nothing. Pure: bytes in, values
@@ -17,7 +17,7 @@ import msgpack
 
 from kafkadur_coordinators.journal.origins import Origin
 from kafkadur_coordinators.journal.records import whole
-from kafkadur_coordinators.places import SUSPECT, Place, Waiting, covers, cut_off, unite
+from kafkadur_coordinators.settlement_states import SUSPECT, SettlementState, Waiting, covers, cut_off, unite
 
 #: Beginning of the keys of all checkpoints.
 KEY_PREFIX = b"settled/"
@@ -46,7 +46,7 @@ class Checkpoint(NamedTuple):
 
     origin: Origin
     lane: int
-    place: Place
+    settlement: SettlementState
     #: key of the record
     key: bytes = b""
     #: when Kafka got the record, ms since 1970
@@ -65,39 +65,39 @@ def subscription_of(key: bytes) -> str:
     return key[len(KEY_PREFIX) :].partition(b":")[0].decode(errors="replace")
 
 
-def fits(place: Place) -> bool:
-    """Whether a record holds all of a place; else it states fewer settled offsets than there are."""
-    few = (len(place.waiting) + 1) * _LARGEST_ITEM <= LARGEST_BODY  # that is cheaper to see
-    return few or len(_body(place)) <= LARGEST_BODY
+def fits(settlement: SettlementState) -> bool:
+    """Whether a record holds all of a settlement state; else it states too few settled offsets."""
+    few = (len(settlement.waiting) + 1) * _LARGEST_ITEM <= LARGEST_BODY  # that is cheaper to see
+    return few or len(_body(settlement)) <= LARGEST_BODY
 
 
-def encode(place: Place) -> bytes:
-    """A place as the value of a record; one that is too long is cut (`fits`)."""
-    head = struct.pack(">2sBQ", _MAGIC, _HEAD_VERSION, place.floor)
-    body = _body(place)
+def encode(settlement: SettlementState) -> bytes:
+    """A settlement state as the value of a record; one that is too long is cut (`fits`)."""
+    head = struct.pack(">2sBQ", _MAGIC, _HEAD_VERSION, settlement.floor)
+    body = _body(settlement)
     while len(body) > LARGEST_BODY:
-        place = _shortened(place)
-        body = _body(place)
+        settlement = _shortened(settlement)
+        body = _body(settlement)
     return head + struct.pack(">I", zlib.crc32(head)) + struct.pack(">I", zlib.crc32(body)) + body
 
 
-def _body(place: Place) -> bytes:
+def _body(settlement: SettlementState) -> bytes:
     plain: list[int] = []
     marked: list[tuple[int, ...]] = []
     at = 0
-    for item in place.waiting:
+    for item in settlement.waiting:
         plain += (item.start - at, item.end - item.start)
         at = item.end
         if item[2:] != (0, False, 0, False):
             marks = int(item.redelivered) + 2 * int(item.suspect)
             marked.append((len(plain) // 2 - 1, item.attempts, marks, item.due))
-    return cast("bytes", msgpack.packb([FORMAT, place.next, place.seen, plain, marked]))
+    return cast("bytes", msgpack.packb([FORMAT, settlement.next, settlement.seen, plain, marked]))
 
 
-def _shortened(place: Place) -> Place:
-    """The same place up to the middle of the waiting ranges, without the settled offsets behind them."""
-    kept = place.waiting[: len(place.waiting) // 2]
-    return Place(next=kept[-1].end, seen=max(place.seen, place.next), waiting=kept)
+def _shortened(settlement: SettlementState) -> SettlementState:
+    """The settlement state up to the middle of the waiting ranges, without the settled offsets behind."""
+    kept = settlement.waiting[: len(settlement.waiting) // 2]
+    return SettlementState(next=kept[-1].end, seen=max(settlement.seen, settlement.next), waiting=kept)
 
 
 def decode(key: bytes, value: bytes, written: int = 0) -> Checkpoint | None:
@@ -116,11 +116,11 @@ def decode(key: bytes, value: bytes, written: int = 0) -> Checkpoint | None:
     end = _HEAD.size - 4
     if magic != _MAGIC or version != _HEAD_VERSION or zlib.crc32(value[:end]) != checksum or floor > _MOST:
         return None
-    place = _place(value[_HEAD.size :]) or Place(next=floor)
-    return Checkpoint(Origin(parts[0], epoch, parts[2]), lane, place, key, written, incarnation)
+    settlement = _place(value[_HEAD.size :]) or SettlementState(next=floor)
+    return Checkpoint(Origin(parts[0], epoch, parts[2]), lane, settlement, key, written, incarnation)
 
 
-def _place(sealed: bytes) -> Place | None:
+def _place(sealed: bytes) -> SettlementState | None:
     body = sealed[4:]
     if len(sealed) < 4 or zlib.crc32(body) != int.from_bytes(sealed[:4], "big"):  # noqa: PLR2004 - its checksum
         return None
@@ -141,33 +141,39 @@ def _place(sealed: bytes) -> Place | None:
             start, stop = waiting[whole(index)][:2]
             tried, until = whole(attempts, most=_MOST_ATTEMPTS), whole(due, most=_MOST)
             waiting[index] = Waiting(start, stop, tried, whole(marks) % 2 > 0, until, marks > 1)
-        place = Place(next=whole(following, most=_MOST), seen=whole(seen, most=_MOST), waiting=tuple(waiting))
+        settlement = SettlementState(
+            next=whole(following, most=_MOST), seen=whole(seen, most=_MOST), waiting=tuple(waiting)
+        )
     except (ValueError, TypeError, KeyError, IndexError, msgpack.UnpackException):
         return None
-    return place if at <= place.next else None
+    return settlement if at <= settlement.next else None
 
 
-def without_lost(place: Place, partition: int, incarnation: int, cuts: Cuts) -> Place:
-    """The part of a place, read under an incarnation, that is valid after Kafka lost ends of partitions."""
+def without_lost(
+    settlement: SettlementState, partition: int, incarnation: int, cuts: Cuts
+) -> SettlementState:
+    """The part of a settlement state, read under an incarnation, that is valid after Kafka lost records."""
     for number, lost in cuts:
         if incarnation < number and partition in lost:
-            place = cut_off(place, lost[partition])
-    return place
+            settlement = cut_off(settlement, lost[partition])
+    return settlement
 
 
 def united(
     checkpoints: Iterable[Checkpoint], origin: Origin, cuts: Cuts = (), lanes: int = 1
-) -> Mapping[int, Place]:
-    """The union of all checkpoints of one origin: the place that each of its lanes has reached at least.
+) -> Mapping[int, SettlementState]:
+    """The union of all checkpoints of one origin: the least settlement state of each of its lanes.
 
     `lanes`: of each partition.
     """
-    places: dict[int, Place] = {}
+    settlements: dict[int, SettlementState] = {}
     for item in checkpoints:
         if item.origin == origin:
-            place = without_lost(item.place, item.lane // lanes, item.incarnation, cuts)
-            places[item.lane] = unite(places[item.lane], place) if item.lane in places else place
-    return places
+            settlement = without_lost(item.settlement, item.lane // lanes, item.incarnation, cuts)
+            settlements[item.lane] = (
+                unite(settlements[item.lane], settlement) if item.lane in settlements else settlement
+            )
+    return settlements
 
 
 def superseded(checkpoints: Iterable[Checkpoint], in_use: Collection[Origin], now: int) -> list[bytes]:
@@ -187,7 +193,7 @@ def superseded(checkpoints: Iterable[Checkpoint], in_use: Collection[Origin], no
             if item.written >= now - KEPT_MS:
                 break
             # one of an earlier incarnation may list offsets that are not settled any more (`Cuts`)
-            later = [o.place for o in ordered[at + 1 :] if o.incarnation >= item.incarnation]
-            if origin not in in_use or (later and covers(reduce(unite, later), item.place)):
+            later = [o.settlement for o in ordered[at + 1 :] if o.incarnation >= item.incarnation]
+            if origin not in in_use or (later and covers(reduce(unite, later), item.settlement)):
                 gone.append(item.key)
     return gone

@@ -26,9 +26,9 @@ from kafkadur_coordinators.journal.records import Entry, InForce, by_tag, in_for
 from kafkadur_coordinators.journal.recoveries import Cause, Recovery
 from kafkadur_coordinators.journal.shard import Scan, Shard, session_of
 from kafkadur_coordinators.journal.topic import Journal, Record
-from kafkadur_coordinators.places import Place, covers, place_of, unite
 from kafkadur_coordinators.redis.coordinator import Call, RedisCoordinator, Refusal
 from kafkadur_coordinators.redis.wire import RebuildReply, RebuildRequest, ReincarnateRequest
+from kafkadur_coordinators.settlement_states import SettlementState, covers, settlement_of, unite
 from kafkadur_coordinators.topics import TopicInfo, Topics, floor_metadata
 from kafkadur_coordinators.transactions import Transactions
 from kafkadur_sharing.definition import Definition
@@ -89,8 +89,8 @@ class _Lost:
     cuts: Cuts = ()
     found: InForce | None = None
     cause: Cause = Cause.LOST
-    #: the place of each lane, as far as it is known before a member is attached
-    places: dict[int, Place] = field(default_factory=dict[int, Place])
+    #: the settlement state of each lane, as far as it is known before a member is attached
+    settlements: dict[int, SettlementState] = field(default_factory=dict[int, SettlementState])
     #: keys of the records of its transacted sessions, and of what these have settled
     sessions: Sequence[bytes] = ()
     settled: Sequence[bytes] = ()
@@ -298,12 +298,18 @@ class Rebuilder:
                 common = self._coordinator.common(incarnation=-item.seen)
                 return [("reincarnate", address.fixed(), [*common, *ReincarnateRequest(token, item.begun)])]
         else:
-            item.places = self._places_of_journal(item, known, topic if same else None)
+            item.settlements = self._settlements_of_journal(item, known, topic if same else None)
             self._mark_seen(item, ends)
-        lanes = len(item.places)
+        lanes = len(item.settlements)
         return [
             *self._changes.laying(
-                address, found.id, item.origin.state, item.places, token=token, total=lanes, seen=item.seen
+                address,
+                found.id,
+                item.origin.state,
+                item.settlements,
+                token=token,
+                total=lanes,
+                seen=item.seen,
             ),
             self._changes.installing(
                 address,
@@ -318,23 +324,27 @@ class Rebuilder:
             ),
         ]
 
-    def _is_whole(self, item: _Lost, known: Mapping[int, Place], ends: Mapping[int, int], token: str) -> bool:
-        """Whether the state that a server kept covers the journal; sets places and cause."""
+    def _is_whole(
+        self, item: _Lost, known: Mapping[int, SettlementState], ends: Mapping[int, int], token: str
+    ) -> bool:
+        """Whether the state that a server kept covers the journal; sets settlement states and cause."""
         item.cause = Cause.KEPT
-        standing = self._kept_places(item, token)
-        item.places = standing | {
-            lane: unite(standing[lane], place) if lane in standing else place for lane, place in known.items()
+        standing = self._kept_settlements(item, token)
+        item.settlements = standing | {
+            lane: unite(standing[lane], settlement) if lane in standing else settlement
+            for lane, settlement in known.items()
         }
         self._mark_seen(item, ends)
         # leases from before Kafka lost the end of a partition cannot be claimed: install-6 stores that
         behind = any(number > item.incarnation for number, _ in item.cuts) or any(
-            lane not in standing or not covers(standing[lane], place) for lane, place in item.places.items()
+            lane not in standing or not covers(standing[lane], settlement)
+            for lane, settlement in item.settlements.items()
         )
         if behind:
             item.cause = Cause.OLDER
             return False
         # else the server may have lost its last grants: these offsets are marked as seen, too
-        return all(standing[lane].seen >= place.seen for lane, place in item.places.items())
+        return all(standing[lane].seen >= settlement.seen for lane, settlement in item.settlements.items())
 
     def _bring_in_transactions(self, item: _Lost, shard: Shard, token: str) -> None:
         """Bring what transacted sessions have settled into the journal, and into what `shard` has of it.
@@ -356,18 +366,20 @@ class Rebuilder:
         self._journal.read_shards([item.shard], {item.shard: shard})
         keep_right()
 
-    def _kept_places(self, item: _Lost, token: str) -> dict[int, Place]:
-        """The places of the lanes in the state that a server kept; leased offsets wait."""
+    def _kept_settlements(self, item: _Lost, token: str) -> dict[int, SettlementState]:
+        """The settlement states of the lanes in the state that a server kept; leased offsets wait."""
         address, origin = self._changes.address(item.key), item.origin
         lanes = item.definition.lanes
         return {
-            view.partition: without_lost(place_of(view), view.partition // lanes, item.incarnation, item.cuts)
+            view.partition: without_lost(
+                settlement_of(view), view.partition // lanes, item.incarnation, item.cuts
+            )
             for view in self._changes.inspected(address, origin.id, origin.state, item.lanes, token)
         }
 
-    def _places_of_journal(
-        self, item: _Lost, known: Mapping[int, Place], topic: TopicInfo | None
-    ) -> dict[int, Place]:
+    def _settlements_of_journal(
+        self, item: _Lost, known: Mapping[int, SettlementState], topic: TopicInfo | None
+    ) -> dict[int, SettlementState]:
         """Where the lanes stood at least: by checkpoints, mirrored floors, and the beginning.
 
         `topic` is None if it is another one by now.
@@ -382,16 +394,20 @@ class Rebuilder:
         if topic is not None and item.found is not None and (missing or item.is_of_few):
             metadata = floor_metadata(item.found.id, item.found.change.epoch, topic.id)
             starts |= self._topics.floors(item.key.group, topic.name, topic.partitions, metadata)
-        floors = {lane: Place(next=starts.get(lane // lanes, 0)) for lane in range(partitions * lanes)}
+        floors = {
+            lane: SettlementState(next=starts.get(lane // lanes, 0)) for lane in range(partitions * lanes)
+        }
         return {lane: unite(known.get(lane, floor), floor) for lane, floor in floors.items()}
 
     @staticmethod
     def _mark_seen(item: _Lost, ends: Mapping[int, int]) -> None:
         """Mark all offsets that were in the topic before the recovery as possibly delivered."""
         lanes = item.definition.lanes
-        item.places = {
-            lane: Place(place.next, max(place.seen, ends.get(lane // lanes, 0)), place.waiting)
-            for lane, place in item.places.items()
+        item.settlements = {
+            lane: SettlementState(
+                settlement.next, max(settlement.seen, ends.get(lane // lanes, 0)), settlement.waiting
+            )
+            for lane, settlement in item.settlements.items()
         }
 
     def _reports(self, rebuilt: Iterable[_Lost]) -> list[Record]:
@@ -409,7 +425,7 @@ class Rebuilder:
                 incarnation=item.begun,
                 at=now,
                 cause=item.cause,
-                partitions=recoveries.may_come_again(item.places, item.definition.lanes),
+                partitions=recoveries.may_come_again(item.settlements, item.definition.lanes),
             )
             reports.append((item.shard, recoveries.key_of(item.key.tag), recoveries.encode(recovery)))
             said = "subscription %s was recovered (%s): %d offsets may come again"

@@ -14,7 +14,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
 from kafkadur_coordinators.journal.records import MOST, sealed, unsealed
-from kafkadur_coordinators.places import Place
+from kafkadur_coordinators.settlement_states import SettlementState
 from kafkadur_sharing.errors import KafkadurError
 from kafkadur_sharing.keys import SubscriptionKey
 
@@ -107,12 +107,12 @@ def decode(value: bytes) -> Recovery | None:
         return None
 
 
-def may_come_again(places: Mapping[int, Place], lanes: int) -> tuple[PartitionRecovery, ...]:
+def may_come_again(settlements: Mapping[int, SettlementState], lanes: int) -> tuple[PartitionRecovery, ...]:
     """Unsettled offsets below `seen` or marked as redelivered, by lane; `lanes` a partition."""
     found: list[PartitionRecovery] = []
     left = MOST_RANGES
-    for number, place in sorted(places.items()):
-        ranges = _again(place)
+    for number, settlement in sorted(settlements.items()):
+        ranges = _again(settlement)
         if not ranges:
             continue
         partition, lane = divmod(number, lanes)
@@ -122,7 +122,7 @@ def may_come_again(places: Mapping[int, Place], lanes: int) -> tuple[PartitionRe
             PartitionRecovery(
                 partition=partition,
                 lane=lane,
-                floor=place.floor,
+                floor=settlement.floor,
                 ranges=listed,
                 offsets=sum(end - start for start, end in ranges),
             )
@@ -130,10 +130,10 @@ def may_come_again(places: Mapping[int, Place], lanes: int) -> tuple[PartitionRe
     return tuple(found)
 
 
-def _again(place: Place) -> list[tuple[int, int]]:
+def _again(settlement: SettlementState) -> list[tuple[int, int]]:
     joined: list[tuple[int, int]] = []
-    waiting = [(w.start, w.end if w.redelivered else min(w.end, place.seen)) for w in place.waiting]
-    for start, end in [*waiting, (place.next, place.seen)]:
+    waiting = [(w.start, w.end if w.redelivered else min(w.end, settlement.seen)) for w in settlement.waiting]
+    for start, end in [*waiting, (settlement.next, settlement.seen)]:
         if start < end:
             first = joined.pop()[0] if joined and joined[-1][1] == start else start
             joined.append((first, end))

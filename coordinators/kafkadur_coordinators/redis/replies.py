@@ -19,8 +19,8 @@ from kafkadur_coordinators.interface import (
     Run,
     Standing,
 )
-from kafkadur_coordinators.places import RUN_BYTES, SUSPECT
 from kafkadur_coordinators.redis.wire import GrantRow, InspectReply, Reply
+from kafkadur_coordinators.settlement_states import RUN_BYTES, SUSPECT
 
 
 def text_of(value: object) -> str:

@@ -26,8 +26,8 @@ import kafkadur
 import kafkadur.sync
 from kafkadur.consumer.delivery import Delivery as PlainDelivery
 from kafkadur_coordinators.interface import ExchangeReply, Role
-from kafkadur_coordinators.places import SUSPECT
 from kafkadur_coordinators.redis.wire import ExchangeRequest, Reply, Request
+from kafkadur_coordinators.settlement_states import SUSPECT
 from kafkadur_sharing.errors import AlreadySettled, Fenced, KafkadurError, LeaseLost, SubscriptionActive
 from tests.end_to_end.histories.plan import SubscriptionPlan
 from tests.end_to_end.histories.recording import FAIL, OK, UNKNOWN, Recorder

@@ -64,7 +64,7 @@ def test_two_jobs_read_each_a_part(place: Place, spark: SparkSession) -> None:
             read += found
             claimer.ack(claim)
         assert one.claim() is None
-        assert {p: place.floor for p, place in one.whereabouts().places.items()} == {0: 60, 1: 40}
+        assert {p: place.floor for p, place in one.whereabouts().settlements.items()} == {0: 60, 1: 40}
     assert sorted(read) == [*in_partition(0, *range(60)), *in_partition(1, *range(40))]
 
 

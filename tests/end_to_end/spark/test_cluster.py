@@ -42,7 +42,7 @@ def test_a_driver_that_is_killed_on_a_cluster(place: Place, tmp_path: Path, mast
         place.connect_sync() as connection,
         kafkadur_spark.hold(connection, topic, durable="d", start="earliest") as holder,
     ):
-        places = holder.whereabouts().places
+        places = holder.whereabouts().settlements
     assert {partition: (where.floor, where.unsettled) for partition, where in places.items()} == {
         0: (15, 0),
         1: (15, 0),

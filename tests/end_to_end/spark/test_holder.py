@@ -29,7 +29,7 @@ def hold(place: Place, topic: str, **connection: object) -> Generator[kafkadur_s
 
 
 def waiting(holder: kafkadur_spark.Holder, partition: int = 0) -> list[tuple[int, int]]:
-    return [(item.start, item.end) for item in holder.whereabouts().places[partition].waiting]
+    return [(item.start, item.end) for item in holder.whereabouts().settlements[partition].waiting]
 
 
 def received(place: Place, topic: str, count: int, **options: object) -> list[tuple[int, int]]:
@@ -102,9 +102,9 @@ def test_partitions_that_were_added_are_seen(place: Place) -> None:
     topic = place.topic(range(3))
     admin = AdminClient({"bootstrap.servers": place.stack.kafka})
     with hold(place, topic) as holder:
-        assert set(holder.whereabouts().places) == {0}
+        assert set(holder.whereabouts().settlements) == {0}
         admin.create_partitions([NewPartitions(topic, 2)])[topic].result(LIMIT_S)
-        wait_until(lambda: set(holder.whereabouts().places) == {0, 1}, "both partitions")
+        wait_until(lambda: set(holder.whereabouts().settlements) == {0, 1}, "both partitions")
 
 
 def test_who_was_silent_while_the_state_was_lost_is_out(place: Place) -> None:

@@ -70,7 +70,7 @@ def dies(reading: kafkadur_spark.Reading, batch: int) -> None:
 
 def unsettled(lab: Lab, topic: str) -> int:
     with lab.hold(topic) as holder:
-        return sum(place.unsettled for place in holder.whereabouts().places.values())
+        return sum(place.unsettled for place in holder.whereabouts().settlements.values())
 
 
 def test_what_was_rolled_back_comes_with_the_next_batch(lab: Lab) -> None:
@@ -180,7 +180,7 @@ def test_what_waits_for_its_time_does_not_come(lab: Lab) -> None:
         writer = reading.frame.writeStream.foreachBatch(reading.redelivering(work))
         reading.start(writer.trigger(availableNow=True)).awaitTermination()
         assert found == [10, 10]
-        assert [(w.start, w.end) for w in holder.whereabouts().places[0].waiting] == [(4, 5)]
+        assert [(w.start, w.end) for w in holder.whereabouts().settlements[0].waiting] == [(4, 5)]
 
 
 def test_more_than_fits_besides_one_batch_comes_with_further_ones(lab: Lab) -> None:
@@ -199,4 +199,4 @@ def test_a_frame_that_was_worked_on_cannot_be_joined(lab: Lab) -> None:
         writer = frame.writeStream.foreachBatch(reading.redelivering(lambda *_: None))
         with pytest.raises(StreamingQueryException, match="Only the frame that is read"):
             reading.start(writer.trigger(availableNow=True)).awaitTermination()
-        assert holder.whereabouts().places[0].floor == 0
+        assert holder.whereabouts().settlements[0].floor == 0

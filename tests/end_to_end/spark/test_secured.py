@@ -57,6 +57,6 @@ def test_a_secured_kafka_is_read_with_the_rights_of_a_consumer(
 
         writer = reading.frame.writeStream.foreachBatch(work).trigger(availableNow=True)
         reading.start(writer).awaitTermination()
-        assert holder.whereabouts().places[0].floor == 10
+        assert holder.whereabouts().settlements[0].floor == 10
     assert found == in_partition(0, *range(10))
     assert [value for value, _ in letters_of({"bootstrap.servers": inside}, name)] == [b"3"]

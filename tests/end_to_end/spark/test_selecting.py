@@ -35,7 +35,7 @@ def publish(connection: kafkadur.sync.Connection, topic: str, count: int) -> Non
 
 
 def unsettled(holder: kafkadur_spark.Holder) -> int:
-    return sum(place.unsettled for place in holder.whereabouts().places.values())
+    return sum(place.unsettled for place in holder.whereabouts().settlements.values())
 
 
 def test_a_subscription_with_a_selector_is_read_by_it(lab: Lab) -> None:

@@ -43,7 +43,7 @@ def sink(lab: Lab, holder: kafkadur_spark.Holder, says: Says, **options: str) ->
 
 
 def unsettled(holder: kafkadur_spark.Holder) -> list[tuple[int, int]]:
-    places = holder.whereabouts().places
+    places = holder.whereabouts().settlements
     return [(p, o) for p, place in places.items() for w in place.waiting for o in range(w.start, w.end)]
 
 
@@ -52,7 +52,7 @@ def test_rows_of_offsets_settle_what_they_name(lab: Lab) -> None:
     lab.place.publish(topic, range(50), partition=1)
     with lab.hold(topic) as holder:
         assert sink(lab, holder, lambda f: f.select("topic", "partition", "offset")) == 1
-        assert {p: place.floor for p, place in holder.whereabouts().places.items()} == {0: 100, 1: 50}
+        assert {p: place.floor for p, place in holder.whereabouts().settlements.items()} == {0: 100, 1: 50}
         assert unsettled(holder) == []
     assert lab.run(topic).records == []
 
@@ -77,7 +77,7 @@ def test_all_else_is_settled_where_the_query_says_so(lab: Lab) -> None:
             unlisted="ack",
         )
         assert unsettled(holder) == in_partition(0, 3, 4)
-        assert [w.attempts for w in holder.whereabouts().places[0].waiting] == [1]
+        assert [w.attempts for w in holder.whereabouts().settlements[0].waiting] == [1]
 
 
 def test_records_of_transactions_are_settled_where_all_else_is(lab: Lab) -> None:
@@ -93,9 +93,9 @@ def test_records_of_transactions_are_settled_where_all_else_is(lab: Lab) -> None
     leaves = "case when offset = 6 then 'leave' else 'ack' end as disposition"
     with lab.hold(topic) as holder:
         sink(lab, holder, lambda f: f.selectExpr("partition", "offset", leaves), unlisted="ack")
-        (waiting,) = holder.whereabouts().places[0].waiting
+        (waiting,) = holder.whereabouts().settlements[0].waiting
         assert (waiting.start, waiting.end, waiting.attempts) == (6, 7, 0)
-        assert holder.whereabouts().places[0].next == 10
+        assert holder.whereabouts().settlements[0].next == 10
 
 
 def test_with_a_selector_all_else_has_to_be_settled(lab: Lab) -> None:
@@ -103,9 +103,9 @@ def test_with_a_selector_all_else_has_to_be_settled(lab: Lab) -> None:
     with lab.hold(topic, selector="a IS NULL") as holder:
         with pytest.raises(StreamingQueryException, match="no row that could settle it"):
             sink(lab, holder, lambda f: f.select("partition", "offset"))
-        assert holder.whereabouts().places[0].floor == 0
+        assert holder.whereabouts().settlements[0].floor == 0
         sink(lab, holder, lambda f: f.select("partition", "offset"), unlisted="ack")
-        assert holder.whereabouts().places[0].floor == 10
+        assert holder.whereabouts().settlements[0].floor == 10
 
 
 def test_with_no_local_too(lab: Lab) -> None:
@@ -126,7 +126,7 @@ def test_rows_of_stretches(lab: Lab) -> None:
         rows = ("partition", "offset - offset % 10 as start", "offset - offset % 10 + 8 as end")
         sink(lab, holder, lambda f: f.selectExpr(*rows))
         assert unsettled(holder) == in_partition(0, 8, 9)
-        assert holder.whereabouts().places[0].next == 18
+        assert holder.whereabouts().settlements[0].next == 18
 
 
 def test_what_is_rejected_is_a_dead_letter_and_settled(lab: Lab) -> None:
@@ -135,7 +135,7 @@ def test_what_is_rejected_is_a_dead_letter_and_settled(lab: Lab) -> None:
     with lab.hold(topic) as holder:
         sink(lab, holder, lambda f: f.selectExpr("partition", "offset", says, "'too late' as reason"))
         assert unsettled(holder) == []
-        assert holder.whereabouts().places[0].floor == 20
+        assert holder.whereabouts().settlements[0].floor == 20
     found = letters(lab.place, topic)
     assert [(value, headers[REASON], headers[CAUSE], headers[ATTEMPTS]) for value, headers in found] == [
         (b"5", b"too late", b"rejected", b"1"),
@@ -191,9 +191,9 @@ def test_a_batch_whose_sink_fails_is_settled_by_the_restart(lab: Lab) -> None:
         wrong = "case when offset = 9 then 'maybe' else 'ack' end as disposition"
         with pytest.raises(StreamingQueryException, match="use ack, rollback, reject, leave"):
             sink(lab, holder, lambda f: f.selectExpr("partition", "offset", wrong))
-        assert holder.whereabouts().places[0].floor == 0
+        assert holder.whereabouts().settlements[0].floor == 0
         sink(lab, holder, lambda f: f.select("partition", "offset"))
-        assert holder.whereabouts().places[0].floor == 10
+        assert holder.whereabouts().settlements[0].floor == 10
 
 
 def test_an_offset_of_no_batch_ends_the_query(lab: Lab) -> None:
@@ -201,7 +201,7 @@ def test_an_offset_of_no_batch_ends_the_query(lab: Lab) -> None:
     with lab.hold(topic) as holder:
         with pytest.raises(StreamingQueryException, match="not in batch 0"):
             sink(lab, holder, lambda f: f.selectExpr("partition", "offset + 1 as offset"))
-        assert holder.whereabouts().places[0].floor == 0
+        assert holder.whereabouts().settlements[0].floor == 0
 
 
 def test_a_driver_that_has_lost_the_subscription_settles_nothing(lab: Lab) -> None:
@@ -222,7 +222,7 @@ def test_a_query_whose_driver_is_another_one_fails(lab: Lab) -> None:
         writer = reading.frame.select("partition", "offset").writeStream.format("kafkadur").options(**old)
         with pytest.raises(StreamingQueryException, match="driver that holds the subscription is gone"):
             reading.start(writer.trigger(availableNow=True)).awaitTermination()
-        assert holder.whereabouts().places[0].floor == 0
+        assert holder.whereabouts().settlements[0].floor == 0
 
 
 def test_options_that_are_wrong_or_missing_are_named(lab: Lab) -> None:

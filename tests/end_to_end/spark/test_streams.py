@@ -38,11 +38,11 @@ def lab(place: Place, spark: SparkSession, tmp_path: Path) -> Lab:
 
 
 def floors(holder: kafkadur_spark.Holder) -> dict[int, int]:
-    return {partition: place.floor for partition, place in holder.whereabouts().places.items()}
+    return {partition: place.floor for partition, place in holder.whereabouts().settlements.items()}
 
 
 def unsettled(holder: kafkadur_spark.Holder) -> int:
-    return sum(place.unsettled for place in holder.whereabouts().places.values())
+    return sum(place.unsettled for place in holder.whereabouts().settlements.values())
 
 
 def test_a_stream_reads_what_is_not_settled_and_settles_it(lab: Lab) -> None:
@@ -122,7 +122,7 @@ def test_what_waits_for_its_time_is_neither_read_nor_settled(lab: Lab) -> None:
     expected = in_partition(0, 0, *range(2, 10))
     with lab.hold(topic) as holder:
         assert lab.go(holder).records == expected
-        assert [(w.start, w.end) for w in holder.whereabouts().places[0].waiting] == [(1, 2)]
+        assert [(w.start, w.end) for w in holder.whereabouts().settlements[0].waiting] == [(1, 2)]
         assert lab.go(holder).records == []
 
 
@@ -139,7 +139,7 @@ def test_what_becomes_due_while_a_batch_is_worked_on_is_not_settled_with_it(lab:
     with lab.hold(topic) as holder:
 
         def work(reading: kafkadur_spark.Reading, batch: int, _found: list[At]) -> None:
-            (item,) = [w for w in holder.whereabouts().places[0].waiting if (w.start, w.end) == (1, 2)]
+            (item,) = [w for w in holder.whereabouts().settlements[0].waiting if (w.start, w.end) == (1, 2)]
             wait_until(lambda: time.time() * 1000 > item.due + 1_000, "it is due")
             reading.ack_batch(batch)
 

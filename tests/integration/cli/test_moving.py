@@ -168,7 +168,7 @@ def test_another_type_in_place_keeps_what_is_settled(here: Path, topic: str, kin
     with Admin(settings({})) as admin:
         key = admin.key("d")
         before = admin.snapshot(key)
-        assert sum(place.unsettled for place in before.places.values()) == 4
+        assert sum(place.unsettled for place in before.settlements.values()) == 4
         assert admin.alter(key, type=other).type == other
         after = admin.snapshot(key)
         assert after.partitions == before.partitions

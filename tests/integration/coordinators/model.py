@@ -18,8 +18,8 @@ from kafkadur_coordinators.interface import (
     PartitionReport,
     PartitionView,
 )
-from kafkadur_coordinators.places import SUSPECT
 from kafkadur_coordinators.redis.replies import attempts_of
+from kafkadur_coordinators.settlement_states import SUSPECT
 
 SILENCE_MS = 500
 #: A member holds at most so many leases, lanes apart.

@@ -17,8 +17,8 @@ from kafkadur_coordinators.journal.checkpoints import united
 from kafkadur_coordinators.journal.origins import Origin
 from kafkadur_coordinators.journal.topic import Journal
 from kafkadur_coordinators.lifecycle import Membership
-from kafkadur_coordinators.places import Place
 from kafkadur_coordinators.redis.coordinator import RedisCoordinator
+from kafkadur_coordinators.settlement_states import SettlementState
 from kafkadur_sharing.errors import KafkadurError, LevelNotReached
 from tests.integration.coordinators.party import Party, say
 
@@ -107,7 +107,7 @@ def test_a_checkpoint_is_of_the_epoch_that_was_read(alone: Party, kafkadur_topic
     say(before, 1, PartitionReport(partition=0, readable_end=6))
     say(before, 2, PartitionReport(partition=0, settled=[Settled(1, (0, 6))]), credit=0)
     alone.leave(before)
-    alone.lifecycle.amend(alone.key(), lambda definition: definition, lambda _: {0: Place(next=2)})
+    alone.lifecycle.amend(alone.key(), lambda definition: definition, lambda _: {0: SettlementState(next=2)})
     again = alone.attach(name, start="earliest")
     token = say(again, 1, PartitionReport(partition=0, readable_end=6)).grants[0].token
     say(again, 2, PartitionReport(partition=0, settled=[Settled(token, (2, 4))]), credit=0)

@@ -14,7 +14,7 @@ from kafkadur_coordinators.journal import checkpoints
 from kafkadur_coordinators.journal.origins import Origin
 from kafkadur_coordinators.journal.records import Change, in_force, last_incarnation
 from kafkadur_coordinators.journal.topic import Journal
-from kafkadur_coordinators.places import Place
+from kafkadur_coordinators.settlement_states import SettlementState
 from kafkadur_sharing.errors import CoordinatorRefused, StateLost
 
 TAG = "0123456789abcdef"
@@ -62,21 +62,21 @@ def test_all_shards_are_read_at_once(journal: Journal) -> None:
 def test_an_earlier_scan_is_read_on(journal: Journal) -> None:
     """What was understood of a shard holds also what came later."""
 
-    def settled(place: Place) -> None:
+    def settled(settlement: SettlementState) -> None:
         key = checkpoints.key_of(ORIGIN, 0, "w", 1)
-        journal.append([(shard, key, checkpoints.encode(place))])
+        journal.append([(shard, key, checkpoints.encode(settlement))])
 
     shard = journal.shard(TAG)
     first = journal.append_change(shard, change(0))
-    settled(Place(next=5))
+    settled(SettlementState(next=5))
     scan = journal.scan()
     assert [entry.offset + 1 for entry in journal.read_all(scan)[shard]] == [first]
-    assert [item.place.next for item in scan[shard].checkpoints_of("s")] == [5]
+    assert [item.settlement.next for item in scan[shard].checkpoints_of("s")] == [5]
     second = journal.append_change(shard, change(first, "b"))
-    settled(Place(next=7))
+    settled(SettlementState(next=7))
     found = journal.read_shards([shard], scan)[shard]
     assert [entry.offset + 1 for entry in found.entries] == [first, second]
-    assert [item.place.next for item in found.checkpoints_of("s")] == [7]
+    assert [item.settlement.next for item in found.checkpoints_of("s")] == [7]
     assert len(found.records) == len(journal.scan()[shard].records)
 
 

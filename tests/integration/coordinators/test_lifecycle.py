@@ -18,7 +18,7 @@ from kafkadur_coordinators.changes import CHANGE_MS
 from kafkadur_coordinators.interface import PartitionReport, Settled
 from kafkadur_coordinators.journal.records import Change
 from kafkadur_coordinators.lifecycle import Membership
-from kafkadur_coordinators.places import Place
+from kafkadur_coordinators.settlement_states import SettlementState
 from kafkadur_coordinators.topics import floor_metadata
 from kafkadur_sharing.decisions import Request, UnsubscribeRequest
 from kafkadur_sharing.definition import Definition, SubscriptionType
@@ -366,18 +366,18 @@ def test_another_type_abandoned_after_its_record_keeps_what_is_settled(
     alone.leave(first)
     known = alone.known()
     assert known is not None
-    key, before = alone.key(), alone.lifecycle.places(alone.key(), known)
+    key, before = alone.key(), alone.lifecycle.settlements(alone.key(), known)
     assert [(item.start, item.end) for item in before[0].waiting] == [(2, 4)]
     kinds = ((SubscriptionType.KEY_ORDERED, 4), (SubscriptionType.SHARED, None))
     for epoch, (kind, lanes) in enumerate(kinds, 1):
         definition = replace(first.subscription.definition, type=kind, key_lanes=lanes)
-        starts = {partition: place.floor for partition, place in before.items()}
+        starts = {partition: settlement.floor for partition, settlement in before.items()}
         abandoned(alone, definition, id=known.id, starts=starts, epoch=epoch)
         found = alone.known()
         assert found is not None
         assert (found.id, found.partitions) == (known.id, 2 * (lanes or 1))
         assert found.incarnation > known.incarnation
-        assert alone.lifecycle.places(key, found) == before
+        assert alone.lifecycle.settlements(key, found) == before
         states = {stored.split(":")[1] for stored in alone.stored() if stored.endswith(":state")}
         assert len(states) == 1, "the state of the other lanes is gone"
         known = found
@@ -392,7 +392,7 @@ def test_giving_a_change_up_keeps_the_place_after_a_move(alone: Party, kafkadur_
     say(first, 1, PartitionReport(partition=0, readable_end=6))
     say(first, 2, PartitionReport(partition=0, settled=[Settled(1, (0, 6))]), credit=0)
     alone.leave(first)
-    alone.lifecycle.amend(alone.key(), lambda definition: definition, lambda _: {0: Place(next=2)})
+    alone.lifecycle.amend(alone.key(), lambda definition: definition, lambda _: {0: SettlementState(next=2)})
     second = alone.attach(topic)
     reply = say(second, 1, PartitionReport(partition=0, readable_end=6))
     token = reply.grants[0].token
@@ -403,7 +403,7 @@ def test_giving_a_change_up_keeps_the_place_after_a_move(alone: Party, kafkadur_
     alone.begin_change(known.version)
     found = alone.known()
     assert found is not None
-    assert alone.lifecycle.places(alone.key(), found)[0].floor == 5
+    assert alone.lifecycle.settlements(alone.key(), found)[0].floor == 5
     assert alone.in_force()[2].epoch == 1
 
 

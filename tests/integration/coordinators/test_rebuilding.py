@@ -16,29 +16,34 @@ from kafkadur_coordinators.journal.origins import Origin, state_of
 from kafkadur_coordinators.journal.rebuilding import Outcome
 from kafkadur_coordinators.journal.recoveries import Cause, Recovery
 from kafkadur_coordinators.lifecycle import Membership
-from kafkadur_coordinators.places import Place, Waiting
 from kafkadur_coordinators.redis.coordinator import Refusal
+from kafkadur_coordinators.settlement_states import SettlementState, Waiting
 from kafkadur_sharing.errors import InvalidDestination
 from kafkadur_sharing.keys import SubscriptionKey
 from tests.integration.coordinators.party import SESSION_MS, Party, produce, say, wipe
 
 
 def checkpoint(
-    party: Party, membership: Membership, lane: int, place: Place, writer: str = "w", incarnation: int = 1
+    party: Party,
+    membership: Membership,
+    lane: int,
+    settlement: SettlementState,
+    writer: str = "w",
+    incarnation: int = 1,
 ) -> None:
     """Write a checkpoint as a member does."""
     subscription = membership.subscription
     state = state_of(subscription.topic.id, subscription.definition.lanes)
     key = checkpoints.key_of(Origin(subscription.id, subscription.epoch, state), lane, writer, incarnation)
     shard = party.journal.shard(subscription.key.tag)
-    party.journal.append([(shard, key, checkpoints.encode(place))])
+    party.journal.append([(shard, key, checkpoints.encode(settlement))])
 
 
-def standing(party: Party) -> dict[int, Place]:
+def standing(party: Party) -> dict[int, SettlementState]:
     """Where each partition stands, after whatever has to be repaired."""
     known = party.known()
     assert known is not None
-    return party.lifecycle.places(party.key(), known)
+    return party.lifecycle.settlements(party.key(), known)
 
 
 def restart(party: Party) -> None:
@@ -76,12 +81,19 @@ def test_what_checkpoints_say_is_settled_after_a_loss(alone: Party, kafkadur_top
     topic = kafkadur_topic(2)
     produce(alone.kafka, topic, [20, 5])
     first = alone.attach(topic, start="earliest")
-    checkpoint(alone, first, 0, Place(next=12, waiting=(Waiting(3, 5), Waiting(8, 10, 2, redelivered=True))))
-    checkpoint(alone, first, 0, Place(next=4, waiting=(Waiting(1, 2),)), writer="another")
+    checkpoint(
+        alone,
+        first,
+        0,
+        SettlementState(next=12, waiting=(Waiting(3, 5), Waiting(8, 10, 2, redelivered=True))),
+    )
+    checkpoint(alone, first, 0, SettlementState(next=4, waiting=(Waiting(1, 2),)), writer="another")
     wipe(alone.url)
     found = standing(alone)
-    assert found[0] == Place(next=12, seen=20, waiting=(Waiting(4, 5), Waiting(8, 10, 2, redelivered=True)))
-    assert found[1] == Place(next=0, seen=5)
+    assert found[0] == SettlementState(
+        next=12, seen=20, waiting=(Waiting(4, 5), Waiting(8, 10, 2, redelivered=True))
+    )
+    assert found[1] == SettlementState(next=0, seen=5)
     recovery = report_of(alone)
     assert (recovery.cause, recovery.id) == (Cause.LOST, first.subscription.id)
     assert again(recovery) == {0: ((4, 5), (8, 10), (12, 20)), 1: ((0, 5),)}
@@ -91,9 +103,9 @@ def test_what_checkpoints_say_is_settled_after_a_loss(alone: Party, kafkadur_top
 def test_an_undecodable_checkpoint_leaves_the_floor(alone: Party, kafkadur_topic: TopicFactory) -> None:
     topic = kafkadur_topic()
     first = alone.attach(topic, start="earliest")
-    place = Place(next=9, waiting=(Waiting(6, 7),))
+    settlement = SettlementState(next=9, waiting=(Waiting(6, 7),))
     origin = Origin(first.subscription.id, 0, first.subscription.topic.id)
-    value = bytearray(checkpoints.encode(place))
+    value = bytearray(checkpoints.encode(settlement))
     value[-1] ^= 1
     shard = alone.journal.shard(alone.key().tag)
     alone.journal.append([(shard, checkpoints.key_of(origin, 0, "w", 1), bytes(value))])
@@ -104,9 +116,9 @@ def test_an_undecodable_checkpoint_leaves_the_floor(alone: Party, kafkadur_topic
 def test_checkpoints_of_before_a_move_say_nothing(alone: Party, kafkadur_topic: TopicFactory) -> None:
     topic = kafkadur_topic()
     first = alone.attach(topic, start="earliest")
-    checkpoint(alone, first, 0, Place(next=9))
+    checkpoint(alone, first, 0, SettlementState(next=9))
     alone.leave(first)
-    alone.lifecycle.amend(alone.key(), lambda definition: definition, lambda _: {0: Place(next=2)})
+    alone.lifecycle.amend(alone.key(), lambda definition: definition, lambda _: {0: SettlementState(next=2)})
     wipe(alone.url)
     assert standing(alone)[0].next == 2
 
@@ -115,7 +127,7 @@ def test_lanes_of_keys_come_back_each_by_itself(alone: Party, kafkadur_topic: To
     topic = kafkadur_topic(2)
     first = alone.attach(topic, type_="key-ordered", key_lanes=2, start="earliest")
     for lane, end in ((0, 5), (1, 7), (3, 9)):
-        checkpoint(alone, first, lane, Place(next=end))
+        checkpoint(alone, first, lane, SettlementState(next=end))
     wipe(alone.url)
     known = alone.known()
     assert known is not None
@@ -129,7 +141,7 @@ def test_a_restarted_server_goes_on_with_what_it_kept(alone: Party, kafkadur_top
     first = alone.attach(topic, start="earliest")
     say(first, 1, PartitionReport(partition=0, readable_end=10))
     say(first, 2, PartitionReport(partition=0, settled=[Settled(1, (0, 2, 4, 6))]), credit=0)
-    checkpoint(alone, first, 0, Place(next=2))
+    checkpoint(alone, first, 0, SettlementState(next=2))
     restart(alone)
     assert [(w.start, w.end) for w in standing(alone)[0].waiting] == [(2, 4), (6, 10)]
     recovery = report_of(alone)
@@ -163,7 +175,7 @@ def test_what_the_journal_knows_more_than_an_older_copy_stays_settled(
     say(first, 2, PartitionReport(partition=0, settled=[Settled(1, (0, 2))]), credit=0)
     fail_over = kept_by_a_replica(alone)
     say(first, 3, PartitionReport(partition=0, settled=[Settled(1, (4, 6))]), credit=0)
-    checkpoint(alone, first, 0, Place(next=6, waiting=(Waiting(2, 4),)))
+    checkpoint(alone, first, 0, SettlementState(next=6, waiting=(Waiting(2, 4),)))
     fail_over()
     found = standing(alone)
     assert [(w.start, w.end, w.redelivered) for w in found[0].waiting] == [(2, 4, True), (6, 10, True)]
@@ -184,7 +196,7 @@ def test_partitions_that_the_older_copy_did_not_have_come_from_the_journal(
 ) -> None:
     topic = kafkadur_topic()
     first = alone.attach(topic, start="earliest")
-    checkpoint(alone, first, 1, Place(next=7))  # of a partition that came after the copy
+    checkpoint(alone, first, 1, SettlementState(next=7))  # of a partition that came after the copy
     fail_over = kept_by_a_replica(alone)
     fail_over()
     known = alone.known()
@@ -238,15 +250,15 @@ def test_processes_that_rebuild_at_once_end_with_one_state(
     topic = kafkadur_topic()
     parties = [party(real=True) for _ in range(4)]
     first = parties[0].attach(topic, start="earliest")
-    checkpoint(parties[0], first, 0, Place(next=5))
+    checkpoint(parties[0], first, 0, SettlementState(next=5))
     wipe(parties[0].url)
-    found: list[Place] = []
+    found: list[SettlementState] = []
     threads = [threading.Thread(target=lambda p=p: found.append(standing(p)[0])) for p in parties]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join(30)
-    assert [place.next for place in found] == [5] * 4
+    assert [settlement.next for settlement in found] == [5] * 4
 
 
 def test_a_damaged_report_is_left_out(alone: Party, kafkadur_topic: TopicFactory) -> None:
@@ -264,11 +276,11 @@ def test_old_checkpoints_are_removed_from_the_journal(alone: Party, kafkadur_top
     first = alone.attach(kafkadur_topic(), start="earliest")
     shard = alone.journal.shard(alone.key().tag)
     for number in range(3):
-        checkpoint(alone, first, 0, Place(next=number), writer=f"w{number}")
+        checkpoint(alone, first, 0, SettlementState(next=number), writer=f"w{number}")
     now = max(item.written for item in alone.journal.read_shards([shard])[shard].checkpoints)
     assert alone.journal.collect([shard], now) == 0
     assert alone.journal.collect([shard], now + checkpoints.KEPT_MS + 1) == 2
-    assert [item.place.next for item in alone.journal.read_shards([shard])[shard].checkpoints] == [2]
+    assert [item.settlement.next for item in alone.journal.read_shards([shard])[shard].checkpoints] == [2]
 
 
 def test_checkpoints_of_a_definition_that_cannot_be_read_are_kept(
@@ -283,9 +295,9 @@ def test_checkpoints_of_a_definition_that_cannot_be_read_are_kept(
     alone.journal.append_change(shard, change)
     origin = Origin("its-id", 0, state_of(first.subscription.topic.id, 1))
     theirs = [checkpoints.key_of(origin, 0, f"w{number}", 1) for number in range(2)]
-    alone.journal.append([(shard, key, checkpoints.encode(Place(next=1))) for key in theirs])
+    alone.journal.append([(shard, key, checkpoints.encode(SettlementState(next=1))) for key in theirs])
     for number in range(2):
-        checkpoint(alone, first, 0, Place(next=number), writer=f"w{number}")
+        checkpoint(alone, first, 0, SettlementState(next=number), writer=f"w{number}")
     now = max(item.written for item in alone.journal.read_shards([shard])[shard].checkpoints)
     assert alone.journal.collect([shard], now + checkpoints.KEPT_MS + 1) == 1
     left = {item.key for item in alone.journal.read_shards([shard])[shard].checkpoints}
@@ -300,12 +312,12 @@ def test_a_change_begins_nowhere_where_the_journal_knows_a_later_incarnation(
     alone.leave(first)
     shard = alone.journal.shard(alone.key().tag)
     late = alone.journal.append_incarnations("elsewhere", {shard: [alone.key().tag]})[shard]
-    checkpoint(alone, first, 0, Place(next=7))  # what the other server had confirmed
+    checkpoint(alone, first, 0, SettlementState(next=7))  # what the other server had confirmed
     seen: list[int] = []
 
-    def move(standing: Mapping[int, Place]) -> Mapping[int, Place]:
+    def move(standing: Mapping[int, SettlementState]) -> Mapping[int, SettlementState]:
         seen.append(standing[0].floor)
-        return {0: Place(next=3)}
+        return {0: SettlementState(next=3)}
 
     alone.lifecycle.amend(alone.key(), lambda definition: definition, move)
     assert seen == [7], "it was united with the journal before"

@@ -39,7 +39,7 @@ from kafkadur_coordinators.journal.origins import Origin
 from kafkadur_coordinators.journal.records import Change, by_tag, in_force, last_incarnation
 from kafkadur_coordinators.journal.recoveries import Cause as Lost
 from kafkadur_coordinators.journal.recoveries import PartitionRecovery, Recovery, may_come_again
-from kafkadur_coordinators.places import Place, Waiting, cut_off, earliest, packed
+from kafkadur_coordinators.settlement_states import SettlementState, Waiting, cut_off, earliest, packed
 from kafkadur_sharing.definition import Definition, SubscriptionType
 from kafkadur_sharing.errors import InvalidSelector, KafkadurError, SubscriptionActive
 from kafkadur_sharing.keys import SubscriptionKey
@@ -238,7 +238,7 @@ def install(value: bytes) -> None:
         return
     assert last_incarnation([entry], KEY.tag) in (0, 8)
     assert by_tag([entry]) if entry.change else not by_tag([entry])
-    cut_off(Place(next=5), min(entry.cuts.values(), default=0))
+    cut_off(SettlementState(next=5), min(entry.cuts.values(), default=0))
     found = in_force([entry], KEY.tag, 3)
     if entry.change is not None:
         found = found or in_force([entry], entry.change.tag, 3)
@@ -246,7 +246,9 @@ def install(value: bytes) -> None:
         return
     content = json.loads(content_of(found))
     origins_of(content)
-    starts = [[p, start, 0, packed(Place(next=start)), -1] for p, start in found.change.starts.items()]
+    starts = [
+        [p, start, 0, packed(SettlementState(next=start)), -1] for p, start in found.change.starts.items()
+    ]
     try:
         SubscriptionKey.from_record(found.change.key)
         definition = (
@@ -325,25 +327,25 @@ def checkpoint(body: object, floor: int = 3) -> bytes:
     return head + zlib.crc32(head).to_bytes(4, "big") + zlib.crc32(content).to_bytes(4, "big") + content
 
 
-def believe(key: bytes, value: bytes) -> Place | None:
+def believe(key: bytes, value: bytes) -> SettlementState | None:
     """Do with a checkpoint what a rebuild and a collection do, up to what is sent to Redis."""
     found = checkpoints.decode(key, value, 5)
     if found is None:
         return None
     assert found.lane >= 0
     assert found.incarnation >= 0
-    assert 0 <= found.place.floor <= found.place.next < 2**48
+    assert 0 <= found.settlement.floor <= found.settlement.next < 2**48
     for lost in ([], [(found.incarnation + 1, {found.lane: 7})]):
-        places = checkpoints.united([found, found], found.origin, lost)
-        for place in places.values():
-            runs, due = packed(place), earliest(place)
-            msgpack.packb([found.lane, place.next, place.seen, runs, due], use_bin_type=False)
-            again = checkpoints.decode(key, checkpoints.encode(place))
+        settlements = checkpoints.united([found, found], found.origin, lost)
+        for settlement in settlements.values():
+            runs, due = packed(settlement), earliest(settlement)
+            msgpack.packb([found.lane, settlement.next, settlement.seen, runs, due], use_bin_type=False)
+            again = checkpoints.decode(key, checkpoints.encode(settlement))
             assert again is not None
-            assert again.place == place
-        may_come_again(places, 1)
+            assert again.settlement == settlement
+        may_come_again(settlements, 1)
     assert checkpoints.superseded([found], (), 2**50) == [key]
-    return found.place
+    return found.settlement
 
 
 CHECKPOINT_KEYS = st.binary(max_size=60).map(lambda end: checkpoints.KEY_PREFIX + end) | st.lists(
@@ -385,10 +387,12 @@ def test_a_well_sealed_checkpoint_with_wrong_things_inside(wrong: dict[int, Any]
 
 
 def test_the_checkpoint_that_is_spoilt_here_is_good() -> None:
-    place = believe(CHECKPOINT, checkpoint(STANDING))
-    assert place is not None
-    assert place == Place(40, 50, (Waiting(3, 5), Waiting(9, 12, 2, redelivered=True, due=77, suspect=True)))
-    assert checkpoints.encode(place) == checkpoint(STANDING)
+    settlement = believe(CHECKPOINT, checkpoint(STANDING))
+    assert settlement is not None
+    assert settlement == SettlementState(
+        40, 50, (Waiting(3, 5), Waiting(9, 12, 2, redelivered=True, due=77, suspect=True))
+    )
+    assert checkpoints.encode(settlement) == checkpoint(STANDING)
 
 
 @fuzz(at=st.integers(0, 10_000), byte=st.integers(0, 255), cut=st.integers(0, 10_000))
@@ -396,7 +400,11 @@ def test_a_damaged_checkpoint_is_none_or_less(at: int, byte: int, cut: int) -> N
     good = bytearray(checkpoint(STANDING))
     good[at % len(good)] = byte
     for value in (bytes(good), bytes(good[: cut % len(good)])):
-        assert believe(CHECKPOINT, value) in (None, Place(next=3), believe(CHECKPOINT, checkpoint(STANDING)))
+        assert believe(CHECKPOINT, value) in (
+            None,
+            SettlementState(next=3),
+            believe(CHECKPOINT, checkpoint(STANDING)),
+        )
 
 
 # -- reports of recoveries

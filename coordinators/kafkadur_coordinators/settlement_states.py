@@ -1,7 +1,7 @@
-"""The place of a subscription in a partition: settled offsets, and the attempts of the others.
+"""The settlement state of a subscription in a partition: settled offsets, and the attempts of the others.
 
 It is read from the shared state, joined where a partition has several lanes of keys, and written back: for
-another type, another place, another subscription. Pure; `changes.py` reads and writes it.
+another type, another settlement state, another subscription. Pure; `changes.py` reads and writes it.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _ZEROS = re.compile("0+")
 
 
 class Waiting(NamedTuple):
-    """Offsets below the place that are not settled."""
+    """Offsets below the settlement state that are not settled."""
 
     start: int
     #: exclusive
@@ -38,7 +38,7 @@ class Waiting(NamedTuple):
     suspect: bool = False
 
 
-class Place(NamedTuple):
+class SettlementState(NamedTuple):
     """Where a subscription stands in a partition."""
 
     #: all offsets before it are settled or waiting; none from here on is settled
@@ -59,8 +59,8 @@ class Place(NamedTuple):
         return sum(item.end - item.start for item in self.waiting)
 
 
-def place_of(view: PartitionView) -> Place:
-    """Read the place from the state of a partition, or of one lane of it.
+def settlement_of(view: PartitionView) -> SettlementState:
+    """Read the settlement state from the state of a partition, or of one lane of it.
 
     Leased offsets may have been delivered: they wait, and are redelivered. Offsets that were leased before
     they are written are left out.
@@ -81,7 +81,7 @@ def place_of(view: PartitionView) -> Place:
         if run.start < end
     ]
     waiting += [Waiting(start, stop, redelivered=True) for start, stop in _undecided(view, end)]
-    return Place(next=end, seen=view.seen, waiting=tuple(sorted(waiting)))
+    return SettlementState(next=end, seen=view.seen, waiting=tuple(sorted(waiting)))
 
 
 def _undecided(view: PartitionView, end: int) -> Iterator[tuple[int, int]]:
@@ -94,27 +94,35 @@ def _undecided(view: PartitionView, end: int) -> Iterator[tuple[int, int]]:
         yield view.base + found.start(), view.base + found.end()
 
 
-def join(places: Sequence[Place]) -> Place:
-    """Join the places of the lanes of a partition: an offset is settled if it is settled in each lane.
+def join(settlements: Sequence[SettlementState]) -> SettlementState:
+    """Join the settlement states of the lanes of a partition: settled are offsets settled in each lane.
 
     Each lane settles the offsets of other lanes' keys, too, as far as it has read. So offsets beyond the
     position of a slower lane wait, and those that a faster one settled there are delivered again.
     """
-    end = max(place.next for place in places)
-    waiting = [item for place in places for item in place.waiting]
-    waiting += [Waiting(place.next, end, redelivered=True) for place in places if place.next < end]
-    return Place(next=end, seen=max(place.seen for place in places), waiting=tuple(_merged(waiting)))
+    end = max(settlement.next for settlement in settlements)
+    waiting = [item for settlement in settlements for item in settlement.waiting]
+    waiting += [
+        Waiting(settlement.next, end, redelivered=True) for settlement in settlements if settlement.next < end
+    ]
+    return SettlementState(
+        next=end, seen=max(settlement.seen for settlement in settlements), waiting=tuple(_merged(waiting))
+    )
 
 
-def unite(one: Place, other: Place) -> Place:
-    """Unite two places of the same offsets: an offset is settled if it is settled in either.
+def unite(one: SettlementState, other: SettlementState) -> SettlementState:
+    """Unite two settlement states of the same offsets: an offset is settled if it is settled in either.
 
     Offsets that wait in both keep the marks of both.
     """
     if one.next < other.next:
         one, other = other, one
     if not other.waiting and other.next <= one.floor:  # all that the other knows of, as of a mirrored floor
-        return one if other.seen <= one.seen else Place(next=one.next, seen=other.seen, waiting=one.waiting)
+        return (
+            one
+            if other.seen <= one.seen
+            else SettlementState(next=one.next, seen=other.seen, waiting=one.waiting)
+        )
     waiting: list[Waiting] = []
     at = 0
     behind = Waiting(other.next, one.next)
@@ -126,7 +134,7 @@ def unite(one: Place, other: Place) -> Place:
         while beside < len(others) and others[beside].start < item.end:
             waiting.append(_both(item, others[beside]))
             beside += 1
-    return Place(next=one.next, seen=max(one.seen, other.seen), waiting=tuple(waiting))
+    return SettlementState(next=one.next, seen=max(one.seen, other.seen), waiting=tuple(waiting))
 
 
 def _both(one: Waiting, other: Waiting) -> Waiting:
@@ -141,15 +149,15 @@ def _both(one: Waiting, other: Waiting) -> Waiting:
     )
 
 
-def cut_off(place: Place, end: int) -> Place:
-    """The place without settled or seen offsets at or beyond `end`."""
-    if max(place.next, place.seen) <= end:
-        return place
-    waiting = tuple(w._replace(end=min(w.end, end)) for w in place.waiting if w.start < end)
-    return Place(next=min(place.next, end), seen=min(place.seen, end), waiting=waiting)
+def cut_off(settlement: SettlementState, end: int) -> SettlementState:
+    """The settlement state without settled or seen offsets at or beyond `end`."""
+    if max(settlement.next, settlement.seen) <= end:
+        return settlement
+    waiting = tuple(w._replace(end=min(w.end, end)) for w in settlement.waiting if w.start < end)
+    return SettlementState(next=min(settlement.next, end), seen=min(settlement.seen, end), waiting=waiting)
 
 
-def covers(one: Place, other: Place) -> bool:
+def covers(one: SettlementState, other: SettlementState) -> bool:
     """Whether all that is settled in `other` is settled in `one`."""
     both = unite(one, other)
     return both.next == one.next and both.unsettled == one.unsettled
@@ -177,21 +185,25 @@ def _merged(items: Iterable[Waiting]) -> list[Waiting]:
     return merged
 
 
-def unsettle(place: Place, offsets: Iterable[int]) -> Place:
+def unsettle(settlement: SettlementState, offsets: Iterable[int]) -> SettlementState:
     """Let settled offsets before `next` wait again, as if they had never been delivered."""
     more = [Waiting(offset, offset + 1) for offset in offsets]
-    return place._replace(waiting=tuple(_merged([*place.waiting, *more])))
+    return settlement._replace(waiting=tuple(_merged([*settlement.waiting, *more])))
 
 
-def moved_from(place: Place, before: Place | None) -> Place:
-    """The place with `seen` covering the offsets that were delivered before the move to it."""
-    return place if before is None else place._replace(seen=max(place.seen, before.next, before.seen))
+def moved_from(settlement: SettlementState, before: SettlementState | None) -> SettlementState:
+    """The settlement state with `seen` covering the offsets that were delivered before the move to it."""
+    return (
+        settlement
+        if before is None
+        else settlement._replace(seen=max(settlement.seen, before.next, before.seen))
+    )
 
 
-def packed(place: Place) -> bytes:
+def packed(settlement: SettlementState) -> bytes:
     """The waiting offsets, as runs of the shared state without a lease."""
     runs = bytearray()
-    for item in place.waiting:
+    for item in settlement.waiting:
         marks = SUSPECT * item.suspect + 2 * item.attempts + item.redelivered
         for start in range(item.start, item.end, _LONGEST_RUN):
             length = min(item.end - start, _LONGEST_RUN)
@@ -200,6 +212,6 @@ def packed(place: Place) -> bytes:
     return bytes(runs)
 
 
-def earliest(place: Place) -> int:
+def earliest(settlement: SettlementState) -> int:
     """When the first waiting offset is due, ms since the epoch; -1: none waits."""
-    return min((item.due for item in place.waiting), default=-1)
+    return min((item.due for item in settlement.waiting), default=-1)

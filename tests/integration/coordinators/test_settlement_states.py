@@ -6,25 +6,25 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kafkadur_coordinators.interface import PartitionView, Run
-from kafkadur_coordinators.places import (
-    Place,
+from kafkadur_coordinators.redis.replies import parse_runs
+from kafkadur_coordinators.settlement_states import (
+    SettlementState,
     Waiting,
     earliest,
     join,
     moved_from,
     packed,
-    place_of,
+    settlement_of,
     unsettle,
 )
-from kafkadur_coordinators.redis.replies import parse_runs
 from tests.integration.coordinators.world import World, report, rolled_back, settled
 
 END = 24
 
 
 @st.composite
-def places(draw: st.DrawFn) -> Place:
-    """A place below `END`, from the state of each offset."""
+def settlements(draw: st.DrawFn) -> SettlementState:
+    """A settlement state below `END`, from the state of each offset."""
     end = draw(st.integers(0, END))
     waiting: list[Waiting] = []
     at = 0
@@ -42,26 +42,28 @@ def places(draw: st.DrawFn) -> Place:
                 )
             )
         at += length
-    return Place(next=end, seen=draw(st.integers(0, END)), waiting=tuple(waiting))
+    return SettlementState(next=end, seen=draw(st.integers(0, END)), waiting=tuple(waiting))
 
 
-def unsettled(place: Place) -> dict[int, Waiting]:
+def unsettled(settlement: SettlementState) -> dict[int, Waiting]:
     """What waits, offset by offset."""
     return {
         offset: item._replace(start=offset, end=offset + 1)
-        for item in place.waiting
+        for item in settlement.waiting
         for offset in range(item.start, item.end)
     }
 
 
-def in_order(place: Place) -> bool:
-    """Whether what waits is sorted, does not overlap and lies before the place."""
-    edges = [edge for item in place.waiting for edge in (item.start, item.end)]
-    return edges == sorted(edges) and all(item.start < item.end <= place.next for item in place.waiting)
+def in_order(settlement: SettlementState) -> bool:
+    """Whether what waits is sorted, does not overlap and lies before the settlement state."""
+    edges = [edge for item in settlement.waiting for edge in (item.start, item.end)]
+    return edges == sorted(edges) and all(
+        item.start < item.end <= settlement.next for item in settlement.waiting
+    )
 
 
-@given(st.lists(places(), min_size=1, max_size=4))
-def test_settled_in_all_lanes_is_settled(lanes: list[Place]) -> None:
+@given(st.lists(settlements(), min_size=1, max_size=4))
+def test_settled_in_all_lanes_is_settled(lanes: list[SettlementState]) -> None:
     joined = join(lanes)
     assert in_order(joined)
     assert joined.next == max(lane.next for lane in lanes)
@@ -75,32 +77,32 @@ def test_settled_in_all_lanes_is_settled(lanes: list[Place]) -> None:
     assert joined.floor == min([lane.floor for lane in lanes])
 
 
-@given(places(), st.sets(st.integers(0, END)))
-def test_what_is_unsettled_again_waits_as_new(place: Place, offsets: set[int]) -> None:
-    offsets = {offset for offset in offsets if offset < place.next}
-    after = unsettle(place, sorted(offsets))
+@given(settlements(), st.sets(st.integers(0, END)))
+def test_what_is_unsettled_again_waits_as_new(settlement: SettlementState, offsets: set[int]) -> None:
+    offsets = {offset for offset in offsets if offset < settlement.next}
+    after = unsettle(settlement, sorted(offsets))
     assert in_order(after)
-    expected = {offset: Waiting(offset, offset + 1) for offset in offsets} | unsettled(place)
+    expected = {offset: Waiting(offset, offset + 1) for offset in offsets} | unsettled(settlement)
     assert unsettled(after) == expected
     assert after.unsettled == len(expected)
 
 
-@given(places())
-def test_what_is_written_is_what_is_read(place: Place) -> None:
-    runs = parse_runs(packed(place))
+@given(settlements())
+def test_what_is_written_is_what_is_read(settlement: SettlementState) -> None:
+    runs = parse_runs(packed(settlement))
     view = PartitionView(
         partition=0,
-        base=place.next,
-        next=place.next,
-        readable_end=place.next,
-        origin=place.next - place.next % 8,
+        base=settlement.next,
+        next=settlement.next,
+        readable_end=settlement.next,
+        origin=settlement.next - settlement.next % 8,
         decided=0,
         runs=runs,
-        seen=place.seen,
+        seen=settlement.seen,
         bits=b"",
     )
-    assert unsettled(place_of(view)) == unsettled(place)
-    assert earliest(place) == min((run.due for run in runs), default=-1)
+    assert unsettled(settlement_of(view)) == unsettled(settlement)
+    assert earliest(settlement) == min((run.due for run in runs), default=-1)
 
 
 def test_what_is_held_waits_and_was_perhaps_delivered() -> None:
@@ -115,24 +117,24 @@ def test_what_is_held_waits_and_was_perhaps_delivered() -> None:
         seen=4,
         bits=bytes([0b00000110, 0]),  # 5 and 6 are settled
     )
-    place = place_of(view)
-    assert place.waiting == (
+    settlement = settlement_of(view)
+    assert settlement.waiting == (
         Waiting(1, 2, 2, redelivered=True, due=5),
         Waiting(3, 5, redelivered=True),
         Waiting(7, 10, redelivered=True),
     )
-    assert (place.next, place.seen, place.floor, place.unsettled) == (10, 4, 1, 6)
+    assert (settlement.next, settlement.seen, settlement.floor, settlement.unsettled) == (10, 4, 1, 6)
 
 
 def test_after_a_move_what_was_handed_out_is_known() -> None:
-    before = Place(next=9, seen=3)
-    assert moved_from(Place(next=2), before).seen == 9
-    assert moved_from(Place(next=2, seen=12), before).seen == 12
-    assert moved_from(Place(next=2), None).seen == 0
+    before = SettlementState(next=9, seen=3)
+    assert moved_from(SettlementState(next=2), before).seen == 9
+    assert moved_from(SettlementState(next=2, seen=12), before).seen == 12
+    assert moved_from(SettlementState(next=2), None).seen == 0
 
 
 def test_read_from_what_the_scripts_wrote(make: Callable[..., World]) -> None:
-    """Settle some, roll one back, hold some: the place says what is left."""
+    """Settle some, roll one back, hold some: the settlement state says what is left."""
     world = make("shared")
     member = world.attach()
     reply = member.say(report(readable_end=12), credit=8)
@@ -140,9 +142,9 @@ def test_read_from_what_the_scripts_wrote(make: Callable[..., World]) -> None:
     member.say(
         report(settled=[settled(token, 0, 2, 4, 6)], returned=[rolled_back(token, 2, 3, 50)]), credit=0
     )
-    place = place_of(world.partition())
-    assert place.next == 8
-    found = unsettled(place)
+    settlement = settlement_of(world.partition())
+    assert settlement.next == 8
+    found = unsettled(settlement)
     assert set(found) == {2, 3, 6, 7}
     assert found[2].attempts == 1
     assert found[2].due == world.clock.now + 50
