@@ -356,7 +356,7 @@ class Lifecycle(KnownSubscriptions):
         change: Callable[[Definition], Definition],
         settlements: Callable[[Mapping[int, SettlementState]], Mapping[int, SettlementState]] | None = None,
     ) -> None:
-        """Change a durable subscription in place: its definition, or with `settlements` its settlement states.
+        """Change a durable subscription in place: its definition, and with `settlements` its state.
 
         `change` makes the new definition from the one in force; `settlements` maps the current settlement
         states to the new ones, by partition; partitions that it leaves out keep theirs. Raises
