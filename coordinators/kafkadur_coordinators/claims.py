@@ -121,7 +121,7 @@ class Claims:
         """
         self._repeat()
         partitions = sorted(ends)
-        hungry: list[list[int]] = []
+        with_credit: list[list[int]] = []
         for first in range(0, len(partitions), MAX_PARTITIONS):
             group = partitions[first : first + MAX_PARTITIONS]
             left = most - self._records()
@@ -129,9 +129,9 @@ class Claims:
                 break
             self._exchange(left, [self._readable(p, ends[p], log_ends or {}) for p in group])
             if self._records() < most:
-                hungry.append(group)
+                with_credit.append(group)
         # until the next claim this member gets no grant, and no other member waits for its reading
-        for group in hungry:
+        for group in with_credit:
             self._exchange(0, [PartitionReport(partition=p) for p in group])
         grants, self._new = self._new, []
         return hulls(grants)

@@ -78,7 +78,7 @@ class PartitionReport(NamedTuple):
     #: unsettled offsets, settled with this report, that Kafka does not keep any more
     expired: int = 0
     #: most offsets that may be reserved for the member, those it has included (shared)
-    ahead: int = 0
+    reserve: int = 0
     #: leader epoch of the records before `readable_end`; -1: not known, or nothing new
     epoch: int = -1
     #: where the log ended when Kafka was asked because the state says `log_end_unknown`; -1: was not asked
@@ -121,7 +121,7 @@ class Exchange(NamedTuple):
     #: at most `MAX_PARTITIONS`
     parts: Sequence[PartitionReport]
     #: the holder of the lanes has no message in flight, and dispatches none until it has the reply
-    offer: bool = False
+    handover: bool = False
 
 
 #: Partitions that one script call may touch.

@@ -224,7 +224,7 @@ class Answers(Part):
             seen=grant.seen,
             pairs=grant.stretch,
             isolated=grant.isolated,
-            ahead=grant.kind == "ahead",
+            reserved=grant.kind == "ahead",
         )
         if grant.due_ms:
             lease.not_before = self._terms.monotonic() + grant.due_ms / 1000
@@ -248,7 +248,7 @@ class Answers(Part):
             buffer = None
         if buffer is not None:
             return lease.start >= buffer.kept_from
-        if lease.ahead:
+        if lease.reserved:
             return False
         # the reader is about to start at the first lease, unless that lies far back
         state = fetch.states.get(partition)

@@ -155,7 +155,7 @@ class Lease:
     #: its record is dispatched only while no other one is in flight
     isolated: bool = False
     #: a reservation: its offsets are not written yet
-    ahead: bool = False
+    reserved: bool = False
     #: the rest of the reservation is to be given back
     withdrawn: bool = False
     #: given up in order: none of its records was in flight

@@ -78,7 +78,7 @@ class Composer(Part):
             (self._leases.by_token[token], count) for token, count in collected.opened.items()
         ]
         self._pending.confirm = self._confirmations.take(lambda chunk: chunk.lease.partition in chosen)
-        offer = self._policy.offer(chosen)
+        handover = self._policy.hand_over(chosen)
         self.number += 1
         for partition in chosen:
             self._touched[partition] = self.number
@@ -92,7 +92,7 @@ class Composer(Part):
             ask_presence=self._schedule.take_ask_presence(),
             span=self._policy.span(),
             parts=[self._report(p, collected) for p in chosen],
-            offer=offer,
+            handover=handover,
         )
 
     def _report(self, partition: int, collected: CollectedVerdicts) -> PartitionReport:
@@ -111,7 +111,7 @@ class Composer(Part):
             done=collected.done(partition),
             drained=int(self._policy.gives_up(partition)),
             expired=self._fetch.expiry.take_lost(partition),
-            ahead=self._policy.to_reserve(partition),
+            reserve=self._policy.to_reserve(partition),
             epoch=epoch,
             log_end=self._fetch.log_ends.pop(partition, -1),
         )

@@ -55,7 +55,7 @@ class FetchState:
         self.ranges: dict[int, FetchBuffer] = {}
         self.role = Role(rank=0, members=1, neighbour="")
         #: the preferred partitions, and those of which this member is the end reporter
-        self.home: set[int] = set()
+        self.preferred: set[int] = set()
         self.watches: set[int] = set()
         self.states: dict[int, PartitionState] = {}
         #: lanes whose readable end was reported since they were leased: when the process dies from then on,

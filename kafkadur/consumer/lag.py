@@ -87,7 +87,9 @@ class Lag(Part):
             and None not in others
             and bool(buffers or others)
             and not self._schedule.unserved
-            and not any(lease.fill < lease.end and not (lease.lane or lease.ahead) for lease in self._leases)
+            and not any(
+                lease.fill < lease.end and not (lease.lane or lease.reserved) for lease in self._leases
+            )
         )
         return lag, at_end
 

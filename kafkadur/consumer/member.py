@@ -22,7 +22,7 @@ from kafkadur.consumer.intake import Intake
 from kafkadur.consumer.lag import Lag
 from kafkadur.consumer.losses import Losses, Outcomes
 from kafkadur.consumer.policy.choose import dispatcher_of, policy_of
-from kafkadur.consumer.reservations import promised
+from kafkadur.consumer.reservations import unread_reservation
 from kafkadur.consumer.router import Router
 from kafkadur.consumer.state import State
 from kafkadur.consumer.terms import Terms
@@ -413,5 +413,5 @@ class Member:
                 "records_read": self._state.fetch.records_read,
                 "records_used": self._state.fetch.records_used,
                 "parked": self._policy.parked,
-                "promised": sum(map(promised, self._leases)),
+                "promised": sum(map(unread_reservation, self._leases)),
             }

@@ -2,7 +2,7 @@
 
 The member dispatches their records without an exchange. Reservations take up no credit; a member that has no
 room for them any more gives them back. Rules over leases, no I/O. `policy/shared.py` asks for reservations,
-the coordinator's `ahead.lua` grants them.
+the coordinator's `reservations.lua` grants them.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ MOST = 4
 FEW = 1
 
 
-def promised(lease: Lease) -> int:
+def unread_reservation(lease: Lease) -> int:
     """Number of reserved offsets of a lease that were not read yet."""
-    if not lease.ahead:
+    if not lease.reserved:
         return 0
     return sum(end - max(start, lease.fill) for start, end in lease.stretch)
 
@@ -55,12 +55,12 @@ def withdraw(lease: Lease, leases: LeaseTable, schedule: Schedule) -> None:
 
 def surplus(leases: Iterable[Lease], room: int) -> list[tuple[Lease, int]]:
     """How many reserved offsets of which lease to give back if there is room for `room`; the last ones go."""
-    ahead = [lease for lease in leases if lease.ahead]
-    found = [(lease, promised(lease)) for lease in ahead if lease.withdrawn]
-    kept = [lease for lease in ahead if not lease.withdrawn]
-    over = sum(map(promised, kept)) - room
+    reserved = [lease for lease in leases if lease.reserved]
+    found = [(lease, unread_reservation(lease)) for lease in reserved if lease.withdrawn]
+    kept = [lease for lease in reserved if not lease.withdrawn]
+    over = sum(map(unread_reservation, kept)) - room
     for lease in sorted(kept, key=lambda lease: -lease.start):
-        count = min(over, promised(lease))
+        count = min(over, unread_reservation(lease))
         if count > 0:
             found.append((lease, count))
             over -= count

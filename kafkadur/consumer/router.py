@@ -98,7 +98,7 @@ class Router(Part):
 
     def read_range(self, lease: Lease) -> None:
         """Have the range fetcher read the records of a lease; a reservation is given back instead."""
-        if lease.ahead:
+        if lease.reserved:
             withdraw(lease, self._leases, self._schedule)
             return
         lease.point = True
@@ -139,7 +139,7 @@ class Router(Part):
     def _fill_piece(self, lease: Lease, buffer: FetchBuffer, start: int, end: int) -> bool:
         pieces, reached = buffer.take(start, end)
         lease.fill = start
-        if lease.ahead and reached > start:
+        if lease.reserved and reached > start:
             self._policy.came(lease)
         used_up = self._terms.is_used_up(lease.attempts)
         until = self._fetch.expiry.rescued_before(lease.partition)

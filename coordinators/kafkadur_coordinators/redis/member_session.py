@@ -111,12 +111,12 @@ class MemberSession:
             ask_presence=int(exchange.ask_presence),
             span=exchange.span,
             parts=exchange.parts,
-            offer=int(exchange.offer),
+            handover=int(exchange.handover),
             attachment=self.attachment,
         )
         reply = self._coordinator.call("exchange", keys, [*self._common(), *request])
-        offered = exchange.offer or any(part.drained for part in exchange.parts)
-        return exchanged(reply.body, offered=offered)
+        handed_over = exchange.handover or any(part.drained for part in exchange.parts)
+        return exchanged(reply.body, handed_over=handed_over)
 
     def reclaim(self, claims: Mapping[int, Sequence[Claim]]) -> dict[int, list[Claimed]]:
         """Claim offsets that are in flight since an earlier incarnation, by partition (at most 16).

@@ -114,8 +114,8 @@ def _role(row: Sequence[Any]) -> Role:
     return role._replace(neighbour=text_of(role.neighbour))
 
 
-def exchanged(body: Sequence[Any], *, offered: bool) -> ExchangeReply:
-    """Return what an exchange brings; `offered`: the member has offered lanes in it."""
+def exchanged(body: Sequence[Any], *, handed_over: bool) -> ExchangeReply:
+    """Return what an exchange brings; `handed_over`: the member has handed_over lanes in it."""
     row: Any = ExchangeReply._make(body)
     reply: ExchangeReply = row._replace(
         silent_ms=row.silent_ms if row.silent_ms >= 0 else None,
@@ -124,7 +124,7 @@ def exchanged(body: Sequence[Any], *, offered: bool) -> ExchangeReply:
         horizons=dict(row.horizons),
         partitions=[_state(state) for state in row.partitions],
         standing=Standing(row.standing),
-        held=frozenset(row.held) if offered else None,
+        held=frozenset(row.held) if handed_over else None,
         paused=bool(row.paused),
         expiry_ms=row.expiry_ms if row.expiry_ms >= 0 else None,
         outcome_unknown=bool(row.outcome_unknown),

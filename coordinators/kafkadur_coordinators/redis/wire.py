@@ -133,7 +133,7 @@ class ExchangeRequest(NamedTuple):
     span: int
     parts: Sequence[PartitionReport]
     #: 1: the lanes are offered: none of their messages is in flight, nor will be until the reply
-    offer: int
+    handover: int
     attachment: int
 
 

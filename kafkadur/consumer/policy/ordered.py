@@ -97,18 +97,18 @@ class OrderedPolicy(Policy):
         asked = [number for number, group in groups.items() if group.standing is Standing.ASKED]
         return {number for number in asked if not self.holds_any(groups[number])}
 
-    def offer(self, _chosen: Collection[int]) -> bool:
+    def hand_over(self, _chosen: Collection[int]) -> bool:
         """Hand over all lanes if another member is to have them and every verdict is on its way."""
         group = self._leases.group(0)
-        offers = self._may_offer(group, wanted=not self._gate.closing and self._is_wanted(group))
-        self.offering = range(self._terms.partitions) if offers else ()
-        return offers
+        handover = self._may_hand_over(group, wanted=not self._gate.closing and self._is_wanted(group))
+        self.handing_over = range(self._terms.partitions) if handover else ()
+        return handover
 
     def _is_wanted(self, group: LaneGroup) -> bool:
         """Whether another member is to have these lanes."""
         return group.standing is Standing.ASKED
 
-    def _may_offer(self, group: LaneGroup, *, wanted: bool) -> bool:
+    def _may_hand_over(self, group: LaneGroup, *, wanted: bool) -> bool:
         """Whether the exchange that is being composed hands over lanes that are `wanted`.
 
         Every dispatched record has its verdict, and this exchange or an earlier one carries it.
@@ -128,7 +128,7 @@ class OrderedPolicy(Policy):
 
     def take_standing(self, reply: ExchangeReply) -> bool:
         """Take in which lanes are held; returns whether the member became active or stands by."""
-        self.offering = ()
+        self.handing_over = ()
         changed = (self.standing is Standing.STANDBY) != (reply.standing is Standing.STANDBY)
         self.standing = reply.standing
         for number, standing in self._standings(reply).items():

@@ -138,8 +138,8 @@ class Policy(ReadingPolicy):
         """Return the first offset of a lane that was not dispatched; -1: the lane is not leased."""
         return -1
 
-    def offer(self, _chosen: Collection[int]) -> bool:
-        """Choose the lanes that the exchange being composed hands over (`offering`); whether all are."""
+    def hand_over(self, _chosen: Collection[int]) -> bool:
+        """Choose the lanes that the exchange being composed hands over (`handing_over`); whether all are."""
         return False
 
     def gives_up(self, _partition: int) -> bool:

@@ -31,7 +31,7 @@ class ReadingPolicy(Part):
         """Forget everything: the leases were lost."""
         #: partitions whose lanes the unanswered exchange hands over: their leases take no more records until
         #: the answer says whether this member keeps them
-        self.offering: Collection[int] = ()
+        self.handing_over: Collection[int] = ()
 
     # -- partitions
 
@@ -71,7 +71,7 @@ class ReadingPolicy(Part):
 
     def holds(self, partition: int) -> bool:
         """Whether records of a partition must stay in the fetch buffer for now."""
-        return partition in self.offering
+        return partition in self.handing_over
 
     @property
     def draining(self) -> AbstractSet[int]:

@@ -141,7 +141,7 @@ class SerialPolicy(OrderedPolicy):
 
     def begin_turns(self) -> None:
         """Begin a turn on the lanes that were handed over and are held again."""
-        for partition in self.offering:
+        for partition in self.handing_over:
             self._leases.group(partition).turn = Turn()
 
     def _became_active(self, _group: LaneGroup, /) -> None:
@@ -193,12 +193,12 @@ class PartitionTurnsPolicy(SerialPolicy):
         active = {p for p, group in groups.items() if group.standing is Standing.ACTIVE}
         return news, {p for p in active if not self.holds_any(groups[p])}
 
-    def offer(self, chosen: Collection[int]) -> bool:
+    def hand_over(self, chosen: Collection[int]) -> bool:
         """Hand over lanes that are part of the exchange and that other members are to have."""
-        self.offering = {
+        self.handing_over = {
             partition
             for partition in chosen
-            if self._may_offer(group := self._leases.group(partition), wanted=self._is_wanted(group))
+            if self._may_hand_over(group := self._leases.group(partition), wanted=self._is_wanted(group))
         }
         return False
 
@@ -209,7 +209,7 @@ class PartitionTurnsPolicy(SerialPolicy):
 
     def gives_up(self, partition: int) -> bool:
         """Whether the exchange that is being composed hands over the lane of a partition."""
-        return partition in self.offering
+        return partition in self.handing_over
 
     # -- answers
 

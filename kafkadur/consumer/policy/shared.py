@@ -14,7 +14,7 @@ from typing import ClassVar
 from kafkadur.consumer.chunk import Chunk, Lease
 from kafkadur.consumer.collected_verdicts import CollectedVerdicts
 from kafkadur.consumer.policy.policy import Policy
-from kafkadur.consumer.reservations import FEW, MOST, give_back, promised, surplus, withdraw
+from kafkadur.consumer.reservations import FEW, MOST, give_back, surplus, unread_reservation, withdraw
 from kafkadur.fetch.buffer import FetchBuffer
 from kafkadur_coordinators.interface import ExchangeReply, PartitionState, Role, Standing
 
@@ -36,11 +36,11 @@ class SharedPolicy(Policy):
 
     def partitions(self) -> AbstractSet[int]:
         """The preferred partitions, and those whose readable ends this member reports."""
-        return self._fetch.home | self._fetch.watches
+        return self._fetch.preferred | self._fetch.watches
 
     def targets(self) -> set[int]:
         """Preferred partitions that are worth following, and those whose readable ends it reports."""
-        return (self._fetch.home - self._fetch.worth.by_range) | self._fetch.watches
+        return (self._fetch.preferred - self._fetch.worth.by_range) | self._fetch.watches
 
     def will_follow(self, partition: int) -> bool:
         """Whether a partition is followed."""
@@ -58,17 +58,17 @@ class SharedPolicy(Policy):
         """Spread reservations anew, and choose the preferred partitions."""
         fetch, partitions = self._fetch, self._terms.partitions
         role = fetch.role
-        if role == before and fetch.home:
+        if role == before and fetch.preferred:
             return
         if role.members != before.members:
-            for lease in [lease for lease in self._leases if lease.ahead and not lease.withdrawn]:
+            for lease in [lease for lease in self._leases if lease.reserved and not lease.withdrawn]:
                 withdraw(lease, self._leases, self._schedule)
         if role.members <= partitions:
-            home = {p for p in range(partitions) if p % role.members == role.rank}
+            preferred = {p for p in range(partitions) if p % role.members == role.rank}
         else:
-            home = {role.rank % partitions}
-        self._schedule.touch(home - fetch.home)
-        fetch.home = home
+            preferred = {role.rank % partitions}
+        self._schedule.touch(preferred - fetch.preferred)
+        fetch.preferred = preferred
 
     # -- credit
 
@@ -93,7 +93,7 @@ class SharedPolicy(Policy):
 
     def _held(self, settling: int) -> int:
         """Return the number of records of all leases, without reserved ones and those an exchange settles."""
-        return sum(lease.open - promised(lease) for lease in self._leases) - settling
+        return sum(lease.open - unread_reservation(lease) for lease in self._leases) - settling
 
     def _scan_credit(self) -> int:
         """Return how many offsets may be read ahead, so that a selector takes about a window of them."""
@@ -175,8 +175,8 @@ class SharedPolicy(Policy):
         room, here, total = self._reservable(), 0, 0
         for lease in self._leases:
             if not lease.withdrawn:
-                total += promised(lease)
-                here += promised(lease) if lease.partition == partition else 0
+                total += unread_reservation(lease)
+                here += unread_reservation(lease) if lease.partition == partition else 0
         return max(min(MOST, room // live, here + room - total), 0)
 
     def came(self, lease: Lease) -> None:
@@ -193,8 +193,8 @@ class SharedPolicy(Policy):
         """Whether next to nothing is left of the reservations where records came."""
         left = dict.fromkeys(self._came, 0)
         for lease in self._leases:
-            if lease.ahead and lease.partition in left:
-                left[lease.partition] += promised(lease)
+            if lease.reserved and lease.partition in left:
+                left[lease.partition] += unread_reservation(lease)
         return any(count <= FEW for count in left.values()) and self._reservable() > FEW
 
     # -- exchanges

@@ -232,7 +232,7 @@ class Model:
                 self.end(token, How.UNREAD, now)
         if not self.lane:
             return
-        offered = said is not None and said.offer
+        offered = said is not None and said.handover
         touched = [] if said is None else [part.partition for part in said.parts]
         if seen != self.holder and self.holder in self.members:
             assert offered, "the lanes passed on though they were not offered"

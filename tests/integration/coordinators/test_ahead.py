@@ -21,7 +21,7 @@ def promised(world: World, member: Member) -> list[int]:
 def test_one_member_is_promised_what_comes_next(make: Make) -> None:
     world = make()
     member = world.attach()
-    reply = member.say(report(readable_end=7, ahead=4), credit=10)
+    reply = member.say(report(readable_end=7, reserve=4), credit=10)
     kinds = [(grant.kind, list(grant.stretch) or [grant.start, grant.horizon]) for grant in reply.grants]
     assert kinds == [("range", [0, 7]), ("ahead", [7, 11])]
     assert (reply.partitions[0].free_from, reply.partitions[0].due_ms) == (11, -1)
@@ -30,7 +30,7 @@ def test_one_member_is_promised_what_comes_next(make: Make) -> None:
 def test_nothing_is_promised_while_something_waits(make: Make) -> None:
     world = make()
     member = world.attach()
-    reply = member.say(report(readable_end=7, ahead=4), credit=5)
+    reply = member.say(report(readable_end=7, reserve=4), credit=5)
     assert [(grant.kind, grant.horizon) for grant in reply.grants] == [("range", 5)]
     assert reply.partitions[0].free_from == 5
 
@@ -41,15 +41,15 @@ def test_members_are_promised_every_nth_offset(make: Make) -> None:
     for member in members:
         member.say(report(), credit=5)
     for member in members:
-        member.say(report(ahead=3), credit=5)
+        member.say(report(reserve=3), credit=5)
     assert [promised(world, member) for member in members] == [[0, 3, 6], [1, 4, 7], [2, 5, 8]]
-    assert members[0].say(report(ahead=3), credit=5).partitions[0].free_from == 9
+    assert members[0].say(report(reserve=3), credit=5).partitions[0].free_from == 9
 
 
 def test_a_promise_takes_up_no_credit(make: Make) -> None:
     world = make(partitions=2)
     member = world.attach()
-    member.say(report(0, ahead=2), credit=3)
+    member.say(report(0, reserve=2), credit=3)
     reply = member.say(report(1, readable_end=3), credit=3)
     assert [(grant.kind, grant.records) for grant in reply.grants] == [("range", 3)]
 
@@ -61,7 +61,7 @@ def test_what_comes_is_settled_by_whom_it_was_promised(make: Make) -> None:
         member.say(report(), credit=5)
     tokens: list[int] = []
     for member in (first, second):
-        tokens += [grant.token for grant in member.say(report(ahead=2), credit=5).grants]
+        tokens += [grant.token for grant in member.say(report(reserve=2), credit=5).grants]
     # 0 and 2 are the first one's, 1 and 3 the second one's: the later one is acknowledged first
     second.say(report(settled=[settled(tokens[1], 1, 2)]), credit=5)
     view = world.partition()
@@ -74,7 +74,7 @@ def test_what_comes_is_settled_by_whom_it_was_promised(make: Make) -> None:
 def test_what_is_given_back_at_the_end_was_never_promised(make: Make) -> None:
     world = make()
     member = world.attach()
-    token = member.say(report(readable_end=3, ahead=4), credit=5).grants[1].token
+    token = member.say(report(readable_end=3, reserve=4), credit=5).grants[1].token
     member.say(report(returned=[unread(token, 5, 7)]), credit=0)
     assert world.partition().next == 5
     member.say(report(returned=[unread(token, 3, 5)], done=[token]), credit=0)
@@ -86,8 +86,8 @@ def test_what_is_given_back_in_between_is_anybodys_when_it_comes(make: Make) -> 
     first, second = world.attach(), world.attach()
     for member in (first, second):
         member.say(report(), credit=5)
-    token = first.say(report(ahead=2), credit=5).grants[0].token
-    second.say(report(ahead=2), credit=5)
+    token = first.say(report(reserve=2), credit=5).grants[0].token
+    second.say(report(reserve=2), credit=5)
     reply = first.say(report(returned=[unread(token, 0, 1)]), credit=0)
     assert reply.partitions[0].free_from == 0
     assert second.say(report(), credit=5).grants == [], "it is not there yet"
@@ -101,7 +101,7 @@ def test_whoever_watches_is_told_of_what_is_given_back(make: Make) -> None:
     world = make()
     first, second = world.attach(), world.attach()
     first.say(report(), credit=5)
-    token = first.say(report(ahead=2), credit=5).grants[0].token
+    token = first.say(report(reserve=2), credit=5).grants[0].token
     second.say(report(), credit=5)
     watcher = world.coordinator.command("HGET", world.address.fixed()[4], "0")
     assert watcher == first.id.encode()
@@ -116,8 +116,8 @@ def test_what_was_promised_to_the_dead_is_no_attempt(make: Make) -> None:
     first, second = world.attach(), world.attach()
     for member in (first, second):
         member.say(report(), credit=5)
-    first.say(report(ahead=2), credit=5)
-    second.say(report(ahead=2), credit=5)
+    first.say(report(reserve=2), credit=5)
+    second.say(report(reserve=2), credit=5)
     world.ears.forget(first.channel)
     second.say(ask=True, credit=5)
     world.clock.advance(600)
@@ -134,7 +134,7 @@ def test_a_last_attempt_has_promises_given_back(make: Make) -> None:
     doomed.say(report(readable_end=1), credit=1)
     other = world.attach()
     other.say(report(), credit=5)
-    token = other.say(report(ahead=4), credit=5).grants[0].token
+    token = other.say(report(reserve=4), credit=5).grants[0].token
     world.ears.forget(doomed.channel)
     other.say(ask=True, credit=5)
     world.clock.advance(600)
@@ -149,5 +149,5 @@ def test_a_last_attempt_has_promises_given_back(make: Make) -> None:
 def test_other_types_promise_nothing(make: Make, kind: str) -> None:
     world = make(kind)
     member = world.attach()
-    reply = member.say(report(ahead=4), credit=5, span=10)
+    reply = member.say(report(reserve=4), credit=5, span=10)
     assert {grant.kind for grant in reply.grants} <= {"lane"}

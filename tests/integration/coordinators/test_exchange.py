@@ -73,7 +73,7 @@ def test_an_exchange_of_an_earlier_attachment_is_refused(make: Make) -> None:
     """It was under way for long: its member has attached again meanwhile, and counts from one."""
     world = make("serial")
     member = world.attach("m")
-    late = member.build(report(readable_end=5), credit=5)._replace(number=9, offer=True)
+    late = member.build(report(readable_end=5), credit=5)._replace(number=9, handover=True)
     again = world.attach("m")
     again.say(report(readable_end=5), credit=5)
     assert again.session.attachment > member.session.attachment

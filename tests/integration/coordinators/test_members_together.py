@@ -285,11 +285,11 @@ def test_leases_of_two_partitions_are_told_in_the_end(make: Make) -> None:
     token = second.say(report(1, readable_end=3), credit=3).grants[0].token
     first.say(report(0), credit=5)
     second.say(report(1, returned=[rolled_back(token, 0, 3)], done=[token]), credit=0)  # the first one's now
-    reply = first.say(report(0, ahead=4), credit=5)
+    reply = first.say(report(0, reserve=4), credit=5)
     rounds = 0
     while reply.orphaned and rounds < 20:
         rounds += 1
-        reply = first.say(*(report(p, ahead=4) for p in reply.orphaned), credit=2)
+        reply = first.say(*(report(p, reserve=4) for p in reply.orphaned), credit=2)
     assert rounds < 5
 
 

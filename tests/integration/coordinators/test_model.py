@@ -95,7 +95,7 @@ class Life(RuleBasedStateMachine):
     def check(self, caller: str = "", said: Exchange | None = None) -> None:
         self.sound = False
         positions = {} if said is None else {part.partition: part.position for part in said.parts}
-        ahead = {} if said is None else {part.partition: part.ahead for part in said.parts}
+        ahead = {} if said is None else {part.partition: part.reserve for part in said.parts}
         self.model.heard = {m.id for m in self.members if m.channel in self.world.ears.channels}
         seen = self.world.inspect()
         reply: Any = self.world.calls[-2][2]
@@ -246,7 +246,7 @@ class Life(RuleBasedStateMachine):
         ask = data.draw(st.integers(0, 3)) == 0
         said = member.build(*parts, credit=0 if leaving else credit, span=span, ask=ask)
         if offer:
-            said = member.last = said._replace(offer=self.model.lane)
+            said = member.last = said._replace(handover=self.model.lane)
         self._send(member, said, forget=data.draw(st.integers(0, 5)) == 0)
 
     def _report(
@@ -278,9 +278,9 @@ class Life(RuleBasedStateMachine):
         if self.stale and data.draw(st.integers(0, 5)) == 0:
             done.append(data.draw(st.sampled_from(self.stale)))
         said_readable_end = readable_end if data.draw(st.booleans()) else -1
-        ahead = 0 if leaving or self.kind != "shared" else data.draw(st.sampled_from((0, 0, 1, 2, 4)))
+        reserve = 0 if leaving or self.kind != "shared" else data.draw(st.sampled_from((0, 0, 1, 2, 4)))
         return PartitionReport(
-            p, said_readable_end, position, settled, returned, done, int(drained), ahead=ahead
+            p, said_readable_end, position, settled, returned, done, int(drained), reserve=reserve
         )
 
     def _judge_all_handed_out(
@@ -404,7 +404,7 @@ class Life(RuleBasedStateMachine):
                 grant.seen == seen or grant.token in member.grants or (not lease.lane and grant.seen < seen)
             )
         touched = [part.partition for part in said.parts]
-        offered = said.offer or any(part.drained for part in said.parts)
+        offered = said.handover or any(part.drained for part in said.parts)
         assert reply.held == (frozenset(mine) if offered else None)
         kept = {p for p in touched if self.model.places[p].keeper == member.id}
         passing = {p for p in kept if self.model.keeper_to_be(p) != member.id}

@@ -41,7 +41,7 @@ def told(reply: ExchangeReply) -> list[tuple[str, int, int, int]]:
 
 def offer(member: Member, *parts: PartitionReport, span: int = 10) -> ExchangeReply:
     """Offer the lanes."""
-    return member.send(member.build(*parts, credit=5, span=span)._replace(offer=True))
+    return member.send(member.build(*parts, credit=5, span=span)._replace(handover=True))
 
 
 # -- how many attempts

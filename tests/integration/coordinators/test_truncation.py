@@ -170,7 +170,7 @@ def test_what_is_not_there_yet_is_no_longer_promised(make: Make) -> None:
     member = world.attach()
     member.say(report(readable_end=10), credit=10)
     (token,) = member.grants
-    member.say(report(settled=[settled(token, 0, 10)], done=[token], ahead=4), credit=10)
+    member.say(report(settled=[settled(token, 0, 10)], done=[token], reserve=4), credit=10)
     assert world.partition().next > 10
     member.session.truncate({0: 8}, incarnation=0)
     view = world.partition()

@@ -291,7 +291,7 @@ def test_the_end_of_the_log_moves_while_an_exchange_is_made(monkeypatch: pytest.
     exchange = driver.member.build(1.0)
     assert looks[0] == 0, "it was at the end"
     assert exchange is not None
-    assert exchange.parts[0].ahead > 0
+    assert exchange.parts[0].reserve > 0
 
 
 def test_a_repeated_exchange_is_the_same() -> None:

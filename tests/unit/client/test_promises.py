@@ -3,11 +3,11 @@
 import pytest
 
 from kafkadur.consumer.chunk import Lease
-from kafkadur.consumer.reservations import give_back, promised, surplus
+from kafkadur.consumer.reservations import give_back, surplus, unread_reservation
 from kafkadur.consumer.turn import LaneGroup
 
 
-def lease(token: int, *pairs: int, fill: int | None = None, ahead: bool = True) -> Lease:
+def lease(token: int, *pairs: int, fill: int | None = None, reserved: bool = True) -> Lease:
     made = Lease(
         token=token,
         incarnation=1,
@@ -20,7 +20,7 @@ def lease(token: int, *pairs: int, fill: int | None = None, ahead: bool = True) 
         group=LaneGroup(),
         seen=0,
         pairs=pairs,
-        ahead=ahead,
+        reserved=reserved,
     )
     if fill is not None:
         made.fill = fill
@@ -28,10 +28,10 @@ def lease(token: int, *pairs: int, fill: int | None = None, ahead: bool = True) 
 
 
 def test_what_was_read_is_no_promise_any_more() -> None:
-    assert promised(lease(1, 5, 6, 8, 9, 11, 12)) == 3
-    assert promised(lease(1, 5, 9)) == 4
-    assert promised(lease(1, 5, 9, fill=7)) == 2
-    assert promised(lease(1, 5, 9, ahead=False)) == 0
+    assert unread_reservation(lease(1, 5, 6, 8, 9, 11, 12)) == 3
+    assert unread_reservation(lease(1, 5, 9)) == 4
+    assert unread_reservation(lease(1, 5, 9, fill=7)) == 2
+    assert unread_reservation(lease(1, 5, 9, reserved=False)) == 0
 
 
 @pytest.mark.parametrize(
@@ -50,18 +50,18 @@ def test_what_comes_last_goes_back_first(
 ) -> None:
     held = lease(1, 5, 7, 8, 9, 12, 13)
     assert give_back(held, count) == back
-    assert (promised(held), held.end) == (left, end)
+    assert (unread_reservation(held), held.end) == (left, end)
 
 
 def test_what_was_read_stays() -> None:
     held = lease(1, 5, 9, fill=7)
     assert give_back(held, 9) == [(7, 9)]
-    assert (promised(held), held.end) == (0, 7)
+    assert (unread_reservation(held), held.end) == (0, 7)
 
 
 def test_what_there_is_no_room_for_goes_back() -> None:
     first, second = lease(1, 5, 6, 8, 9), lease(2, 11, 12, 14, 15)
-    other = lease(3, 20, 25, ahead=False)
+    other = lease(3, 20, 25, reserved=False)
     assert surplus([first, second, other], 4) == []
     assert surplus([first, second, other], 3) == [(second, 1)]
     assert surplus([first, second, other], 1) == [(second, 2), (first, 1)]

@@ -40,7 +40,7 @@ def chunk(*verdicts: int) -> Chunk:
 
 def exchange(part: PartitionReport) -> Exchange:
     """An exchange that says this of one partition."""
-    return Exchange(number=3, credit=0, have=0, ask_presence=False, span=0, parts=[part], offer=False)
+    return Exchange(number=3, credit=0, have=0, ask_presence=False, span=0, parts=[part], handover=False)
 
 
 def test_what_an_unanswered_exchange_said_is_said_again() -> None:

@@ -35,7 +35,7 @@ local me = {
   tokens = {}, silent = 0, name = request[AttachRequest.name], refused = {}, ttl = request[AttachRequest.session],
   watches = {}, kind = request[AttachRequest.kind], served = ctx.served + 1, since = ctx.now,
   priority = request[AttachRequest.priority], preempt = request[AttachRequest.preempt],
-  isolated = 0, suspect = 0, ahead = 0,
+  isolated = 0, suspect = 0, reservations = 0,
   transacted = request[AttachRequest.transacted] or 0,
 }
 ctx.served = ctx.served + 1

@@ -172,7 +172,7 @@ end
 
 --- Does the member hold the lanes, and does a better member wait for them?
 local function standing(ctx, me, lane)
-  if me.isolated < 0 and me.ahead > 0 then
+  if me.isolated < 0 and me.reservations > 0 then
     return 2
   end
   if not lane or ctx.holder ~= me.id then
@@ -231,7 +231,7 @@ if not touched then
 end
 
 local lane, kept = is_lane(ctx) and me.kind == '', is_keyed(ctx) or has_own_turns(ctx)
-local offered, given_up = lane and request[ExchangeRequest.offer] == 1, false
+local handed_over, given_up = lane and request[ExchangeRequest.handover] == 1, false
 for _, part in ipairs(parts) do
   given_up = given_up or kept and part[PartitionReport.drained] == 1
 end
@@ -269,7 +269,7 @@ if request[ExchangeRequest.number] > me.exchange then
       pass_own_turn(ctx, pt, me, parts[i][PartitionReport.position], request[ExchangeRequest.span] == 0)
     end
   end
-  if offered and ctx.now >= ctx.grace then
+  if handed_over and ctx.now >= ctx.grace then
     local positions = {}
     for i, part in ipairs(parts) do
       positions[i] = part[PartitionReport.position]
@@ -278,7 +278,7 @@ if request[ExchangeRequest.number] > me.exchange then
   end
   local function serve_part(i, pt)
     local part = parts[i]
-    local may_pass = offered or part[PartitionReport.drained] == 1
+    local may_pass = handed_over or part[PartitionReport.drained] == 1
     serve(ctx, pt, part[PartitionReport.position], request[ExchangeRequest.span], may_pass)
   end
   local freed = false
@@ -295,7 +295,7 @@ if request[ExchangeRequest.number] > me.exchange then
     if not lane and not kept then
       settle_watch(ctx, pt.p, me)
       if may_grant(ctx, pt) then
-        promise(ctx, pt, me, parts[i][PartitionReport.ahead])
+        reserve(ctx, pt, me, parts[i][PartitionReport.reserve])
       end
     end
     save_partition(pt)
@@ -359,7 +359,7 @@ return head(ctx, 'OK', {
   [ExchangeReply.orphaned] = left_over,
   [ExchangeReply.grace_ms] = math.max(ctx.grace - ctx.now, 0),
   [ExchangeReply.standing] = kept and 1 or standing(ctx, me, lane),
-  [ExchangeReply.held] = (offered or given_up) and me.tokens or {},
+  [ExchangeReply.held] = (handed_over or given_up) and me.tokens or {},
   [ExchangeReply.paused] = ctx.row.paused == '1' and 1 or 0,
   [ExchangeReply.expiry_ms] = #ctx.ranks > 1 and math.max(ctx.next_expiry - ctx.now, 0) or -1,
   -- first the attempts of the orphans are counted

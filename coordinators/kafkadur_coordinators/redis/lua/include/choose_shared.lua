@@ -17,9 +17,10 @@ local function choose_shared(ctx, pt, marks)
       redis.call('ZREM', KEYS[4], id)
     elseif m.isolated == -1 - pt.p then
       kept = (id == ctx.caller or is_heard(ctx, id)) and m or kept -- a member that may be dead must not use the attempt up
-    elseif m.isolated == 0 and m.credit > 0 and #m.tokens - m.ahead < MAX_LEASES and (id == ctx.caller or is_heard(ctx, id)) then
+    elseif m.isolated == 0 and m.credit > 0 and #m.tokens - m.reservations < MAX_LEASES
+      and (id == ctx.caller or is_heard(ctx, id)) then
       local rank = rank_of(ctx, id)
-      local working = #m.tokens > m.ahead
+      local working = #m.tokens > m.reservations
       if m.kind == '' and ((last and #m.tokens > 0) or (suspects and m.suspect ~= 0)) then
         idle = idle or last and m or nil
       elseif last or m.kind ~= '' or rank and (at_home(ctx, pt.p, rank) or is_everybodys(ctx, pt.p)) then

@@ -49,9 +49,9 @@ end
 -- position: the first offset that the holder has not dispatched (-1: unknown, it does not follow yet).
 -- span: window + unconfirmed budget, records. The horizon is the dispatch bound: it never falls within
 -- a token, and runs ahead of the position by span, also over offsets not written yet - unless others wait for
--- their turn: later offsets may be theirs. offered: the holder dispatches nothing until it has the reply, so the offsets
+-- their turn: later offsets may be theirs. handed_over: the holder dispatches nothing until it has the reply, so the offsets
 -- that it has not dispatched can be taken back.
-local function serve_lane(ctx, pt, m, position, span, offered)
+local function serve_lane(ctx, pt, m, position, span, handed_over)
   if span <= 0 then -- the member is leaving
     return
   end
@@ -82,7 +82,7 @@ local function serve_lane(ctx, pt, m, position, span, offered)
       l.e = horizon
       save_lease(l)
       pt.next = math.max(pt.next, l.e)
-    elseif offered and bound < math.huge then
+    elseif handed_over and bound < math.huge then
       end_lease(ctx, pt, l, 0) -- nothing to dispatch: later offsets may be for the next holder
     end
   end
@@ -122,7 +122,7 @@ local function pass_turn(ctx, me, touched, positions)
   for _, pt in ipairs(touched) do
     by_partition[pt.p] = pt
   end
-  me.tokens, me.isolated, me.suspect, me.ahead = {}, 0, 0, 0
+  me.tokens, me.isolated, me.suspect, me.reservations = {}, 0, 0, 0
   for _, token in ipairs(tokens) do
     local l = load_lease(ctx, token)
     if l and by_partition[l.p] then

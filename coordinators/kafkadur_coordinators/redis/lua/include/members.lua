@@ -5,7 +5,7 @@
 --   exchange applied last, 9 session time-out (ms), 10 watched partitions, 11 kind ('', 'whole' or 'claims': attach-6),
 --   12 number of its last service, 13 attached at (ms), 14 priority (higher is better), 15 1: it preempts,
 --   16 its lease of a last attempt: it holds nothing else (token, 0: none; -1 - p: it is kept free for one of partition p),
---   17 its lease of suspects (token, 0: none), 18 how many of its leases are of what is not written yet (ahead.lua),
+--   17 its lease of suspects (token, 0: none), 18 how many of its leases are of what is not written yet (reservations.lua),
 --   19 1: it settles by transactions of Kafka
 --- @include "lease"
 
@@ -25,7 +25,7 @@ local function load_member(ctx, id)
     m = {
       id = id, n = a[1], expiry = a[2], credit = a[3], exchange = a[4], tokens = a[5], silent = a[6], name = a[7],
       refused = a[8], ttl = a[9], watches = a[10], kind = a[11], served = a[12], since = a[13], priority = a[14],
-      preempt = a[15], isolated = a[16], suspect = a[17], ahead = a[18], transacted = a[19] or 0,
+      preempt = a[15], isolated = a[16], suspect = a[17], reservations = a[18], transacted = a[19] or 0,
     }
     ctx.members[id] = m
   end
@@ -41,7 +41,7 @@ local function save_members(ctx)
     if ctx.members[id] then
       redis.call('HSET', KEYS[2], id, cmsgpack.pack({
         m.n, m.expiry, m.credit, m.exchange, m.tokens, m.silent, m.name, m.refused, m.ttl, m.watches, m.kind,
-        m.served, m.since, m.priority, m.preempt, m.isolated, m.suspect, m.ahead, m.transacted,
+        m.served, m.since, m.priority, m.preempt, m.isolated, m.suspect, m.reservations, m.transacted,
       }))
     end
   end

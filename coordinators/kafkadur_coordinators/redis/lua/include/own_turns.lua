@@ -18,10 +18,10 @@ local function keeper_in_turn(ctx, pt)
   return nil
 end
 
-local function serve_own_turn(ctx, pt, position, span, offered)
+local function serve_own_turn(ctx, pt, position, span, handed_over)
   local m = keeper_in_turn(ctx, pt)
   if m and m.id == ctx.caller then
-    serve_lane(ctx, pt, m, position, span, offered)
+    serve_lane(ctx, pt, m, position, span, handed_over)
   end
 end
 

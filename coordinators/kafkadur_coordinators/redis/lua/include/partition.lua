@@ -1,7 +1,7 @@
 --- One touched partition: its state, its leases, settling and giving back.
 -- A packed lease is an array: 1 partition, 2 start, 3 horizon (exclusive), 4 member id, 5 marks of its
 -- offsets (runs.lua), 6 kind: 'range' (fixed horizon), 'lane' (extended while it is held), 'runs' (exceptions: of
--- [start, horizon) it holds the runs with its token) or 'ahead' (as runs, of what is not written yet: ahead.lua),
+-- [start, horizon) it holds the runs with its token) or 'ahead' (as runs, of what is not written yet: reservations.lua),
 -- 7 records it was granted, 8 offsets below this one may have been delivered before, 9 1: the last attempt of a
 -- suspect, alone (redelivery.lua), 10 when it is due (ms, 0: now).
 local IN_ORDER = { exclusive = true, priority = true, serial = true }
@@ -201,7 +201,7 @@ local function end_lease(ctx, pt, l, how)
   local m = load_member(ctx, l.member)
   if m then
     if drop_token(m, l.token) and l.kind == 'ahead' then
-      m.ahead = m.ahead - 1
+      m.reservations = m.reservations - 1
     end
     touch_member(ctx, m)
   end

@@ -145,7 +145,7 @@ local function ready_stretch(ctx, pt, limit, all)
   local least, first, stop, marks, count = -1, nil, nil, nil, 0
   for i = 1, run_count(pt) do
     local s, e, m, due, token = run_at(pt, i)
-    if s >= pt.readable_end then -- was reserved and given back (ahead.lua), and is not written yet
+    if s >= pt.readable_end then -- was reserved and given back (reservations.lua), and is not written yet
       break
     end
     e = math.min(e, pt.readable_end)

@@ -7,7 +7,7 @@ local MOST_AHEAD = 4 -- offsets that one member of a shared subscription may hav
 --- @include "choose_priority"
 --- @include "choose_serial"
 --- @include "choose_shared"
---- @include "ahead"
+--- @include "reservations"
 --- @include "lane"
 --- @include "keyed"
 --- @include "own_turns"
@@ -17,7 +17,7 @@ local function may_grant(ctx, pt)
   return ctx.now >= ctx.grace and ctx.row.paused ~= '1' and ctx.row.doubt ~= '1' and not is_log_end_unknown(ctx, pt)
 end
 
-local function serve(ctx, pt, position, span, offered)
+local function serve(ctx, pt, position, span, handed_over)
   if pt.vacated then
     pt.vacated = false
     forget_vacated(ctx, pt)
@@ -30,14 +30,14 @@ local function serve(ctx, pt, position, span, offered)
     return
   end
   if has_own_turns(ctx) then
-    serve_own_turn(ctx, pt, position, span, offered)
+    serve_own_turn(ctx, pt, position, span, handed_over)
     return
   end
   local m = is_lane(ctx) and lane_holder(ctx)
   if not is_lane(ctx) or (m and m.kind == 'whole') then -- a holder of the whole reads ranges, whatever the type
     serve_shared(ctx, pt)
   elseif m and m.id == ctx.caller then
-    serve_lane(ctx, pt, m, position, span, offered)
+    serve_lane(ctx, pt, m, position, span, handed_over)
   end
 end
 

@@ -77,8 +77,8 @@ local function choose_ahead(pt, tokens, stride, index, most)
 end
 
 --- Promises offsets of one partition to the caller; most: how many it is to have there, those it has included.
-local function promise(ctx, pt, me, most)
-  if most <= 0 or pt.next < pt.readable_end or me.isolated ~= 0 or me.ahead >= MAX_LEASES then
+local function reserve(ctx, pt, me, most)
+  if most <= 0 or pt.next < pt.readable_end or me.isolated ~= 0 or me.reservations >= MAX_LEASES then
     return
   end
   local tokens = {}
@@ -93,7 +93,7 @@ local function promise(ctx, pt, me, most)
   local l = grant(ctx, pt, me, chosen[1], chosen[#chosen] + 1, 0, 'ahead')
   l.records = #chosen
   save_lease(l)
-  me.ahead = me.ahead + 1
+  me.reservations = me.reservations + 1
   for _, o in ipairs(chosen) do
     if o < pt.next then
       run_change(pt, o, o + 1, 0, function(marks, due)
