@@ -16,6 +16,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from kafkadur_coordinators.changes import definition_of, with_lanes
+from kafkadur_coordinators.in_force import SubscriptionsInForce
 from kafkadur_coordinators.interface import (
     UNRANKED,
     Attached,
@@ -25,7 +26,6 @@ from kafkadur_coordinators.interface import (
     Rank,
     in_groups,
 )
-from kafkadur_coordinators.known import KnownSubscriptions
 from kafkadur_coordinators.redis.coordinator import (
     Refusal,
     SubscriptionAddress,
@@ -108,7 +108,7 @@ def _packed(key: SubscriptionKey) -> str:
     return json.dumps(key.to_record(), sort_keys=True)
 
 
-class Lifecycle(KnownSubscriptions):
+class Lifecycle(SubscriptionsInForce):
     """Carries out decisions about subscriptions. One thread at a time."""
 
     # -- attaching

@@ -2,7 +2,7 @@
 (* Changes of a definition: set CHANGING in Redis, append a record to the journal (the first valid record in log order wins),
    install the definition in force.
 
-   Modelled: coordinators/kafkadur_coordinators/changes.py, known.py (rebuild), records.py (which record is in force),
+   Modelled: coordinators/kafkadur_coordinators/changes.py, in_force.py (rebuild), records.py (which record is in force),
    lua/change-6.lua, install-6.lua, rebuild-6.lua, reincarnate-6.lua.
    - Changing processes, each of which may stop at any step and continue much later or never. One unsubscribes, others replace.
    - A process that finds CHANGING past its deadline resolves it: it appends an abort record and then installs.

@@ -40,7 +40,7 @@ CONSISTENT_WAIT = 60.0
 _REBUILT_AT_ONCE = 2_500
 
 
-class KnownSubscriptions:
+class SubscriptionsInForce:
     """Reads and brings back the state of subscriptions. One thread at a time."""
 
     def __init__(
