@@ -265,15 +265,18 @@ class Model:
         waiting = any(mark.due > now for mark in place.ready.values()) or bool(place.due_between)
         if self.policy.strict and waiting:
             return False
-        return FRESH in place.ready.values() or any(o < place.readable_end for x in mine for o in x.open)
+        if FRESH in place.ready.values():
+            return True
+        # of a leased lane only the position says that the holder has not dispatched all that is readable
+        return part.position >= 0 and any(o < place.readable_end for x in mine for o in x.open)
 
     def _has_due(self, partition: int, now: int) -> bool:
         """Whether an exception can be granted; in strict order only the lowest one can."""
-        ready = self.places[partition].ready
-        exceptions = [ready[offset] for offset in sorted(ready) if ready[offset] != FRESH]
+        ready, back_off = self.places[partition].ready, self.places[partition].due_between
+        exceptions = [offset for offset in sorted(ready) if ready[offset] != FRESH]
         if self.policy.strict:
             exceptions = exceptions[:1]
-        return any(mark.due <= now for mark in exceptions)
+        return any(back_off.get(offset, (ready[offset].due,))[0] <= now for offset in exceptions)
 
     def touch(self, partition: int, now: int) -> None:
         """A script touched a partition: the leases there of those who are gone end."""
