@@ -402,14 +402,14 @@ class CoordinatorThread:
     def _truncate(self, served: Served) -> None:
         """After Kafka lost the end of partitions, have the coordinator forget it; then attach all again."""
         member = served.member
-        try:
-            with self._recovering(served):
+        with self._recovering(served):
+            try:
                 lost = self._lifecycle.truncate(served.membership, dict(member.intake.cuts))
                 member.intake.note_truncated(lost)
                 member.lose("Kafka lost the end of a partition")
                 self._attach_again(served)
-        except Refusal as refusal:
-            self._refused(served, refusal)
+            except Refusal as refusal:  # another member was faster
+                self._refused(served, refusal)
 
     def _trouble(self, served: Served, error: KafkadurError) -> None:
         served.retry_at = time.monotonic() + _RETRY
