@@ -225,7 +225,7 @@ class SubscriptionsInForce:
         try:
             self._journal.append([record])
         except KafkadurError:
-            with contextlib.suppress(KafkadurError, Refusal):
+            with contextlib.suppress(KafkadurError):
                 member.detach([])
             raise
         self._registered.setdefault(session, []).append(record)

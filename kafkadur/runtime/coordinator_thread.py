@@ -208,7 +208,7 @@ class CoordinatorThread:
         session = membership.session
         try:
             session.detach([])
-        except (KafkadurError, Refusal) as error:
+        except KafkadurError as error:
             _log.info("leaving %s: %s", membership.subscription.key, error)
         self._presence.forget(membership.subscription.address.channel(session.member))
 
@@ -229,7 +229,7 @@ class CoordinatorThread:
                 member.lose("it was closed while the outcome of a commit was unknown")
             else:
                 self._say_farewell(served)
-        except (KafkadurError, Refusal) as error:
+        except KafkadurError as error:
             _log.info("leaving %s: %s", member.display, error)
         except Exception:  # noqa: BLE001 - a defect: the session ends with its time-out
             _log.exception("leaving %s", member.display)
@@ -267,7 +267,7 @@ class CoordinatorThread:
             return
         try:
             self._lifecycle.end(key)
-        except (KafkadurError, Refusal) as error:
+        except KafkadurError as error:
             _log.info("ending %s: %s", key, error)  # the next subscriber removes it
 
     # -- the thread

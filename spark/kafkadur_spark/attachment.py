@@ -440,7 +440,7 @@ class Attachment:
         """Rebuild the state: the journal knows a later incarnation than Redis."""
         try:
             self._lifecycle.rebuild({self._request.key: incarnation})
-        except (KafkadurError, Refusal) as error:
+        except KafkadurError as error:
             _log.info("%s", error)
 
     def _again(self, call: Callable[[], T]) -> T:
@@ -510,7 +510,7 @@ class Attachment:
                 membership.session.detach([])
                 self.tell(None)
                 self._tell()
-        except (KafkadurError, Refusal) as error:
+        except KafkadurError as error:
             _log.info("leaving %s: %s", self.display, error)
         finally:
             self._ended = True

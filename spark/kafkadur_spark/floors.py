@@ -10,7 +10,6 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from confluent_kafka import KafkaException
 
 from kafkadur_coordinators.lifecycle import Subscription
-from kafkadur_coordinators.redis.coordinator import Refusal
 from kafkadur_coordinators.settlement_states import SettlementState
 from kafkadur_coordinators.topics import Topics
 from kafkadur_sharing.errors import KafkadurError
@@ -53,7 +52,7 @@ class FloorMirror:
             return
         try:
             found = settlements(sorted(self._partitions))
-        except (KafkadurError, Refusal) as error:
+        except KafkadurError as error:
             _log.info("floors of %s: %s", held.key, error)
             return
         self._partitions = set()

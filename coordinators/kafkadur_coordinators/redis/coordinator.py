@@ -64,7 +64,10 @@ Recorder = Callable[[str, Sequence[object], Reply], None]
 
 
 class Refusal(KafkadurError):
-    """A script refused; `code` says why. Never reaches an application."""
+    """A script refused; `code` says why. Never reaches an application.
+
+    It is a `KafkadurError`: an `except` clause for it must come before one for `KafkadurError`.
+    """
 
     def __init__(self, reply: Reply) -> None:
         """Keep the code and the whole reply."""

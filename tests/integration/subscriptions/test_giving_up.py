@@ -183,3 +183,23 @@ async def test_what_a_reader_is_to_try_again_waits_for_the_rest(place: Place) ->
         tail._work.set()  # noqa: SLF001 - as above
         assert await asyncio.to_thread(rest.wait, LIMIT_S)
         assert done[:2] == ["again", "rest"]
+
+
+async def test_two_members_that_report_a_lost_end_at_once_go_on(place: Place) -> None:
+    """The second one is refused, because the first one began a new incarnation: it attaches again."""
+    topic = place.topic()
+    async with (
+        place.connect() as connection,
+        await connection.subscribe(topic, durable="d", window=1) as first,
+        await connection.subscribe(topic, durable="d", window=1) as second,
+    ):
+        gate, opened = Gate(int), connection._opened  # noqa: SLF001 - its thread is to be busy
+        assert opened is not None
+        opened.thread.submit(gate)
+        await asyncio.to_thread(gate.reached.wait, LIMIT_S)
+        for served in opened.thread._served:  # noqa: SLF001 - as their readers do
+            served.member.intake.cut(0, 0)
+        gate.opened.set()
+        await asyncio.to_thread(place.publish, topic, range(2))
+        held = await asyncio.gather(next_of(first), next_of(second))
+        assert sorted(numbers(held)) == [0, 1]
