@@ -105,6 +105,8 @@ class Claimed(NamedTuple):
     held: Sequence[int]
     #: claimed offsets that are settled already: start, end, start, end, ...
     settled: Sequence[int]
+    #: 1: the member was attached until the loss: no other member can have settled its messages; 0: not known
+    attached: int
 
 
 class Exchange(NamedTuple):
@@ -123,6 +125,9 @@ class Exchange(NamedTuple):
     #: the holder of the lanes has no message in flight, and dispatches none until it has the reply
     handover: bool = False
 
+
+#: A member whose process has not listened for this time (seconds) loses its session.
+PRESENCE_GRACE = 0.5
 
 #: Partitions that one script call may touch.
 MAX_PARTITIONS = 16

@@ -19,6 +19,7 @@ from kafkadur.consumer.policy.policy import Policy
 from kafkadur.consumer.state import Part, State
 from kafkadur_coordinators.interface import (
     MAX_PARTITIONS,
+    PRESENCE_GRACE,
     Claim,
     Claimed,
     Exchange,
@@ -45,6 +46,8 @@ class Losses(Part):
         self.kept: Sequence[Chunk] = ()
         #: when this member was heard last before the loss (monotonic seconds)
         self._heard_before = float("-inf")
+        #: how long after that the member learned of the loss, seconds
+        self._unheard = float("inf")
 
     # -- every lease is lost
 
@@ -68,7 +71,9 @@ class Losses(Part):
         confirmations.fenced_acks -= sum(item.acks for item in [*unknown, *refused])
         for lease in self._leases:
             lease.lost = lease.lost or not any(chunk.lease is lease for chunk in kept)
-        self._heard_before = self._heard_before if self.kept else self._gate.last_ok
+        if not self.kept:
+            self._heard_before = self._gate.last_ok
+            self._unheard = self._terms.monotonic() - self._heard_before
         self._forget_state()
         self.kept = kept
         confirmations.waiting, confirmations.dead_letters = again, letters
@@ -113,9 +118,10 @@ class Losses(Part):
         """Claims were answered."""
         outcomes, confirmations = Outcomes(), self._confirmations
         unknown = partial(confirmations.unknown, "its lease was not granted again")
-        in_time = self._terms.monotonic() - self._heard_before < self._terms.session
+        session_lasts = self._terms.monotonic() - self._heard_before < self._terms.session
         for chunk, claimed in answers:
-            lost, acks = self._take_over(chunk, claimed, in_time=in_time)
+            was_attached = claimed.attached or self._unheard < PRESENCE_GRACE
+            lost, acks = self._take_over(chunk, claimed, own=bool(session_lasts and was_attached))
             if lost or not claimed.token:
                 waiting = confirmations.take(partial(is_, chunk))
                 # callers that wait learn the outcome by themselves
@@ -127,7 +133,7 @@ class Losses(Part):
         self._schedule.request()
         return outcomes
 
-    def _take_over(self, chunk: Chunk, claimed: Claimed, *, in_time: bool) -> tuple[bool, int]:
+    def _take_over(self, chunk: Chunk, claimed: Claimed, *, own: bool) -> tuple[bool, int]:
         """One claim was answered; returns whether a record is lost, and how many acknowledgements are."""
         old, token, held = chunk.lease, claimed.token, claimed.held
         lease = Lease(
@@ -144,7 +150,7 @@ class Losses(Part):
             pairs=held,
         )
         before = chunk.verdicts.count(LOST)
-        deliveries, acks = take_over(chunk, lease, claimed, in_time=in_time)
+        deliveries, acks = take_over(chunk, lease, claimed, own=own)
         self._in_flight.lost += deliveries
         lost = chunk.verdicts.count(LOST) > before
         if token == 0:
@@ -215,15 +221,14 @@ def claim(chunk: Chunk) -> Claim:
     return Claim(lease.incarnation, lease.token, 2 * lease.attempts + int(redelivered), pairs)
 
 
-def take_over(chunk: Chunk, lease: Lease, claimed: Claimed, *, in_time: bool) -> tuple[int, int]:
+def take_over(chunk: Chunk, lease: Lease, claimed: Claimed, *, own: bool) -> tuple[int, int]:
     """Give a chunk the new lease of its claim; returns how many deliveries, and acknowledgements, are lost.
 
-    A settled offset whose acknowledgement was not answered was settled by that acknowledgement, if the member
-    was heard again `in_time`: before its lease could end and another member settle it. All other records that
-    the lease does not hold are lost.
+    With `own` no other member can have had the lease: then a settled offset whose acknowledgement was not
+    answered was settled by that acknowledgement. All other records that the lease does not hold are lost.
     """
     held, settled = set(_offsets(claimed.held, 0, b"")), set(_offsets(claimed.settled, 0, b""))
-    lost = chunk.take_over(held=held.__contains__, arrived=lambda offset: in_time and offset in settled)
+    lost = chunk.take_over(held=held.__contains__, arrived=lambda offset: own and offset in settled)
     lease.stretch.clear()
     lease.fill = lease.end
     chunk.lease = lease

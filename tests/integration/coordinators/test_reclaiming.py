@@ -4,7 +4,8 @@ from collections.abc import Callable
 
 import pytest
 
-from kafkadur_coordinators.interface import Claim
+from kafkadur_coordinators.interface import PRESENCE_GRACE, Claim
+from kafkadur_coordinators.redis.scripts import assemble
 from tests.integration.coordinators.world import (
     SESSION_MS,
     Member,
@@ -109,6 +110,33 @@ def test_what_is_settled_is_not_claimed(make: Make) -> None:
     assert token in world.leases()
     (found,) = member.session.reclaim({0: [Claim(1, 1, 0, (0, 6))]})[0]
     assert list(found.settled) == [1, 3], "who asked is told that its acknowledgement had arrived"
+    assert found.attached
+
+
+def test_a_member_whose_session_had_ended_is_told_so_in_the_reply_to_its_claim(make: Make) -> None:
+    """Another member may have settled the messages: its own acknowledgement may not have arrived."""
+    world = make()
+    world.attach("m").say(report(0, readable_end=3), credit=3)
+    world.clock.advance(SESSION_MS - 1)
+    other = world.attach("other")
+    world.clock.advance(1)
+    other.say(report(0, readable_end=3), credit=3)
+    other.have = 2
+    other.say(report(0, settled=[settled(2, 0, 3)]))
+    restart(world)
+    (found,) = world.attach("m").session.reclaim({0: [Claim(1, 1, 0, (0, 3))]})[0]
+    assert (found.token, list(found.settled), found.attached) == (0, [0, 3], 0)
+
+
+def test_whether_a_member_was_attached_is_not_known_after_a_wipe(make: Make) -> None:
+    world = make()
+    lose(world, 4)
+    (found,) = world.attach("m").session.reclaim({0: [Claim(1, 1, 0, (0, 3))]})[0]
+    assert (list(found.settled), found.attached) == ([0, 3], 0)
+
+
+def test_the_time_without_presence_is_the_same_in_scripts_and_members() -> None:
+    assert f"PRESENCE_GRACE_MS = {PRESENCE_GRACE * 1000:.0f}\n" in assemble("exchange")
 
 
 def test_the_higher_token_has_it_whoever_comes_first(make: Make) -> None:

@@ -56,6 +56,7 @@ class Driver:
         self.reading = Reading()
         self.woken: list[bool] = []
         self.heard_since = 0.0
+        self.now = 1.0
         terms = Terms(
             display="test",
             definition=Definition(
@@ -65,7 +66,7 @@ class Driver:
             window_bytes=1_000_000,
             budget=100,
             session=10.0,
-            monotonic=lambda: 1.0,
+            monotonic=lambda: self.now,
             partitions=partitions,
         )
         self.member = Member(

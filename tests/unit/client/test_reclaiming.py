@@ -9,7 +9,17 @@ from kafkadur.consumer.chunk import ACKED, HANDED, LOST, RELEASED, RETURNED, ROL
 from kafkadur.consumer.losses import claim, keep, take_over
 from kafkadur.consumer.member import Member
 from kafkadur.consumer.turn import LaneGroup
-from kafkadur_coordinators.interface import Claimed, Exchange, How, PartitionReport, Returned, Settled
+from kafkadur_coordinators.interface import (
+    PRESENCE_GRACE,
+    Claimed,
+    Exchange,
+    How,
+    PartitionReport,
+    Returned,
+    Settled,
+)
+from kafkadur_sharing.errors import KafkadurError, LeaseLost
+from tests.unit.client import test_member
 
 
 def lease(token: int = 7) -> Lease:
@@ -62,12 +72,57 @@ def test_nothing_is_claimed_of_what_was_answered() -> None:
     assert keep([chunk(SENT, RETURNED, SENT)], None) == ([], 0)
 
 
-@pytest.mark.parametrize("in_time", [True, False])
-def test_who_was_away_too_long_does_not_know_who_settled(*, in_time: bool) -> None:
-    """Its lease may have been over, and somebody else's acknowledgement arrived."""
+@pytest.mark.parametrize("own", [True, False])
+def test_an_acknowledgement_arrived_only_if_no_other_member_had_the_lease(*, own: bool) -> None:
+    """Otherwise the acknowledgement of that member may have arrived instead."""
     one = chunk(SENT, ACKED)
     keep([one], exchange(PartitionReport(partition=0, settled=[Settled(7, (10, 11))])))
-    answer = Claimed(token=9, held=(11, 12), settled=(10, 11))
-    hands, acks = take_over(one, lease(9), answer, in_time=in_time)
-    assert list(one.verdicts) == [SENT if in_time else LOST, ACKED]
-    assert (hands, acks) == (0, 0 if in_time else 1)
+    answer = Claimed(token=9, held=(11, 12), settled=(10, 11), attached=0)
+    hands, acks = take_over(one, lease(9), answer, own=own)
+    assert list(one.verdicts) == [SENT if own else LOST, ACKED]
+    assert (hands, acks) == (0, 0 if own else 1)
+
+
+class Caller:
+    """Waits for the outcome of an acknowledgement."""
+
+    def __init__(self) -> None:
+        self.outcomes: list[KafkadurError | None] = []
+
+    def resolve(self, error: KafkadurError | None) -> None:
+        self.outcomes.append(error)
+
+
+@pytest.mark.parametrize(
+    ("unheard", "away", "attached", "arrived"),
+    [
+        pytest.param(PRESENCE_GRACE - 0.1, 5.0, 0, True, id="told at once"),
+        pytest.param(PRESENCE_GRACE, 5.0, 0, False, id="not heard for a while"),
+        pytest.param(PRESENCE_GRACE, 5.0, 1, True, id="not heard for a while, but attached"),
+        pytest.param(PRESENCE_GRACE, 10.0, 1, False, id="away for a session"),
+        pytest.param(0.0, 10.0, 0, False, id="told at once, and away for a session"),
+    ],
+)
+def test_an_acknowledgement_without_an_answer(
+    *, unheard: float, away: float, attached: int, arrived: bool
+) -> None:
+    """It had arrived if the offset is settled and no other member can have been granted it.
+
+    The member learns of the loss after `unheard` seconds, and its claim is answered after `away` seconds.
+    """
+    driver, caller = test_member.Driver(partitions=1), Caller()
+    driver.attach(0, 1)
+    driver.exchange(0, 1, [test_member.state(0, next_=1, readable_end=1)], [test_member.lease(1, 0, 0, 1)])
+    driver.records(0, range(1))
+    member, (chunk, first, _) = driver.member, driver.block()
+    assert chunk.acknowledge(first)
+    member.verdicts.confirm(chunk, caller, acks=1)
+    member.request_exchange()
+    assert member.build(driver.now) is not None, "an exchange that is not answered"
+    driver.now = 1.0 + unheard
+    member.lose("the state was lost", keep=True)
+    ((claimed, _),) = member.claims()[0]
+    driver.now = 1.0 + away
+    member.reclaimed([(claimed, Claimed(token=0, held=(), settled=(0, 1), attached=attached))])
+    (outcome,) = caller.outcomes
+    assert outcome is None if arrived else isinstance(outcome, LeaseLost)

@@ -162,6 +162,12 @@ local function overlap(one, other)
   return false
 end
 
+--- Was the member attached when the new incarnation began? The script is called before the member's first exchange, which
+--- takes it off the list of awaited members.
+local function was_attached(ctx, me)
+  return #without(ctx.awaited, me.id) < #ctx.awaited
+end
+
 --- What this very claim got before: its answer was lost, and the member asks again; nil if it got nothing. It must not be
 --- told as a new lease later: its messages are in flight.
 local function granted_before(ctx, me, pt, claim, all)
@@ -220,6 +226,7 @@ for i, pt in ipairs(touched) do
     granted[i][j] = {
       [Claimed.token] = token or 0, [Claimed.held] = held or {},
       [Claimed.settled] = ctx.now < ctx.grace and settled_of(pt, claim[Claim.held]) or {},
+      [Claimed.attached] = was_attached(ctx, me) and 1 or 0,
     }
   end
   save_partition(pt)
