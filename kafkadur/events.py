@@ -45,10 +45,9 @@ class Teller:
     `note` may be called while locks are held, but `tell` must not: it calls the application.
     """
 
-    def __init__(self) -> None:
-        """No listener."""
-        #: the application's function
-        self.on_event: Callable[[Event], None] | None = None
+    def __init__(self, on_event: Callable[[Event], None] | None) -> None:
+        """`on_event` is the application's function; None: it asked for no events."""
+        self._on_event = on_event
         self._events: deque[Event] = deque()
         self._telling = threading.Lock()
 
@@ -59,7 +58,7 @@ class Teller:
 
     def note(self, event: Event) -> None:
         """Queue an event. Any thread."""
-        if self.on_event is not None:
+        if self._on_event is not None:
             self._events.append(event)
 
     def tell(self) -> None:
@@ -69,8 +68,8 @@ class Teller:
                 while self._events:
                     event = self._events.popleft()
                     try:
-                        if self.on_event is not None:
-                            self.on_event(event)
+                        if self._on_event is not None:
+                            self._on_event(event)
                     except Exception:  # noqa: BLE001 - the subscription must go on despite its application
                         _log.exception("on_event failed for %s", event)
             finally:

@@ -140,8 +140,8 @@ class Connection(ClosingContext):
         self._distributed: list[Distributed] = []
         #: whether it was used: then its client id cannot be set any more
         self._used = False
-        #: unique for every connection (rule V2)
-        self.id = uuid.uuid4().hex
+        #: unique for every connection, but shared by those that `beside` makes (rule V2)
+        self.id: str = uuid.uuid4().hex if parent is None else parent.id
         self._recorder = recorder
         self._probe = probe
         self._opened: Opened | None = None
@@ -543,7 +543,6 @@ class Connection(ClosingContext):
         self._use()
         settings = self.settings.model_copy(update={"kafka": {**self.settings.kafka, **kafka}})
         other = Connection(settings, guest=True, parent=self)
-        other.id = self.id  # messages of the one are local to the other (rule V2)
         self._guests.append(other)
         await other.open()
         return other

@@ -131,7 +131,7 @@ class Answers(Part):
         fetch = self._fetch
         if not state.log_end_unknown:
             fetch.end_unknown.discard(state.partition)
-        elif state.partition not in fetch.end_unknown and fetch.reading is not None:
+        elif state.partition not in fetch.end_unknown:
             fetch.end_unknown.add(state.partition)
             fetch.reading.find_end(state.partition, self._leases.incarnation)
 

@@ -12,10 +12,17 @@ from kafkadur_coordinators.interface import PartitionState, Role
 
 
 class Reading(Protocol):
-    """What a member asks of its readers.
+    """The readers of a member, as it calls them.
 
-    Called with the member's lock held: must not block, must not call back.
+    `start` and `close` are called without the member's lock, all others with it: they must not block, and not
+    call back.
     """
+
+    def start(self) -> None:
+        """Begin to read; calls made before are obeyed then."""
+
+    def close(self) -> None:
+        """Mirror the last floors and stop."""
 
     def follow(self, partition: int, offset: int, number: int, mark: Mark = NOWHERE) -> None:
         """Read a partition from `offset` on; the log must agree with `mark`."""
@@ -36,9 +43,11 @@ class Reading(Protocol):
 class FetchState:
     """The partitions of one member."""
 
+    #: set in the constructor of the member: the readers need its intake, which needs this object
+    reading: Reading
+
     def __init__(self, window: int) -> None:
         """`window`: of the member, records."""
-        self.reading: Reading | None = None
         #: which partitions are worth reading as a whole (shared)
         self.worth = Following(window=window)
         #: each start of following a partition has a number: records that were read for an earlier one are
@@ -75,7 +84,7 @@ class FetchState:
 
     def unfollow(self, partition: int) -> None:
         """Stop reading a partition."""
-        if self.buffers.pop(partition, None) is not None and self.reading is not None:
+        if self.buffers.pop(partition, None) is not None:
             self.reading.unfollow(partition)
 
     @property

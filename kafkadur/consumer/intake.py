@@ -7,7 +7,6 @@ from collections.abc import Callable, Mapping
 
 from confluent_kafka import Message
 
-from kafkadur.consumer.fetch_state import Reading
 from kafkadur.consumer.policy.policy import Policy
 from kafkadur.consumer.router import Router
 from kafkadur.consumer.state import Part, State
@@ -43,10 +42,6 @@ class Intake(Part):
     def fail(self, error: KafkadurError) -> None:
         """Reading cannot go on: the next call of the application raises `error`."""
         self._fail(error)
-
-    def read_by(self, reading: Reading) -> None:
-        """These readers read for the member from now on."""
-        self._fetch.reading = reading
 
     # -- followed partitions
 

@@ -93,16 +93,15 @@ class Losses(Part):
             chunk.lose()
 
     def _forget_state(self) -> None:
-        followed, reading = list(self._fetch.buffers), self._fetch.reading
+        followed = list(self._fetch.buffers)
         was_active = self._policy.standing is not Standing.STANDBY
         self._leases.losses += 1
         self._clear()
         self._lag.leave()
         if was_active:
             self._lag.note_standing(active=False)
-        if reading is not None:
-            for partition in followed:
-                reading.unfollow(partition)
+        for partition in followed:
+            self._fetch.reading.unfollow(partition)
 
     # -- chunks that were kept are leased again
 

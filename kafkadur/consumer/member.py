@@ -17,6 +17,7 @@ from kafkadur.consumer.chunk import Chunk
 from kafkadur.consumer.composer import Composer
 from kafkadur.consumer.confirmations import LEFT
 from kafkadur.consumer.dispatcher import Block
+from kafkadur.consumer.fetch_state import Reading
 from kafkadur.consumer.gaps import Gaps
 from kafkadur.consumer.intake import Intake
 from kafkadur.consumer.lag import Lag
@@ -27,6 +28,7 @@ from kafkadur.consumer.router import Router
 from kafkadur.consumer.state import State
 from kafkadur.consumer.terms import Terms
 from kafkadur.consumer.verdicts import Levels, Verdicts
+from kafkadur.events import Event
 from kafkadur.fetch.filtering import Takes
 from kafkadur.message.serialization import RAW, Decoding
 from kafkadur.message.tracing import Tracing
@@ -39,6 +41,8 @@ from kafkadur_sharing.errors import KafkadurError
 class Callbacks:
     """The functions outside of a member that it calls."""
 
+    #: makes the readers, which bring records to the intake
+    readers: Callable[[Intake], Reading]
     #: since when other processes have heard this one without a pause (monotonic seconds; infinity: not now)
     heard_since: Callable[[], float]
     #: asks the coordinator thread to look at this member soon
@@ -51,6 +55,8 @@ class Callbacks:
     on_ready: Callable[[], None]
     #: nothing more is dispatched; called once, by the coordinator thread
     on_closing: Callable[[], None]
+    #: called with each event, in the thread where it happens; None: the application asked for none
+    on_event: Callable[[Event], None] | None = None
 
 
 class Member:
@@ -78,6 +84,7 @@ class Member:
             terms,
             heard_since=callbacks.heard_since,
             request_exchange=callbacks.request_exchange,
+            on_event=callbacks.on_event,
             takes=takes,
             transacted=transacted,
             ordered=kind.ORDERED,
@@ -102,6 +109,7 @@ class Member:
         self._answers = Answers(state, policy=policy, router=router, lag=self.lag, composer=self._composer)
         #: the readers call this
         self.intake = Intake(state, policy=policy, router=router, ready=callbacks.on_ready, fail=self.fail)
+        self.readers = state.fetch.reading = callbacks.readers(self.intake)
         self._terms, self._schedule, self._leases = terms, state.schedule, state.leases
         self._in_flight, self._confirmations = state.in_flight, state.confirmations
         self.gate, self.teller, self.lock = state.gate, state.teller, state.lock
@@ -118,9 +126,7 @@ class Member:
         #: records that the iterator took and the application has not received
         self.unreceived = state.unreceived
         self.transacted, self.decoding, self.tracing = transacted, decoding, tracing
-        self._callbacks = callbacks
-        #: to be called (any thread, lock not held) when a block can be taken or the state changed
-        self.on_ready = callbacks.on_ready
+        self._callbacks, self.on_ready = callbacks, callbacks.on_ready
 
     def _clear(self) -> None:
         """Forget leases, records and verdicts: the leases were lost."""

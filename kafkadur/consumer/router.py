@@ -39,8 +39,6 @@ class Router(Part):
     def follow(self) -> None:
         """Tell the readers which partitions to follow, and which leases to read by range instead."""
         fetch, wanting = self._fetch, self._leases.wanting
-        if fetch.reading is None:
-            return
         target = self._policy.targets()
         # the partition of a lease may have been a target when it was granted, and not be one any more
         for partition in (fetch.buffers.keys() | wanting.keys()) - target:
@@ -105,8 +103,7 @@ class Router(Part):
         self._leases.wanting[lease.partition].remove(lease)
         self._fetch.ranges[lease.token] = FetchBuffer(lease.fill)
         self._fetch.ranges_read += 1
-        if self._fetch.reading is not None:
-            self._fetch.reading.read_range(lease.partition, lease.fill, lease.end, lease.token)
+        self._fetch.reading.read_range(lease.partition, lease.fill, lease.end, lease.token)
 
     def fill_range(self, lease: Lease, buffer: FetchBuffer) -> tuple[bool, bool]:
         """As `_fill`, for a lease that is read by range; returns also whether more is to be read."""

@@ -13,7 +13,7 @@ from kafkadur.consumer.lease_table import LeaseTable
 from kafkadur.consumer.ready_queue import ReadyQueue
 from kafkadur.consumer.schedule import Schedule
 from kafkadur.consumer.terms import Terms
-from kafkadur.events import Teller
+from kafkadur.events import Event, Teller
 from kafkadur.fetch.filtering import Selection, Takes
 
 
@@ -29,6 +29,7 @@ class State:
         *,
         heard_since: Callable[[], float],
         request_exchange: Callable[[], None],
+        on_event: Callable[[Event], None] | None,
         takes: Takes | None,
         transacted: bool,
         ordered: bool,
@@ -39,7 +40,7 @@ class State:
         self.lock = threading.Lock()
         self.gate = Gate(terms, heard_since)
         #: events for the application
-        self.teller = Teller()
+        self.teller = Teller(on_event)
         self.schedule = Schedule(terms.partitions, request_exchange)
         self.pending = Pending()
         self.leases = LeaseTable(lanes_apart=lanes_apart)

@@ -1,18 +1,39 @@
-"""The two readers of one member, as the member calls them."""
+"""The two threads that read Kafka for one member, as the member calls them."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
+from kafkadur.fetch.kafka_thread import Receiver
 from kafkadur.fetch.range_fetcher import RangeFetcher
 from kafkadur.fetch.tail_fetcher import TailFetcher
+from kafkadur.runtime.stages import Probe
 
 
 class Fetchers:
-    """The two threads that read Kafka for a member."""
+    """The tail fetcher and the range fetcher of a member."""
 
-    def __init__(self, tail: TailFetcher, point: RangeFetcher) -> None:
-        """Join two readers."""
-        self._tail = tail
-        self._point = point
+    def __init__(
+        self,
+        receiver: Receiver,
+        *,
+        kafka: Mapping[str, Any],
+        topic: str,
+        group: str,
+        floor_metadata: str,
+        probe: Probe,
+    ) -> None:
+        """The parameters are those of the two fetchers; `receiver` gets the records."""
+        self._tail = tail = TailFetcher(
+            member=receiver,
+            kafka=kafka,
+            topic=topic,
+            group=group,
+            floor_metadata=floor_metadata,
+            probe=probe,
+        )
+        self._point = point = RangeFetcher(member=receiver, kafka=kafka, topic=topic, group=group)
         self.follow = tail.follow
         self.compare = tail.compare
         self.unfollow = tail.unfollow

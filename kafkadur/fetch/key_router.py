@@ -7,7 +7,7 @@ number `partition * lanes + share`. The readers read a partition once for all la
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 from confluent_kafka import Message
 
@@ -21,11 +21,11 @@ from kafkadur_sharing.keys import SLOTS, key_slot
 class KeyRouter:
     """Stands for the member to its readers, and for the readers to the member."""
 
-    def __init__(self, member: Intake, *, lanes: int) -> None:
-        """`lanes` of each partition; `reading` is set before anything is read."""
+    def __init__(self, member: Intake, *, lanes: int, readers: Callable[[KeyRouter], Reading]) -> None:
+        """`lanes` of each partition; `readers` makes the readers, which bring records to this router."""
         self._member = member
         self._lanes = lanes
-        self.reading: Reading | None = None
+        self._readers = readers(self)
         self._lock = threading.Lock()
         #: partition -> lane -> number of the start of following it
         self._followed: dict[int, dict[int, int]] = {}
@@ -34,6 +34,14 @@ class KeyRouter:
         self._number = 0
 
     # -- calls of the member
+
+    def start(self) -> None:
+        """Start reading."""
+        self._readers.start()
+
+    def close(self) -> None:
+        """Stop reading."""
+        self._readers.close()
 
     def follow(self, partition: int, offset: int, number: int, mark: Mark = NOWHERE) -> None:
         """Read a lane from `offset` on."""
@@ -44,15 +52,14 @@ class KeyRouter:
             if not reads:
                 self._number += 1
                 self._read[own] = (self._number, offset)
-        if self.reading is not None and reads:
-            self.reading.compare(own, mark)
-        elif self.reading is not None:
-            self.reading.follow(own, offset, self._number, mark)
+        if reads:
+            self._readers.compare(own, mark)
+        else:
+            self._readers.follow(own, offset, self._number, mark)
 
     def compare(self, partition: int, mark: Mark) -> None:
         """The records of a lane must agree with `mark`."""
-        if self.reading is not None:
-            self.reading.compare(self._place(partition), mark)
+        self._readers.compare(self._place(partition), mark)
 
     def unfollow(self, partition: int) -> None:
         """Stop reading a lane."""
@@ -63,18 +70,15 @@ class KeyRouter:
             if lanes or own not in self._read:
                 return
             del self._read[own], self._followed[own]
-        if self.reading is not None:
-            self.reading.unfollow(own)
+        self._readers.unfollow(own)
 
     def read_range(self, partition: int, start: int, end: int, token: int) -> None:
         """Read [start, end) of a lane for one lease."""
-        if self.reading is not None:
-            self.reading.read_range(self._place(partition), start, end, token)
+        self._readers.read_range(self._place(partition), start, end, token)
 
     def find_end(self, partition: int, incarnation: int) -> None:
         """Ask where the partition of a lane ends."""
-        if self.reading is not None:
-            self.reading.find_end(self._place(partition), incarnation)
+        self._readers.find_end(self._place(partition), incarnation)
 
     def _place(self, lane: int) -> int:
         return lane // self._lanes

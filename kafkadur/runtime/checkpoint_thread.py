@@ -81,20 +81,20 @@ class CheckpointThread:
         *,
         coordinator: Callable[[], RedisCoordinator],
         journal: Callable[[], Journal],
-        waiters: Waiters,
+        waiters: Callable[[Callable[[], None]], Waiters],
         outdated: Callable[[Subscription, int], None] = lambda _subscription, _incarnation: None,
     ) -> None:
         """`coordinator` and `journal` make the clients of this thread when they are first used.
 
-        `waiters` is closed with this. `outdated` is called with a subscription of which the journal has a
-        later incarnation than Redis: until it is rebuilt, none of its verdicts can be confirmed.
+        `waiters` makes the waiters from their `on_journal`; they are closed with this. `outdated` is called
+        with a subscription of which the journal has a later incarnation than Redis: until it is rebuilt, none
+        of its verdicts can be confirmed.
         """
         self._make_coordinator = coordinator
         self._make_journal = journal
         self._coordinator: RedisCoordinator | None = None
         self._journal: Journal | None = None
-        self._waiters = waiters
-        waiters.on_journal = self._awaited
+        self._waiters = waiters(self._awaited)
         self._outdated = outdated
         self._writer = uuid.uuid4().hex[:12]
         #: when it begins to write under other keys (monotonic seconds), and the shards with old keys

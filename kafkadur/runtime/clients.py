@@ -1,9 +1,11 @@
-"""Makes the clients of Redis and Kafka from the settings of a connection."""
+"""Makes the clients of Redis and Kafka, and what uses them, from the settings of a connection."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 
+from kafkadur.runtime.waiters import Waiters
 from kafkadur.settings import Settings
 from kafkadur_coordinators.journal.topic import Journal
 from kafkadur_coordinators.lifecycle import Lifecycle
@@ -55,4 +57,17 @@ def lifecycle_of(
         topics=topics,
         prefix=settings.prefix,
         session_ms=settings.session_ms,
+    )
+
+
+def waiters_of(
+    settings: Settings, *, coordinator: Callable[[], RedisCoordinator]
+) -> Callable[[Callable[[], None]], Waiters]:
+    """Return the parameter `waiters` of `CheckpointThread`; `coordinator` makes their client of Redis."""
+    return partial(
+        Waiters,
+        coordinator=coordinator,
+        replicas=settings.replicas,
+        patience=settings.level_timeout.total_seconds(),
+        beacon=f"{settings.prefix}:{settings.namespace}:replicated",
     )

@@ -10,14 +10,14 @@ from concurrent.futures import Future
 from dataclasses import dataclass, field
 from functools import partial
 
+from kafkadur.consumer.fetch_state import Reading
+from kafkadur.consumer.intake import Intake
 from kafkadur.consumer.member import Callbacks, Member
 from kafkadur.consumer.terms import Terms
 from kafkadur.events import Event
 from kafkadur.fetch.fetchers import Fetchers
 from kafkadur.fetch.filtering import taking
 from kafkadur.fetch.key_router import KeyRouter
-from kafkadur.fetch.range_fetcher import RangeFetcher
-from kafkadur.fetch.tail_fetcher import TailFetcher
 from kafkadur.message.serialization import Decoding
 from kafkadur.message.tracing import Tracing
 from kafkadur.runtime.checkpoint_thread import CheckpointThread
@@ -28,7 +28,7 @@ from kafkadur.runtime.stages import Probe
 from kafkadur.runtime.transactions import Transaction
 from kafkadur.settings import Settings
 from kafkadur_coordinators.interface import Rank
-from kafkadur_coordinators.lifecycle import Membership
+from kafkadur_coordinators.lifecycle import Membership, Subscription
 from kafkadur_coordinators.redis.presence import Presence
 from kafkadur_sharing.decisions import Request
 from kafkadur_sharing.definition import SubscriptionType
@@ -88,13 +88,13 @@ class Members:
     tracing: Tracing | None
     #: for tests (`stages.py`)
     probe: Probe
-    #: by member id
-    _fetchers: dict[str, Fetchers] = field(default_factory=dict[str, Fetchers], init=False)
+    #: the readers that were started, by member id
+    _reading: dict[str, Reading] = field(default_factory=dict[str, Reading], init=False)
 
     def close(self) -> None:
         """Stop reading for members that were attached while the connection was being closed."""
-        for fetchers in self._fetchers.values():
-            fetchers.close()
+        for readers in self._reading.values():
+            readers.close()
 
     def attach(self, wanted: Wanted) -> Future[Served]:
         """Attach a member in the coordinator thread; the future raises as `Connection.subscribe`."""
@@ -121,7 +121,6 @@ class Members:
         try:
             member = self._member(wanted, membership)
             wake.append(member)
-            member.teller.on_event = wanted.on_event
             member.attached(membership.attached, sent_at)
             served = Served(
                 member=member,
@@ -130,10 +129,9 @@ class Members:
                 name=wanted.name,
                 rank=wanted.rank,
                 session_name=session,
+                taken_over=transaction.taken_over if transaction is not None else lambda: None,
             )
-            if transaction is not None:
-                served.taken_over = transaction.taken_over
-            self._start_fetchers(served)
+            self._start_readers(served)
         except BaseException:
             thread.turn_away(membership)
             raise
@@ -159,12 +157,14 @@ class Members:
         return Member(
             terms,
             Callbacks(
+                readers=partial(self._readers, attachment),
                 heard_since=self.presence.heard_since,
                 request_exchange=thread.request_exchange,
                 exchange_inline=partial(thread.assist, inline=wanted.inline),
                 write_dead_letter=self.dead_letters.write,
                 on_ready=wanted.on_ready,
                 on_closing=wanted.on_closing,
+                on_event=wanted.on_event,
             ),
             decoding=wanted.decoding,
             takes=taking(
@@ -178,27 +178,26 @@ class Members:
             tracing=self.tracing,
         )
 
-    def _start_fetchers(self, served: Served) -> None:
-        attachment, intake = served.membership.subscription, served.member.intake
-        kafka, group, topic = self.settings.kafka, attachment.key.group, attachment.topic.name
-        router = KeyRouter(intake, lanes=attachment.definition.lanes) if served.member.by_key else None
-        reader = router or intake
-        tail = TailFetcher(
-            member=reader,
-            kafka=kafka,
-            topic=topic,
-            group=group,
+    def _readers(self, attachment: Subscription, intake: Intake) -> Reading:
+        fetchers = partial(
+            Fetchers,
+            kafka=self.settings.kafka,
+            topic=attachment.topic.name,
+            group=attachment.key.group,
             floor_metadata=attachment.floor_metadata,
             probe=self.probe,
         )
-        fetchers = Fetchers(tail, RangeFetcher(member=reader, kafka=kafka, topic=topic, group=group))
-        if router is not None:
-            router.reading = fetchers
-        intake.read_by(router or fetchers)
-        self._fetchers[served.session.member] = fetchers
-        fetchers.start()
+        if attachment.definition.type is SubscriptionType.KEY_ORDERED:
+            return KeyRouter(intake, lanes=attachment.definition.lanes, readers=fetchers)
+        return fetchers(intake)
+
+    def _start_readers(self, served: Served) -> None:
+        attachment, member, session = served.membership.subscription, served.member, served.session.member
+        self._reading[session] = readers = member.readers
+        readers.start()
         if attachment.key.durable:
-            self.watch.add(served.session.member, reader, topic, attachment.topic.partitions)
+            watched = readers if isinstance(readers, KeyRouter) else member.intake
+            self.watch.add(session, watched, attachment.topic.name, attachment.topic.partitions)
 
     def leave(self, served: Served) -> Future[int]:
         """Detach a member and stop reading for it; gives the number of unconfirmed acknowledgements."""
@@ -207,7 +206,7 @@ class Members:
             self.dead_letters.flush(_LAST_LETTERS)
             unconfirmed = self.coordinator_thread.leave(served)
             self.checkpoints.remove(served.member)
-            self._fetchers.pop(served.session.member).close()
+            self._reading.pop(served.session.member).close()
             self.watch.remove(served.session.member)
             return unconfirmed
 

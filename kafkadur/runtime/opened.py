@@ -13,13 +13,12 @@ from functools import partial
 from kafkadur.message.tracing import Tracing
 from kafkadur.runtime.checkpoint_thread import CheckpointThread
 from kafkadur.runtime.client_id_keeper import ClientIdKeeper
-from kafkadur.runtime.clients import coordinator_of, journal_of, lifecycle_of, topics_of
+from kafkadur.runtime.clients import coordinator_of, journal_of, lifecycle_of, topics_of, waiters_of
 from kafkadur.runtime.coordinator_thread import CoordinatorThread
 from kafkadur.runtime.dead_letters import DeadLetters
 from kafkadur.runtime.members import Members
 from kafkadur.runtime.retention_watch import RetentionWatch
 from kafkadur.runtime.stages import Probe
-from kafkadur.runtime.waiters import Waiters
 from kafkadur.settings import Settings
 from kafkadur_coordinators.client_ids import ClientIdLease
 from kafkadur_coordinators.lifecycle import Subscription
@@ -69,12 +68,7 @@ class Opened:
         self._checkpoints = CheckpointThread(
             coordinator=self._new_coordinator,
             journal=lambda: journal_of(settings, checked=self.journal),
-            waiters=Waiters(
-                coordinator=self._new_coordinator,
-                replicas=settings.replicas,
-                patience=settings.level_timeout.total_seconds(),
-                beacon=f"{settings.prefix}:{settings.namespace}:replicated",
-            ),
+            waiters=waiters_of(settings, coordinator=self._new_coordinator),
             outdated=self.rebuild,
         )
         self._dead_letters = DeadLetters(settings.kafka)

@@ -101,18 +101,21 @@ class Waiters:
 
     def __init__(
         self,
+        on_journal: Callable[[], None],
         *,
         coordinator: Callable[[], RedisCoordinator],
         replicas: int,
         patience: float,
         beacon: str,
     ) -> None:
-        """`coordinator` makes the client of this thread when it is first used.
+        """`on_journal` is called when an acknowledgement begins to wait for the journal.
 
+        `coordinator` makes the client of this thread when it is first used.
         `replicas`: the number of replicas that must have a write for the level `replicated`; `patience`:
         seconds after which a wait for a level times out; `beacon`: a Redis key that is written so that WAIT
         has something to wait for.
         """
+        self._on_journal = on_journal
         self._make_coordinator = coordinator
         self._coordinator: RedisCoordinator | None = None
         self._replicas = replicas
@@ -127,8 +130,6 @@ class Waiters:
         self._closing = False
         #: why a level is not reached
         self.trouble: Mapping[AckLevel, Trouble] = {"replicated": Trouble(), "journal": Trouble()}
-        #: called when an acknowledgement begins to wait for the journal
-        self.on_journal: Callable[[], None] = lambda: None
 
     def above(self, asker: Asker, level: AckLevel, chunk: Chunk, confirmation: Confirmation) -> Confirmation:
         """Return a confirmation of verdicts in `chunk` by Redis, which leads to `confirmation` at `level`."""
@@ -148,7 +149,7 @@ class Waiters:
                 self._thread.start()
         self._bell.set()
         if level == "journal":
-            self.on_journal()
+            self._on_journal()
 
     def of(self, asker: Asker, level: AckLevel) -> list[Wait]:
         """Return the waits of a member for this level."""

@@ -136,7 +136,7 @@ class Connection(ClosingContext):
         self._guests: list[Connection] = []
         self._distributed: list[Distributed] = []
         self._used = False
-        self.id = uuid.uuid4().hex
+        self.id: str = uuid.uuid4().hex if parent is None else parent.id
         self._recorder = recorder
         self._probe = probe
         self._opened: Opened | None = None
@@ -546,7 +546,6 @@ class Connection(ClosingContext):
         self._use()
         settings = self.settings.model_copy(update={"kafka": {**self.settings.kafka, **kafka}})
         other = Connection(settings, guest=True, parent=self)
-        other.id = self.id
         self._guests.append(other)
         other.open()
         return other

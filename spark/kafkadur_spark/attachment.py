@@ -22,8 +22,7 @@ from types import TracebackType
 from typing import NamedTuple, Self, TypeVar
 
 from kafkadur.runtime.checkpoint_thread import CheckpointThread
-from kafkadur.runtime.clients import coordinator_of, journal_of, lifecycle_of, topics_of
-from kafkadur.runtime.waiters import Waiters
+from kafkadur.runtime.clients import coordinator_of, journal_of, lifecycle_of, topics_of, waiters_of
 from kafkadur.settings import Settings
 from kafkadur_coordinators import holder_progress
 from kafkadur_coordinators.claims import Claims
@@ -110,12 +109,7 @@ class Attachment:
         self._checkpointer = CheckpointThread(
             coordinator=self._new_coordinator,
             journal=lambda: journal_of(settings),
-            waiters=Waiters(
-                coordinator=self._new_coordinator,
-                replicas=settings.replicas,
-                patience=settings.level_timeout.total_seconds(),
-                beacon=f"{settings.prefix}:{settings.namespace}:replicated",
-            ),
+            waiters=waiters_of(settings, coordinator=self._new_coordinator),
             outdated=lambda _, incarnation: self._jobs.put(lambda: self._rebuild(incarnation)),
         )
         self._membership: Membership | None = None

@@ -111,8 +111,7 @@ class KeyedPolicy(Policy):
     def read_parked(self) -> None:
         """Have parked records that come next of their keys read again."""
         for lane, start, end, token in self._shares.to_read_again():
-            if self._fetch.reading is not None:
-                self._fetch.reading.read_range(lane, start, end, token)
+            self._fetch.reading.read_range(lane, start, end, token)
 
     @property
     def waiting(self) -> int:

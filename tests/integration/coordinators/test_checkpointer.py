@@ -1,5 +1,6 @@
 """The checkpoint thread on a real Valkey and a real journal: what it writes is of the state that it read."""
 
+from functools import partial
 from typing import cast
 
 import pytest
@@ -55,7 +56,7 @@ def checkpoints_of(party: Party) -> CheckpointThread:
     return CheckpointThread(
         coordinator=coordinator,
         journal=lambda: Journal({"bootstrap.servers": party.kafka}, party.namespace, shards=2),
-        waiters=Waiters(coordinator=coordinator, replicas=0, patience=10.0, beacon="beacon"),
+        waiters=partial(Waiters, coordinator=coordinator, replicas=0, patience=10.0, beacon="beacon"),
     )
 
 

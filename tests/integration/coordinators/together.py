@@ -67,6 +67,7 @@ class Peer:
         self.member = Member(
             terms,
             Callbacks(
+                readers=lambda _: self,
                 heard_since=lambda: 0.0,
                 request_exchange=lambda: None,
                 exchange_inline=lambda _: False,
@@ -75,12 +76,17 @@ class Peer:
                 on_closing=lambda: None,
             ),
         )
-        self.member.intake.read_by(self)
         attached = together.world.attach(name)
         self.session, self.channel = attached.session, attached.channel
         self.member.attached(attached.attached, together.now())
 
     # -- what the member asks of its readers
+
+    def start(self) -> None:
+        raise AssertionError("no thread here")
+
+    def close(self) -> None:
+        raise AssertionError("no thread here")
 
     def follow(self, partition: int, offset: int, number: int, mark: Mark = NOWHERE) -> None:
         assert mark.offset >= 0

@@ -18,6 +18,8 @@ from confluent_kafka.cimpl import NewTopic
 
 import kafkadur
 import kafkadur.sync
+from kafkadur.fetch.fetchers import Fetchers
+from kafkadur.fetch.key_router import KeyRouter
 from kafkadur.fetch.tail_fetcher import TailFetcher
 from kafkadur.stack import Stack
 from kafkadur.stack.kafka import quiet_admin
@@ -175,8 +177,12 @@ async def ready(connection: kafkadur.Connection, durable: str, members: int) -> 
 
 def tail_of(connection: kafkadur.Connection, subscription: kafkadur.Subscription[V, K]) -> TailFetcher:
     """Return what reads Kafka for a subscription, to disturb it."""
-    fetchers = connection._opened.members._fetchers  # type: ignore[union-attr]  # noqa: SLF001 - no public way
-    return fetchers[subscription.member_id]._tail  # noqa: SLF001 - as above
+    readers = connection._opened.members._reading  # type: ignore[union-attr]  # noqa: SLF001 - no public way
+    readers_of_member = readers[subscription.member_id]
+    if isinstance(readers_of_member, KeyRouter):
+        readers_of_member = readers_of_member._readers  # noqa: SLF001 - as above
+    assert isinstance(readers_of_member, Fetchers)
+    return readers_of_member._tail  # noqa: SLF001 - as above
 
 
 def wait_until(condition: Callable[[], bool], what: str) -> None:

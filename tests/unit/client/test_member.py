@@ -32,6 +32,12 @@ class Reading:
         self.ranges: list[tuple[int, int, int, int]] = []
         self.asked: list[tuple[int, int]] = []
 
+    def start(self) -> None:
+        raise AssertionError("no thread here")
+
+    def close(self) -> None:
+        raise AssertionError("no thread here")
+
     def follow(self, partition: int, offset: int, number: int, mark: Mark = NOWHERE) -> None:
         self.followed[partition] = (offset, number)
         self.marks[partition] = mark
@@ -72,6 +78,7 @@ class Driver:
         self.member = Member(
             terms,
             Callbacks(
+                readers=lambda _: self.reading,
                 heard_since=lambda: self.heard_since,
                 request_exchange=lambda: None,
                 exchange_inline=lambda _: False,
@@ -80,7 +87,6 @@ class Driver:
                 on_closing=lambda: None,
             ),
         )
-        self.member.intake.read_by(self.reading)
         self._token = 0
 
     def attach(self, rank: int, members: int) -> None:
