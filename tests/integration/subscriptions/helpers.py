@@ -105,10 +105,15 @@ def ordered_producer(kafka: str) -> confluent_kafka.Producer:
     A new topic may refuse the first request, which is then sent again. If a second request is queued, its
     messages lie before those of the first; so who publishes waits for the first message. With idempotence
     messages would be lost: the broker accepts the second request of a producer it does not know, and takes
-    the repeated first one for a duplicate.
+    the repeated first one for a duplicate. It logs nothing: it may exist for longer than its broker.
     """
     return confluent_kafka.Producer(
-        {"bootstrap.servers": kafka, "linger.ms": 0, "max.in.flight.requests.per.connection": 1}
+        {
+            "bootstrap.servers": kafka,
+            "linger.ms": 0,
+            "max.in.flight.requests.per.connection": 1,
+            "log_level": 0,
+        }
     )
 
 
