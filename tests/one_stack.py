@@ -18,6 +18,11 @@ from kafkadur.stack.stack import silent
 from kafkadur.stack.supervision import Supervisor
 from kafkadur.stack.valkey import Valkey
 
+#: The controller counts a broker as dead when it was not heard for this time: usually 3 s, so that a broker
+#: that was killed can come back soon. This one may not be killed, and a busy machine must not make it refuse
+#: topics.
+PATIENT = {"broker.session.timeout.ms": "60000"}
+
 
 class Elsewhere(Supervisor):
     """Stands for the supervisor of a stack in another process: it starts and signals no server."""
@@ -47,7 +52,7 @@ def shared_stack(folder: Path) -> Generator[Stack]:
                 undo.enter_context(locked(folder / f"stack-{known['owner']}.users", fcntl.LOCK_SH))
                 stack = borrowed(known)
             else:
-                stack = undo.enter_context(embedded(users=True))
+                stack = undo.enter_context(embedded(users=True, kafka_settings=PATIENT))
                 addresses.write_text(json.dumps(described(stack)))
                 undo.callback(end, addresses)
         yield stack

@@ -95,9 +95,9 @@ def kafkadur_topic(kafkadur_admin: "AdminClient", request: pytest.FixtureRequest
         admin.create_topics([topic])[name].result(TOPIC_LIMIT_S)
         made.append(name)
         deadline = time.monotonic() + TOPIC_LIMIT_S
-        while not _led(kafkadur_admin, name, partitions):
+        while not takes_messages(kafkadur_admin, name, partitions):
             if time.monotonic() > deadline:
-                pytest.fail(f"topic {name} has no leaders after {TOPIC_LIMIT_S:g} s")
+                pytest.fail(f"topic {name} takes no messages after {TOPIC_LIMIT_S:g} s")
             time.sleep(POLL_S)
         return name
 
@@ -122,6 +122,21 @@ def _unique(test: str) -> str:
     return f"{re.sub('[^A-Za-z0-9_-]+', '-', test)[:NAME_LIMIT].strip('-')}-{uuid.uuid4().hex[:12]}"
 
 
-def _led(admin: "AdminClient", name: str, partitions: int) -> bool:
+def takes_messages(admin: "AdminClient", name: str, partitions: int) -> bool:
+    """Say whether all partitions of a topic have a leader that takes messages.
+
+    Else the first messages would be refused and sent again, and lie behind later ones.
+    """
+    from confluent_kafka import KafkaException, TopicPartition  # noqa: PLC0415 - nothing heavy at plugin load
+    from confluent_kafka.admin import OffsetSpec  # noqa: PLC0415
+
     known = admin.list_topics(name, timeout=TOPIC_LIMIT_S).topics[name].partitions
-    return len(known) == partitions and all(partition.leader >= 0 for partition in known.values())
+    if len(known) < partitions or any(partition.leader < 0 for partition in known.values()):
+        return False
+    ends: Any = {TopicPartition(name, partition): OffsetSpec.latest() for partition in known}
+    try:
+        for future in admin.list_offsets(ends).values():
+            future.result(TOPIC_LIMIT_S)
+    except KafkaException:
+        return False
+    return True

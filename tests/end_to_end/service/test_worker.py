@@ -365,6 +365,16 @@ def test_three_workers_are_restarted_one_after_the_other_under_load(shop: Shop) 
             sent += 1
         shop.place.raw.flush(60)
 
+    def send_until(worked: int) -> None:
+        """Send messages until so many processes have handled some."""
+
+        def look() -> bool:
+            send(100)
+            return len({note.pid for note in shop.notes()}) >= worked
+
+        eventually(look, f"{worked} processes that handled messages")
+
+    send_until(3)
     for number in range(3):
         send(500)
         shop.until(sent - 400)
@@ -373,7 +383,7 @@ def test_three_workers_are_restarted_one_after_the_other_under_load(shop: Shop) 
         assert workers[number].ended() == 0
         workers[number] = shop.start()
         workers[number].ready()
-    send(500)
+        send_until(4 + number)
     done = shop.until(sent)
     for worker in workers:
         assert worker.stop() == 0

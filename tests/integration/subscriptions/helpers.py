@@ -23,7 +23,7 @@ from kafkadur.fetch.key_router import KeyRouter
 from kafkadur.fetch.tail_fetcher import TailFetcher
 from kafkadur.stack import Stack
 from kafkadur.stack.kafka import quiet_admin
-from kafkadur.testing.pytest_plugin import TopicFactory
+from kafkadur.testing.pytest_plugin import TopicFactory, takes_messages
 
 #: Seconds within which anything that is to happen must have happened.
 LIMIT_S = 60.0
@@ -127,6 +127,7 @@ def place_on(stack: Stack) -> Generator[Place]:
         assert not config
         name = f"t-{uuid.uuid4().hex}"
         admin.create_topics([NewTopic(name, partitions, 1)])[name].result(LIMIT_S)
+        wait_until(lambda: takes_messages(admin, name, partitions), "a topic that takes messages")
         return name
 
     yield Place(stack=stack, make_topic=make, namespace=f"n-{uuid.uuid4().hex}", raw=raw)
