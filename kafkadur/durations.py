@@ -1,14 +1,17 @@
-"""Durations at the surface: a timedelta, or a number of seconds."""
+"""Time-outs at the surface: a timedelta, or a number of seconds."""
 
 from __future__ import annotations
 
 from datetime import timedelta
 
+#: Longer waits are cut to a year: Python's locks cannot wait for any number of seconds.
+_LONGEST_S = 365 * 86_400.0
+
 
 def seconds(duration: timedelta | float) -> float:
-    """The duration in seconds; raises `ValueError` for a negative one."""
+    """Return the duration in seconds, at most `_LONGEST_S`; raises `ValueError` if it is negative or NaN."""
     value = duration.total_seconds() if isinstance(duration, timedelta) else float(duration)
-    if value < 0:
-        msg = f"a duration can't be negative: {duration!r}"
+    if not value >= 0:
+        msg = f"a duration can't be negative, or no number: {duration!r}"
         raise ValueError(msg)
-    return value
+    return min(value, _LONGEST_S)

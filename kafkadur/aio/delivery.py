@@ -13,7 +13,6 @@ from kafkadur.consumer.chunk import HANDED, REJECTED, Chunk
 from kafkadur.consumer.delivery import Decodes, K_co, Traced, Transacted, V_co, in_transaction
 from kafkadur.consumer.delivery import Delivery as PlainDelivery
 from kafkadur.consumer.member import Member
-from kafkadur.durations import seconds
 from kafkadur_sharing.definition import AckLevel
 
 
@@ -70,9 +69,10 @@ class Delivery(PlainDelivery[V_co, K_co]):
 
         It is delivered again after `delay` (seconds, or a timedelta) at the earliest; None: after the
         back-off of the redelivery policy. If this was the last attempt that the policy allows, the message
-        becomes a dead letter, and this waits as `reject` does. Raises as `ack` does.
+        becomes a dead letter, and this waits as `reject` does. Raises as `ack` does, and `IllegalState` for a
+        delay that is not from 0 to 7 days.
         """
-        self._roll_back(None if delay is None else seconds(delay))
+        self._roll_back(delay)
         await _given_up(self._chunk, self._index)
 
     async def reject(self, reason: str = "") -> None:

@@ -23,11 +23,14 @@ from kafkadur.handlers.results import Reject, check_handler
 from kafkadur.message.tracing import processing
 from kafkadur.runtime.dead_letters import Cause
 from kafkadur_sharing.errors import IllegalState, LeaseLost, LevelNotReached, Undecodable
+from kafkadur_sharing.numbers import check_integer
 
 _log = logging.getLogger("kafkadur")
 
 #: The verdict on a message that cannot be deserialized.
 OnUndecodable = Literal["rollback", "reject"]
+#: The most handlers of one `run`.
+_MOST_HANDLERS = 100_000
 #: The event that tells the application of a state of the circuit breaker.
 _BREAKER_EVENTS = {
     BreakerState.OPEN: Event.BREAKER_OPENED,
@@ -73,13 +76,7 @@ class Run(Generic[V_co, K_co]):
         policy says. `bell` rings when the subscription is stopped.
         """
         check_handler(handler)
-        if concurrency < 1:
-            raise IllegalState(
-                "At least one handler must run.",
-                state=f"concurrency={concurrency}",
-                owner=f"subscription {member.display}",
-                remedy="give 1 or more; `Admin.pause` stops a subscription",
-            )
+        concurrency = check_integer("concurrency", concurrency, 1, _MOST_HANDLERS)
         if on_undecodable not in ("rollback", "reject"):
             raise IllegalState(
                 f"on_undecodable cannot be {on_undecodable!r}.",

@@ -26,6 +26,7 @@ from kafkadur.runtime.coordinator_thread import Served
 from kafkadur.runtime.transactions import Part
 from kafkadur_coordinators.lifecycle import Subscription as Attachment
 from kafkadur_sharing.errors import ConnectionClosed, ForkedConnection, LeaseLost
+from kafkadur_sharing.numbers import MOST_RECORDS, check_delay, check_integer
 
 #: Records handed to an iterator at once: about half a millisecond of a fast loop.
 _LONGEST_BLOCK = 500
@@ -122,8 +123,10 @@ class Subscription(ClosingContext, Generic[V_co, K_co]):
     ) -> Batch[V_co, K_co] | None:
         """Return the next messages, 1 to `most`, as soon as there are any; None as in `receive`.
 
-        The batch makes Delivery objects only when they are touched.
+        The batch makes Delivery objects only when they are touched. Raises as `receive` does, and
+        `IllegalState` for a number out of range.
         """
+        most = max(check_integer("most", most, 0, MOST_RECORDS), 1)
         tracing, begun = self._member.tracing, time.time_ns()
         batch = await self._receive_batch(most, timeout)
         if tracing is not None and batch is not None:
@@ -137,7 +140,7 @@ class Subscription(ClosingContext, Generic[V_co, K_co]):
             for held in self._block:
                 if not (held.lost or self._put_back(held)):
                     return Batch(held._chunk, held._index, held._index + 1)  # noqa: SLF001 - of this package
-            block = await self._next_block(max(most, 1), deadline)
+            block = await self._next_block(most, deadline)
             if block is None or not self._one_by_one:
                 return None if block is None else Batch(*block)
             # mark them one by one, so that records of the chunk that `receive` has handed out are counted
@@ -265,13 +268,16 @@ class Subscription(ClosingContext, Generic[V_co, K_co]):
         if self._member.transacted:
             raise in_transaction()
         backoff = bool(self.definition.definition.redelivery.backoff)
+        delay = None if backoff else 1.0
+        if retry_delay is not None:
+            delay = check_delay("retry_delay", retry_delay)
         await Run(
             self,
             handler,
             member=self._member,
             bell=self._bell,
             concurrency=concurrency,
-            delay=(None if backoff else 1.0) if retry_delay is None else seconds(retry_delay),
+            delay=delay,
             confirm=confirm,
             ordered_by_key=ordered_by_key,
             rate_limit=rate_limit,

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
+from datetime import timedelta
 from typing import Any, Generic, NoReturn
 
 from confluent_kafka import Message
@@ -18,6 +19,7 @@ from kafkadur.consumer.chunk import HANDED, LOST, OVERDUE, Chunk
 from kafkadur.message.headers import Decoded, JmsFields, Property, decode
 from kafkadur.runtime.dead_letters import Cause
 from kafkadur_sharing.errors import AlreadySettled, IllegalState, LeaseLost
+from kafkadur_sharing.numbers import check_delay
 
 #: Types of a delivery's value and key: without a deserializer they are bytes.
 V_co = TypeVar("V_co", covariant=True, default=bytes | None)
@@ -158,17 +160,18 @@ class Delivery(Generic[V_co, K_co]):
         if not self._chunk.acknowledge(self._index):
             self._refuse()
 
-    def rollback_nowait(self, delay: float | None = None) -> None:
+    def rollback_nowait(self, delay: timedelta | float | None = None) -> None:
         """Give the message back locally, counted as an attempt.
 
         It comes again after `delay` seconds, None: after the back-off of the redelivery policy. If this was
-        the last attempt the policy allows, it becomes a dead letter. Raises `AlreadySettled` or `LeaseLost`.
+        the last attempt the policy allows, it becomes a dead letter. Raises `AlreadySettled` or `LeaseLost`,
+        and `IllegalState` for a delay that is not from 0 to 7 days.
         """
         self._roll_back(delay)
         self._chunk.member.request_exchange()
 
-    def _roll_back(self, delay: float | None) -> None:
-        chunk, delay_ms = self._chunk, -1 if delay is None else round(delay * 1000)
+    def _roll_back(self, delay: timedelta | float | None) -> None:
+        chunk, delay_ms = self._chunk, -1 if delay is None else round(check_delay("delay", delay) * 1000)
         if not chunk.member.verdicts.roll_back(chunk, self._index, delay_ms):
             self._refuse()
 
@@ -327,7 +330,7 @@ class Traced:
         with self.settling("ack"):
             super().ack_nowait()  # type: ignore[misc]  # it is mixed into a delivery
 
-    def rollback_nowait(self, delay: float | None = None) -> None:
+    def rollback_nowait(self, delay: timedelta | float | None = None) -> None:
         """As `Delivery` does, with a span."""
         with self.settling("rollback"):
             super().rollback_nowait(delay)  # type: ignore[misc]  # as above

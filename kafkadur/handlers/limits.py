@@ -13,7 +13,10 @@ from datetime import timedelta
 from enum import StrEnum
 
 from kafkadur_sharing.errors import IllegalState
+from kafkadur_sharing.numbers import check_integer
 
+#: The highest number of calls, or of failures, that can be given.
+_MOST_CALLS = 1_000_000
 _OWNER = "the caller"
 
 
@@ -38,13 +41,8 @@ class RateLimit:
                 owner=_OWNER,
                 remedy="give calls a second, or no rate limit; `Admin.pause` stops a subscription",
             )
-        if self.burst is not None and self.burst < 1:
-            raise IllegalState(
-                "A burst is at least one call.",
-                state=f"burst={self.burst}",
-                owner=_OWNER,
-                remedy="give 1 or more",
-            )
+        if self.burst is not None:
+            check_integer("burst", self.burst, 1, _MOST_CALLS)
 
     @property
     def most_at_once(self) -> float:
@@ -99,13 +97,7 @@ class CircuitBreaker:
 
     def __post_init__(self) -> None:
         """Validate."""
-        if self.failures < 1:
-            raise IllegalState(
-                "A circuit breaker opens after at least one failure.",
-                state=f"failures={self.failures}",
-                owner=_OWNER,
-                remedy="give 1 or more",
-            )
+        check_integer("failures", self.failures, 1, _MOST_CALLS)
         for name in ("within", "pause"):
             time = getattr(self, name)
             if time is not None and time <= timedelta(0):

@@ -43,6 +43,7 @@ from kafkadur.producer.receipt import Receipt, describe, not_delivered, result_o
 from kafkadur_coordinators.kafka_refusal import Refusals
 from kafkadur_coordinators.lost_brokers import SILENT_S, answers
 from kafkadur_sharing.errors import ConnectionClosed, DeliveryFailed, ForkedConnection, IllegalState
+from kafkadur_sharing.numbers import check_integer
 
 _log = logging.getLogger(__name__)
 
@@ -51,6 +52,8 @@ _log = logging.getLogger(__name__)
 _LOST_SECONDS: Final = 10.0
 #: Longest wait inside librdkafka, seconds: signals and the end of the producer wait for it.
 _POLL_SECONDS: Final = 0.1
+_MOST_PARTITION: Final = (1 << 31) - 1
+_MOST_TIMESTAMP: Final = (1 << 63) - 1
 
 
 #: Types of values and keys; the defaults are those without a serializer.
@@ -164,10 +167,11 @@ class Producer(FlushingContext, Generic[V_contra, K_contra]):
         While the buffer is full this blocks until there is room: no message is dropped. In an event loop use
         `send`.
 
-        `value` None is a tombstone. `timestamp` is in milliseconds since 1970 (default: now), `partition`
-        overrides the partitioner, `message_id` None sends no id. `on_report` is called with the result in
-        another thread, and must return quickly; a failure that it gets is not raised elsewhere. Raises
-        `InvalidProperty` for a property that cannot be a header, `Unencodable` if a serializer fails,
+        `value` None is a tombstone. `timestamp` is in milliseconds since 1970 (default: now; 0 is written as
+        1, because Kafka's client takes it for now), `partition` overrides the partitioner, `message_id` None
+        sends no id. `on_report` is called with the result in another thread, and must return quickly; a
+        failure that it gets is not raised elsewhere. Raises `InvalidProperty` for a property that cannot be a
+        header, `IllegalState` for a partition or timestamp out of range, `Unencodable` if a serializer fails,
         `DeliveryFailed` if Kafka's client refuses the message at once (too large, for example),
         `ConnectionClosed` and `ForkedConnection`.
         """
@@ -324,8 +328,10 @@ class Producer(FlushingContext, Generic[V_contra, K_contra]):
             value, key = self._encoding.encode(topic, value, key, headers)
         if self._tracing is not None:
             report = self._tracing.sending(topic, headers, report)
-        at = -1 if partition is None else partition
-        return topic, value, key, at, report, None, timestamp or 0, headers
+        at = -1 if partition is None else check_integer("partition", partition, -1, _MOST_PARTITION)
+        # librdkafka takes 0 for now
+        when = 0 if timestamp is None else max(check_integer("timestamp", timestamp, 0, _MOST_TIMESTAMP), 1)
+        return topic, value, key, at, report, None, when, headers
 
     def _enqueue(self, outgoing: Outgoing) -> bool:
         """Return whether the buffer took the message; raises `DeliveryFailed` if it never will."""

@@ -32,7 +32,8 @@ from kafkadur_coordinators.lifecycle import Membership, Subscription
 from kafkadur_coordinators.redis.presence import Presence
 from kafkadur_sharing.decisions import Request
 from kafkadur_sharing.definition import SubscriptionType
-from kafkadur_sharing.errors import ConnectionClosed, IllegalState
+from kafkadur_sharing.errors import ConnectionClosed
+from kafkadur_sharing.numbers import MOST_BYTES, MOST_PRIORITY, MOST_RECORDS, check_integer
 
 #: Acknowledgements of a lane that may be unconfirmed; on a shared subscription the window is the limit.
 LANE_BUDGET = 100
@@ -66,12 +67,17 @@ class Wanted:
     inline: bool
 
     def __post_init__(self) -> None:
-        """Check the numbers; raises `IllegalState`."""
-        if min(self.window, self.window_bytes) < 1 or (self.unconfirmed or 0) < 0:
-            raise IllegalState(
-                "The window must be at least 1 record and 1 byte.",
-                remedy="correct window, window_bytes, unconfirmed",
-            )
+        """Check the numbers: the coordinator computes with them for all members. Raises `IllegalState`."""
+        for name, least, most in (
+            ("window", 1, MOST_RECORDS),
+            ("window_bytes", 1, MOST_BYTES),
+            ("unconfirmed", 0, MOST_RECORDS),
+        ):
+            value = getattr(self, name)
+            if value is not None or name != "unconfirmed":
+                object.__setattr__(self, name, check_integer(name, value, least, most))
+        priority = check_integer("priority", self.rank.priority, -MOST_PRIORITY, MOST_PRIORITY)
+        object.__setattr__(self, "rank", Rank(priority=priority, preempt=bool(self.rank.preempt)))
 
 
 @dataclass(kw_only=True, eq=False)

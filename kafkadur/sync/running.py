@@ -24,9 +24,11 @@ from kafkadur.runtime.dead_letters import Cause
 from kafkadur.sync.delivery import Delivery
 from kafkadur.sync.waiting import Pool, Signal, call, interrupted
 from kafkadur_sharing.errors import IllegalState, LeaseLost, LevelNotReached, Undecodable
+from kafkadur_sharing.numbers import check_integer
 
 _log = logging.getLogger("kafkadur")
 OnUndecodable = Literal["rollback", "reject"]
+_MOST_HANDLERS = 100000
 _BREAKER_EVENTS = {
     BreakerState.OPEN: Event.BREAKER_OPENED,
     BreakerState.HALF_OPEN: Event.BREAKER_HALF_OPENED,
@@ -74,13 +76,7 @@ class Run(Generic[V_co, K_co]):
         policy says. `bell` rings when the subscription is stopped.
         """
         check_handler(handler)
-        if concurrency < 1:
-            raise IllegalState(
-                "At least one handler must run.",
-                state=f"concurrency={concurrency}",
-                owner=f"subscription {member.display}",
-                remedy="give 1 or more; `Admin.pause` stops a subscription",
-            )
+        concurrency = check_integer("concurrency", concurrency, 1, _MOST_HANDLERS)
         if on_undecodable not in ("rollback", "reject"):
             raise IllegalState(
                 f"on_undecodable cannot be {on_undecodable!r}.",

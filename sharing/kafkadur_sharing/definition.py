@@ -13,6 +13,7 @@ from typing import Final, Literal, cast, get_args
 
 from kafkadur_sharing.errors import IllegalState, InvalidProperty
 from kafkadur_sharing.names import validate_property_name, validate_topic
+from kafkadur_sharing.numbers import check_integer
 from kafkadur_sharing.redelivery import Redelivery, in_ms, number
 
 #: The type as which a header of a plain producer is read.
@@ -28,6 +29,8 @@ AckLevel = Literal["redis", "replicated", "journal"]
 
 #: Most key lanes that a partition can have.
 MOST_LANES: Final = 64
+#: The highest limit of consumers of a shared subscription.
+MOST_CONSUMERS: Final = 1_000_000
 
 #: Version of the records that `Definition.to_record` writes.
 RECORD_FORMAT: Final = 1
@@ -134,20 +137,20 @@ class Definition:
                     remedy=f"use one of {', '.join(get_args(HeaderType))}",
                 )
         object.__setattr__(self, "header_types", types or None)
-        if self.key_lanes is not None and not 1 <= self.key_lanes <= MOST_LANES:
-            raise IllegalState(
-                f"key_lanes cannot be {self.key_lanes}.", remedy=f"use 1 to {MOST_LANES}, or None"
-            )
+        if self.key_lanes is not None:
+            lanes = check_integer("key_lanes", self.key_lanes, 1, MOST_LANES, instead=", or None")
+            object.__setattr__(self, "key_lanes", lanes)
         if self.strict_order and self.type is SubscriptionType.SHARED:
             raise IllegalState(
                 "A shared subscription has no order that could be strict.",
                 remedy="use exclusive, priority, serial or key-ordered",
             )
         validate_level(self.ack_level)
-        if self.max_consumers is not None and self.max_consumers < 1:
-            raise IllegalState(
-                f"max_consumers cannot be {self.max_consumers}.", remedy="use 1 or more, or None for no limit"
+        if self.max_consumers is not None:
+            most = check_integer(
+                "max_consumers", self.max_consumers, 1, MOST_CONSUMERS, instead=", or None for no limit"
             )
+            object.__setattr__(self, "max_consumers", most)
         if self.scope not in get_args(Scope):
             raise IllegalState(
                 f"Turns cannot have the scope {self.scope!r}.",

@@ -12,11 +12,11 @@ from datetime import timedelta
 from typing import Any, Final
 
 from kafkadur_sharing.errors import IllegalState
+from kafkadur_sharing.numbers import LONGEST_DELAY, check_integer
 
 #: Most attempts that can be counted.
 MOST_ATTEMPTS: Final = 10_000
-#: Longest back-off.
-LONGEST: Final = timedelta(days=7)
+_SHORTEST_HOLD: Final = timedelta(milliseconds=100)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,16 +43,21 @@ class Redelivery:
 
     def __post_init__(self) -> None:
         """Validate."""
-        if self.max_attempts is not None and not 1 <= self.max_attempts <= MOST_ATTEMPTS:
-            raise IllegalState(
-                f"max_attempts cannot be {self.max_attempts}.", remedy=f"use 1 to {MOST_ATTEMPTS}, or None"
-            )
+        if self.max_attempts is not None:
+            attempts = check_integer("max_attempts", self.max_attempts, 1, MOST_ATTEMPTS, instead=", or None")
+            object.__setattr__(self, "max_attempts", attempts)
         for name in ("backoff", "max_backoff"):
-            if not timedelta(0) <= getattr(self, name) <= LONGEST:
-                raise IllegalState(f"{name} cannot be {getattr(self, name)}.", remedy="use 0 to 7 days")
-        if self.max_hold is not None and not timedelta(milliseconds=100) <= self.max_hold <= LONGEST:
+            if not _lies_between(timedelta(0), getattr(self, name), LONGEST_DELAY):
+                raise IllegalState(
+                    f"{name} cannot be {getattr(self, name)}.",
+                    owner="the caller",
+                    remedy="use a timedelta of 0 to 7 days",
+                )
+        if self.max_hold is not None and not _lies_between(_SHORTEST_HOLD, self.max_hold, LONGEST_DELAY):
             raise IllegalState(
-                f"max_hold cannot be {self.max_hold}.", remedy="use 0.1 seconds to 7 days, or None"
+                f"max_hold cannot be {self.max_hold}.",
+                owner="the caller",
+                remedy="use a timedelta of 0.1 s to 7 days, or None",
             )
 
     def to_record(self) -> dict[str, object]:
@@ -82,6 +87,10 @@ class Redelivery:
             rescue=record.get("rescue") is True,
             **{name: time for name, time in times.items() if time is not None},
         )
+
+
+def _lies_between(least: timedelta, value: object, most: timedelta) -> bool:
+    return isinstance(value, timedelta) and least <= value <= most
 
 
 def in_ms(time: timedelta) -> int:

@@ -1,0 +1,58 @@
+"""Checks of the numbers that callers give: their type, their range, and that they are finite."""
+
+from __future__ import annotations
+
+import math
+import operator
+from datetime import timedelta
+from typing import Final, SupportsIndex
+
+from kafkadur_sharing.errors import IllegalState
+
+#: The most records of a window, and of an unconfirmed budget.
+MOST_RECORDS: Final = 1_000_000
+#: The most bytes of a window: 1 TiB.
+MOST_BYTES: Final = 1 << 40
+#: Priorities of members lie between this and its negative.
+MOST_PRIORITY: Final = 1_000_000
+#: The longest delay before a message is delivered again.
+LONGEST_DELAY: Final = timedelta(days=7)
+_LONGEST_SHOWN: Final = 40
+
+
+def check_integer(name: str, value: object, least: int, most: int, *, instead: str = "") -> int:
+    """Return `value` as an int if it is an integer from `least` to `most`.
+
+    Integers of other libraries count as integers, truth values do not. `name` is that of the parameter, and
+    `instead` what may be given in place of an integer. Raises `IllegalState`.
+    """
+    if isinstance(value, SupportsIndex) and not isinstance(value, bool):
+        number = operator.index(value)
+        if least <= number <= most:
+            return number
+    raise _refusal(name, value, f"use an integer from {least:,} to {most:,}{instead}")
+
+
+def check_delay(name: str, value: object) -> float:
+    """Return `value`, a timedelta or a number of seconds, in seconds if it is from 0 to `LONGEST_DELAY`.
+
+    Raises `IllegalState`.
+    """
+    if isinstance(value, timedelta):
+        delay = value.total_seconds()
+    elif isinstance(value, bool) or not isinstance(value, int | float):
+        delay = math.nan
+    else:
+        delay = value
+    if 0 <= delay <= LONGEST_DELAY.total_seconds():  # not so for NaN
+        return float(delay)
+    raise _refusal(name, value, f"use a timedelta, or seconds, from 0 to {LONGEST_DELAY.days} days")
+
+
+def _refusal(name: str, value: object, remedy: str) -> IllegalState:
+    shown = repr(value)
+    if len(shown) > _LONGEST_SHOWN:
+        shown = f"{shown[:_LONGEST_SHOWN]}..."
+    return IllegalState(
+        f"{name} cannot be {shown}.", state=f"{name}={shown}", owner="the caller", remedy=remedy
+    )
