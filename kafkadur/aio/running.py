@@ -229,7 +229,7 @@ class Run(Generic[V_co, K_co]):
             except BaseException as error:
                 failed(error)
                 if interrupted(error):  # this counts no attempt
-                    if not delivery.settled:
+                    if delivery.undecided:
                         with suppress(LeaseLost):
                             delivery.release_nowait()
                     raise
@@ -239,7 +239,7 @@ class Run(Generic[V_co, K_co]):
                 return
             if breaker is not None:
                 breaker.report(ticket, failed=False)
-            if not delivery.settled:
+            if delivery.undecided:
                 await self._acknowledge(delivery)
 
     async def _acknowledge(self, delivery: Delivery[V_co, K_co]) -> None:
@@ -253,7 +253,7 @@ class Run(Generic[V_co, K_co]):
             _log.warning("%s", error)
 
     def _not_processed(self, delivery: Delivery[V_co, K_co], error: BaseException) -> None:
-        if delivery.settled:
+        if not delivery.undecided:
             return
         try:
             if isinstance(error, Reject):

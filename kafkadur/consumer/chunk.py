@@ -28,16 +28,21 @@ from kafkadur_sharing.errors import KafkadurError
 
 D = TypeVar("D")
 
-#: Verdict bytes. SENT (an acknowledgement) and RETURNED travel in an exchange or have been confirmed.
-#: REJECTED waits until its dead letter is written, then it is DEAD; OVERDUE was held too long.
-FRESH, HANDED, ACKED, ROLLED_BACK, RELEASED, SENT, LOST, RETURNED, REJECTED, DEAD, OVERDUE = range(11)
+#: Verdict bytes. SENT (an acknowledgement), RETURNED (a rollback) and RELEASE_SENT travel in an exchange, or
+#: were confirmed. REJECTED waits until its dead letter is written, then it is DEAD. OVERDUE: held too long.
+(
+    FRESH, HANDED, ACKED, ROLLED_BACK, RELEASED, SENT, LOST, RETURNED, RELEASE_SENT, REJECTED, DEAD, OVERDUE,
+) = range(12)  # fmt: skip
 
 #: It was given back, and is delivered again.
-GIVEN_BACK = (ROLLED_BACK, RELEASED, RETURNED, OVERDUE)
+GIVEN_BACK = (ROLLED_BACK, RELEASED, RETURNED, RELEASE_SENT, OVERDUE)
+#: It was neither settled nor rolled back. A record that was released, by the application or at the end of its
+#: subscription, counts as never delivered.
+UNSETTLED = (HANDED, LOST, OVERDUE, RELEASED, RELEASE_SENT)
 #: The exchange that carried it is under way, or nothing is left to say.
-_SAID = (SENT, RETURNED, LOST)
+_SAID = (SENT, RETURNED, RELEASE_SENT, LOST)
 #: Settled, or waited for in the lease that it comes again with.
-_PAST = (ACKED, SENT, DEAD, LOST, RETURNED)
+_PAST = (ACKED, SENT, DEAD, LOST, RETURNED, RELEASE_SENT)
 #: Verdicts of records that a member leases again after a loss of the shared state.
 _KEPT = (HANDED, ACKED, REJECTED, DEAD, ROLLED_BACK, RELEASED, OVERDUE)
 _KEPT_RUNS = re.compile(b"[" + bytes(_KEPT) + b"]+")
@@ -394,8 +399,9 @@ class Chunk:
         returned: list[tuple[int, bool, int]] = []
         for match in _RETURNS.finditer(bytes(verdicts), low, handed):
             index = match.start()
-            returned.append((index, verdicts[index] == RELEASED, self.delays.pop(index, 0)))
-            verdicts[index] = RETURNED
+            released = verdicts[index] == RELEASED
+            returned.append((index, released, self.delays.pop(index, 0)))
+            verdicts[index] = RELEASE_SENT if released else RETURNED
         while low < handed and verdicts[low] in _SAID:
             low += 1
         self.low = low
@@ -413,7 +419,7 @@ class Chunk:
 
     def take_back(self, index: int, *, released: bool, delay: int) -> None:
         """Give a record back again, because that was not answered; nothing if it was not given back."""
-        if self.verdicts[index] != RETURNED:
+        if self.verdicts[index] not in (RETURNED, RELEASE_SENT):
             return
         if released:
             self.verdicts[index] = RELEASED

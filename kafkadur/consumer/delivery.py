@@ -15,7 +15,7 @@ from typing import Any, Generic, NoReturn
 from confluent_kafka import Message
 from typing_extensions import TypeVar
 
-from kafkadur.consumer.chunk import HANDED, LOST, OVERDUE, Chunk
+from kafkadur.consumer.chunk import HANDED, LOST, OVERDUE, RELEASE_SENT, RELEASED, UNSETTLED, Chunk
 from kafkadur.message.headers import Decoded, JmsFields, Property, decode
 from kafkadur.runtime.dead_letters import Cause
 from kafkadur_sharing.errors import AlreadySettled, IllegalState, LeaseLost
@@ -138,8 +138,13 @@ class Delivery(Generic[V_co, K_co]):
 
     @property
     def settled(self) -> bool:
-        """Whether it has its verdict."""
-        return self._chunk.verdicts[self._index] not in (HANDED, LOST, OVERDUE)
+        """Whether it has its verdict; False if it was released, or its lease ended: it is delivered again."""
+        return self._chunk.verdicts[self._index] not in UNSETTLED
+
+    @property
+    def undecided(self) -> bool:
+        """Part of running handlers: whether the application has given it no verdict, and not released it."""
+        return self._chunk.verdicts[self._index] in (HANDED, LOST, OVERDUE)
 
     @property
     def lost(self) -> bool:
@@ -233,6 +238,13 @@ class Delivery(Generic[V_co, K_co]):
         if verdict == LOST or self._chunk.lease.lost:
             raise LeaseLost(
                 state=f"{where}, fencing token {self.fencing_token}",
+                owner=f"subscription {self._chunk.member.display}",
+                remedy="do nothing: it is delivered again",
+            )
+        if verdict in (RELEASED, RELEASE_SENT):
+            raise LeaseLost(
+                "The message was given back.",
+                state=f"{where} was released, or its subscription was closed",
                 owner=f"subscription {self._chunk.member.display}",
                 remedy="do nothing: it is delivered again",
             )

@@ -29,7 +29,7 @@ class _Ordered(Protocol):
     @property
     def attempt(self) -> int: ...
     @property
-    def settled(self) -> bool: ...
+    def undecided(self) -> bool: ...
     @property
     def lost(self) -> bool: ...
     @property
@@ -165,7 +165,8 @@ class HandlerKeyQueue(Generic[D]):
                 self._give_back_waiting(line, now)
             while line.waiting:
                 following = line.waiting.pop(0)
-                if not (following.settled or following.lost):  # it may have been taken before its lease ended
+                # it may have been taken before its lease ended
+                if following.undecided and not following.lost:
                     return following
             line.begun = False
             if not line.expected:

@@ -22,8 +22,8 @@ class Given:
     delay: float | None = None
 
     @property
-    def settled(self) -> bool:
-        return self.verdict not in ("", "lost")
+    def undecided(self) -> bool:
+        return self.verdict in ("", "lost")
 
     @property
     def lost(self) -> bool:

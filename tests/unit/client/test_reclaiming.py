@@ -5,7 +5,18 @@ from typing import cast
 import pytest
 from confluent_kafka import Message
 
-from kafkadur.consumer.chunk import ACKED, HANDED, LOST, RELEASED, RETURNED, ROLLED_BACK, SENT, Chunk, Lease
+from kafkadur.consumer.chunk import (
+    ACKED,
+    HANDED,
+    LOST,
+    RELEASE_SENT,
+    RELEASED,
+    RETURNED,
+    ROLLED_BACK,
+    SENT,
+    Chunk,
+    Lease,
+)
 from kafkadur.consumer.losses import claim, keep, take_over
 from kafkadur.consumer.member import Member
 from kafkadur.consumer.turn import LaneGroup
@@ -54,7 +65,7 @@ def exchange(part: PartitionReport) -> Exchange:
 
 
 def test_what_an_unanswered_exchange_said_is_said_again() -> None:
-    one = chunk(SENT, SENT, RETURNED, RETURNED, RETURNED, HANDED)
+    one = chunk(SENT, SENT, RETURNED, RELEASE_SENT, RETURNED, HANDED)
     said = PartitionReport(
         partition=0,
         settled=[Settled(7, (11, 12))],
