@@ -22,6 +22,7 @@ from kafkadur.aio.distributed import Distributed
 from kafkadur.aio.session import Session
 from kafkadur.aio.subscription import Subscription
 from kafkadur.aio.waiting import INLINE, ClosingContext, Signal, outcome
+from kafkadur.consumer.forked import forked
 from kafkadur.events import Event
 from kafkadur.message.serialization import Decoding, Deserializer, Serializer
 from kafkadur.message.tracing import Tracing
@@ -41,7 +42,6 @@ from kafkadur_sharing.definition import AckLevel, Definition, HeaderType, Scope,
 from kafkadur_sharing.distributed import DistributedTopic
 from kafkadur_sharing.errors import (
     ConnectionClosed,
-    ForkedConnection,
     IllegalState,
     KafkadurError,
     NotConnected,
@@ -222,7 +222,7 @@ class Connection(ClosingContext):
 
         Raises the first error of closing a session, a subscription or a producer, when all are closed.
         """
-        if self._closed:
+        if self._closed or self._pid != os.getpid():  # in a forked child there is nothing to close
             return
         self._closed = True
         first = FirstError()
@@ -248,7 +248,7 @@ class Connection(ClosingContext):
 
     def _use(self) -> Opened:
         if self._pid != os.getpid():
-            raise ForkedConnection(remedy="connect anew in the child process")
+            raise forked(f"connection {self.id}")
         if self._closed:
             raise ConnectionClosed(remedy="connect anew")
         if self._opened is None:

@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import os
 from collections.abc import Callable
 from concurrent.futures import Future
 from typing import TYPE_CHECKING, Any, Literal, Self
 
 from kafkadur.aio.waiting import ClosingContext, drained, kept, outcome
 from kafkadur.consumer.chunk import Chunk
+from kafkadur.consumer.forked import forked
 from kafkadur.producer.transacted import TransactedProducer
 from kafkadur.runtime.closing import FirstError
 from kafkadur.runtime.transactions import Transaction, rolled_back
@@ -48,6 +50,7 @@ class Session(ClosingContext):
         self._doing: Literal["commit", "rollback"] | None = None
         self._job: Future[None] | None = None
         self._closed = False
+        self._pid = os.getpid()
 
     def join(self, subscription: Subscription[Any, Any]) -> None:
         """Part of subscribing: add a subscription."""
@@ -90,6 +93,7 @@ class Session(ClosingContext):
 
     async def _settle(self, *, acknowledge: bool) -> None:
         """Give all verdicts, then wait for them, so that cancelling the wait leaves nothing half done."""
+        self._check_process()
         decided = [(each, each.decide_received(acknowledge=acknowledge)) for each in self._subscriptions]
         first = FirstError()
         for subscription, chunks in decided:
@@ -231,7 +235,7 @@ class Session(ClosingContext):
 
         Raises the first error of closing a subscription, when all are closed.
         """
-        if self._closed:
+        if self._closed or self._pid != os.getpid():  # in a forked child there is nothing to close
             return
         self._closed = True
         transaction, first = self._transaction, FirstError()
@@ -268,7 +272,12 @@ class Session(ClosingContext):
             await self.close()
             raise
 
+    def _check_process(self) -> None:
+        if self._pid != os.getpid():
+            raise forked("the session")
+
     def _check_open(self) -> None:
+        self._check_process()
         if self._closed:
             raise IllegalState(
                 "This session has ended.",

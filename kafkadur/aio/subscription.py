@@ -20,12 +20,13 @@ from kafkadur.aio.running import OnUndecodable, Run
 from kafkadur.aio.waiting import Breath, ClosingContext, Signal, kept
 from kafkadur.consumer.chunk import LOST, Chunk, one_by_one
 from kafkadur.consumer.delivery import Batch, K_co, V_co, in_transaction
+from kafkadur.consumer.forked import forked
 from kafkadur.durations import seconds
 from kafkadur.handlers.limits import CircuitBreaker, RateLimit
 from kafkadur.runtime.coordinator_thread import Served
 from kafkadur.runtime.transactions import Part
 from kafkadur_coordinators.lifecycle import Subscription as Attachment
-from kafkadur_sharing.errors import ConnectionClosed, ForkedConnection, LeaseLost
+from kafkadur_sharing.errors import ConnectionClosed, LeaseLost
 from kafkadur_sharing.numbers import MOST_RECORDS, check_delay, check_integer
 
 #: Records handed to an iterator at once: about half a millisecond of a fast loop.
@@ -89,6 +90,7 @@ class Subscription(ClosingContext, Generic[V_co, K_co]):
         `records_used`: those of them that it had leased. `parked`: messages behind stuck keys, of which
         only the offsets are kept. `promised`: reserved offsets.
         """
+        self._check_process()
         return self._member.statistics()
 
     # -- receiving
@@ -153,6 +155,7 @@ class Subscription(ClosingContext, Generic[V_co, K_co]):
         """Yield deliveries until `stop` or `close`."""
         breath = Breath()
         while True:
+            self._check_process()
             losses = self._member.losses
             for delivery in self._block:
                 # it was taken before its lease ended, or before the subscription was paused
@@ -206,8 +209,7 @@ class Subscription(ClosingContext, Generic[V_co, K_co]):
         return chain(self._block, made) if self._unreceived.add(chunk, end, indices) else made
 
     async def _next_block(self, most: int, deadline: float | None) -> tuple[Chunk, int, int] | None:
-        if self._pid != os.getpid():
-            raise ForkedConnection(remedy="connect anew in the child process")
+        self._check_process()
         member = self._member
         self._rested = False
         while True:
@@ -350,6 +352,10 @@ class Subscription(ClosingContext, Generic[V_co, K_co]):
 
     # -- the end
 
+    def _check_process(self) -> None:
+        if self._pid != os.getpid():
+            raise forked(f"subscription {self._member.display}")
+
     @property
     def is_stopping(self) -> bool:
         """Whether `stop` or `close` was called."""
@@ -358,7 +364,8 @@ class Subscription(ClosingContext, Generic[V_co, K_co]):
     def stop(self) -> None:
         """Hand out no further messages, so that iterators and `run` end. Any thread, and signal handlers."""
         self._stopping = True
-        self._member.begin_close()
+        if self._pid == os.getpid():
+            self._member.begin_close()
 
     async def close(self) -> None:
         """Give back unsettled messages (uncounted), confirm the others, and detach.
@@ -366,7 +373,7 @@ class Subscription(ClosingContext, Generic[V_co, K_co]):
         Closing again does nothing. Raises `LeaseLost` if acknowledgements made without waiting could not be
         confirmed.
         """
-        if self._closed:
+        if self._closed or self._pid != os.getpid():  # in a forked child there is nothing to give back
             return
         self._closed = True
         self._member.gate.silent = self._member.gate.outcome_unknown

@@ -18,7 +18,7 @@ from typing_extensions import TypeVar
 from kafkadur.consumer.chunk import HANDED, LOST, OVERDUE, RELEASE_SENT, RELEASED, UNSETTLED, Chunk
 from kafkadur.message.headers import Decoded, JmsFields, Property, decode
 from kafkadur.runtime.dead_letters import Cause
-from kafkadur_sharing.errors import AlreadySettled, IllegalState, LeaseLost
+from kafkadur_sharing.errors import AlreadySettled, ForkedConnection, IllegalState, LeaseLost
 from kafkadur_sharing.numbers import check_delay
 
 #: Types of a delivery's value and key: without a deserializer they are bytes.
@@ -177,7 +177,10 @@ class Delivery(Generic[V_co, K_co]):
 
     def _roll_back(self, delay: timedelta | float | None) -> None:
         chunk, delay_ms = self._chunk, -1 if delay is None else round(check_delay("delay", delay) * 1000)
-        if not chunk.member.verdicts.roll_back(chunk, self._index, delay_ms):
+        # a look before the lock is taken, which may be held for ever in a forked child
+        if chunk.verdicts[self._index] != HANDED or not chunk.member.verdicts.roll_back(
+            chunk, self._index, delay_ms
+        ):
             self._refuse()
 
     def reject_nowait(self, reason: str = "") -> None:
@@ -188,7 +191,8 @@ class Delivery(Generic[V_co, K_co]):
         self._reject(reason)
 
     def _reject(self, reason: str, cause: Cause = Cause.REJECTED) -> None:
-        if not self._chunk.member.verdicts.reject(self._chunk, self._index, reason, cause):
+        chunk, index = self._chunk, self._index
+        if chunk.verdicts[index] != HANDED or not chunk.member.verdicts.reject(chunk, index, reason, cause):
             self._refuse()
 
     def reject_as(self, cause: Cause, reason: str) -> None:
@@ -226,6 +230,8 @@ class Delivery(Generic[V_co, K_co]):
         return self._chunk.comes_again(self._index)
 
     def _refuse(self) -> None:
+        if isinstance(failed := self._chunk.member.gate.failed, ForkedConnection):
+            raise failed
         verdict = self._chunk.verdicts[self._index]
         where = f"{self.topic}[{self.partition}]@{self.offset}"
         if verdict == OVERDUE or self._index in self._chunk.overdue:

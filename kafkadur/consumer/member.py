@@ -18,6 +18,7 @@ from kafkadur.consumer.composer import Composer
 from kafkadur.consumer.confirmations import LEFT
 from kafkadur.consumer.dispatcher import Block
 from kafkadur.consumer.fetch_state import Reading
+from kafkadur.consumer.forked import forked
 from kafkadur.consumer.gaps import Gaps
 from kafkadur.consumer.intake import Intake
 from kafkadur.consumer.lag import Lag
@@ -205,6 +206,15 @@ class Member:
             self.lose(str(error))
         finally:
             self.on_ready()  # in any case: no caller may wait for ever
+
+    def note_fork(self) -> None:
+        """This process is a forked child, and the member its parent's. Takes no lock: it may be held."""
+        self.gate.failed = forked(f"subscription {self.display}")
+        for lease in self._leases:
+            lease.group.frozen = True  # `one_by_one` stops
+        for chunk in (*self._in_flight, *self._losses.kept):
+            chunk.lose()
+        self._leases.losses += 1
 
     # -- dispatch
 

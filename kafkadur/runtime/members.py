@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from functools import partial
 
 from kafkadur.consumer.fetch_state import Reading
+from kafkadur.consumer.forked import refuse_forks_of
 from kafkadur.consumer.intake import Intake
 from kafkadur.consumer.member import Callbacks, Member
 from kafkadur.consumer.terms import Terms
@@ -160,7 +161,7 @@ class Members:
             partitions=attachment.topic.partitions * definition.lanes,
             monotonic=time.monotonic,
         )
-        return Member(
+        member = Member(
             terms,
             Callbacks(
                 readers=partial(self._readers, attachment),
@@ -183,6 +184,8 @@ class Members:
             levels=self.checkpoints,
             tracing=self.tracing,
         )
+        refuse_forks_of(member)
+        return member
 
     def _readers(self, attachment: Subscription, intake: Intake) -> Reading:
         fetchers = partial(

@@ -19,6 +19,7 @@ from typing import Any, Self
 
 from typing_extensions import TypeVar
 
+from kafkadur.consumer.forked import forked
 from kafkadur.events import Event
 from kafkadur.message.serialization import Decoding, Deserializer, Serializer
 from kafkadur.message.tracing import Tracing
@@ -40,13 +41,7 @@ from kafkadur_coordinators.redis.coordinator import Recorder
 from kafkadur_sharing.decisions import Request, UnsubscribeRequest, nondurable_name
 from kafkadur_sharing.definition import AckLevel, Definition, HeaderType, Scope, Start, SubscriptionType
 from kafkadur_sharing.distributed import DistributedTopic
-from kafkadur_sharing.errors import (
-    ConnectionClosed,
-    ForkedConnection,
-    IllegalState,
-    KafkadurError,
-    NotConnected,
-)
+from kafkadur_sharing.errors import ConnectionClosed, IllegalState, KafkadurError, NotConnected
 from kafkadur_sharing.keys import ClientIdPolicy, SubscriptionKey
 from kafkadur_sharing.names import validate_client_id
 from kafkadur_sharing.redelivery import Redelivery
@@ -214,7 +209,7 @@ class Connection(ClosingContext):
 
         Raises the first error of closing a session, a subscription or a producer, when all are closed.
         """
-        if self._closed:
+        if self._closed or self._pid != os.getpid():
             return
         self._closed = True
         first = FirstError()
@@ -240,7 +235,7 @@ class Connection(ClosingContext):
 
     def _use(self) -> Opened:
         if self._pid != os.getpid():
-            raise ForkedConnection(remedy="connect anew in the child process")
+            raise forked(f"connection {self.id}")
         if self._closed:
             raise ConnectionClosed(remedy="connect anew")
         if self._opened is None:

@@ -18,6 +18,7 @@ from typing import Any, Generic
 
 from kafkadur.consumer.chunk import LOST, Chunk, one_by_one
 from kafkadur.consumer.delivery import Batch, K_co, V_co, in_transaction
+from kafkadur.consumer.forked import forked
 from kafkadur.durations import seconds
 from kafkadur.handlers.limits import CircuitBreaker, RateLimit
 from kafkadur.runtime.coordinator_thread import Served
@@ -26,7 +27,7 @@ from kafkadur.sync.delivery import Delivery, class_for, confirm
 from kafkadur.sync.running import OnUndecodable, Run
 from kafkadur.sync.waiting import Breath, ClosingContext, Signal, kept
 from kafkadur_coordinators.lifecycle import Subscription as Attachment
-from kafkadur_sharing.errors import ConnectionClosed, ForkedConnection, LeaseLost
+from kafkadur_sharing.errors import ConnectionClosed, LeaseLost
 from kafkadur_sharing.numbers import MOST_RECORDS, check_delay, check_integer
 
 _LONGEST_BLOCK = 500
@@ -84,6 +85,7 @@ class Subscription(ClosingContext, Generic[V_co, K_co]):
         `records_used`: those of them that it had leased. `parked`: messages behind stuck keys, of which
         only the offsets are kept. `promised`: reserved offsets.
         """
+        self._check_process()
         return self._member.statistics()
 
     def receive(self, timeout: timedelta | float | None = None) -> Delivery[V_co, K_co] | None:
@@ -145,6 +147,7 @@ class Subscription(ClosingContext, Generic[V_co, K_co]):
         """Yield deliveries until `stop` or `close`."""
         breath = Breath()
         while True:
+            self._check_process()
             losses = self._member.losses
             for delivery in self._block:
                 if self._member.losses != losses and (delivery.lost or self._put_back(delivery)):
@@ -196,8 +199,7 @@ class Subscription(ClosingContext, Generic[V_co, K_co]):
         return chain(self._block, made) if self._unreceived.add(chunk, end, indices) else made
 
     def _next_block(self, most: int, deadline: float | None) -> tuple[Chunk, int, int] | None:
-        if self._pid != os.getpid():
-            raise ForkedConnection(remedy="connect anew in the child process")
+        self._check_process()
         member = self._member
         self._rested = False
         while True:
@@ -336,6 +338,10 @@ class Subscription(ClosingContext, Generic[V_co, K_co]):
                 remedy="do nothing: they are delivered again",
             )
 
+    def _check_process(self) -> None:
+        if self._pid != os.getpid():
+            raise forked(f"subscription {self._member.display}")
+
     @property
     def is_stopping(self) -> bool:
         """Whether `stop` or `close` was called."""
@@ -344,7 +350,8 @@ class Subscription(ClosingContext, Generic[V_co, K_co]):
     def stop(self) -> None:
         """Hand out no further messages, so that iterators and `run` end. Any thread, and signal handlers."""
         self._stopping = True
-        self._member.begin_close()
+        if self._pid == os.getpid():
+            self._member.begin_close()
 
     def close(self) -> None:
         """Give back unsettled messages (uncounted), confirm the others, and detach.
@@ -352,7 +359,7 @@ class Subscription(ClosingContext, Generic[V_co, K_co]):
         Closing again does nothing. Raises `LeaseLost` if acknowledgements made without waiting could not be
         confirmed.
         """
-        if self._closed:
+        if self._closed or self._pid != os.getpid():
             return
         self._closed = True
         self._member.gate.silent = self._member.gate.outcome_unknown
