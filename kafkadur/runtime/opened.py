@@ -6,6 +6,9 @@ import contextlib
 import logging
 import os
 import socket
+import threading
+import warnings
+import weakref
 from collections.abc import Callable
 from concurrent.futures import Future
 from functools import partial
@@ -131,6 +134,10 @@ class Opened:
 
     # -- closing
 
+    def __repr__(self) -> str:
+        """Name the connection."""
+        return f"<kafkadur connection {self._connection_id}>"
+
     def write_last(self) -> None:
         """Stop the retention watch, and write the remaining dead letters."""
         self._watch.close()
@@ -146,3 +153,27 @@ class Opened:
         self._coordinator.close()
         self.journal.close()
         self._topics.close()
+
+
+def close_when_collected(connection: object, opened: Opened) -> weakref.finalize[..., object]:
+    """Close `opened` when `connection` is collected without having been closed.
+
+    Its members give back what they hold, as if they had been closed, and a `ResourceWarning` is issued.
+    Detach the result when the connection is closed.
+    """
+    finalizer = weakref.finalize(connection, _close_abandoned, opened, os.getpid())
+    finalizer.atexit = False  # when the process ends, the sessions of its members end by themselves
+    return finalizer
+
+
+def _close_abandoned(opened: Opened, pid: int) -> None:
+    if pid != os.getpid():  # it belongs to the process that this one was forked from
+        return
+
+    def close() -> None:
+        opened.write_last()
+        opened.close()
+
+    # whichever thread collects garbage may hold any lock
+    threading.Thread(target=close, name="kafkadur-abandoned", daemon=True).start()
+    warnings.warn(f"{opened!r} was not closed", ResourceWarning, stacklevel=2)

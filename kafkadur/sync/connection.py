@@ -10,6 +10,7 @@ import contextlib
 import os
 import uuid
 import warnings
+import weakref
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from dataclasses import replace
@@ -28,7 +29,7 @@ from kafkadur.runtime.clients import journal_of
 from kafkadur.runtime.closing import FirstError
 from kafkadur.runtime.coordinator_thread import Served
 from kafkadur.runtime.members import Wanted
-from kafkadur.runtime.opened import Opened, process_name
+from kafkadur.runtime.opened import Opened, close_when_collected, process_name
 from kafkadur.runtime.stages import Probe, no_probe
 from kafkadur.runtime.transactions import Transaction
 from kafkadur.settings import Settings, settings
@@ -135,6 +136,7 @@ class Connection(ClosingContext):
         self._recorder = recorder
         self._probe = probe
         self._opened: Opened | None = None
+        self._finalizer: weakref.finalize[..., object] | None = None
         self._subscriptions: list[Subscription[Any, Any]] = []
         self._producers: list[Producer[Any, Any]] = []
         self._sessions: list[Session] = []
@@ -154,6 +156,7 @@ class Connection(ClosingContext):
             recorder=self._recorder,
             probe=self._probe,
         )
+        self._finalizer = close_when_collected(self, opened)
         try:
             outcome(opened.connect())
             self._hold(opened, self.settings.client_id, self.settings.client_id_policy)
@@ -165,8 +168,14 @@ class Connection(ClosingContext):
         """Take a client id if it is restricted."""
         if client_id is None or policy is not ClientIdPolicy.RESTRICTED or self._guest:
             return
+        displaced = weakref.WeakMethod(self._displaced)
+
+        def on_displaced(error: KafkadurError) -> None:
+            if (tell := displaced()) is not None:
+                tell(error)
+
         try:
-            outcome(opened.hold(client_id, self._displaced))
+            outcome(opened.hold(client_id, on_displaced))
         except BaseException:
             opened.let_go()
             raise
@@ -212,6 +221,8 @@ class Connection(ClosingContext):
         if self._closed or self._pid != os.getpid():
             return
         self._closed = True
+        if self._finalizer is not None:
+            self._finalizer.detach()
         first = FirstError()
         contexts: list[ClosingContext] = []
         contexts += [*self._sessions, *self._distributed, *self._guests, *self._subscriptions]
