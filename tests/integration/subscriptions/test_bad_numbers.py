@@ -73,7 +73,12 @@ async def test_refused_numbers_of_calls_change_nothing(place: Place) -> None:
         for most in (2.5, -1, "1", 2**70):
             with pytest.raises(IllegalState, match="most cannot be "):
                 await subscription.receive_batch(most)  # type: ignore[arg-type]  # that is the test
-        for wrong in ({"concurrency": 0}, {"concurrency": 1.5}, {"retry_delay": math.nan}):
+        refused: tuple[dict[str, Any], ...] = (
+            {"concurrency": 0},
+            {"concurrency": 1.5},
+            {"retry_delay": math.nan},
+        )
+        for wrong in refused:
             with pytest.raises(IllegalState, match=f"{next(iter(wrong))} cannot be "):
                 await subscription.run(handle, **wrong)
         with pytest.raises(ValueError, match="duration"):
