@@ -377,6 +377,11 @@ class Made(NamedTuple):
     #: of the claim, as is the token below
     incarnation: int
     claimed: int
+    #: that claimed
+    member: str
+    partition: int
+    #: offsets that it claimed: start, end, start, end, ...
+    held: Sequence[int]
 
 
 #: Classes that follow the head of a reply, beside those whose names end in "Reply".

@@ -153,6 +153,24 @@ def test_the_higher_token_has_it_whoever_comes_first(make: Make) -> None:
         assert world.partition().unsettled == 0
 
 
+@pytest.mark.parametrize("kind", ["shared", *ORDERED])
+def test_messages_that_the_later_holder_gave_back_are_not_leased_to_an_earlier_one(
+    make: Make, kind: str
+) -> None:
+    """Its acknowledgement would settle them, and the later holder has been promised that they come again."""
+    world = make(kind)
+    lose(world, 0)
+    old, new = world.attach("stopped", most=0), world.attach("current", most=0)
+    token, held = claim(new, 8, 1, 3)
+    assert held == [1, 3]
+    assert new.say(report(0, returned=[rolled_back(token, 1, 3)])).refused == []
+    again, held = claim(old, 3, 0, 4)
+    assert held == ([0, 1, 3, 4] if kind == "shared" else [])
+    if kind == "shared":
+        old.say(report(0, settled=[settled(again, 0, 1), settled(again, 3, 4)]))
+    assert [(run[0], run[1], run[3]) for run in waiting(world) if run[2]] == [(1, 3, 0)], "they come again"
+
+
 def test_a_later_incarnation_is_higher_than_any_token(make: Make) -> None:
     world = make()
     lose(world, 0)

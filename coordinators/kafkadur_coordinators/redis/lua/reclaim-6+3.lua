@@ -37,35 +37,72 @@ local function is_below(other, claim)
   return earlier < 0 or earlier == 0 and other[Claim.token] < claim[Claim.token]
 end
 
---- What other members claimed: claims, each with the lease that was made of it. Also all that were made (Made).
+--- What other members claimed: claims, each with its partition, and with the lease that was made of it, nil when that has
+--- ended. Also all that were made (Made).
 local function claimed_by_others(ctx, me)
   local packed = redis.call('HGET', KEYS[1], 'claims')
   local all, others = packed and cmsgpack.unpack(packed) or {}, {}
-  for _, claim in ipairs(all) do
-    local l = load_lease(ctx, claim[Made.token])
-    if l and l.member ~= me.id then
+  for _, made in ipairs(all) do
+    local l = load_lease(ctx, made[Made.token])
+    local member = made[Made.member] or l and l.member -- nil: an earlier version wrote it, and its lease has ended
+    if member and member ~= me.id then
       others[#others + 1] = {
-        [Claim.incarnation] = claim[Made.incarnation], [Claim.token] = claim[Made.claimed], lease = l,
+        [Claim.incarnation] = made[Made.incarnation], [Claim.token] = made[Made.claimed],
+        [Claim.held] = made[Made.held] or {}, p = made[Made.partition] or l.p, lease = l,
       }
     end
   end
   return others, all
 end
 
---- A lane has one holder: the member with the highest token of it. Ends the leases that others claimed of it; nil if that
---- member is not `me`.
+--- The parts of [s, e) outside of the ranges `held`, in order.
+local function outside(s, e, held)
+  local parts = {}
+  for i = 1, #held, 2 do
+    local from, to = held[i], held[i + 1]
+    if from > s and s < e then
+      parts[#parts + 1], parts[#parts + 2] = s, math.min(from, e)
+    end
+    s = math.max(s, to)
+  end
+  if s < e then
+    parts[#parts + 1], parts[#parts + 2] = s, e
+  end
+  return parts
+end
+
+--- The ranges of a claim that no other member claimed by a later lease: also when that has ended again, because its holder
+--- may have given the messages back, and an earlier holder must not settle them then.
+local function left_to(claim, p, others)
+  local left = claim[Claim.held]
+  for _, other in ipairs(others) do
+    if other.p == p and not is_below(other, claim) then
+      local parts = {}
+      for i = 1, #left, 2 do
+        for _, offset in ipairs(outside(left[i], left[i + 1], other[Claim.held])) do
+          parts[#parts + 1] = offset
+        end
+      end
+      left = parts
+    end
+  end
+  return left
+end
+
+--- A lane has one holder: the member with the highest token of it. Ends the leases that others claimed of it; nil if
+--- that member is not `me`.
 local function takes_lane(ctx, me, pt, claim, others)
   local apart = is_keyed(ctx) or has_own_turns(ctx)
   if not apart and not is_lane(ctx) then
     return true
   end
   for _, other in ipairs(others) do
-    if (not apart or other.lease.p == pt.p) and not is_below(other, claim) then
+    if (not apart or other.p == pt.p) and not is_below(other, claim) then
       return nil
     end
   end
   for _, other in ipairs(others) do
-    local l = load_lease(ctx, other.lease.token)
+    local l = other.lease and load_lease(ctx, other.lease.token)
     if l and l.p == pt.p then
       end_lease(ctx, pt, l, 1)
     elseif l and not apart then
@@ -118,15 +155,15 @@ local function reclaim(ctx, me, pt, claim, others)
     pt.next, pt.readable_end = e, math.max(pt.readable_end, e)
     set_aside(pt, from, e, 1, 0, 0)
   end
-  local token, count, beaten = ctx.token + 1, 0, {}
+  local token, count, beaten, left = ctx.token + 1, 0, {}, left_to(claim, pt.p, others)
   local function to_me()
     return claim[Claim.marks], 0, token
   end
-  for i = 1, #pairs_, 2 do
-    count = count + run_change(pt, pairs_[i], pairs_[i + 1], 0, to_me)
+  for i = 1, #left, 2 do
+    count = count + run_change(pt, left[i], left[i + 1], 0, to_me)
     for _, other in ipairs(others) do
-      if is_below(other, claim) and other.lease.p == pt.p then
-        local taken = run_change(pt, pairs_[i], pairs_[i + 1], other.lease.token, to_me)
+      if other.lease and other.p == pt.p and is_below(other, claim) then
+        local taken = run_change(pt, left[i], left[i + 1], other.lease.token, to_me)
         if taken > 0 then
           beaten[#beaten + 1] = other.lease.token
         end
@@ -220,6 +257,7 @@ for i, pt in ipairs(touched) do
       if token > 0 then
         all[#all + 1] = {
           [Made.token] = token, [Made.incarnation] = claim[Claim.incarnation], [Made.claimed] = claim[Claim.token],
+          [Made.member] = me.id, [Made.partition] = pt.p, [Made.held] = claim[Claim.held],
         }
       end
     end
