@@ -23,7 +23,6 @@ from kafkadur.aio.distributed import Distributed
 from kafkadur.aio.session import Session
 from kafkadur.aio.subscription import Subscription
 from kafkadur.aio.waiting import INLINE, ClosingContext, Signal, outcome
-from kafkadur.consumer.forked import forked
 from kafkadur.events import Event
 from kafkadur.message.serialization import Decoding, Deserializer, Serializer
 from kafkadur.message.tracing import Tracing
@@ -31,6 +30,7 @@ from kafkadur.producer.producer import Producer
 from kafkadur.runtime.clients import journal_of
 from kafkadur.runtime.closing import FirstError
 from kafkadur.runtime.coordinator_thread import Served
+from kafkadur.runtime.forked import forked
 from kafkadur.runtime.members import Wanted
 from kafkadur.runtime.opened import Opened, close_when_collected, process_name
 from kafkadur.runtime.stages import Probe, no_probe

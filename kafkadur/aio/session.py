@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING, Any, Literal, Self
 
 from kafkadur.aio.waiting import ClosingContext, drained, kept, outcome
 from kafkadur.consumer.chunk import Chunk
-from kafkadur.consumer.forked import forked
 from kafkadur.producer.transacted import TransactedProducer
 from kafkadur.runtime.closing import FirstError
+from kafkadur.runtime.forked import forked
 from kafkadur.runtime.transactions import Transaction, rolled_back
 from kafkadur_sharing.decisions import Request
 from kafkadur_sharing.errors import IllegalState, KafkadurError, LeaseLost, TransactionRolledBack

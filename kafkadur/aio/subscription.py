@@ -20,10 +20,10 @@ from kafkadur.aio.running import OnUndecodable, Run
 from kafkadur.aio.waiting import Breath, ClosingContext, Signal, kept
 from kafkadur.consumer.chunk import LOST, Chunk, one_by_one
 from kafkadur.consumer.delivery import Batch, K_co, V_co, in_transaction
-from kafkadur.consumer.forked import forked
 from kafkadur.durations import seconds
 from kafkadur.handlers.limits import CircuitBreaker, RateLimit
 from kafkadur.runtime.coordinator_thread import Served
+from kafkadur.runtime.forked import forked
 from kafkadur.runtime.transactions import Part
 from kafkadur_coordinators.lifecycle import Subscription as Attachment
 from kafkadur_sharing.errors import ConnectionClosed, LeaseLost

@@ -18,7 +18,6 @@ from kafkadur.consumer.composer import Composer
 from kafkadur.consumer.confirmations import LEFT
 from kafkadur.consumer.dispatcher import Block
 from kafkadur.consumer.fetch_state import Reading
-from kafkadur.consumer.forked import forked
 from kafkadur.consumer.gaps import Gaps
 from kafkadur.consumer.intake import Intake
 from kafkadur.consumer.lag import Lag
@@ -34,6 +33,7 @@ from kafkadur.fetch.filtering import Takes
 from kafkadur.message.serialization import RAW, Decoding
 from kafkadur.message.tracing import Tracing
 from kafkadur.runtime.dead_letters import Letter
+from kafkadur.runtime.forked import forked
 from kafkadur_coordinators.interface import MAX_PARTITIONS, Attached, Claim, Claimed, Exchange, ExchangeReply
 from kafkadur_sharing.errors import KafkadurError
 

@@ -15,7 +15,6 @@ import secrets
 import threading
 import time
 import warnings
-import weakref
 from collections import Counter
 from collections.abc import Callable, Mapping
 from enum import Enum, auto
@@ -40,6 +39,7 @@ from kafkadur.producer.configuration import producer_settings, sender_headers
 from kafkadur.producer.context import FlushingContext
 from kafkadur.producer.outbox import Outbox, Outgoing
 from kafkadur.producer.receipt import Receipt, describe, not_delivered, result_of
+from kafkadur.runtime.forked import refuse_forks_of
 from kafkadur_coordinators.kafka_refusal import Refusals
 from kafkadur_coordinators.lost_brokers import SILENT_S, answers
 from kafkadur_sharing.errors import ConnectionClosed, DeliveryFailed, ForkedConnection, IllegalState
@@ -129,7 +129,7 @@ class Producer(FlushingContext, Generic[V_contra, K_contra]):
         self._pid = os.getpid()
         self._closed = False
         self._forked = False
-        _producers.add(self)
+        refuse_forks_of(self)
         self._lock = threading.Lock()
         #: Notified after each round of reports, when the buffer may have room again.
         self._room = threading.Condition()
@@ -270,6 +270,10 @@ class Producer(FlushingContext, Generic[V_contra, K_contra]):
         await super().__aexit__(kind, error, trace)
 
     # --- into the buffer ------------------------------------------------------------------------------------
+
+    def note_fork(self) -> None:
+        """This process is a forked child, and the producer its parent's."""
+        self._forked = True
 
     def _check_usable(self) -> None:
         if self._forked:
@@ -542,19 +546,6 @@ class Producer(FlushingContext, Generic[V_contra, K_contra]):
             owner="Kafka",
             remedy=f"{remedy}, then publish what is missing again",
         )
-
-
-#: The producers of this process.
-_producers: weakref.WeakSet[Producer[Any, Any]] = weakref.WeakSet()
-
-
-def _mark_forked() -> None:
-    for producer in _producers:
-        producer._forked = True  # noqa: SLF001 - of this module
-
-
-# The interpreter reports forks: comparing the process id for every message would cost a system call.
-os.register_at_fork(after_in_child=_mark_forked)
 
 
 def _untold(outgoing: Outgoing, error: BaseException) -> None:

@@ -11,7 +11,6 @@ from dataclasses import dataclass, field
 from functools import partial
 
 from kafkadur.consumer.fetch_state import Reading
-from kafkadur.consumer.forked import refuse_forks_of
 from kafkadur.consumer.intake import Intake
 from kafkadur.consumer.member import Callbacks, Member
 from kafkadur.consumer.terms import Terms
@@ -24,6 +23,7 @@ from kafkadur.message.tracing import Tracing
 from kafkadur.runtime.checkpoint_thread import CheckpointThread
 from kafkadur.runtime.coordinator_thread import CoordinatorThread, Served
 from kafkadur.runtime.dead_letters import DeadLetters
+from kafkadur.runtime.forked import refuse_forks_of
 from kafkadur.runtime.retention_watch import RetentionWatch
 from kafkadur.runtime.stages import Probe
 from kafkadur.runtime.transactions import Transaction

@@ -20,7 +20,6 @@ from typing import Any, Self
 
 from typing_extensions import TypeVar
 
-from kafkadur.consumer.forked import forked
 from kafkadur.events import Event
 from kafkadur.message.serialization import Decoding, Deserializer, Serializer
 from kafkadur.message.tracing import Tracing
@@ -28,6 +27,7 @@ from kafkadur.producer.producer import Producer
 from kafkadur.runtime.clients import journal_of
 from kafkadur.runtime.closing import FirstError
 from kafkadur.runtime.coordinator_thread import Served
+from kafkadur.runtime.forked import forked
 from kafkadur.runtime.members import Wanted
 from kafkadur.runtime.opened import Opened, close_when_collected, process_name
 from kafkadur.runtime.stages import Probe, no_probe

@@ -18,10 +18,10 @@ from typing import Any, Generic
 
 from kafkadur.consumer.chunk import LOST, Chunk, one_by_one
 from kafkadur.consumer.delivery import Batch, K_co, V_co, in_transaction
-from kafkadur.consumer.forked import forked
 from kafkadur.durations import seconds
 from kafkadur.handlers.limits import CircuitBreaker, RateLimit
 from kafkadur.runtime.coordinator_thread import Served
+from kafkadur.runtime.forked import forked
 from kafkadur.runtime.transactions import Part
 from kafkadur.sync.delivery import Delivery, class_for, confirm
 from kafkadur.sync.running import OnUndecodable, Run

@@ -55,35 +55,31 @@ local function claimed_by_others(ctx, me)
   return others, all
 end
 
---- The parts of [s, e) outside of the ranges `held`, in order.
-local function outside(s, e, held)
-  local parts = {}
-  for i = 1, #held, 2 do
-    local from, to = held[i], held[i + 1]
-    if from > s and s < e then
-      parts[#parts + 1], parts[#parts + 2] = s, math.min(from, e)
+--- Ranges without the parts that other ranges cover; all are pairs, in order.
+local function uncovered(ranges, others)
+  local left = {}
+  for i = 1, #ranges, 2 do
+    local s, e = ranges[i], ranges[i + 1]
+    for j = 1, #others, 2 do
+      if others[j] > s and s < e then
+        left[#left + 1], left[#left + 2] = s, math.min(others[j], e)
+      end
+      s = math.max(s, others[j + 1])
     end
-    s = math.max(s, to)
+    if s < e then
+      left[#left + 1], left[#left + 2] = s, e
+    end
   end
-  if s < e then
-    parts[#parts + 1], parts[#parts + 2] = s, e
-  end
-  return parts
+  return left
 end
 
---- The ranges of a claim that no other member claimed by a later lease: also when that has ended again, because its holder
---- may have given the messages back, and an earlier holder must not settle them then.
+--- The ranges of a claim that no other member claimed by a later lease. Claims whose lease has ended count, too: its holder
+--- may have given the messages back, and then an earlier holder must not settle them.
 local function left_to(claim, p, others)
   local left = claim[Claim.held]
   for _, other in ipairs(others) do
     if other.p == p and not is_below(other, claim) then
-      local parts = {}
-      for i = 1, #left, 2 do
-        for _, offset in ipairs(outside(left[i], left[i + 1], other[Claim.held])) do
-          parts[#parts + 1] = offset
-        end
-      end
-      left = parts
+      left = uncovered(left, other[Claim.held])
     end
   end
   return left
@@ -126,18 +122,16 @@ local function settled_of(pt, pairs_)
   local out = {}
   for i = 1, #pairs_, 2 do
     local from, to = pairs_[i], math.min(pairs_[i + 1], pt.next)
+    local exceptions = {}
     for j = run_search(pt, from), run_count(pt) do
       local s, e = run_at(pt, j)
       if s >= to then
         break
       end
-      if s > from then
-        out[#out + 1], out[#out + 2] = from, s
-      end
-      from = math.max(from, e)
+      exceptions[#exceptions + 1], exceptions[#exceptions + 2] = s, e
     end
-    if from < to then
-      out[#out + 1], out[#out + 2] = from, to
+    for _, offset in ipairs(uncovered({ from, to }, exceptions)) do
+      out[#out + 1] = offset
     end
   end
   return out
@@ -245,6 +239,7 @@ end
 
 local granted = {}
 local others, all = claimed_by_others(ctx, me)
+local attached = was_attached(ctx, me) and 1 or 0
 local unclaimed = number(redis.call('HGET', KEYS[1], 'unclaimed'), 0)
 for i, pt in ipairs(touched) do
   granted[i] = {}
@@ -264,7 +259,7 @@ for i, pt in ipairs(touched) do
     granted[i][j] = {
       [Claimed.token] = token or 0, [Claimed.held] = held or {},
       [Claimed.settled] = ctx.now < ctx.grace and settled_of(pt, claim[Claim.held]) or {},
-      [Claimed.attached] = was_attached(ctx, me) and 1 or 0,
+      [Claimed.attached] = attached,
     }
   end
   save_partition(pt)
