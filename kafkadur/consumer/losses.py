@@ -44,20 +44,29 @@ class Losses(Part):
         self._clear = clear
         #: chunks to be leased again after a loss
         self.kept: Sequence[Chunk] = ()
-        #: when this member was heard last before the loss (monotonic seconds)
+        #: when this member was heard last before the loss (monotonic seconds); before the first of several
+        #: losses, as long as messages wait to be leased again
         self._heard_before = float("-inf")
-        #: how long after that the member learned of the loss, seconds
+        #: how long after that the member learned of the last loss, seconds
         self._unheard = float("inf")
 
     # -- every lease is lost
 
     def lose(self, reason: str, *, keeps: bool) -> Outcomes:
-        """Forget everything; with `keeps` the messages in flight are leased again later."""
+        """Forget everything; with `keeps` the messages in flight are leased again later.
+
+        A member that was not heard for a session keeps nothing: its session may have ended before the loss,
+        and another member may have settled its messages since.
+        """
         pending, confirmations = self._pending, self._confirmations
+        if not self.kept:
+            self._heard_before = self._gate.last_ok
+        self._unheard = self._terms.monotonic() - self._heard_before
+        keeps = keeps and self._policy.RECLAIMS and self._unheard < self._terms.session
         taken = {id(chunk): chunk for chunk in [*self.kept, *pending.taken, *self._in_flight]}
         for lease in self._leases:
             lease.group.frozen = True  # `one_by_one` stops
-        kept, unsent = keep(taken.values(), pending.exchange) if keeps and self._policy.RECLAIMS else ([], 0)
+        kept, unsent = keep(taken.values(), pending.exchange) if keeps else ([], 0)
         stay = set(map(id, kept))
         unknown = [item for item in pending.confirm if id(item.chunk) not in stay]
         refused = [item for item in confirmations.waiting if id(item.chunk) not in stay]
@@ -71,9 +80,6 @@ class Losses(Part):
         confirmations.fenced_acks -= sum(item.acks for item in [*unknown, *refused])
         for lease in self._leases:
             lease.lost = lease.lost or not any(chunk.lease is lease for chunk in kept)
-        if not self.kept:
-            self._heard_before = self._gate.last_ok
-            self._unheard = self._terms.monotonic() - self._heard_before
         self._forget_state()
         self.kept = kept
         confirmations.waiting, confirmations.dead_letters = again, letters

@@ -14,7 +14,8 @@ import kafkadur
 from kafkadur.stack import Stack, Valkey, embedded
 from tests.integration.subscriptions.helpers import PRIORITY_TOO, Place, next_of, number, place_on
 
-SESSION = timedelta(seconds=1)
+#: A member that was not heard for a session claims nothing: longer than a restart of Valkey takes.
+SESSION = timedelta(seconds=3)
 COUNT, HELD = 60, 12
 KINDS = ("shared", "exclusive", PRIORITY_TOO, "serial")
 

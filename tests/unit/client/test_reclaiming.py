@@ -104,6 +104,20 @@ class Caller:
         self.outcomes.append(error)
 
 
+def waiting() -> tuple[test_member.Driver, Caller]:
+    """A member that was heard at 1.0, and a caller whose acknowledgement is not answered."""
+    driver, caller = test_member.Driver(partitions=1), Caller()
+    driver.attach(0, 1)
+    driver.exchange(0, 1, [test_member.state(0, next_=1, readable_end=1)], [test_member.lease(1, 0, 0, 1)])
+    driver.records(0, range(1))
+    member, (chunk, first, _) = driver.member, driver.block()
+    assert chunk.acknowledge(first)
+    member.verdicts.confirm(chunk, caller, acks=1)
+    member.request_exchange()
+    assert member.build(driver.now) is not None, "an exchange that is not answered"
+    return driver, caller
+
+
 @pytest.mark.parametrize(
     ("unheard", "away", "attached", "arrived"),
     [
@@ -121,15 +135,8 @@ def test_an_acknowledgement_without_an_answer(
 
     The member learns of the loss after `unheard` seconds, and its claim is answered after `away` seconds.
     """
-    driver, caller = test_member.Driver(partitions=1), Caller()
-    driver.attach(0, 1)
-    driver.exchange(0, 1, [test_member.state(0, next_=1, readable_end=1)], [test_member.lease(1, 0, 0, 1)])
-    driver.records(0, range(1))
-    member, (chunk, first, _) = driver.member, driver.block()
-    assert chunk.acknowledge(first)
-    member.verdicts.confirm(chunk, caller, acks=1)
-    member.request_exchange()
-    assert member.build(driver.now) is not None, "an exchange that is not answered"
+    driver, caller = waiting()
+    member = driver.member
     driver.now = 1.0 + unheard
     member.lose("the state was lost", keep=True)
     ((claimed, _),) = member.claims()[0]
@@ -137,3 +144,25 @@ def test_an_acknowledgement_without_an_answer(
     member.reclaimed([(claimed, Claimed(token=0, held=(), settled=(0, 1), attached=attached))])
     (outcome,) = caller.outcomes
     assert outcome is None if arrived else isinstance(outcome, LeaseLost)
+
+
+def test_a_member_that_was_away_for_a_session_claims_nothing() -> None:
+    """Its session may have ended before the loss, and another member may have settled its messages."""
+    driver, caller = waiting()
+    driver.now = 11.0
+    driver.member.lose("the state was lost", keep=True)
+    assert driver.member.claims() == {}
+    (outcome,) = caller.outcomes
+    assert isinstance(outcome, LeaseLost)
+
+
+def test_a_second_loss_ends_the_claims_of_the_first_after_a_session() -> None:
+    driver, caller = waiting()
+    driver.now = 2.0
+    driver.member.lose("the state was lost", keep=True)
+    assert driver.member.claims()
+    driver.now = 11.0
+    driver.member.lose("the state was lost again", keep=True)
+    assert driver.member.claims() == {}
+    (outcome,) = caller.outcomes
+    assert isinstance(outcome, LeaseLost)
