@@ -32,7 +32,7 @@ from kafkadur_coordinators.redis.coordinator import (
 )
 from kafkadur_coordinators.redis.member_session import MemberSession
 from kafkadur_coordinators.settlement_states import SettlementState
-from kafkadur_coordinators.topics import TopicInfo, floor_metadata
+from kafkadur_coordinators.topics import TopicInfo, floor_metadata, topic_changed
 from kafkadur_sharing.decisions import (
     Attach,
     Convert,
@@ -270,7 +270,7 @@ class Lifecycle(SubscriptionsInForce):
         definition = Definition.from_record(content["definition"])
         topic = self._topics.describe(definition.topic)
         if topic.id != content["topic_id"]:
-            raise _topic_changed(key, topic, content["topic_id"])
+            raise topic_changed(topic.name, now=topic.id, was=content["topic_id"], subscription=key)
         return Subscription(
             key=key,
             id=known.id,
@@ -326,7 +326,7 @@ class Lifecycle(SubscriptionsInForce):
         was, lanes = membership.subscription, membership.subscription.definition.lanes
         topic = self._topics.describe(was.definition.topic)
         if topic.id != was.topic.id:
-            raise _topic_changed(was.key, topic, was.topic.id)
+            raise topic_changed(topic.name, now=topic.id, was=was.topic.id, subscription=was.key)
         incarnation = 0
         if was.key.durable:
             first = {
@@ -464,11 +464,3 @@ class Lifecycle(SubscriptionsInForce):
                     return
             except Refusal as refusal:
                 self._retry(key, refusal)
-
-
-def _topic_changed(key: SubscriptionKey, topic: TopicInfo, made_for: str) -> TopicChanged:
-    return TopicChanged(
-        state=f"topic id is {topic.id}, the subscription was made for {made_for}",
-        owner=f"topic {topic.name}, subscription {key}",
-        remedy="unsubscribe, then subscribe again: old offsets mean nothing in the new topic",
-    )

@@ -27,7 +27,13 @@ from confluent_kafka.admin import AdminClient, ConfigEntry, ConfigResource, Offs
 from kafkadur_coordinators.client_log import client_log
 from kafkadur_coordinators.kafka_refusal import Refusals, refused
 from kafkadur_coordinators.lost_brokers import ASK_S, SILENT_S, answers
-from kafkadur_sharing.errors import IllegalState, InvalidDestination, KafkadurError, StateLost
+from kafkadur_sharing.errors import (
+    IllegalState,
+    InvalidDestination,
+    KafkadurError,
+    StateLost,
+    TopicChanged,
+)
 
 #: The owner that errors name.
 _NAME = "Kafka"
@@ -328,6 +334,15 @@ def _no_answer(state: str) -> StateLost:
         owner="Kafka",
         remedy="check that Kafka runs and can be reached, and that security.protocol is what its listener "
         "speaks; nothing is lost",
+    )
+
+
+def topic_changed(topic: str, *, now: str, was: str, subscription: object) -> TopicChanged:
+    """Return the error for a topic that has the id `now`, while its subscription was made for `was`."""
+    return TopicChanged(
+        state=f"topic id is {now}, the subscription was made for {was}",
+        owner=f"topic {topic}, subscription {subscription}",
+        remedy="unsubscribe, then subscribe again: old offsets mean nothing in the new topic",
     )
 
 

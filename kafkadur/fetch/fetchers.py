@@ -20,6 +20,7 @@ class Fetchers:
         *,
         kafka: Mapping[str, Any],
         topic: str,
+        topic_id: str,
         group: str,
         floor_metadata: str,
         probe: Probe,
@@ -29,11 +30,14 @@ class Fetchers:
             member=receiver,
             kafka=kafka,
             topic=topic,
+            topic_id=topic_id,
             group=group,
             floor_metadata=floor_metadata,
             probe=probe,
         )
-        self._point = point = RangeFetcher(member=receiver, kafka=kafka, topic=topic, group=group)
+        self._point = point = RangeFetcher(
+            member=receiver, kafka=kafka, topic=topic, topic_id=topic_id, group=group
+        )
         self.follow = tail.follow
         self.compare = tail.compare
         self.unfollow = tail.unfollow

@@ -17,7 +17,7 @@ from typing import Any, Protocol
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
 
 from kafkadur.fetch.buffer import Mark
-from kafkadur_coordinators.client_log import client_log
+from kafkadur.fetch.topic_identity import TopicIdentity
 from kafkadur_coordinators.kafka_refusal import tell
 from kafkadur_coordinators.lost_brokers import SILENT_S, answers
 from kafkadur_sharing.errors import InternalError, KafkadurError, StateLost
@@ -47,7 +47,7 @@ DEFAULTS: Mapping[str, Any] = {
     "fetch.error.backoff.ms": 50,
     "reconnect.backoff.ms": 50,
     "reconnect.backoff.max.ms": 1_000,
-    "topic.metadata.refresh.interval.ms": 30_000,
+    "topic.metadata.refresh.interval.ms": 10_000,
 }
 
 
@@ -129,10 +129,12 @@ class KafkaThread:
         name: str,
         config: Mapping[str, Any],
         topic: str,
+        topic_id: str,
         fail: Callable[[KafkadurError], None],
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._config = dict(config)
+        self._identity = TopicIdentity(topic, topic_id)
+        self._config = self._identity.configure(dict(config))
         self._error_cb: Callable[[KafkaError], None] | None = self._config.pop("error_cb", None)
         #: whether Kafka does not answer at the moment
         self._silent = False
@@ -189,7 +191,7 @@ class KafkaThread:
             self._fail(InternalError.by(error, f"the reader of topic {self._topic}"))
 
     def _make(self) -> Consumer:
-        return Consumer({**self._config, "error_cb": self._hear}, logger=client_log)
+        return Consumer({**self._config, "error_cb": self._hear}, logger=self._identity)
 
     def _loop(self) -> None:
         raise NotImplementedError
@@ -283,7 +285,7 @@ class KafkaThread:
             "isolation.level": "read_uncommitted",
             "error_cb": _say_nothing,
         }
-        consumer = Consumer(config, logger=client_log)
+        consumer = Consumer(config, logger=self._identity)
         deadline = time.monotonic() + WATERMARKS
         try:
             consumer.assign([TopicPartition(self._topic, partition, mark.offset, leader_epoch=mark.epoch)])

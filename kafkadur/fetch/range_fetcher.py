@@ -19,13 +19,17 @@ _log = logging.getLogger("kafkadur.readers")
 class RangeFetcher(KafkaThread):
     """Reads single ranges: redeliveries, and leases on partitions that the member does not follow."""
 
-    def __init__(self, *, member: Receiver, kafka: Mapping[str, Any], topic: str, group: str) -> None:
+    def __init__(
+        self, *, member: Receiver, kafka: Mapping[str, Any], topic: str, topic_id: str, group: str
+    ) -> None:
         """Made with the member it reads for; the thread starts with the first range."""
         config = consumer_config(kafka, group)
         config["fetch.wait.max.ms"] = 10
         config["queued.min.messages"] = 100
         config["fetch.message.max.bytes"] = 262_144
-        super().__init__(name=f"kafkadur-point-{topic}", config=config, topic=topic, fail=member.fail)
+        super().__init__(
+            name=f"kafkadur-point-{topic}", config=config, topic=topic, topic_id=topic_id, fail=member.fail
+        )
         self._member = member
         self._waiting: deque[tuple[int, int, int, int]] = deque()
 
@@ -57,6 +61,7 @@ class RangeFetcher(KafkaThread):
                 if not messages:
                     message = consumer.poll(WAIT)
                     messages = [] if message is None else [message]
+                self._identity.check(self._member.display)
                 if messages:
                     self._heard()
                 else:

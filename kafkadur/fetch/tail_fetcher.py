@@ -42,6 +42,7 @@ class TailFetcher(KafkaThread):
         member: Receiver,
         kafka: Mapping[str, Any],
         topic: str,
+        topic_id: str,
         group: str,
         floor_metadata: str,
         monotonic: Callable[[], float] = time.monotonic,
@@ -50,7 +51,12 @@ class TailFetcher(KafkaThread):
         """Made with the member it reads for; `start` begins. `probe` is for tests (`stages.py`)."""
         config = consumer_config(kafka, group)
         super().__init__(
-            name=f"kafkadur-tail-{topic}", config=config, topic=topic, fail=member.fail, monotonic=monotonic
+            name=f"kafkadur-tail-{topic}",
+            config=config,
+            topic=topic,
+            topic_id=topic_id,
+            fail=member.fail,
+            monotonic=monotonic,
         )
         self._member = member
         self._metadata = floor_metadata
@@ -136,6 +142,7 @@ class TailFetcher(KafkaThread):
         member = self._member
         while not self._closing:
             consumer = self._consumer
+            self._identity.check(member.display)
             if self._commands:
                 self._obey(consumer)
                 self._find_leaders(consumer)
@@ -157,11 +164,13 @@ class TailFetcher(KafkaThread):
                     self._look_after()
                     continue
                 messages = [message, *consumer.consume(AT_ONCE, 0)]
+            self._identity.check(member.display)
             self._heard()
             for partition, group in by_partition(messages):
                 if partition in self._followed:
                     self._tell_end(consumer, partition)
                     self._give(consumer, partition, group)
+        self._identity.check(member.display)
         self.mirror_now(self._consumer)  # closing the Consumer waits for it
 
     def _tell_end(self, consumer: Consumer, partition: int) -> None:

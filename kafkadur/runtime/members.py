@@ -192,6 +192,7 @@ class Members:
             Fetchers,
             kafka=self.settings.kafka,
             topic=attachment.topic.name,
+            topic_id=attachment.topic.id,
             group=attachment.key.group,
             floor_metadata=attachment.floor_metadata,
             probe=self.probe,

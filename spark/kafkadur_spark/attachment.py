@@ -34,6 +34,7 @@ from kafkadur_coordinators.redis import presence as presences
 from kafkadur_coordinators.redis.coordinator import RedisCoordinator, Refusal
 from kafkadur_coordinators.redis.presence import Presence
 from kafkadur_coordinators.settlement_states import SettlementState, settlement_of
+from kafkadur_coordinators.topics import topic_changed
 from kafkadur_sharing.decisions import Request
 from kafkadur_sharing.definition import Definition
 from kafkadur_sharing.errors import (
@@ -218,7 +219,7 @@ class Attachment:
         Raises `LeaseLost` if the attachment is lost, and `CoordinatorUnavailable` or `StateLost` if Redis or
         Kafka do not answer for three times the session time-out.
         """
-        self._see_added()
+        self._see_topic()
         topic = self.definition.topic
         settlements = self._patiently(lambda: self._again(lambda: self._settlements(range(topic.partitions))))
         return Whereabouts(settlements, self.earliest())
@@ -350,10 +351,18 @@ class Attachment:
         """Return whether the driver can attach again without losing a claim."""
         return True
 
-    def _see_added(self) -> bool:
-        """Attach again if partitions were added; return whether all of them are known then."""
+    def _see_topic(self) -> bool:
+        """Attach again if partitions were added; return whether all of them are known then.
+
+        Raises `TopicChanged` if the topic was deleted and created again: what was read since is not settled.
+        """
         topic = self.definition.topic
-        there = self._while_it_may_pass(lambda: self._topics.describe(topic.name)).partitions
+        found = self._while_it_may_pass(lambda: self._topics.describe(topic.name))
+        if found.id != topic.id:
+            changed = topic_changed(topic.name, now=found.id, was=topic.id, subscription=self.display)
+            self._ask(lambda: self._lose(str(changed)))
+            raise changed
+        there = found.partitions
 
         def see() -> None:
             if there > self.definition.topic.partitions and self._may_attach_again():

@@ -113,7 +113,7 @@ class Claimer(Attachment):
         until = time.monotonic() + timeout
         while True:
             # to see added partitions it has to attach again, which would end the open claims
-            waits = not self._see_added()
+            waits = not self._see_topic()
             found, again = (None, False) if waits else self._claim_now(most)
             if found is not None or (time.monotonic() >= until and not again):
                 return found
@@ -152,16 +152,18 @@ class Claimer(Attachment):
         `rolled_back` are (partition, offset): these messages are redelivered and an attempt is counted.
         `rejected` are (partition, offset, reason), at most 10,000: these are written to the dead-letter topic
         before they are settled. Raises `LeaseLost` if the claim is over, at least in part: its unsettled
-        messages are redelivered. Raises `IllegalState` for an offset that is not in the claim and for a claim
-        of another claimer; and `CoordinatorUnavailable` or `StateLost` if Redis or Kafka do not answer: the
-        call can be repeated with the same arguments.
+        messages are redelivered; and `TopicChanged` if the topic was deleted and created again. Raises
+        `IllegalState` for an offset that is not in the claim and for a claim of another claimer; and
+        `CoordinatorUnavailable` or `StateLost` if Redis or Kafka do not answer: the call can be repeated with
+        the same arguments.
         """
         self._check_own(claim)
         claimed = claim.ranges
         said = exceptions(rolled_back, rejected)
         chosen = decide(said, claimed, claimed, all_else=True, what="the claim")
+        self._check_life(claim)
+        self._see_topic()
         if chosen.rejected:
-            self._check_life(claim)
             self.send_to_dead_letters(chosen.rejected)
         self._end(claim, chosen.rolled_back)
 

@@ -103,13 +103,13 @@ class Holder(Attachment):
         """Give verdicts, by partition; return the number of offsets that were settled.
 
         When it returns, all verdicts are carried out. Repeating them settles nothing twice, but a repeated
-        rollback counts another attempt. Raises `LeaseLost` if the attachment is lost, and
-        `CoordinatorUnavailable` or `StateLost` if Redis or Kafka do not answer for three times the session
-        time-out: some verdicts may have been carried out, and all can be repeated.
+        rollback counts another attempt. Raises `LeaseLost` if the attachment is lost, `TopicChanged` if the
+        topic was deleted and created again, and `CoordinatorUnavailable` or `StateLost` if Redis or Kafka do
+        not answer for three times the session time-out: some verdicts may have been carried out, and all can
+        be repeated.
         """
         said = dict(verdicts)
-        if max(said, default=0) >= self.definition.topic.partitions:
-            self._see_added()
+        self._see_topic()
         return self._patiently(lambda: self._settle(said))
 
     # -- the thread

@@ -7,14 +7,14 @@ import pytest
 import redis
 from confluent_kafka import Consumer
 from confluent_kafka.admin import AdminClient, NewPartitions
-from confluent_kafka.cimpl import TopicPartition
+from confluent_kafka.cimpl import NewTopic, TopicPartition
 
 import kafkadur_spark
 from kafkadur.admin.changes import Admin
 from kafkadur.settings import settings
 from kafkadur.stack import as_administrator
 from kafkadur_coordinators.exclusive_settlement import Verdicts
-from kafkadur_sharing.errors import ConnectionClosed, IllegalState, LeaseLost, StateLost
+from kafkadur_sharing.errors import ConnectionClosed, IllegalState, LeaseLost, StateLost, TopicChanged
 from tests.integration.subscriptions.helpers import LIMIT_S, Place, number, wait_until
 from tests.integration.subscriptions.workers import Worker
 
@@ -105,6 +105,22 @@ def test_partitions_that_were_added_are_seen(place: Place) -> None:
         assert set(holder.whereabouts().settlements) == {0}
         admin.create_partitions([NewPartitions(topic, 2)])[topic].result(LIMIT_S)
         wait_until(lambda: set(holder.whereabouts().settlements) == {0, 1}, "both partitions")
+
+
+def test_nothing_is_settled_after_the_topic_was_made_anew(place: Place) -> None:
+    topic = place.topic(range(3))
+    admin = AdminClient({"bootstrap.servers": place.stack.kafka})
+    with hold(place, topic) as holder:
+        assert holder.settle({0: Verdicts([(0, 1)])}) == 1
+        admin.delete_topics([topic])[topic].result(LIMIT_S)
+        wait_until(
+            lambda: admin.create_topics([NewTopic(topic, 1, 1)])[topic].exception(LIMIT_S) is None,
+            "the topic made anew",
+        )
+        with pytest.raises(TopicChanged, match="topic id"):
+            holder.settle({0: Verdicts([(1, 2)])})
+        with pytest.raises(LeaseLost, match="topic id"):
+            holder.settle({0: Verdicts([(1, 2)])})
 
 
 def test_who_was_silent_while_the_state_was_lost_is_out(place: Place) -> None:

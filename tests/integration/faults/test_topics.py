@@ -13,7 +13,16 @@ from confluent_kafka.cimpl import NewTopic
 from kafkadur import Event, TopicChanged
 from kafkadur.stack import Stack
 from tests.integration.faults.crew import SESSION
-from tests.integration.subscriptions.helpers import LIMIT_S, Place, number, numbers, take, wait_until
+from tests.integration.subscriptions.helpers import (
+    LIMIT_S,
+    PRIORITY_TOO,
+    Place,
+    number,
+    numbers,
+    take,
+    wait_until,
+)
+from tests.integration.subscriptions.workers import Worker
 
 BOTH = pytest.mark.parametrize("kind", ["shared", "exclusive"])
 
@@ -72,6 +81,27 @@ async def test_the_topic_is_made_anew_under_a_member(
         place.publish(topic, range(3))
         with pytest.raises(TopicChanged, match="topic id"):
             await asyncio.wait_for(anext(aiter(subscription)), LIMIT_S)
+
+
+@pytest.mark.parametrize("kind", ["exclusive", PRIORITY_TOO, "serial", "shared", "key-ordered"])
+def test_the_topic_is_made_anew_while_the_process_is_stopped(
+    place: Place, kafkadur_admin: AdminClient, kind: str
+) -> None:
+    """Kafka's client would go on at the old offset and skip what is before it."""
+    topic = place.topic(range(50))
+    admin: Any = kafkadur_admin
+    worker = Worker(place.settings(), topic, {"durable": "d", "type": kind, "start": "earliest"})
+    try:
+        assert len(worker.receive(50)) == 50
+        assert worker.ack() == "acked"
+        worker.freeze()
+        admin.delete_topics([topic])[topic].result(LIMIT_S)
+        wait_until(lambda: _make(admin, topic), "the topic made anew")
+        place.publish(topic, range(200))
+        worker.thaw()
+        assert worker.trouble() == "TopicChanged"
+    finally:
+        worker.end()
 
 
 def _make(admin: Any, topic: str) -> bool:

@@ -115,6 +115,11 @@ class Worker(Child):
         self.say(["ack"])
         return str(self.answer())
 
+    def trouble(self) -> str:
+        """Wait for the next message; the name of the error that comes instead, or the message's number."""
+        self.say(["trouble"])
+        return str(self.answer())
+
     def work(self) -> None:
         """Begin to acknowledge whatever comes; `answer` gives the numbers, when it has been quiet."""
         self.say(["work"])
@@ -152,6 +157,8 @@ def _serve(subscription: kafkadur.sync.Subscription) -> None:
         elif command == "ack":
             _tell(_ack(held))
             held.clear()
+        elif command == "trouble":
+            _tell(_trouble(subscription))
         elif command == "work":
             _work(subscription)
         elif command == "poison":
@@ -178,6 +185,14 @@ def _ack(held: list[kafkadur.sync.Delivery]) -> str:
     except kafkadur.KafkadurError as error:
         return type(error).__name__
     return "acked"
+
+
+def _trouble(subscription: kafkadur.sync.Subscription) -> str:
+    try:
+        delivery = subscription.receive(timeout=ANSWER_LIMIT_S / 2)
+    except kafkadur.KafkadurError as error:
+        return type(error).__name__
+    return "nothing" if delivery is None else f"message {(delivery.value or b'').decode()}"
 
 
 def _work(subscription: kafkadur.sync.Subscription) -> None:
