@@ -11,6 +11,7 @@ import zlib
 from collections import defaultdict
 from collections.abc import Iterator
 
+import hypothesis
 import pytest
 from xdist.remote import Producer
 from xdist.scheduler import LoadScopeScheduling
@@ -29,6 +30,10 @@ if "PYTEST_XDIST_WORKER" in os.environ:
 # A shell that starts pytest in the background has it ignore Ctrl-C; processes that tests start must not.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+# How long an example takes depends on what else the machine does, and says nothing about its result.
+hypothesis.settings.register_profile("kafkadur", deadline=None)
+hypothesis.settings.load_profile("kafkadur")
 
 #: Files and folders whose tests share a Spark or a stack of their own: the tests of one run on one worker.
 TOGETHER = (

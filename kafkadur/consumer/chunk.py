@@ -159,8 +159,10 @@ class Lease:
     pairs: InitVar[Sequence[int]] = ()
     #: its record is dispatched only while no other one is in flight
     isolated: bool = False
-    #: a reservation: its offsets are not written yet
+    #: a reservation: its offsets were not written yet when it was granted
     reserved: bool = False
+    #: of a reservation, as far as this member knows: offsets before this one are written
+    written: int = 0
     #: the rest of the reservation is to be given back
     withdrawn: bool = False
     #: given up in order: none of its records was in flight

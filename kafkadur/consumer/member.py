@@ -23,7 +23,7 @@ from kafkadur.consumer.intake import Intake
 from kafkadur.consumer.lag import Lag
 from kafkadur.consumer.losses import Losses, Outcomes
 from kafkadur.consumer.policy.choose import dispatcher_of, policy_of
-from kafkadur.consumer.reservations import unread_reservation
+from kafkadur.consumer.reservations import reservation
 from kafkadur.consumer.router import Router
 from kafkadur.consumer.state import State
 from kafkadur.consumer.terms import Terms
@@ -413,7 +413,7 @@ class Member:
         after it has caught up, until it falls behind; `lag`: records that wait for this member, read or not;
         `followed`: partitions; `ranges_read` by the range fetcher so far; `records_read` from Kafka so far,
         and `records_used`: those of them that leases took; `parked`: messages behind stuck keys of which only
-        the offsets are kept; `promised`: reserved offsets of this member that were not read yet.
+        the offsets are kept; `promised`: reserved offsets of this member that are still ahead.
         """
         with self.lock:
             self._in_flight.recount()
@@ -429,5 +429,5 @@ class Member:
                 "records_read": self._state.fetch.records_read,
                 "records_used": self._state.fetch.records_used,
                 "parked": self._policy.parked,
-                "promised": sum(map(unread_reservation, self._leases)),
+                "promised": sum(map(reservation, self._leases)),
             }

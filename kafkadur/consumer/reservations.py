@@ -1,8 +1,9 @@
 """Reservations: offsets that are not written yet and belong to one member of a shared subscription.
 
 The member dispatches their records without an exchange. Reservations take up no credit; a member that has no
-room for them any more gives them back. Rules over leases, no I/O. `policy/shared.py` asks for reservations,
-the coordinator's `reservations.lua` grants them.
+room for them any more gives them back. When the coordinator says that a reserved offset is written, it counts
+as any other granted offset, also before its record is read. Rules over leases, no I/O. `policy/shared.py`
+asks for reservations, the coordinator's `reservations.lua` grants them.
 """
 
 from __future__ import annotations
@@ -19,11 +20,19 @@ MOST = 4
 FEW = 1
 
 
-def unread_reservation(lease: Lease) -> int:
-    """Number of reserved offsets of a lease that were not read yet."""
+def reservation(lease: Lease) -> int:
+    """Number of reserved offsets of a lease that are still ahead: neither read nor known to be written.
+
+    If it was withdrawn, those that are written and were not read count, too: this member does not read them.
+    """
     if not lease.reserved:
         return 0
-    return sum(end - max(start, lease.fill) for start, end in lease.stretch)
+    begin = _begin(lease)
+    return sum(max(end - max(start, begin), 0) for start, end in lease.stretch)
+
+
+def _begin(lease: Lease) -> int:
+    return lease.fill if lease.withdrawn else max(lease.fill, lease.written)
 
 
 def give_back(lease: Lease, count: int) -> list[tuple[int, int]]:
@@ -32,14 +41,15 @@ def give_back(lease: Lease, count: int) -> list[tuple[int, int]]:
     Their records are not dispatched from now on, even if they are read.
     """
     ranges: list[tuple[int, int]] = []
+    count = min(count, reservation(lease))
     while count > 0 and lease.stretch:
         start, end = lease.stretch.pop()
-        begin = max(start, lease.fill)
+        begin = max(start, _begin(lease))
         cut = max(begin, end - count)
         if cut < end:
             ranges.append((cut, end))
         count -= end - cut
-        if cut > begin:
+        if cut > max(start, lease.fill):
             lease.stretch.append((start, cut))
     lease.end = lease.stretch[-1][1] if lease.stretch else lease.fill
     return ranges[::-1]
@@ -56,11 +66,11 @@ def withdraw(lease: Lease, leases: LeaseTable, schedule: Schedule) -> None:
 def surplus(leases: Iterable[Lease], room: int) -> list[tuple[Lease, int]]:
     """How many reserved offsets of which lease to give back if there is room for `room`; the last ones go."""
     reserved = [lease for lease in leases if lease.reserved]
-    found = [(lease, unread_reservation(lease)) for lease in reserved if lease.withdrawn]
+    found = [(lease, reservation(lease)) for lease in reserved if lease.withdrawn]
     kept = [lease for lease in reserved if not lease.withdrawn]
-    over = sum(map(unread_reservation, kept)) - room
+    over = sum(map(reservation, kept)) - room
     for lease in sorted(kept, key=lambda lease: -lease.start):
-        count = min(over, unread_reservation(lease))
+        count = min(over, reservation(lease))
         if count > 0:
             found.append((lease, count))
             over -= count

@@ -14,7 +14,7 @@ from typing import ClassVar
 from kafkadur.consumer.chunk import Chunk, Lease
 from kafkadur.consumer.collected_verdicts import CollectedVerdicts
 from kafkadur.consumer.policy.policy import Policy
-from kafkadur.consumer.reservations import FEW, MOST, give_back, surplus, unread_reservation, withdraw
+from kafkadur.consumer.reservations import FEW, MOST, give_back, reservation, surplus, withdraw
 from kafkadur.fetch.buffer import FetchBuffer
 from kafkadur_coordinators.interface import ExchangeReply, PartitionState, Role, Standing
 
@@ -92,8 +92,8 @@ class SharedPolicy(Policy):
         return max(room, 1) if held <= 0 else room
 
     def _held(self, settling: int) -> int:
-        """Return the number of records of all leases, without reserved ones and those an exchange settles."""
-        return sum(lease.open - unread_reservation(lease) for lease in self._leases) - settling
+        """Return the number of records of all leases, without those ahead and those an exchange settles."""
+        return sum(lease.open - reservation(lease) for lease in self._leases) - settling
 
     def _scan_credit(self) -> int:
         """Return how many offsets may be read ahead, so that a selector takes about a window of them."""
@@ -175,8 +175,8 @@ class SharedPolicy(Policy):
         room, here, total = self._reservable(), 0, 0
         for lease in self._leases:
             if not lease.withdrawn:
-                total += unread_reservation(lease)
-                here += unread_reservation(lease) if lease.partition == partition else 0
+                total += reservation(lease)
+                here += reservation(lease) if lease.partition == partition else 0
         return max(min(MOST, room // live, here + room - total), 0)
 
     def came(self, lease: Lease) -> None:
@@ -194,7 +194,7 @@ class SharedPolicy(Policy):
         left = dict.fromkeys(self._came, 0)
         for lease in self._leases:
             if lease.reserved and lease.partition in left:
-                left[lease.partition] += unread_reservation(lease)
+                left[lease.partition] += reservation(lease)
         return any(count <= FEW for count in left.values()) and self._reservable() > FEW
 
     # -- exchanges
@@ -240,4 +240,13 @@ class SharedPolicy(Policy):
                 fetch.worth.granted(grant.partition, grant.records)
         for state in reply.partitions:
             fetch.worth.advanced(state.partition, state.next)
+        self._note_written({state.partition: state.readable_end for state in reply.partitions})
         fetch.worth.watch(fetch.watches)
+
+    def _note_written(self, ends: Mapping[int, int]) -> None:
+        """Count reserved offsets before these ends of partitions as granted: they are written."""
+        for lease in self._leases:
+            if lease.reserved and lease.partition in ends:
+                ahead = reservation(lease)
+                lease.written = ends[lease.partition]
+                self._free -= ahead - reservation(lease)

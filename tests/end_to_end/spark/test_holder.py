@@ -13,6 +13,7 @@ import kafkadur_spark
 from kafkadur.admin.changes import Admin
 from kafkadur.settings import settings
 from kafkadur.stack import as_administrator
+from kafkadur.testing.pytest_plugin import takes_messages
 from kafkadur_coordinators.exclusive_settlement import Verdicts
 from kafkadur_sharing.errors import ConnectionClosed, IllegalState, LeaseLost, StateLost, TopicChanged
 from tests.integration.subscriptions.helpers import LIMIT_S, Place, number, wait_until
@@ -117,6 +118,7 @@ def test_nothing_is_settled_after_the_topic_was_made_anew(place: Place) -> None:
             lambda: admin.create_topics([NewTopic(topic, 1, 1)])[topic].exception(LIMIT_S) is None,
             "the topic made anew",
         )
+        wait_until(lambda: takes_messages(admin, topic, 1), "a leader")
         with pytest.raises(TopicChanged, match="topic id"):
             holder.settle({0: Verdicts([(1, 2)])})
         with pytest.raises(LeaseLost, match="topic id"):

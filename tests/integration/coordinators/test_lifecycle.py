@@ -13,7 +13,7 @@ from confluent_kafka import Consumer, TopicPartition
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewPartitions
 
-from kafkadur.testing.pytest_plugin import TopicFactory
+from kafkadur.testing.pytest_plugin import TopicFactory, takes_messages
 from kafkadur_coordinators.changes import CHANGE_MS
 from kafkadur_coordinators.interface import PartitionReport, Settled
 from kafkadur_coordinators.journal.records import Change
@@ -302,6 +302,8 @@ def test_a_topic_made_anew_stops_the_subscription(
     while topic in kafkadur_admin.list_topics(timeout=5).topics:
         assert time.monotonic() < deadline
     kafkadur_admin.create_topics([NewTopic(topic, num_partitions=1)])[topic].result(10)
+    while not takes_messages(kafkadur_admin, topic, 1):  # until then brokers may not know it
+        assert time.monotonic() < deadline
     with pytest.raises(TopicChanged):
         alone.attach(topic)
 

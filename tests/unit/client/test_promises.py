@@ -3,7 +3,7 @@
 import pytest
 
 from kafkadur.consumer.chunk import Lease
-from kafkadur.consumer.reservations import give_back, surplus, unread_reservation
+from kafkadur.consumer.reservations import give_back, reservation, surplus
 from kafkadur.consumer.turn import LaneGroup
 
 
@@ -28,10 +28,22 @@ def lease(token: int, *pairs: int, fill: int | None = None, reserved: bool = Tru
 
 
 def test_what_was_read_is_no_promise_any_more() -> None:
-    assert unread_reservation(lease(1, 5, 6, 8, 9, 11, 12)) == 3
-    assert unread_reservation(lease(1, 5, 9)) == 4
-    assert unread_reservation(lease(1, 5, 9, fill=7)) == 2
-    assert unread_reservation(lease(1, 5, 9, reserved=False)) == 0
+    assert reservation(lease(1, 5, 6, 8, 9, 11, 12)) == 3
+    assert reservation(lease(1, 5, 9)) == 4
+    assert reservation(lease(1, 5, 9, fill=7)) == 2
+    assert reservation(lease(1, 5, 9, reserved=False)) == 0
+
+
+def test_what_is_known_to_be_written_is_no_promise_any_more() -> None:
+    """Else its holder would be granted as many others, and have to give some of them back."""
+    held = lease(1, 5, 7, 8, 10)
+    held.written = 9
+    assert reservation(held) == 1
+    assert give_back(held, 9) == [(9, 10)]
+    assert (list(held.stretch), held.end) == ([(5, 7), (8, 9)], 9)
+    held.withdrawn = True
+    assert reservation(held) == 3
+    assert give_back(held, 3) == [(5, 7), (8, 9)]
 
 
 @pytest.mark.parametrize(
@@ -50,13 +62,13 @@ def test_what_comes_last_goes_back_first(
 ) -> None:
     held = lease(1, 5, 7, 8, 9, 12, 13)
     assert give_back(held, count) == back
-    assert (unread_reservation(held), held.end) == (left, end)
+    assert (reservation(held), held.end) == (left, end)
 
 
 def test_what_was_read_stays() -> None:
     held = lease(1, 5, 9, fill=7)
     assert give_back(held, 9) == [(7, 9)]
-    assert (unread_reservation(held), held.end) == (0, 7)
+    assert (reservation(held), held.end) == (0, 7)
 
 
 def test_what_there_is_no_room_for_goes_back() -> None:
