@@ -212,6 +212,8 @@ class Role(NamedTuple):
     members: int
     #: the member whose silence this one reports
     neighbour: str
+    #: partitions, or lanes of keys, that the subscription has by now
+    partitions: int
 
 
 class ExchangeReply(NamedTuple):
@@ -255,8 +257,6 @@ class Attached(NamedTuple):
     """A member is attached."""
 
     role: Role
-    #: partitions that the shared state knows
-    partitions: int
     #: ms until leases are granted
     grace_ms: int
     #: number of this attachment: exchanges of an earlier one are refused

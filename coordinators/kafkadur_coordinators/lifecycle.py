@@ -10,10 +10,11 @@ from __future__ import annotations
 
 import contextlib
 import json
+import logging
 import time
 import uuid
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from kafkadur_coordinators.changes import definition_of, with_lanes
 from kafkadur_coordinators.in_force import SubscriptionsInForce
@@ -54,6 +55,8 @@ from kafkadur_sharing.errors import (
     TopicChanged,
 )
 from kafkadur_sharing.keys import SubscriptionKey
+
+_log = logging.getLogger("kafkadur")
 
 #: How long to wait for a member that seems to be gone before refusing, seconds: its channel must be silent
 #: for 0.5 s.
@@ -306,12 +309,27 @@ class Lifecycle(SubscriptionsInForce):
         return Membership(subscription=subscription, session=session, attached=attached)
 
     def _add_partitions(self, subscription: Subscription, known: Known) -> None:
-        """Partitions added since the subscription was made start at 0."""
         lanes = subscription.definition.lanes
-        new = range(known.partitions // lanes, subscription.topic.partitions)
-        added = dict.fromkeys(new, SettlementState(next=0))
-        topic = subscription.topic
-        self._changes.put_partitions(subscription.key, subscription.id, topic, added, token="", lanes=lanes)
+        self._lay(subscription, range(known.partitions // lanes, subscription.topic.partitions))
+
+    def _lay(self, subscription: Subscription, added: range) -> None:
+        """Partitions added since the subscription was made start at 0."""
+        new = dict.fromkeys(added, SettlementState(next=0))
+        topic, lanes = subscription.topic, subscription.definition.lanes
+        self._changes.put_partitions(subscription.key, subscription.id, topic, new, token="", lanes=lanes)
+
+    def add_partitions(self, membership: Membership, count: int) -> Membership:
+        """The topic has `count` partitions by now: make those known that the subscription lacks.
+
+        All members learn it with their next exchange. Returns the membership with the grown topic. Raises
+        `Refusal` if the subscription has changed or its state was lost.
+        """
+        was = membership.subscription
+        grown = replace(was, topic=replace(was.topic, partitions=count))
+        new = range(was.topic.partitions, count)
+        self._lay(grown, new)
+        _log.info("%s: topic %s has %d partitions now", was.key, was.topic.name, count)
+        return replace(membership, subscription=grown)
 
     # -- what Kafka lost
 

@@ -89,6 +89,7 @@ class Answers(Part):
         """Take in the role of the member among the others."""
         before = self._fetch.role
         self._fetch.role = role
+        self._schedule.learn_partitions(role.partitions)
         self._policy.take_role(before)
 
     def _take_paused(self, *, paused: bool) -> None:

@@ -62,7 +62,7 @@ class FetchState:
         #: buffers of followed partitions, and of leases (by token) that the range fetcher reads
         self.buffers: dict[int, FetchBuffer] = {}
         self.ranges: dict[int, FetchBuffer] = {}
-        self.role = Role(rank=0, members=1, neighbour="")
+        self.role = Role(rank=0, members=1, neighbour="", partitions=0)
         #: the preferred partitions, and those of which this member is the end reporter
         self.preferred: set[int] = set()
         self.watches: set[int] = set()

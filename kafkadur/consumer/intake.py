@@ -38,6 +38,8 @@ class Intake(Part):
         self.display = state.terms.display
         #: records that a reader may hold back before it pauses
         self.read_ahead = state.terms.read_ahead
+        #: partitions that the topic has, as the reader found
+        self._topic_partitions = 0
 
     def fail(self, error: KafkadurError) -> None:
         """Reading cannot go on: the next call of the application raises `error`."""
@@ -124,6 +126,20 @@ class Intake(Part):
             self._ready()
         self._schedule.request_exchange()
         return more
+
+    # -- partitions that were added
+
+    def grown(self, partitions: int) -> None:
+        """The topic has so many partitions. The coordinator learns of added ones before an exchange."""
+        self._topic_partitions = partitions
+        if self.added_to:
+            self._schedule.request_exchange()
+
+    @property
+    def added_to(self) -> int:
+        """Partitions that the topic has by now, if the coordinator does not know all of them; else 0."""
+        count = self._topic_partitions
+        return count if count * self._terms.definition.lanes > self._schedule.partitions else 0
 
     # -- losses in Kafka
 

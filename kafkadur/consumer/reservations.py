@@ -20,6 +20,13 @@ MOST = 4
 FEW = 1
 
 
+def unread(lease: Lease) -> int:
+    """Number of offsets of a lease, reserved ones included, that were not read yet."""
+    if lease.stretch:
+        return sum(end - max(start, lease.fill) for start, end in lease.stretch)
+    return lease.end - lease.fill
+
+
 def reservation(lease: Lease) -> int:
     """Number of reserved offsets of a lease that are still ahead: neither read nor known to be written.
 

@@ -15,9 +15,10 @@ CONFIRM_WITHIN = 0.05
 class Schedule:
     """The reasons of one member. All but `request_exchange` are called with the member's lock held."""
 
-    def __init__(self, partitions: int, wake: Callable[[], None]) -> None:
+    def __init__(self, wake: Callable[[], None]) -> None:
         """`wake` asks the coordinator thread to look at this member soon. It takes no lock."""
-        self._partitions = partitions
+        #: partitions, or lanes of keys, that the subscription has, as far as this member knows
+        self.partitions = 0
         #: has the coordinator thread look at this member; any thread, no lock
         self.wake = wake
         self.clear()
@@ -30,7 +31,7 @@ class Schedule:
         #: the next exchange asks for the presence of all
         self._ask_presence = False
         #: partitions to be touched by the next exchange
-        self.touched: set[int] = set(range(self._partitions))
+        self.touched: set[int] = set(range(self.partitions))
         #: partitions with leases of members that are gone
         self.orphaned: set[int] = set()
         #: partition -> when the next message that was rolled back is due (monotonic seconds)
@@ -53,9 +54,16 @@ class Schedule:
         """The next exchange touches these partitions."""
         self.touched.update(partitions)
 
+    def learn_partitions(self, count: int) -> None:
+        """The subscription has so many partitions by now: the next exchanges touch the new ones."""
+        if count > self.partitions:
+            self.touch(range(self.partitions, count))
+            self.partitions = count
+            self.request()
+
     def touch_all(self) -> None:
         """The next exchanges touch every partition."""
-        self.touch(range(self._partitions))
+        self.touch(range(self.partitions))
 
     def request_exchange(self) -> None:
         """Have an exchange made soon. Any thread, no lock."""

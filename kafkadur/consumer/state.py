@@ -41,7 +41,7 @@ class State:
         self.gate = Gate(terms, heard_since)
         #: events for the application
         self.teller = Teller(on_event)
-        self.schedule = Schedule(terms.partitions, request_exchange)
+        self.schedule = Schedule(request_exchange)
         self.pending = Pending()
         self.leases = LeaseTable(lanes_apart=lanes_apart)
         self.fetch = FetchState(terms.window)

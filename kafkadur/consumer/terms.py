@@ -23,7 +23,6 @@ class Terms:
     budget: int
     #: session timeout, seconds
     session: float
-    partitions: int
     #: the clock, seconds
     monotonic: Callable[[], float]
 

@@ -105,6 +105,9 @@ class Receiver(Protocol):
     def lead(self, partition: int, epoch: int, number: int) -> None:
         """Records that come from now on were written under this leader epoch."""
 
+    def grown(self, partitions: int) -> None:
+        """The topic has so many partitions."""
+
     def cut(self, partition: int, offset: int) -> None:
         """Kafka lost the records at or beyond `offset`."""
 

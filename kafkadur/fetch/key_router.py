@@ -129,6 +129,10 @@ class KeyRouter:
         for lane, its_number in self._reached(partition, 0, number).items():
             self._member.lead(lane, epoch, its_number)
 
+    def grown(self, partitions: int) -> None:
+        """The topic has so many partitions."""
+        self._member.grown(partitions)
+
     def cut(self, partition: int, offset: int) -> None:
         """Kafka lost the records of a partition at or beyond `offset`."""
         for lane in self._of(partition):

@@ -64,6 +64,8 @@ class TailFetcher(KafkaThread):
         self._followed: dict[int, int] = {}
         #: how far logs were read before this reader began: they must agree with these marks
         self._marks: dict[int, Mark] = {}
+        #: how many partitions the member was told of
+        self._partitions = 0
         #: leader epoch of the last record of a partition; missing: to be checked
         self._epochs: dict[int, int] = {}
         #: the last record of a partition
@@ -143,6 +145,9 @@ class TailFetcher(KafkaThread):
         while not self._closing:
             consumer = self._consumer
             self._identity.check(member.display)
+            if self._identity.partitions != self._partitions:
+                self._partitions = self._identity.partitions
+                member.grown(self._partitions)
             if self._commands:
                 self._obey(consumer)
                 self._find_leaders(consumer)

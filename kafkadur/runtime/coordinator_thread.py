@@ -342,6 +342,8 @@ class CoordinatorThread:
         if member.intake.cuts:
             self._truncate(served)
             return
+        if member.intake.added_to and not self._add_partitions(served):
+            return
         sent_at = time.monotonic()
         try:
             self._reclaim(served)
@@ -398,6 +400,18 @@ class CoordinatorThread:
                 for partition, some in claims.items()
                 for (chunk, _), claimed in zip(some, granted[partition], strict=True)
             )
+
+    def _add_partitions(self, served: Served) -> bool:
+        """Make partitions known that were added to the topic; returns whether that succeeded."""
+        with self._recovering(served):
+            try:
+                added_to = served.member.intake.added_to
+                served.membership = self._lifecycle.add_partitions(served.membership, added_to)
+            except Refusal as refusal:
+                self._refused(served, refusal)
+            else:
+                return True
+        return False
 
     def _truncate(self, served: Served) -> None:
         """After Kafka lost the end of partitions, have the coordinator forget it; then attach all again."""

@@ -158,7 +158,6 @@ class Members:
             window_bytes=wanted.window_bytes,
             budget=usual if wanted.unconfirmed is None else wanted.unconfirmed,
             session=self.settings.session_timeout.total_seconds(),
-            partitions=attachment.topic.partitions * definition.lanes,
             monotonic=time.monotonic,
         )
         member = Member(
@@ -207,7 +206,7 @@ class Members:
         readers.start()
         if attachment.key.durable:
             watched = readers if isinstance(readers, KeyRouter) else member.intake
-            self.watch.add(session, watched, attachment.topic.name, attachment.topic.partitions)
+            self.watch.add(session, watched, lambda: served.membership.subscription.topic)
 
     def leave(self, served: Served) -> Future[int]:
         """Detach a member and stop reading for it; gives the number of unconfirmed acknowledgements."""

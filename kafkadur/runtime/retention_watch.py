@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from kafkadur.fetch.retention import expiring
-from kafkadur_coordinators.topics import Topics
+from kafkadur_coordinators.topics import TopicInfo, Topics
 from kafkadur_sharing.errors import KafkadurError
 
 _log = logging.getLogger("kafkadur")
@@ -38,8 +38,7 @@ class _Watched(Protocol):
 class _Entry:
     member_id: str
     member: _Watched
-    topic: str
-    partitions: int
+    topic: Callable[[], TopicInfo]
     warned: float = float("-inf")
 
 
@@ -62,9 +61,9 @@ class RetentionWatch:
         self._closed = threading.Event()
         self._thread = threading.Thread(target=self._main, name="kafkadur-retention", daemon=True)
 
-    def add(self, member_id: str, member: _Watched, topic: str, partitions: int) -> None:
-        """Check the topic of a member from now on."""
-        self._entries.append(_Entry(member_id, member, topic, partitions))
+    def add(self, member_id: str, member: _Watched, topic: Callable[[], TopicInfo]) -> None:
+        """Check the topic of a member from now on; `topic` tells it, as its partitions may be added to."""
+        self._entries.append(_Entry(member_id, member, topic))
         if not self._thread.is_alive() and not self._closed.is_set():
             self._thread.start()
         self._wake.set()
@@ -92,17 +91,18 @@ class RetentionWatch:
                     try:
                         self._look(topics, entry)
                     except Exception:  # noqa: BLE001 - a defect only costs a warning
-                        _log.exception("looking at the retention of topic %s", entry.topic)
+                        _log.exception("looking at the retention of topic %s", entry.topic().name)
                 self.looks += 1
                 self._wake.wait(self._every)
         finally:
             topics.close()
 
     def _look(self, topics: Topics, entry: _Entry) -> None:
+        topic = entry.topic()
         try:
-            until = expiring(topics, entry.topic, entry.partitions, round(time.time() * 1000))
+            until = expiring(topics, topic.name, topic.partitions, round(time.time() * 1000))
         except KafkadurError as error:
-            _log.info("looking at the retention of topic %s: %s", entry.topic, error)
+            _log.info("looking at the retention of topic %s: %s", topic.name, error)
             return
         entry.member.expiring(until)
         floors = entry.member.floors()
@@ -114,6 +114,6 @@ class RetentionWatch:
                 "its retention. Owner: subscription %s. Remedy: let more consumers work on it, keep messages "
                 "longer (retention.ms), or have them rescued (Redelivery(rescue=True)).",
                 soon,
-                entry.topic,
+                topic.name,
                 entry.member.display,
             )

@@ -101,7 +101,7 @@ class OrderedPolicy(Policy):
         """Hand over all lanes if another member is to have them and every verdict is on its way."""
         group = self._leases.group(0)
         handover = self._may_hand_over(group, wanted=not self._gate.closing and self._is_wanted(group))
-        self.handing_over = range(self._terms.partitions) if handover else ()
+        self.handing_over = range(self._schedule.partitions) if handover else ()
         return handover
 
     def _is_wanted(self, group: LaneGroup) -> bool:

@@ -37,7 +37,7 @@ class ReadingPolicy(Part):
 
     def partitions(self) -> AbstractSet[int]:
         """Partitions that concern this member: all, if it may become the holder of any lane."""
-        return set(range(self._terms.partitions))
+        return set(range(self._schedule.partitions))
 
     def targets(self) -> set[int]:
         """Partitions to follow."""

@@ -43,7 +43,7 @@ class SerialPolicy(OrderedPolicy):
         return self._all() if held else set()
 
     def _all(self) -> set[int]:
-        return set(range(self._terms.partitions))
+        return set(range(self._schedule.partitions))
 
     def first_needed(self, state: PartitionState) -> int:
         """First offset that is not decided: the horizon of a lane can be taken back."""
@@ -113,7 +113,7 @@ class SerialPolicy(OrderedPolicy):
 
     def _knows_all(self, group: LaneGroup, /) -> bool:
         """Whether the state of every partition is known since this member holds the lanes."""
-        return len(group.seen) >= self._terms.partitions
+        return len(group.seen) >= self._schedule.partitions
 
     def _lacks_records(self, lease: Lease) -> bool:
         """Whether records of a lease were written that a reader has still to bring."""

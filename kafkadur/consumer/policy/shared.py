@@ -14,7 +14,7 @@ from typing import ClassVar
 from kafkadur.consumer.chunk import Chunk, Lease
 from kafkadur.consumer.collected_verdicts import CollectedVerdicts
 from kafkadur.consumer.policy.policy import Policy
-from kafkadur.consumer.reservations import FEW, MOST, give_back, reservation, surplus, withdraw
+from kafkadur.consumer.reservations import FEW, MOST, give_back, reservation, surplus, unread, withdraw
 from kafkadur.fetch.buffer import FetchBuffer
 from kafkadur_coordinators.interface import ExchangeReply, PartitionState, Role, Standing
 
@@ -56,11 +56,11 @@ class SharedPolicy(Policy):
 
     def take_role(self, before: Role) -> None:
         """Spread reservations anew, and choose the preferred partitions."""
-        fetch, partitions = self._fetch, self._terms.partitions
+        fetch, partitions = self._fetch, self._schedule.partitions
         role = fetch.role
         if role == before and fetch.preferred:
             return
-        if role.members != before.members:
+        if (role.members, role.partitions) != (before.members, before.partitions):
             for lease in [lease for lease in self._leases if lease.reserved and not lease.withdrawn]:
                 withdraw(lease, self._leases, self._schedule)
         if role.members <= partitions:
@@ -140,8 +140,13 @@ class SharedPolicy(Policy):
                 return
 
     def _over_window(self, settling: int) -> int:
-        """Return how many records are held beyond the window when the next exchange settles `settling`."""
-        return self._held(settling) - self._terms.window if self._selection.is_all else 0
+        """Return how many records were read beyond the window when the next exchange settles `settling`.
+
+        Granted records that were not read yet do not count: the last ones go back, when all are here.
+        """
+        if not self._selection.is_all:
+            return 0
+        return sum(lease.open - unread(lease) for lease in self._leases) - settling - self._terms.window
 
     def _returnable(self, over: int) -> list[Chunk]:
         """Return the queued chunks that can be given back if `over` records are too many; the last first."""

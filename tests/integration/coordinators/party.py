@@ -69,7 +69,7 @@ class Party:
         self.leave(self.lifecycle.attach(request, member="creator", name="creator"))
 
     def leave(self, membership: Membership) -> None:
-        membership.session.detach(range(min(membership.attached.partitions, 16)))
+        membership.session.detach(range(min(membership.attached.role.partitions, 16)))
 
     def known(self) -> Known | None:
         return self.lifecycle.known(self.key())
@@ -96,7 +96,7 @@ class Party:
 
     def floors(self, membership: Membership) -> list[int]:
         subscription = membership.subscription
-        partitions = range(membership.attached.partitions)
+        partitions = range(membership.attached.role.partitions)
         seen = self.coordinator.inspect(
             subscription.address, subscription.id, subscription.topic.id, partitions
         )

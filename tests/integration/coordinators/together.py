@@ -62,7 +62,6 @@ class Peer:
             budget=100,
             session=SESSION_MS / 1000,
             monotonic=together.now,
-            partitions=together.world.partitions,
         )
         self.member = Member(
             terms,

@@ -10,8 +10,9 @@ from confluent_kafka import Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewPartitions
 from confluent_kafka.cimpl import NewTopic
 
-from kafkadur import Event, TopicChanged
+from kafkadur import Delivery, Event, Subscription, TopicChanged
 from kafkadur.stack import Stack
+from kafkadur.testing.pytest_plugin import takes_messages
 from tests.integration.faults.crew import SESSION
 from tests.integration.subscriptions.helpers import (
     LIMIT_S,
@@ -24,6 +25,8 @@ from tests.integration.subscriptions.helpers import (
 )
 from tests.integration.subscriptions.workers import Worker
 
+#: Seconds within which added partitions are to be found.
+FOUND_S = 30.0
 BOTH = pytest.mark.parametrize("kind", ["shared", "exclusive"])
 
 
@@ -109,28 +112,64 @@ def _make(admin: Any, topic: str) -> bool:
     return future.exception(LIMIT_S) is None
 
 
-@BOTH
+@pytest.mark.parametrize("kind", ["exclusive", PRIORITY_TOO, "serial", "shared", "key-ordered"])
 async def test_partitions_are_added_under_members(
     place: Place, kafkadur_admin: AdminClient, kind: str
 ) -> None:
-    """They are found when the next member attaches, or the same one again; nothing is missed."""
+    """The attached members read them from their beginning, without a new one."""
     topic = place.topic(range(3))
-    admin: Any = kafkadur_admin
-    async with place.connect() as connection:
-        async with await connection.subscribe(topic, durable="d", type=kind, start="earliest") as first:
-            for delivery in await take(first, 3):
-                await delivery.ack()
-            admin.create_partitions([NewPartitions(topic, 2)])[topic].result(LIMIT_S)
-            await asyncio.to_thread(
-                wait_until,
-                lambda: len(admin.list_topics(topic, timeout=LIMIT_S).topics[topic].partitions) == 2,
-                "two partitions",
-            )
-            # the producer from before would find the new partition only minutes later
-            late = replace(place, raw=Producer({"bootstrap.servers": place.stack.kafka, "linger.ms": 0}))
-            late.publish(topic, [3, 4], partition=1)
-            place.publish(topic, [5])
-            # the known one goes on
-            assert numbers(await take(first, 1)) == [5]
-        async with await connection.subscribe(topic, durable="d", type=kind) as second:
-            assert sorted(numbers(await take(second, 3))) == [3, 4, 5]
+    often = {"bootstrap.servers": place.stack.kafka, "topic.metadata.refresh.interval.ms": 500}
+    async with (
+        place.connect(kafka=often) as connection,
+        await connection.subscribe(topic, durable="d", type=kind, start="earliest") as first,
+    ):
+        for delivery in await take(first, 3):
+            await delivery.ack()
+        await asyncio.to_thread(_add_partitions, place, kafkadur_admin, topic)
+        found = await take(first, 3)
+        assert sorted(numbers(found)) == [3, 4, 5]
+        for delivery in found:
+            await delivery.ack()
+        async with await connection.subscribe(topic, durable="e", type=kind, start="earliest") as second:
+            assert sorted(numbers(await take(second, 6))) == list(range(6))
+
+
+async def test_partitions_are_added_under_members_that_refresh_as_usual(
+    place: Place, kafkadur_admin: AdminClient
+) -> None:
+    """Each of them gets a share of the partitions."""
+    topic = place.topic(range(3))
+    async with (
+        place.connect() as connection,
+        await connection.subscribe(topic, durable="d", start="earliest", type="shared") as one,
+        await connection.subscribe(topic, durable="d", start="earliest", type="shared") as other,
+    ):
+        for _ in range(3):
+            await (await _first_of(one, other)).ack()
+        await asyncio.to_thread(_add_partitions, place, kafkadur_admin, topic)
+        began = asyncio.get_running_loop().time()
+        found = [await _first_of(one, other) for _ in range(3)]
+        assert sorted(numbers(found)) == [3, 4, 5]
+        assert asyncio.get_running_loop().time() - began < FOUND_S
+        for delivery in found:
+            await delivery.ack()
+
+
+async def _first_of(*subscriptions: Subscription) -> Delivery:
+    """The next message that any of them gets."""
+    deadline = asyncio.get_running_loop().time() + LIMIT_S
+    while asyncio.get_running_loop().time() < deadline:
+        for subscription in subscriptions:
+            if (delivery := await subscription.receive(timeout=0.05)) is not None:
+                return delivery
+    raise AssertionError("no message came")
+
+
+def _add_partitions(place: Place, admin: Any, topic: str) -> None:
+    """Add a second partition, with 3 and 4 in it; 5 is written to the first one."""
+    admin.create_partitions([NewPartitions(topic, 2)])[topic].result(LIMIT_S)
+    wait_until(lambda: takes_messages(admin, topic, 2), "two partitions")
+    # the producer from before would find the new partition only minutes later
+    late = replace(place, raw=Producer({"bootstrap.servers": place.stack.kafka, "linger.ms": 0}))
+    late.publish(topic, [3, 4], partition=1)
+    place.publish(topic, [5])

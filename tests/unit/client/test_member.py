@@ -63,6 +63,7 @@ class Driver:
         self.woken: list[bool] = []
         self.heard_since = 0.0
         self.now = 1.0
+        self.partitions = partitions
         terms = Terms(
             display="test",
             definition=Definition(
@@ -73,7 +74,6 @@ class Driver:
             budget=100,
             session=10.0,
             monotonic=lambda: self.now,
-            partitions=partitions,
         )
         self.member = Member(
             terms,
@@ -90,8 +90,8 @@ class Driver:
         self._token = 0
 
     def attach(self, rank: int, members: int) -> None:
-        role = Role(rank=rank, members=members, neighbour="")
-        attached = Attached(role, partitions=1, grace_ms=0, attachment=1, incarnation=1)
+        role = Role(rank=rank, members=members, neighbour="", partitions=self.partitions)
+        attached = Attached(role, grace_ms=0, attachment=1, incarnation=1)
         self.member.attached(attached, 1.0)
 
     def exchange(
@@ -111,7 +111,7 @@ class Driver:
         return ExchangeReply(
             token=self._token,
             silent_ms=None,
-            role=Role(rank=rank, members=members, neighbour=""),
+            role=Role(rank=rank, members=members, neighbour="", partitions=self.partitions),
             grants=grants,
             horizons={},
             refused=(),

@@ -5,6 +5,7 @@
 -- Reply    Reply
 -- Codes    OK; CHANGED: the change or rebuild is not (any more) this caller's; and those of context.lua
 --- @include "context"
+--- @include "members"
 
 local request = cmsgpack.unpack(ARGV[1])
 local ctx, code = open(request)
@@ -47,6 +48,7 @@ for i, part in ipairs(request[PartitionsRequest.partitions]) do
 end
 if growing and request[PartitionsRequest.total] > ctx.partitions then
   redis.call('HSET', KEYS[1], 'partitions', text(request[PartitionsRequest.total]))
-  close(ctx)
+  wake_all(ctx) -- each member learns it with its next exchange
+  finish(ctx)
 end
 return head(ctx, 'OK')

@@ -61,7 +61,7 @@ end
 local function role_row(ctx, rank)
   return {
     [Role.rank] = rank, [Role.members] = #ctx.ranks,
-    [Role.neighbour] = ctx.ranks[(rank + 1) % #ctx.ranks + 1] or '',
+    [Role.neighbour] = ctx.ranks[(rank + 1) % #ctx.ranks + 1] or '', [Role.partitions] = ctx.partitions,
   }
 end
 
