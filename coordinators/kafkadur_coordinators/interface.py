@@ -83,6 +83,8 @@ class PartitionReport(NamedTuple):
     epoch: int = -1
     #: where the log ended when Kafka was asked because the state says `log_end_unknown`; -1: was not asked
     log_end: int = -1
+    #: those of `expired` whose messages a member had read: of a lane of keys they are its own
+    expired_read: int = 0
 
 
 class Claim(NamedTuple):
@@ -343,6 +345,8 @@ class PartitionView(NamedTuple):
     epoch: int = -1
     #: offsets that were known, and that Kafka lost with the end of its log
     truncated: int = 0
+    #: those of `expired` whose messages a member had read
+    expired_read: int = 0
 
     @property
     def floor(self) -> int:

@@ -28,8 +28,9 @@ class PartitionInfo:
     avail: int
     #: Unsettled offsets in the leases of attached members.
     in_flight: int
-    #: Offsets that Kafka removed before they were settled. If keys have lanes, this is the number of the lane
-    #: with the most, an upper limit: other lanes may have settled some of them.
+    #: Offsets that Kafka removed before they were settled. If keys have lanes, the lane of an offset is known
+    #: if a member had read its message; all others count once, for the lane with the most of them: that is an
+    #: upper limit, since other lanes may have settled some of them.
     expired: int
     #: Known offsets that Kafka lost when the end of the log was truncated, settled or not.
     truncated: int
@@ -168,15 +169,17 @@ def partition_infos(
 ) -> tuple[PartitionInfo, ...]:
     """Return the state of each partition; its `lanes` of keys are joined."""
     found: dict[int, list[PartitionInfo]] = {}
+    expired_read: dict[int, list[int]] = {}
     for number, view in sorted(views.items()):
         partition = number // lanes
         info = _partition(view, leases, members, topic.logs.get(partition), topic.expiring.get(partition, 0))
         found.setdefault(partition, []).append(info)
-    return tuple(_joined(partition, infos) for partition, infos in found.items())
+        expired_read.setdefault(partition, []).append(view.expired_read)
+    return tuple(_joined(partition, infos, expired_read[partition]) for partition, infos in found.items())
 
 
-def _joined(partition: int, lanes: Sequence[PartitionInfo]) -> PartitionInfo:
-    """Join the lanes of a partition.
+def _joined(partition: int, lanes: Sequence[PartitionInfo], expired_read: Sequence[int]) -> PartitionInfo:
+    """Join the lanes of a partition; `expired_read`: of each, expired offsets whose messages were read.
 
     Every lane counts an offset that it has not read as unsettled, whatever its key. So a joined count is that
     of the lane with the most, plus the exceptions of the others.
@@ -197,7 +200,8 @@ def _joined(partition: int, lanes: Sequence[PartitionInfo]) -> PartitionInfo:
         next=max(lane.next for lane in lanes),
         avail=max(lane.avail for lane in lanes),
         in_flight=max(lane.in_flight for lane in lanes),
-        expired=max(lane.expired for lane in lanes),
+        expired=sum(expired_read)
+        + max(lane.expired - read for lane, read in zip(lanes, expired_read, strict=True)),
         truncated=max(lane.truncated for lane in lanes),
         expiring=None if first.expiring is None else max(lane.expiring or 0 for lane in lanes),
         exceptions=sum(exceptions),

@@ -102,6 +102,7 @@ class Composer(Part):
             epoch = buffer.epoch  # before the position: it may be newer than that, but never older
             readable_end = buffer.position
             self._pending.readable_end.append((buffer, readable_end))
+        expired, expired_read = self._fetch.expiry.take_lost(partition)
         return PartitionReport(
             partition=partition,
             readable_end=readable_end,
@@ -110,10 +111,11 @@ class Composer(Part):
             returned=collected.returned(partition),
             done=collected.done(partition),
             drained=int(self._policy.gives_up(partition)),
-            expired=self._fetch.expiry.take_lost(partition),
+            expired=expired,
             reserve=self._policy.to_reserve(partition),
             epoch=epoch,
             log_end=self._fetch.log_ends.pop(partition, -1),
+            expired_read=expired_read,
         )
 
     # -- which partitions

@@ -23,7 +23,8 @@ class Gaps(Part):
             return
         lease.gaps += (start, end)
         self._schedule.touch((lease.partition,))
-        lost = self._fetch.expiry.lose(lease.partition, start, end)
+        read = not lease.lane or end <= lease.fill
+        lost = self._fetch.expiry.lose(lease.partition, start, end, read=read)
         if lost > start:
             self._note_expired(lease.partition, start, lost)
 

@@ -36,23 +36,27 @@ class Expiry:
     def __init__(self) -> None:
         """Nothing was removed."""
         self._kept: dict[int, int] = {}
-        self._lost: dict[int, int] = {}
+        self._lost: dict[int, tuple[int, int]] = {}
         self._soon: dict[int, int] = {}
 
     def keeps_from(self, partition: int, offset: int) -> None:
         """Kafka keeps nothing before `offset`."""
         self._kept[partition] = max(offset, self._kept.get(partition, 0))
 
-    def lose(self, partition: int, start: int, end: int) -> int:
-        """Unsettled offsets [start, end) hold no record; returns the end of those that Kafka has removed."""
+    def lose(self, partition: int, start: int, end: int, *, read: bool) -> int:
+        """Unsettled offsets [start, end) hold no record; returns the end of those that Kafka has removed.
+
+        `read`: whether a member had read their records before.
+        """
         end = max(min(end, self._kept.get(partition, 0)), start)
         if end > start:
-            self._lost[partition] = self._lost.get(partition, 0) + end - start
+            lost, before = self._lost.get(partition, (0, 0))
+            self._lost[partition] = (lost + end - start, before + (end - start if read else 0))
         return end
 
-    def take_lost(self, partition: int) -> int:
-        """Number of offsets that were lost since the last call."""
-        return self._lost.pop(partition, 0)
+    def take_lost(self, partition: int) -> tuple[int, int]:
+        """Number of offsets that were lost since the last call, and of those that had been read before."""
+        return self._lost.pop(partition, (0, 0))
 
     def rescue(self, until: Mapping[int, int]) -> None:
         """Records before these offsets expire soon, and are to be rescued."""

@@ -66,6 +66,28 @@ async def test_what_was_removed_while_nobody_was_there(
     assert (found.expired, found.backlog) == (4, 0)
 
 
+async def test_removed_messages_of_keys_that_were_read_are_counted_exactly(
+    place: Place, kafkadur_admin: AdminClient
+) -> None:
+    """Each lane of keys has lost its own: the joined number is their sum."""
+    topic = place.topic()
+    for n in range(40):
+        place.raw.produce(topic, str(n).encode(), f"key-{n % 20}".encode(), partition=0)
+    assert place.raw.flush(LIMIT_S) == 0
+    async with place.connect() as connection:
+        async with await connection.subscribe(
+            topic, durable="d", type="key-ordered", start="earliest"
+        ) as first:
+            for delivery in await take(first, 20):  # the first one of each key; the others wait behind it
+                await delivery.rollback()
+        remove(kafkadur_admin, topic, 40)
+        place.publish(topic, [40])
+        async with await connection.subscribe(topic, durable="d", type="key-ordered") as second:
+            assert numbers(await take(second, 1)) == [40]
+            wait_until(lambda: info(place).partitions[0].floor == 40, "all others are settled")
+    assert info(place).expired == 40
+
+
 async def test_a_delayed_message_that_is_removed_does_not_come_again(
     place: Place, kafkadur_admin: AdminClient
 ) -> None:

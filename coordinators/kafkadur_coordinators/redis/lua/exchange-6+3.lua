@@ -98,6 +98,7 @@ local function apply(ctx, pt, part, leases)
     pt.recovered = log_end >= 0 and ctx.recovered or pt.recovered
   end
   pt.expired = pt.expired + part[PartitionReport.expired]
+  pt.expired_read = pt.expired_read + (part[PartitionReport.expired_read] or 0) -- older clients do not say it
   for _, v in ipairs(part[PartitionReport.settled]) do
     local l = leases[v[Settled.token]]
     if l then

@@ -30,6 +30,7 @@ for i, p in ipairs(request[InspectRequest.partitions]) do
       [PartitionView.decided] = decided, [PartitionView.runs] = runs_text(pt), [PartitionView.seen] = pt.seen,
       [PartitionView.bits] = redis.call('GET', pt.bits_key) or '', [PartitionView.expired] = pt.expired,
       [PartitionView.epoch] = pt.epoch, [PartitionView.truncated] = pt.truncated,
+      [PartitionView.expired_read] = pt.expired_read,
     }
   else
     states[i] = { [PartitionView.partition] = p, [PartitionView.base] = -1 }

@@ -11,7 +11,7 @@ local CONVERT_RUNS = 256 -- in one script call: the next one goes on
 local function load_partition(_, p, first_key)
   local pt = { p = p, state_key = KEYS[first_key], bits_key = KEYS[first_key + 1], runs_key = KEYS[first_key + 2] }
   local row = redis.call('HMGET', pt.state_key, 'base', 'next', 'avail', 'origin', 'due', 'seen', 'lane', 'keeper', 'expired',
-    'recovered', 'epoch', 'truncated')
+    'recovered', 'epoch', 'truncated', 'expired_read')
   if not row[1] then
     return nil
   end
@@ -19,7 +19,8 @@ local function load_partition(_, p, first_key)
   pt.xd, pt.seen, pt.lane, pt.keeper = tonumber(row[5]), tonumber(row[6]), tonumber(row[7]), row[8] or ''
   pt.expired, pt.recovered = number(row[9], 0), number(row[10], 0)
   pt.epoch, pt.truncated = number(row[11], -1), number(row[12], 0)
-  pt.saved_epoch, pt.saved_truncated = pt.epoch, pt.truncated
+  pt.expired_read = number(row[13], 0)
+  pt.saved_epoch, pt.saved_truncated, pt.saved_expired_read = pt.epoch, pt.truncated, pt.expired_read
   return pt
 end
 
@@ -48,6 +49,9 @@ local function save_partition(pt)
     'expired', text(pt.expired), 'recovered', text(pt.recovered))
   if pt.epoch ~= pt.saved_epoch or pt.truncated ~= pt.saved_truncated then -- with a new leader
     redis.call('HSET', pt.state_key, 'epoch', text(pt.epoch), 'truncated', text(pt.truncated))
+  end
+  if pt.expired_read ~= pt.saved_expired_read then
+    redis.call('HSET', pt.state_key, 'expired_read', text(pt.expired_read))
   end
   if pt.runs_changed then
     if #pt.runs == 0 then
