@@ -167,7 +167,10 @@ def partition_infos(
     topic: TopicLogs,
     lanes: int,
 ) -> tuple[PartitionInfo, ...]:
-    """Return the state of each partition; its `lanes` of keys are joined."""
+    """Return the state of each partition; its `lanes` of keys are joined.
+
+    Partitions that were added while nobody was attached are unread from their beginning.
+    """
     found: dict[int, list[PartitionInfo]] = {}
     expired_read: dict[int, list[int]] = {}
     for number, view in sorted(views.items()):
@@ -175,7 +178,16 @@ def partition_infos(
         info = _partition(view, leases, members, topic.logs.get(partition), topic.expiring.get(partition, 0))
         found.setdefault(partition, []).append(info)
         expired_read.setdefault(partition, []).append(view.expired_read)
-    return tuple(_joined(partition, infos, expired_read[partition]) for partition, infos in found.items())
+    for partition in topic.logs.keys() - found.keys():
+        info = _partition(_unread(partition * lanes), (), {}, topic.logs[partition], 0)
+        found[partition], expired_read[partition] = [info], [0]
+    return tuple(_joined(partition, found[partition], expired_read[partition]) for partition in sorted(found))
+
+
+def _unread(number: int) -> PartitionView:
+    return PartitionView(
+        number, base=0, next=0, readable_end=0, origin=0, decided=0, runs=(), seen=0, bits=b""
+    )
 
 
 def _joined(partition: int, lanes: Sequence[PartitionInfo], expired_read: Sequence[int]) -> PartitionInfo:

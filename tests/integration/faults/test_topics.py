@@ -11,6 +11,8 @@ from confluent_kafka.admin import AdminClient, NewPartitions
 from confluent_kafka.cimpl import NewTopic
 
 from kafkadur import Delivery, Event, Subscription, TopicChanged
+from kafkadur.admin.changes import Admin
+from kafkadur.settings import settings
 from kafkadur.stack import Stack
 from kafkadur.testing.pytest_plugin import takes_messages
 from tests.integration.faults.crew import SESSION
@@ -153,6 +155,18 @@ async def test_partitions_are_added_under_members_that_refresh_as_usual(
         assert asyncio.get_running_loop().time() - began < FOUND_S
         for delivery in found:
             await delivery.ack()
+
+
+async def test_added_partitions_are_backlog_while_nobody_is_attached(
+    place: Place, kafkadur_admin: AdminClient
+) -> None:
+    topic = place.topic(range(3))
+    async with place.connect() as connection, await connection.subscribe(topic, durable="d") as first:
+        assert await first.receive(timeout=0.1) is None
+    await asyncio.to_thread(_add_partitions, place, kafkadur_admin, topic)
+    with Admin(settings(place.settings())) as admin:
+        found = admin.info(admin.key("d"))
+    assert (found.backlog, [p.backlog for p in found.partitions]) == (3, [1, 2])
 
 
 async def _first_of(*subscriptions: Subscription) -> Delivery:
