@@ -20,7 +20,7 @@ from kafkadur.fetch.buffer import Mark
 from kafkadur.fetch.topic_identity import TopicIdentity
 from kafkadur_coordinators.kafka_refusal import tell
 from kafkadur_coordinators.lost_brokers import SILENT_S, answers
-from kafkadur_sharing.errors import InternalError, KafkadurError, StateLost
+from kafkadur_sharing.errors import InternalError, KafkadurError, ResourceLimit, StateLost
 
 _log = logging.getLogger("kafkadur.readers")
 
@@ -155,8 +155,17 @@ class KafkaThread:
         self._thread = threading.Thread(target=self._main, name=name, daemon=True)
 
     def start(self) -> None:
-        """Start the thread."""
-        self._thread.start()
+        """Start the thread; raises `ResourceLimit` if the system allows no further one."""
+        try:
+            self._thread.start()
+        except RuntimeError as error:
+            raise ResourceLimit(
+                "This process cannot start another thread.",
+                state=str(error),
+                owner=f"the reader of topic {self._topic}",
+                remedy="raise the limit of threads (ulimit -u, or pids of the container), or attach fewer "
+                "subscriptions in one process; then subscribe again",
+            ) from error
 
     def close(self) -> None:
         """End the thread and close its Consumer."""
@@ -208,6 +217,8 @@ class KafkaThread:
         if now - self._heard_at < SILENT_S:
             return
         if not answers(self._consumer, self._topic):
+            if self._identity.shortage:
+                raise _no_files(self._identity.shortage, self._topic)
             new = self._make()
             # Kafka may have come back just now: then this one finds it, too
             if answers(new, self._topic) and not answers(self._consumer, self._topic):
@@ -306,6 +317,7 @@ class KafkaThread:
     def _heard(self) -> None:
         """Note that Kafka answers."""
         self._heard_at = self._monotonic()
+        self._identity.shortage = ""
         if self._silent:
             self._silent = False
             _log.warning("Kafka answers again: topic %s", self._topic)
@@ -336,6 +348,17 @@ def broken(state: str, topic: str) -> StateLost:
         state=state,
         owner=f"topic {topic}",
         remedy="correct what Kafka complains about and subscribe again; nothing is lost",
+    )
+
+
+def _no_files(state: str, topic: str) -> ResourceLimit:
+    """Return the error for a reader that can open no connection to Kafka."""
+    return ResourceLimit(
+        "This process cannot open another connection to Kafka.",
+        state=state,
+        owner=f"the reader of topic {topic}",
+        remedy="raise the limit of open files (ulimit -n), or attach fewer subscriptions in one process; "
+        "then subscribe again; nothing is lost",
     )
 
 

@@ -37,7 +37,7 @@ class RangeFetcher(KafkaThread):
         """Read [start, end) of `partition` for the lease `token`."""
         self._waiting.append((partition, start, end, token))
         if self._thread.ident is None and not self._closing:  # once: it may have ended for good
-            self._thread.start()
+            self.start()
         self._work.set()
 
     def _loop(self) -> None:

@@ -5,6 +5,8 @@ records before that offset would be skipped. It does log the topic id each time 
 and it hands that line to the application before the first record of the new topic, in the same queue. So each
 reader has a logger of its own, which notes the id and how many partitions there are.
 
+It notes from the same lines whether a connection failed because the process has no file descriptor left.
+
 The lines belong to the debug context `topic`. librdkafka writes about twenty of them when it begins to read a
 topic and none while it reads; they are not passed on, unless the settings of the application ask for debug
 lines.
@@ -23,6 +25,8 @@ from kafkadur_coordinators.topics import topic_changed
 CONTEXT: Final = "topic"
 _ID: Final = re.compile(r"Topic (\S+) changed id from \S+ to (\S+)$")
 _PARTITIONS: Final = re.compile(r"Topic (\S+) (?:\(id \S+\) )?partition count changed from \d+ to (\d+)$")
+#: What the system calls the errors EMFILE and ENFILE.
+_SHORTAGE: Final = "Too many open files"
 
 
 class TopicIdentity:
@@ -36,6 +40,8 @@ class TopicIdentity:
         self._passes_debug = False
         #: how many partitions Kafka last said that the topic has; 0: it did not say so yet
         self.partitions = 0
+        #: what said last that this process may open no further file; empty: nothing since Kafka was heard
+        self.shortage = ""
 
     def configure(self, config: dict[str, Any]) -> dict[str, Any]:
         """Return `config` with the debug context added; lines of others that it names are passed on."""
@@ -50,6 +56,8 @@ class TopicIdentity:
             self._id = found[2]
         elif (found := _PARTITIONS.search(text)) and found[1] == self._topic:
             self.partitions = int(found[2])
+        elif _SHORTAGE in text:
+            self.shortage = text.rpartition("]: ")[2]
         if level > logging.DEBUG or self._passes_debug:
             client_log.log(level, line, *arguments)
 
