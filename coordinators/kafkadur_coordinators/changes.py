@@ -190,15 +190,23 @@ class Changes:
         total: int,
         seen: int = 0,
     ) -> Iterator[Call]:
-        """Yield the calls that write the state of lanes; `total`: the number of all lanes."""
-        for group in in_groups(sorted(by_lane)):
+        """Yield the calls that write the state of lanes; `total`: the number of all lanes.
+
+        The last call makes that number known: no member touches a lane before all of them have a state.
+        """
+        groups = list(in_groups(sorted(by_lane)))
+        for group in groups:
             keys = address.keys(subscription_id, state, group)
             parts = [
                 Laid(number, settlement.next, settlement.seen, packed(settlement), earliest(settlement))
                 for number, settlement in ((number, by_lane[number]) for number in group)
             ]
             common = self._coordinator.common(incarnation=-seen)
-            yield ("partitions", keys, [*common, *PartitionsRequest(parts, token, total)])
+            yield (
+                "partitions",
+                keys,
+                [*common, *PartitionsRequest(parts, token, total if group is groups[-1] else 0)],
+            )
 
     def change(
         self,

@@ -286,8 +286,9 @@ class Lifecycle(SubscriptionsInForce):
 
     def _attach(self, key: SubscriptionKey, known: Known, who: _Who) -> Membership:
         subscription = self.subscription(key, known)
-        if subscription.topic.partitions * subscription.definition.lanes > known.partitions:
-            self._add_partitions(subscription, known)
+        lanes = subscription.definition.lanes
+        if subscription.topic.partitions * lanes > known.partitions:
+            self._lay_added(subscription, known.partitions // lanes)
         session = self._session(key, known, who.member)
         if who.kind == "whole" and subscription.definition.type is SubscriptionType.KEY_ORDERED:
             raise IllegalState(
@@ -308,14 +309,10 @@ class Lifecycle(SubscriptionsInForce):
             self._register(key, session, who.session)
         return Membership(subscription=subscription, session=session, attached=attached)
 
-    def _add_partitions(self, subscription: Subscription, known: Known) -> None:
-        lanes = subscription.definition.lanes
-        self._lay(subscription, range(known.partitions // lanes, subscription.topic.partitions))
-
-    def _lay(self, subscription: Subscription, added: range) -> None:
-        """Partitions added since the subscription was made start at 0."""
-        new = dict.fromkeys(added, SettlementState(next=0))
+    def _lay_added(self, subscription: Subscription, first: int) -> None:
+        """Write the state of the partitions from `first` on, which were added: each starts at offset 0."""
         topic, lanes = subscription.topic, subscription.definition.lanes
+        new = dict.fromkeys(range(first, topic.partitions), SettlementState(next=0))
         self._changes.put_partitions(subscription.key, subscription.id, topic, new, token="", lanes=lanes)
 
     def add_partitions(self, membership: Membership, count: int) -> Membership:
@@ -326,8 +323,7 @@ class Lifecycle(SubscriptionsInForce):
         """
         was = membership.subscription
         grown = replace(was, topic=replace(was.topic, partitions=count))
-        new = range(was.topic.partitions, count)
-        self._lay(grown, new)
+        self._lay_added(grown, was.topic.partitions)
         _log.info("%s: topic %s has %d partitions now", was.key, was.topic.name, count)
         return replace(membership, subscription=grown)
 

@@ -7,16 +7,15 @@ import pytest
 import redis
 from confluent_kafka import Consumer
 from confluent_kafka.admin import AdminClient, NewPartitions
-from confluent_kafka.cimpl import NewTopic, TopicPartition
+from confluent_kafka.cimpl import TopicPartition
 
 import kafkadur_spark
 from kafkadur.admin.changes import Admin
 from kafkadur.settings import settings
 from kafkadur.stack import as_administrator
-from kafkadur.testing.pytest_plugin import takes_messages
 from kafkadur_coordinators.exclusive_settlement import Verdicts
 from kafkadur_sharing.errors import ConnectionClosed, IllegalState, LeaseLost, StateLost, TopicChanged
-from tests.integration.subscriptions.helpers import LIMIT_S, Place, number, wait_until
+from tests.integration.subscriptions.helpers import LIMIT_S, Place, make_anew, number, wait_until
 from tests.integration.subscriptions.workers import Worker
 
 
@@ -113,12 +112,7 @@ def test_nothing_is_settled_after_the_topic_was_made_anew(place: Place) -> None:
     admin = AdminClient({"bootstrap.servers": place.stack.kafka})
     with hold(place, topic) as holder:
         assert holder.settle({0: Verdicts([(0, 1)])}) == 1
-        admin.delete_topics([topic])[topic].result(LIMIT_S)
-        wait_until(
-            lambda: admin.create_topics([NewTopic(topic, 1, 1)])[topic].exception(LIMIT_S) is None,
-            "the topic made anew",
-        )
-        wait_until(lambda: takes_messages(admin, topic, 1), "a leader")
+        make_anew(admin, topic)
         with pytest.raises(TopicChanged, match="topic id"):
             holder.settle({0: Verdicts([(1, 2)])})
         with pytest.raises(LeaseLost, match="topic id"):

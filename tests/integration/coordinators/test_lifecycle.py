@@ -13,18 +13,24 @@ from confluent_kafka import Consumer, TopicPartition
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewPartitions
 
-from kafkadur.testing.pytest_plugin import TopicFactory, takes_messages
+from kafkadur.testing.pytest_plugin import TopicFactory
 from kafkadur_coordinators.changes import CHANGE_MS
-from kafkadur_coordinators.interface import PartitionReport, Settled
+from kafkadur_coordinators.interface import MAX_PARTITIONS, PartitionReport, Settled
 from kafkadur_coordinators.journal.records import Change
 from kafkadur_coordinators.lifecycle import Membership
 from kafkadur_coordinators.settlement_states import SettlementState
 from kafkadur_coordinators.topics import floor_metadata
 from kafkadur_sharing.decisions import Request, UnsubscribeRequest
 from kafkadur_sharing.definition import Definition, SubscriptionType
-from kafkadur_sharing.errors import InvalidDestination, SubscriptionActive, TopicChanged
+from kafkadur_sharing.errors import (
+    CoordinatorUnavailable,
+    InvalidDestination,
+    SubscriptionActive,
+    TopicChanged,
+)
 from kafkadur_sharing.keys import SubscriptionKey
 from tests.integration.coordinators.party import SESSION_MS, Party, produce, say, wipe
+from tests.integration.subscriptions.helpers import make_anew
 
 # -- creating
 
@@ -293,19 +299,41 @@ def test_processes_that_race_to_rebuild_agree(
 def test_a_topic_made_anew_stops_the_subscription(
     alone: Party, kafkadur_topic: TopicFactory, kafkadur_admin: AdminClient
 ) -> None:
-    from confluent_kafka.cimpl import NewTopic
-
     topic = kafkadur_topic()
     alone.leave(alone.attach(topic))
-    kafkadur_admin.delete_topics([topic])[topic].result(10)
-    deadline = time.monotonic() + 30
-    while topic in kafkadur_admin.list_topics(timeout=5).topics:
-        assert time.monotonic() < deadline
-    kafkadur_admin.create_topics([NewTopic(topic, num_partitions=1)])[topic].result(10)
-    while not takes_messages(kafkadur_admin, topic, 1):  # until then brokers may not know it
-        assert time.monotonic() < deadline
+    make_anew(kafkadur_admin, topic)
     with pytest.raises(TopicChanged):
         alone.attach(topic)
+
+
+def test_partitions_whose_addition_was_broken_off_are_added_by_the_next_one(
+    alone: Party, kafkadur_topic: TopicFactory, kafkadur_admin: AdminClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No member touches any before all have a state: a script would find some missing."""
+    topic = kafkadur_topic()
+    membership = alone.attach(topic)
+    count = 2 * MAX_PARTITIONS + 2
+    calls: list[str] = []
+    run = alone.coordinator.run
+
+    def killed(name: str, *rest: Any) -> Any:
+        calls.append(name)
+        if len(calls) > 1:
+            raise CoordinatorUnavailable
+        return run(name, *rest)
+
+    monkeypatch.setattr(alone.coordinator, "run", killed)
+    with pytest.raises(CoordinatorUnavailable):
+        alone.lifecycle.add_partitions(membership, count)
+    monkeypatch.undo()
+    assert calls == ["partitions", "partitions"]
+    known = alone.known()
+    assert known is not None
+    assert known.partitions == 1
+    kafkadur_admin.create_partitions([NewPartitions(topic, count)])[topic].result(10)
+    again = alone.attach(topic, "other")
+    assert again.attached.role.partitions == count
+    assert alone.floors(again) == [0] * count
 
 
 # -- changes that others left unfinished

@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 from confluent_kafka import Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewPartitions
-from confluent_kafka.cimpl import NewTopic
 
 from kafkadur import Delivery, Event, Subscription, TopicChanged
 from kafkadur.admin.changes import Admin
@@ -20,6 +19,7 @@ from tests.integration.subscriptions.helpers import (
     LIMIT_S,
     PRIORITY_TOO,
     Place,
+    make_anew,
     number,
     numbers,
     take,
@@ -74,15 +74,13 @@ async def test_the_topic_is_made_anew_under_a_member(
 ) -> None:
     """The member is stopped with a clear error: settled offsets mean nothing in the new topic."""
     topic = place.topic(range(5))
-    admin: Any = kafkadur_admin
     async with (
         place.connect(session_timeout=SESSION) as connection,
         await connection.subscribe(topic, durable="d", type=kind, start="earliest") as subscription,
     ):
         for delivery in await take(subscription, 5):
             await delivery.ack()
-        admin.delete_topics([topic])[topic].result(LIMIT_S)
-        await asyncio.to_thread(wait_until, lambda: _make(admin, topic), "the topic made anew")
+        await asyncio.to_thread(make_anew, kafkadur_admin, topic)
         place.publish(topic, range(3))
         with pytest.raises(TopicChanged, match="topic id"):
             await asyncio.wait_for(anext(aiter(subscription)), LIMIT_S)
@@ -92,26 +90,33 @@ async def test_the_topic_is_made_anew_under_a_member(
 def test_the_topic_is_made_anew_while_the_process_is_stopped(
     place: Place, kafkadur_admin: AdminClient, kind: str
 ) -> None:
-    """Kafka's client would go on at the old offset and skip what is before it."""
+    """Kafka's client would go on at the old offset and skip the messages before it."""
+    _stop_while_the_topic_is_made_anew(place, kafkadur_admin, kind, place.settings())
+
+
+def test_the_topic_is_made_anew_although_the_client_logs_errors_only(
+    place: Place, kafkadur_admin: AdminClient
+) -> None:
+    """The topic id is noticed at any log level of the application's settings."""
+    quiet = {"bootstrap.servers": place.stack.kafka, "log_level": 3}
+    _stop_while_the_topic_is_made_anew(place, kafkadur_admin, "shared", place.settings(kafka=quiet))
+
+
+def _stop_while_the_topic_is_made_anew(
+    place: Place, admin: AdminClient, kind: str, settings_: dict[str, Any]
+) -> None:
     topic = place.topic(range(50))
-    admin: Any = kafkadur_admin
-    worker = Worker(place.settings(), topic, {"durable": "d", "type": kind, "start": "earliest"})
+    worker = Worker(settings_, topic, {"durable": "d", "type": kind, "start": "earliest"})
     try:
         assert len(worker.receive(50)) == 50
         assert worker.ack() == "acked"
         worker.freeze()
-        admin.delete_topics([topic])[topic].result(LIMIT_S)
-        wait_until(lambda: _make(admin, topic), "the topic made anew")
+        make_anew(admin, topic)
         place.publish(topic, range(200))
         worker.thaw()
         assert worker.trouble() == "TopicChanged"
     finally:
         worker.end()
-
-
-def _make(admin: Any, topic: str) -> bool:
-    future = admin.create_topics([NewTopic(topic, 1, 1)])[topic]
-    return future.exception(LIMIT_S) is None
 
 
 @pytest.mark.parametrize("kind", ["exclusive", PRIORITY_TOO, "serial", "shared", "key-ordered"])

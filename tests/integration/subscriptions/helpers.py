@@ -117,6 +117,17 @@ def ordered_producer(kafka: str) -> confluent_kafka.Producer:
     )
 
 
+def make_anew(admin: Any, topic: str) -> None:
+    """Delete a topic and create it again, with one partition; it takes messages then."""
+    admin.delete_topics([topic])[topic].result(LIMIT_S)
+
+    def made() -> bool:
+        return admin.create_topics([NewTopic(topic, 1, 1)])[topic].exception(LIMIT_S) is None
+
+    wait_until(made, "the topic created again")
+    wait_until(lambda: takes_messages(admin, topic, 1), "a topic that takes messages")
+
+
 @contextlib.contextmanager
 def place_on(stack: Stack) -> Generator[Place]:
     """A place on a stack of the test's own: a namespace, topics (removed by nobody) and a producer."""

@@ -55,5 +55,6 @@ if me.transacted == 1 then
   redis.call('HSET', KEYS[1], 'state_version', text(TRANSACTED_VERSION))
 end
 return head(ctx, 'OK', {
-  [Attached.role] = role_row(ctx, #ctx.ranks - 1), [Attached.grace_ms] = math.max(ctx.grace - ctx.now, 0), [Attached.attachment] = me.n,
+  [Attached.role] = role_row(ctx, #ctx.ranks - 1), [Attached.grace_ms] = math.max(ctx.grace - ctx.now, 0),
+  [Attached.attachment] = me.n,
 })
