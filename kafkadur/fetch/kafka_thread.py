@@ -17,7 +17,7 @@ from typing import Any, Protocol
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
 
 from kafkadur.fetch.buffer import Mark
-from kafkadur.fetch.topic_identity import TopicIdentity
+from kafkadur.fetch.reader_log import ReaderLog
 from kafkadur_coordinators.kafka_refusal import tell
 from kafkadur_coordinators.lost_brokers import SILENT_S, answers
 from kafkadur_sharing.errors import InternalError, KafkadurError, ResourceLimit, StateLost
@@ -136,8 +136,8 @@ class KafkaThread:
         fail: Callable[[KafkadurError], None],
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._identity = TopicIdentity(topic, topic_id)
-        self._config = self._identity.configure(dict(config))
+        self._reader_log = ReaderLog(topic, topic_id, config)
+        self._config = dict(self._reader_log.config)
         self._error_cb: Callable[[KafkaError], None] | None = self._config.pop("error_cb", None)
         #: whether Kafka does not answer at the moment
         self._silent = False
@@ -203,7 +203,7 @@ class KafkaThread:
             self._fail(InternalError.by(error, f"the reader of topic {self._topic}"))
 
     def _make(self) -> Consumer:
-        return Consumer({**self._config, "error_cb": self._hear}, logger=self._identity)
+        return Consumer({**self._config, "error_cb": self._hear}, logger=self._reader_log)
 
     def _loop(self) -> None:
         raise NotImplementedError
@@ -216,9 +216,11 @@ class KafkaThread:
         now = self._monotonic()
         if now - self._heard_at < SILENT_S:
             return
-        if not answers(self._consumer, self._topic):
-            if self._identity.shortage:
-                raise _no_files(self._identity.shortage, self._topic)
+        if answers(self._consumer, self._topic):
+            self._reader_log.no_files = ""
+        elif self._reader_log.no_files:
+            raise _no_files(self._reader_log.no_files, self._topic)
+        else:
             new = self._make()
             # Kafka may have come back just now: then this one finds it, too
             if answers(new, self._topic) and not answers(self._consumer, self._topic):
@@ -299,7 +301,7 @@ class KafkaThread:
             "isolation.level": "read_uncommitted",
             "error_cb": _say_nothing,
         }
-        consumer = Consumer(config, logger=self._identity)
+        consumer = Consumer(config, logger=self._reader_log)
         deadline = time.monotonic() + WATERMARKS
         try:
             consumer.assign([TopicPartition(self._topic, partition, mark.offset, leader_epoch=mark.epoch)])
@@ -317,7 +319,7 @@ class KafkaThread:
     def _heard(self) -> None:
         """Note that Kafka answers."""
         self._heard_at = self._monotonic()
-        self._identity.shortage = ""
+        self._reader_log.no_files = ""
         if self._silent:
             self._silent = False
             _log.warning("Kafka answers again: topic %s", self._topic)

@@ -61,7 +61,7 @@ class RangeFetcher(KafkaThread):
                 if not messages:
                     message = consumer.poll(WAIT)
                     messages = [] if message is None else [message]
-                self._identity.check(self._member.display)
+                self._reader_log.check_topic(self._member.display)
                 if messages:
                     self._heard()
                 else:

@@ -144,9 +144,9 @@ class TailFetcher(KafkaThread):
         member = self._member
         while not self._closing:
             consumer = self._consumer
-            self._identity.check(member.display)
-            if self._identity.partitions != self._partitions:
-                self._partitions = self._identity.partitions
+            self._reader_log.check_topic(member.display)
+            if self._reader_log.partitions != self._partitions:
+                self._partitions = self._reader_log.partitions
                 member.grown(self._partitions)
             if self._commands:
                 self._obey(consumer)
@@ -169,13 +169,13 @@ class TailFetcher(KafkaThread):
                     self._look_after()
                     continue
                 messages = [message, *consumer.consume(AT_ONCE, 0)]
-            self._identity.check(member.display)
+            self._reader_log.check_topic(member.display)
             self._heard()
             for partition, group in by_partition(messages):
                 if partition in self._followed:
                     self._tell_end(consumer, partition)
                     self._give(consumer, partition, group)
-        self._identity.check(member.display)
+        self._reader_log.check_topic(member.display)
         self.mirror_now(self._consumer)  # closing the Consumer waits for it
 
     def _tell_end(self, consumer: Consumer, partition: int) -> None:

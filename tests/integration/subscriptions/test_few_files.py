@@ -13,6 +13,7 @@ from typing import Any
 
 import kafkadur.sync
 from kafkadur import KafkadurError
+from kafkadur.fetch.kafka_thread import KafkaThread, consumer_config
 from tests.integration.subscriptions.helpers import LIMIT_S, Place
 
 #: How many subscriptions are attached, and for how many descriptors there is room besides those in use.
@@ -39,6 +40,35 @@ def test_no_subscription_is_deaf(place: Place) -> None:
     assert len(found) == SUBSCRIPTIONS
     assert refused, "and not for all"
     assert all("open files" in one for one in refused)
+
+
+class Reader(KafkaThread):
+    """A reader that only looks after its client."""
+
+    def shortage_after_looking(self) -> str:
+        """Look after the client, when it was short of files before; returns the error that is remembered."""
+        self._consumer = self._make()
+        try:
+            self._reader_log.no_files = "Failed to create socket: Too many open files"
+            self._look_after()
+            return self._reader_log.no_files
+        finally:
+            self._consumer.close()
+
+
+def test_an_earlier_shortage_is_forgotten_when_kafka_answers(place: Place) -> None:
+    """Else a later failure of Kafka would end the subscription with the wrong reason."""
+    failures: list[KafkadurError] = []
+    reader = Reader(
+        name="reader",
+        config=consumer_config({"bootstrap.servers": place.stack.kafka}, "group"),
+        topic=place.topic(),
+        topic_id="",
+        fail=failures.append,
+        monotonic=lambda: 100.0,
+    )
+    assert reader.shortage_after_looking() == ""
+    assert failures == []
 
 
 def _outcome(subscription: kafkadur.sync.Subscription) -> str:
