@@ -32,9 +32,9 @@ from kafkadur_coordinators.holder_progress import HolderProgress
 from kafkadur_coordinators.interface import MAX_PARTITIONS, Known, LeaseView, PartitionView
 from kafkadur_coordinators.redis.coordinator import Refusal, state_lost
 from kafkadur_coordinators.settlement_states import settlement_of
-from kafkadur_coordinators.topics import TopicInfo
+from kafkadur_coordinators.topics import TopicInfo, topic_changed
 from kafkadur_sharing.definition import Definition, SubscriptionType
-from kafkadur_sharing.errors import IllegalState, InvalidDestination, KafkadurError, TopicChanged
+from kafkadur_sharing.errors import IllegalState, InvalidDestination
 from kafkadur_sharing.keys import SLOTS, ClientIdPolicy, SubscriptionKey, key_slot
 
 #: Seconds for which a question is repeated while a subscription is being changed or rebuilt.
@@ -324,7 +324,7 @@ class Inspector:
         """Describe the topic of a subscription; raises `InvalidDestination` and `TopicChanged`."""
         topic = self._topics.describe(seen.definition.topic)
         if topic.id != seen.content["topic_id"]:
-            raise topic_changed(key, topic.name)
+            raise topic_changed(topic.name, now=topic.id, was=seen.content["topic_id"], subscription=key)
         return topic
 
     def _records(self, topic: str, *stretches: tuple[int, int, int]) -> Iterator[Message]:
@@ -361,7 +361,8 @@ class Inspector:
             topics[name] = self._look_at(name)
         found = topics[name]
         if found.id is not None and found.id != seen.content["topic_id"]:
-            return TopicLogs(id=found.id, logs={}, problem=str(topic_changed(key, name)))
+            changed = topic_changed(name, now=found.id, was=seen.content["topic_id"], subscription=key)
+            return TopicLogs(id=found.id, logs={}, problem=str(changed))
         return found
 
     def _look_at(self, name: str) -> TopicLogs:
@@ -411,11 +412,3 @@ class Inspector:
             if wanted <= set(headers):
                 found = f"{topic}[{message.partition()}]@{message.offset()}"
         return found
-
-
-def topic_changed(key: SubscriptionKey, topic: str) -> KafkadurError:
-    """Return the error for a topic that was deleted and created again."""
-    return TopicChanged(
-        owner=f"topic {topic}, subscription {key}",
-        remedy="unsubscribe, then subscribe again: offsets of the old topic mean nothing in the new one",
-    )

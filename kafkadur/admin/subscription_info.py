@@ -171,17 +171,23 @@ def partition_infos(
 
     Partitions that were added while nobody was attached are unread from their beginning.
     """
-    found: dict[int, list[PartitionInfo]] = {}
-    expired_read: dict[int, list[int]] = {}
+    found: dict[int, list[PartitionView]] = {}
     for number, view in sorted(views.items()):
-        partition = number // lanes
-        info = _partition(view, leases, members, topic.logs.get(partition), topic.expiring.get(partition, 0))
-        found.setdefault(partition, []).append(info)
-        expired_read.setdefault(partition, []).append(view.expired_read)
+        found.setdefault(number // lanes, []).append(view)
     for partition in topic.logs.keys() - found.keys():
-        info = _partition(_unread(partition * lanes), (), {}, topic.logs[partition], 0)
-        found[partition], expired_read[partition] = [info], [0]
-    return tuple(_joined(partition, found[partition], expired_read[partition]) for partition in sorted(found))
+        found[partition] = [_unread(partition * lanes)]
+
+    def joined(partition: int) -> PartitionInfo:
+        log, soon = topic.logs.get(partition), topic.expiring.get(partition, 0)
+        infos = [_partition(view, leases, members, log, soon) for view in found[partition]]
+        return replace(_joined(partition, infos), expired=_expired(found[partition]))
+
+    return tuple(joined(partition) for partition in sorted(found))
+
+
+def _expired(lanes: Sequence[PartitionView]) -> int:
+    """Return the number of expired offsets of a partition: of the unread ones, those of one lane."""
+    return sum(lane.expired_read for lane in lanes) + max(lane.expired - lane.expired_read for lane in lanes)
 
 
 def _unread(number: int) -> PartitionView:
@@ -190,8 +196,8 @@ def _unread(number: int) -> PartitionView:
     )
 
 
-def _joined(partition: int, lanes: Sequence[PartitionInfo], expired_read: Sequence[int]) -> PartitionInfo:
-    """Join the lanes of a partition; `expired_read`: of each, expired offsets whose messages were read.
+def _joined(partition: int, lanes: Sequence[PartitionInfo]) -> PartitionInfo:
+    """Join the lanes of a partition, all but their expired offsets.
 
     Every lane counts an offset that it has not read as unsettled, whatever its key. So a joined count is that
     of the lane with the most, plus the exceptions of the others.
@@ -212,8 +218,6 @@ def _joined(partition: int, lanes: Sequence[PartitionInfo], expired_read: Sequen
         next=max(lane.next for lane in lanes),
         avail=max(lane.avail for lane in lanes),
         in_flight=max(lane.in_flight for lane in lanes),
-        expired=sum(expired_read)
-        + max(lane.expired - read for lane, read in zip(lanes, expired_read, strict=True)),
         truncated=max(lane.truncated for lane in lanes),
         expiring=None if first.expiring is None else max(lane.expiring or 0 for lane in lanes),
         exceptions=sum(exceptions),
