@@ -46,6 +46,10 @@ class Gate:
         """Whether other processes hear this one now."""
         return self._heard_since() < float("inf")
 
+    def heard_throughout(self, since: float) -> bool:
+        """Whether other processes have heard this one since then (monotonic seconds) without a pause."""
+        return since >= self._heard_since()
+
     def may_dispatch(self) -> bool:
         """Whether this process is still sure to hold its leases.
 
@@ -53,4 +57,4 @@ class Gate:
         """
         if self._terms.monotonic() - self.last_ok >= self._terms.session * 0.9:
             return False
-        return self.last_ok >= self._heard_since()
+        return self.heard_throughout(self.last_ok)

@@ -47,8 +47,9 @@ class Losses(Part):
         #: when this member was heard last before the loss (monotonic seconds); before the first of several
         #: losses, as long as messages wait to be leased again
         self._heard_before = float("-inf")
-        #: how long after that the member learned of the last loss, seconds
-        self._unheard = float("inf")
+        #: no other member can have had its messages until the last loss: it was heard until then, or for all
+        #: but less than `PRESENCE_GRACE`
+        self.heard = False
 
     # -- every lease is lost
 
@@ -61,8 +62,9 @@ class Losses(Part):
         pending, confirmations = self._pending, self._confirmations
         if not self.kept:
             self._heard_before = self._gate.last_ok
-        self._unheard = self._terms.monotonic() - self._heard_before
-        keeps = keeps and self._policy.RECLAIMS and self._unheard < self._terms.session
+        unheard = self._terms.monotonic() - self._heard_before
+        self.heard = unheard < PRESENCE_GRACE or self._gate.heard_throughout(self._heard_before)
+        keeps = keeps and self._policy.RECLAIMS and unheard < self._terms.session
         taken = {id(chunk): chunk for chunk in [*self.kept, *pending.taken, *self._in_flight]}
         for lease in self._leases:
             lease.group.frozen = True  # `one_by_one` stops
@@ -125,8 +127,8 @@ class Losses(Part):
         unknown = partial(confirmations.unknown, "its lease was not granted again")
         session_lasts = self._terms.monotonic() - self._heard_before < self._terms.session
         for chunk, claimed in answers:
-            was_attached = claimed.attached or self._unheard < PRESENCE_GRACE
-            lost, acks = self._take_over(chunk, claimed, own=bool(session_lasts and was_attached))
+            was_attached = bool(claimed.attached) or self.heard
+            lost, acks = self._take_over(chunk, claimed, own=session_lasts and was_attached)
             if lost or not claimed.token:
                 waiting = confirmations.take(partial(is_, chunk))
                 # callers that wait learn the outcome by themselves

@@ -188,6 +188,11 @@ class Member:
         with self.lock:
             return self._losses.claims()
 
+    @property
+    def was_heard(self) -> bool:
+        """Whether no other member can have had its messages until the last loss (`losses.py`)."""
+        return self._losses.heard
+
     def reclaimed(self, answers: Iterable[tuple[Chunk, Claimed]]) -> None:
         """Claims were answered."""
         with self.lock:

@@ -394,7 +394,9 @@ class CoordinatorThread:
         """Lease again the messages that are in flight since an earlier incarnation."""
         member = served.member
         while claims := member.claims():
-            granted = served.session.reclaim({p: [one for _, one in some] for p, some in claims.items()})
+            granted = served.session.reclaim(
+                {p: [one for _, one in some] for p, some in claims.items()}, heard=member.was_heard
+            )
             member.reclaimed(
                 (chunk, claimed)
                 for partition, some in claims.items()

@@ -118,13 +118,16 @@ class MemberSession:
         handed_over = exchange.handover or any(part.drained for part in exchange.parts)
         return exchanged(reply.body, handed_over=handed_over)
 
-    def reclaim(self, claims: Mapping[int, Sequence[Claim]]) -> dict[int, list[Claimed]]:
+    def reclaim(self, claims: Mapping[int, Sequence[Claim]], *, heard: bool) -> dict[int, list[Claimed]]:
         """Claim offsets that are in flight since an earlier incarnation, by partition (at most 16).
 
+        `heard`: other processes heard this one until the loss, or for all but less than `PRESENCE_GRACE`.
+        Without it nothing is granted by a state that does not know that the member was attached.
         Raises `Refusal` (FENCED, INVALID, and the common codes).
         """
         keys = self._keys_with(claims)
-        request = ReclaimRequest(self.attachment, [PartClaims(p, list(some)) for p, some in claims.items()])
+        parts = [PartClaims(p, list(some)) for p, some in claims.items()]
+        request = ReclaimRequest(self.attachment, parts, int(heard))
         reply = self._coordinator.call("reclaim", keys, [*self._common(), *request])
         found = zip(claims, ReclaimReply._make(reply.body).claimed, strict=True)
         return {partition: [Claimed(*one) for one in granted] for partition, granted in found}

@@ -181,6 +181,8 @@ class ReclaimRequest(NamedTuple):
 
     attachment: int
     parts: Sequence[PartClaims]
+    #: 1: other processes heard this one until the loss, so that no other member can have had its messages
+    heard: int
 
 
 class ReclaimReply(NamedTuple):

@@ -40,10 +40,17 @@ def lose(world: World, *starts: int, incarnation: int = 9) -> None:
 
 
 def claim(
-    member: Member, token: int, *held: int, incarnation: int = 1, marks: int = 0, partition: int = 0
+    member: Member,
+    token: int,
+    *held: int,
+    incarnation: int = 1,
+    marks: int = 0,
+    partition: int = 0,
+    heard: bool = True,
 ) -> tuple[int, list[int]]:
     """One claim: the new token, and what it holds."""
-    (found,) = member.session.reclaim({partition: [Claim(incarnation, token, marks, held)]})[partition]
+    claims = {partition: [Claim(incarnation, token, marks, held)]}
+    (found,) = member.session.reclaim(claims, heard=heard)[partition]
     return found.token, list(found.held)
 
 
@@ -108,7 +115,7 @@ def test_what_is_settled_is_not_claimed(make: Make) -> None:
     assert held == [0, 1, 3, 4]
     assert claim(member, 1, 1, 3) == (0, [])
     assert token in world.leases()
-    (found,) = member.session.reclaim({0: [Claim(1, 1, 0, (0, 6))]})[0]
+    (found,) = member.session.reclaim({0: [Claim(1, 1, 0, (0, 6))]}, heard=True)[0]
     assert list(found.settled) == [1, 3], "who asked is told that its acknowledgement had arrived"
     assert found.attached
 
@@ -124,15 +131,36 @@ def test_a_member_whose_session_had_ended_is_told_so_in_the_reply_to_its_claim(m
     other.have = 2
     other.say(report(0, settled=[settled(2, 0, 3)]))
     restart(world)
-    (found,) = world.attach("m").session.reclaim({0: [Claim(1, 1, 0, (0, 3))]})[0]
+    (found,) = world.attach("m").session.reclaim({0: [Claim(1, 1, 0, (0, 3))]}, heard=True)[0]
     assert (found.token, list(found.settled), found.attached) == (0, [0, 3], 0)
 
 
 def test_whether_a_member_was_attached_is_not_known_after_a_wipe(make: Make) -> None:
     world = make()
     lose(world, 4)
-    (found,) = world.attach("m").session.reclaim({0: [Claim(1, 1, 0, (0, 3))]})[0]
+    (found,) = world.attach("m").session.reclaim({0: [Claim(1, 1, 0, (0, 3))]}, heard=True)[0]
     assert (list(found.settled), found.attached) == ([0, 3], 0)
+
+
+def test_a_member_that_was_not_heard_leases_nothing_again_after_a_wipe(make: Make) -> None:
+    """Another member may have been granted its messages and have settled them; only the lost state knew."""
+    world = make()
+    lose(world, 0)
+    member = world.attach("m")
+    assert claim(member, 3, 0, 2, heard=False) == (0, [])
+    assert not world.leases()
+    world.clock.advance(SESSION_MS)
+    grants = member.say(report(0, readable_end=2, log_end=2), credit=2).grants
+    assert [(g.start, g.horizon) for g in grants] == [(0, 2)], "they are delivered again"
+
+
+def test_a_member_that_was_not_heard_leases_again_what_a_state_that_lasted_knows(make: Make) -> None:
+    world = make()
+    world.attach("m").say(report(0, readable_end=2), credit=2)
+    restart(world)
+    token, held = claim(world.attach("m"), 1, 0, 2, heard=False)
+    assert token > 1
+    assert held == [0, 2]
 
 
 def test_the_time_without_presence_is_the_same_in_scripts_and_members() -> None:

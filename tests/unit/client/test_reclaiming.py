@@ -119,26 +119,30 @@ def waiting() -> tuple[test_member.Driver, Caller]:
 
 
 @pytest.mark.parametrize(
-    ("unheard", "away", "attached", "arrived"),
+    ("since", "pause", "away", "attached", "arrived"),
     [
-        pytest.param(PRESENCE_GRACE - 0.1, 5.0, 0, True, id="told at once"),
-        pytest.param(PRESENCE_GRACE, 5.0, 0, False, id="not heard for a while"),
-        pytest.param(PRESENCE_GRACE, 5.0, 1, True, id="not heard for a while, but attached"),
-        pytest.param(PRESENCE_GRACE, 10.0, 1, False, id="away for a session"),
-        pytest.param(0.0, 10.0, 0, False, id="told at once, and away for a session"),
+        pytest.param(PRESENCE_GRACE - 0.1, True, 5.0, 0, True, id="told at once"),
+        pytest.param(PRESENCE_GRACE, True, 5.0, 0, False, id="not heard for a while"),
+        pytest.param(3.0, False, 5.0, 0, True, id="heard all the time"),
+        pytest.param(PRESENCE_GRACE, True, 5.0, 1, True, id="not heard for a while, but attached"),
+        pytest.param(PRESENCE_GRACE, True, 10.0, 1, False, id="away for a session"),
+        pytest.param(0.0, True, 10.0, 0, False, id="told at once, and away for a session"),
     ],
 )
 def test_an_acknowledgement_without_an_answer(
-    *, unheard: float, away: float, attached: int, arrived: bool
+    *, since: float, pause: bool, away: float, attached: int, arrived: bool
 ) -> None:
     """It had arrived if the offset is settled and no other member can have been granted it.
 
-    The member learns of the loss after `unheard` seconds, and its claim is answered after `away` seconds.
+    The member learns of the loss `since` seconds after its last exchange; with `pause` other processes did
+    not hear it all the time. Its claim is answered `away` seconds after that exchange.
     """
     driver, caller = waiting()
     member = driver.member
-    driver.now = 1.0 + unheard
+    driver.now = 1.0 + since
+    driver.heard_since = driver.now if pause else 0.0
     member.lose("the state was lost", keep=True)
+    assert member.was_heard == (since < PRESENCE_GRACE or not pause)
     ((claimed, _),) = member.claims()[0]
     driver.now = 1.0 + away
     member.reclaimed([(claimed, Claimed(token=0, held=(), settled=(0, 1), attached=attached))])

@@ -1,7 +1,8 @@
 --- A member that is attached again after a loss claims messages that are still in flight: offsets of leases
 --- of an earlier incarnation. While no lease is granted (grace) they become leases of this one, so that they need not be
 --- delivered again. The member with the higher token of an offset, or of a lane, gets it. Leases from before Kafka lost the
---- end of a partition (truncate-6+3) cannot be claimed: their records may be lost.
+--- end of a partition (truncate-6+3) cannot be claimed: their records may be lost. Nor can those of a member that this state
+--- does not know as attached and that other processes did not hear until the loss: another member may have settled them.
 -- KEYS     see include/context.lua; three keys for each of its partitions, at most 16
 -- ARGV[1]  Request, ReclaimRequest
 -- Reply    Reply, ReclaimReply; the settled offsets of a claim are those acknowledged in time: none when leases are
@@ -240,6 +241,7 @@ end
 local granted = {}
 local others, all = claimed_by_others(ctx, me)
 local attached = was_attached(ctx, me) and 1 or 0
+local may_have_them = attached == 1 or request[ReclaimRequest.heard] == 1
 local unclaimed = number(redis.call('HGET', KEYS[1], 'unclaimed'), 0)
 for i, pt in ipairs(touched) do
   granted[i] = {}
@@ -247,7 +249,7 @@ for i, pt in ipairs(touched) do
   for j, claim in ipairs(parts[i][PartClaims.claims]) do
     local token, held = granted_before(ctx, me, pt, claim, all)
     -- else another member may have been granted them
-    if not token and ctx.now < ctx.grace and claim[Claim.incarnation] >= unclaimed then
+    if not token and may_have_them and ctx.now < ctx.grace and claim[Claim.incarnation] >= unclaimed then
       token, held = reclaim(ctx, me, pt, claim, others)
       if token > 0 then
         all[#all + 1] = {
