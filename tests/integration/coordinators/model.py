@@ -267,8 +267,10 @@ class Model:
             return False
         if FRESH in place.ready.values():
             return True
-        # of a leased lane only the position says that the holder has not dispatched all that is readable
-        return part.position >= 0 and any(o < place.readable_end for x in mine for o in x.open)
+        # of a leased lane only the position says that the holder has not dispatched all that is readable; an
+        # exception whose grant the holder has not seen is not waiting for another member: it is told again
+        unread = range(part.position, place.readable_end) if part.position >= 0 else ()
+        return any(o in unread for x in mine if x.lane for o in x.open)
 
     def _has_due(self, partition: int, now: int) -> bool:
         """Whether an exception can be granted; in strict order only the lowest one can."""
