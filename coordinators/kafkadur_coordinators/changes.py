@@ -19,7 +19,14 @@ from kafkadur_coordinators.journal.records import Change, Entry, InForce, in_for
 from kafkadur_coordinators.journal.topic import Journal
 from kafkadur_coordinators.redis.coordinator import Call, RedisCoordinator, Refusal, SubscriptionAddress
 from kafkadur_coordinators.redis.replies import inspection
-from kafkadur_coordinators.redis.wire import ChangeRequest, InstallRequest, Laid, PartitionsRequest, Reply
+from kafkadur_coordinators.redis.wire import (
+    ChangeRequest,
+    InstallRequest,
+    Laid,
+    PartitionsRequest,
+    Policy,
+    Reply,
+)
 from kafkadur_coordinators.settlement_states import (
     SettlementState,
     earliest,
@@ -130,7 +137,7 @@ class Changes:
             incarnation=incarnation,
             token=token,
             quiet=quiet_ms,
-            policy=found.definition.policy,
+            policy=Policy(*found.definition.policy),
             anew=int(anew),
             unclaimed=unclaimed,
         )

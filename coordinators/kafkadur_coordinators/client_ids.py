@@ -109,7 +109,7 @@ class ClientIdLease:
         return InvalidClientId(
             f"Client id {self._client_id} is held by another connection.",
             state=f"held since {since}",
-            owner=refusal.held.name.decode(),
+            owner=refusal.held.name.decode(errors="replace"),
             remedy="close that connection, use another client id, or client_id_policy='unrestricted' for all "
             "who share it",
         )

@@ -18,7 +18,7 @@ Ranges = Sequence[tuple[int, int]]
 #: A stretch that is held: token of the lease, start, end.
 _Lease = tuple[int, int, int]
 #: More than a subscription has: everything is claimed.
-_ALL = 2**48
+_ALL = 2**47
 #: A roll back without a delay of its own.
 _BY_POLICY = -1
 

@@ -8,7 +8,20 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum
-from typing import Literal, NamedTuple
+from typing import Annotated, Literal, NamedTuple
+
+from kafkadur_coordinators.bounds import (
+    Bounds,
+    Count,
+    Delay,
+    Flag,
+    Marks,
+    MaybeEpoch,
+    MaybeOffset,
+    Offset,
+    Partition,
+    Serial,
+)
 
 #: How a member takes its work: record by record, the whole alone, or stretches at once beside others.
 MemberKind = Literal["", "whole", "claims"]
@@ -38,11 +51,11 @@ class Standing(IntEnum):
 class Settled(NamedTuple):
     """Offsets of one lease that are settled."""
 
-    token: int
+    token: Serial
     #: start, end (exclusive), start, end, ... : few, long ranges
-    ranges: Sequence[int] = ()
+    ranges: Sequence[Offset] = ()
     #: offset of the first bit of `blob`, a multiple of 8
-    blob_from: int = 0
+    blob_from: Offset = 0
     #: one bit an offset, most significant first: many short ranges
     blob: bytes = b""
 
@@ -50,52 +63,52 @@ class Settled(NamedTuple):
 class Returned(NamedTuple):
     """Offsets of one lease that are given back."""
 
-    token: int
-    start: int
+    token: Serial
+    start: Offset
     #: exclusive
-    end: int
-    how: int
+    end: Offset
+    how: Annotated[int, Bounds(How.UNREAD, How.ROLLED_BACK)]
     #: ms until they may be delivered again; -1: as the redelivery policy says
-    delay: int = 0
+    delay: Delay = 0
 
 
 class PartitionReport(NamedTuple):
     """The report of a member on one partition."""
 
-    partition: int
+    partition: Partition
     #: offset up to which the partition was really read (last record + 1, or the partition's end); -1:
     #: nothing new
-    readable_end: int = -1
+    readable_end: MaybeOffset = -1
     #: first offset of the lane that was not dispatched; -1: no lane
-    position: int = -1
+    position: MaybeOffset = -1
     settled: Sequence[Settled] = ()
     returned: Sequence[Returned] = ()
     #: tokens of leases that are finished
-    done: Sequence[int] = ()
+    done: Sequence[Serial] = ()
     #: 1: a lane that has a keeper of its own is given up (key-ordered) or offered (serial): no message of
     #: it is in flight, nor will be until the reply is there
-    drained: int = 0
+    drained: Flag = 0
     #: unsettled offsets, settled with this report, that Kafka does not keep any more
-    expired: int = 0
+    expired: Count = 0
     #: most offsets that may be reserved for the member, those it has included (shared)
-    reserve: int = 0
+    reserve: Count = 0
     #: leader epoch of the records before `readable_end`; -1: not known, or nothing new
-    epoch: int = -1
+    epoch: MaybeEpoch = -1
     #: where the log ended when Kafka was asked because the state says `log_end_unknown`; -1: was not asked
-    log_end: int = -1
+    log_end: MaybeOffset = -1
     #: those of `expired` whose messages a member had read: of a lane of keys they are its own
-    expired_read: int = 0
+    expired_read: Count = 0
 
 
 class Claim(NamedTuple):
     """Offsets of a lease of an earlier incarnation that a member still has in flight."""
 
-    incarnation: int
-    token: int
+    incarnation: Serial
+    token: Serial
     #: attempts that were counted before it, twice, and 1 if it may have been delivered before
-    marks: int
+    marks: Marks
     #: start, end, start, end, ...
-    held: Sequence[int]
+    held: Sequence[Offset]
 
 
 class Claimed(NamedTuple):

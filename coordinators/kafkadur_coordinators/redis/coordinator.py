@@ -314,7 +314,7 @@ class RedisCoordinator:
             try:
                 reply = connection.read_response()
             except NoScriptError:
-                text = scripts.load(name).text
+                text = self._script(name).text
                 connection.send_command("EVAL", text, len(keys), *keys, pack(request), self._run_id)
                 reply = connection.read_response()
         except (RedisConnectionError, RedisTimeoutError, OSError) as error:
@@ -323,9 +323,12 @@ class RedisCoordinator:
             self._explain(error)
         return self._taken(name, request, reply)
 
+    def _script(self, name: str) -> scripts.Script:
+        return scripts.load(name, trusts_clock=self._clock is not None)
+
     def _packed(self, name: str, keys: Sequence[str], request: Sequence[object]) -> bytes:
         # packed here: redis-py converts each argument in Python, which is a fifth of an exchange's cost
-        arguments: Any = ("EVALSHA", scripts.load(name).sha, len(keys), *keys, pack(request), self._run_id)
+        arguments: Any = ("EVALSHA", self._script(name).sha, len(keys), *keys, pack(request), self._run_id)
         return cast("bytes", hiredis.pack_command(arguments))  # the stub says: arguments of length one
 
     def _taken(self, name: str, request: Sequence[object], raw: list[Any]) -> Reply:
@@ -350,7 +353,7 @@ class RedisCoordinator:
         """Send script calls; `finish_many` reads the replies. Calls in between use another connection."""
         self.connect()
         for name in {call[0] for call in calls} - self._loaded:
-            self.command("SCRIPT", "LOAD", scripts.load(name).text)
+            self.command("SCRIPT", "LOAD", self._script(name).text)
             self._loaded.add(name)
         try:
             self._connection.send_packed_command([self._packed(*call) for call in calls])

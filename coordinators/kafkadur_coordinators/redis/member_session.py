@@ -14,6 +14,7 @@ from kafkadur_coordinators.interface import (
     Claimed,
     Exchange,
     ExchangeReply,
+    MemberKind,
     Rank,
 )
 from kafkadur_coordinators.redis.coordinator import RedisCoordinator, SubscriptionAddress
@@ -80,7 +81,7 @@ class MemberSession:
         session_ms: int,
         version: int,
         most: int,
-        kind: str = "",
+        kind: MemberKind = "",
         rank: Rank = UNRANKED,
         transacted: bool = False,
     ) -> Attached:

@@ -25,7 +25,7 @@ from kafkadur_coordinators.settlement_states import RUN_BYTES, SUSPECT
 
 def text_of(value: object) -> str:
     """Return text as it came from Redis."""
-    return value.decode() if isinstance(value, bytes) else str(value)
+    return value.decode(errors="replace") if isinstance(value, bytes) else str(value)
 
 
 def attempts_of(marks: int) -> int:

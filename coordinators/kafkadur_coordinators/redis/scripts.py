@@ -2,8 +2,9 @@
 
 A script's file name says how many keys it takes: `exchange-6+3.lua` takes 6 keys of the subscription and 3
 more for each touched partition; `attach-6.lua` takes 6. A line `--- @include "name"` is replaced by
-`lua/include/name.lua`, once a script; the name of a field (`wire.py`), such as `AttachRequest.most`, by its
-position. Each script describes itself at its top. `coordinator.py` sends scripts to the server.
+`lua/include/name.lua`, once a script; `--- @shape AttachRequest` by a function that reads the request
+(`shapes.py`); the name of a field (`wire.py`), such as `AttachRequest.most`, by its position. Each script
+describes itself at its top. `coordinator.py` sends scripts to the server.
 """
 
 from __future__ import annotations
@@ -14,12 +15,16 @@ from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
 
+from kafkadur_coordinators.redis import shapes
 from kafkadur_coordinators.redis.wire import POSITIONS
 
 _FOLDER = files("kafkadur_coordinators.redis") / "lua"
 _NAME = re.compile(r"^(?P<name>[a-z]+)-(?P<fixed>\d+)(\+(?P<each>\d+))?\.lua$")
 _FIELD = re.compile(rf"\b(?P<fields>{'|'.join(POSITIONS)})\.(?P<name>[a-z_]+)\b")
 _INCLUDE = re.compile(r'^--- @include "(?P<name>[a-z_]+)"$')
+_SHAPE = re.compile(r"^--- @shape (?P<name>[A-Za-z]+)$")
+#: What `load` replaces for a client with a clock of its own.
+_CLOCK = "local TRUSTS_CLOCK = "
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -41,8 +46,10 @@ class Script:
 def _expand(script: str, seen: set[str]) -> list[str]:
     lines: list[str] = []
     for line in script.splitlines():
-        match = _INCLUDE.match(line)
-        if match is None:
+        match, shape = _INCLUDE.match(line), _SHAPE.match(line)
+        if shape is not None:
+            lines.extend(_expand(shapes.lua(shape["name"]), seen))
+        elif match is None:
             lines.append(line)
         elif match["name"] not in seen:
             seen.add(match["name"])
@@ -67,11 +74,16 @@ def names() -> list[str]:
 
 
 @cache
-def load(name: str) -> Script:
-    """The script of this name; `KeyError` if there is none, or it names a field that there is not."""
+def load(name: str, *, trusts_clock: bool = False) -> Script:
+    """The script of this name; `KeyError` if there is none, or it names a field that there is not.
+
+    With `trusts_clock` the time that a request says is taken instead of the server's: for tests.
+    """
     match = _files()[name]
     source = (_FOLDER / match.string).read_text(encoding="utf-8")
     text = _FIELD.sub(_position, "\n".join(_expand(source, set())) + "\n")
+    if trusts_clock:
+        text = text.replace(f"{_CLOCK}false", f"{_CLOCK}true")
     return Script(
         name=name,
         fixed_keys=int(match["fixed"]),

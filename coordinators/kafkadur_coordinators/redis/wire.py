@@ -3,7 +3,8 @@
 A request is a `Request` followed by the fields of the script's own class. A reply begins as a `Reply`. If its
 code is OK, the fields of the script's own class follow; else those of `Active`, `Changing`, `Busy` or `Held`.
 Both travel as arrays. Lua reads the same classes: `scripts.py` replaces `AttachRequest.name` in a script by
-the position of that field. A new field goes to the end of its class, because older clients leave it out.
+the position of that field. Scripts check the types of the fields (`shapes.py`). Client and script are of one
+version; a row that scripts store is read by other versions, so a new field of it goes to the end.
 
 Text arrives as bytes. Times are milliseconds; `now` and fields named `..._at` are since the epoch.
 """
@@ -11,8 +12,20 @@ Text arrives as bytes. Times are milliseconds; `now` and fields named `..._at` a
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
+from kafkadur_coordinators.bounds import (
+    Bounds,
+    Count,
+    Credit,
+    Duration,
+    Flag,
+    MaybeTime,
+    Offset,
+    Partition,
+    Serial,
+    TimeOut,
+)
 from kafkadur_coordinators.interface import (
     Attached,
     Claim,
@@ -21,6 +34,7 @@ from kafkadur_coordinators.interface import (
     Known,
     LeaseView,
     MemberInfo,
+    MemberKind,
     PartitionReport,
     PartitionState,
     PartitionView,
@@ -28,18 +42,19 @@ from kafkadur_coordinators.interface import (
     Role,
     Settled,
 )
+from kafkadur_sharing.numbers import MOST_PRIORITY
 
 
 class Request(NamedTuple):
     """The beginning of every request."""
 
-    state_version: int
+    state_version: Serial
     #: ms since the epoch; 0: the server's own
-    clock: int
+    clock: Serial
     #: '' before it is known
     subscription_id: str
     #: 0: any; -n: n or a later one
-    incarnation: int
+    incarnation: Annotated[int, Bounds(-(2**47), 2**47)]
     #: id of the member, or of the connection; '': none
     member: str
 
@@ -103,38 +118,38 @@ class AttachRequest(NamedTuple):
     #: for people
     name: str
     #: session time-out, ms
-    session: int
+    session: TimeOut
     #: version of the definition that was decided on
-    version: int
+    version: Serial
     #: most members, this one included; 0: no limit
-    most: int
+    most: Count
     #: '', 'whole' (the only member, holds everything) or 'claims' (takes stretches at once, beside others)
-    kind: str
+    kind: MemberKind
     #: of a priority subscription: higher is better
-    priority: int
+    priority: Annotated[int, Bounds(-MOST_PRIORITY, MOST_PRIORITY)]
     #: 1: a holder of lower priority has to pass the lanes on
-    preempt: int
+    preempt: Flag
     #: 1: it settles by transactions of Kafka
-    transacted: int
+    transacted: Flag
 
 
 class ExchangeRequest(NamedTuple):
     """What `exchange` takes. Verdicts in it that are outside of their leases are refused as a whole."""
 
     #: rises by 1; a repeat is answered again and not applied again
-    number: int
+    number: Serial
     #: free credit, records
-    credit: int
+    credit: Credit
     #: highest token that the member has seen
-    have: int
+    have: Serial
     #: 1: ask whether the other members are present
-    ask_presence: int
+    ask_presence: Flag
     #: of a lane: window and unconfirmed budget, records
-    span: int
+    span: Credit
     parts: Sequence[PartitionReport]
     #: 1: the lanes are offered: none of their messages is in flight, nor will be until the reply
-    handover: int
-    attachment: int
+    handover: Flag
+    attachment: Serial
 
 
 class GrantRow(NamedTuple):
@@ -166,23 +181,23 @@ class DetachRequest(NamedTuple):
     """What `detach` takes."""
 
     #: leases on these partitions end at once
-    partitions: Sequence[int]
+    partitions: Sequence[Partition]
 
 
 class PartClaims(NamedTuple):
     """The claims of a member on a partition."""
 
-    partition: int
+    partition: Partition
     claims: Sequence[Claim]
 
 
 class ReclaimRequest(NamedTuple):
     """What `reclaim` takes."""
 
-    attachment: int
+    attachment: Serial
     parts: Sequence[PartClaims]
     #: 1: other processes heard this one until the loss, so that no other member can have had its messages
-    heard: int
+    heard: Flag
 
 
 class ReclaimReply(NamedTuple):
@@ -195,9 +210,9 @@ class ReclaimReply(NamedTuple):
 class Cut(NamedTuple):
     """The end of a partition that Kafka lost."""
 
-    partition: int
+    partition: Partition
     #: first offset that was lost
-    first: int
+    first: Offset
 
 
 class TruncateRequest(NamedTuple):
@@ -205,7 +220,7 @@ class TruncateRequest(NamedTuple):
 
     cuts: Sequence[Cut]
     #: offset of its journal record; 0: the next incarnation
-    incarnation: int
+    incarnation: Serial
 
 
 class TruncateReply(NamedTuple):
@@ -221,9 +236,9 @@ class TruncateReply(NamedTuple):
 class InspectRequest(NamedTuple):
     """What `inspect` takes."""
 
-    partitions: Sequence[int]
+    partitions: Sequence[Partition]
     #: 1: the leases, too
-    leases: int
+    leases: Flag
     #: of a rebuild, which may read the state of a restarted server; '': none
     token: str
 
@@ -244,18 +259,18 @@ class PauseRequest(NamedTuple):
     """What `pause` takes."""
 
     #: 1: pause, 0: go on
-    paused: int
+    paused: Flag
 
 
 class ChangeRequest(NamedTuple):
     """What `change` takes."""
 
     #: version expected; 0: there is no subscription
-    version: int
+    version: Serial
     #: of this change
     token: str
     #: ms from now
-    deadline: int
+    deadline: TimeOut
 
 
 class InstallRequest(NamedTuple):
@@ -263,50 +278,50 @@ class InstallRequest(NamedTuple):
 
     #: '': unsubscribed
     id: str
-    version: int
+    version: Serial
     #: JSON
     definition: str
     type: str
-    partitions: int
-    incarnation: int
+    partitions: Count
+    incarnation: Serial
     #: of the change or of the rebuild that ends with this
     token: str
     #: ms without fresh leases; fewer where a restarted server knows which members were attached
-    quiet: int
-    policy: Sequence[int]
+    quiet: TimeOut
+    policy: Policy | tuple[()]
     #: 1: the partitions of the same subscription were laid anew
-    anew: int
+    anew: Flag
     #: leases of incarnations below this one cannot be claimed; 0: all can
-    unclaimed: int
+    unclaimed: Serial
 
 
 class Policy(NamedTuple):
     """The redelivery policy of a definition, as `Definition.policy` gives it."""
 
     #: 0: no limit
-    most_attempts: int
+    most_attempts: Count
     #: first and longest back-off, ms
-    backoff: int
-    longest_backoff: int
+    backoff: Duration
+    longest_backoff: Duration
     #: 1: in strict order
-    strict: int
+    strict: Flag
     #: lanes a partition (`lua/include/keyed.lua`)
-    lanes: int
+    lanes: Count
     #: 1: each partition has a turn of its own (`lua/include/own_turns.lua`)
-    own_turns: int
+    own_turns: Flag
 
 
 class Laid(NamedTuple):
     """The first state of a partition."""
 
-    partition: int
-    first: int
+    partition: Partition
+    first: Offset
     #: offsets below this may have been delivered before
-    seen: int
+    seen: Offset
     #: exceptions before `first` (`lua/include/runs.lua`), which no member holds
     runs: bytes
     #: when the first exception is due; -1: there are none
-    due_at: int
+    due_at: MaybeTime
 
 
 class PartitionsRequest(NamedTuple):
@@ -316,7 +331,7 @@ class PartitionsRequest(NamedTuple):
     #: of the change or rebuild that goes on; '': the topic has grown
     token: str
     #: partitions that the topic has now
-    total: int
+    total: Count
 
 
 class RebuildRequest(NamedTuple):
@@ -324,7 +339,7 @@ class RebuildRequest(NamedTuple):
 
     token: str
     #: ms for which the right to rebuild lasts
-    lasts: int
+    lasts: TimeOut
 
 
 class RebuildReply(NamedTuple):
@@ -345,7 +360,7 @@ class ReincarnateRequest(NamedTuple):
     #: of the rebuild
     token: str
     #: offset of its journal record
-    incarnation: int
+    incarnation: Serial
 
 
 # -- client ids
@@ -357,7 +372,7 @@ class HoldRequest(NamedTuple):
     #: of the connection, for people
     name: str
     #: time-out, ms
-    ttl: int
+    ttl: TimeOut
 
 
 # -- rows that only scripts read

@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from kafkadur.stack import Stack, Valkey, embedded
+from kafkadur_coordinators.interface import MemberKind
 from tests.integration.coordinators.deaf import Deaf
 from tests.integration.coordinators.party import Party
 from tests.integration.coordinators.world import Clock, World
@@ -77,7 +78,7 @@ def deaf() -> Iterator[Callable[..., Deaf]]:
     """Provide a maker of those who claim and whose answers can be lost: `deaf(world, kind="whole")`."""
     made: list[Deaf] = []
 
-    def make(world: World, kind: str = "whole") -> Deaf:
+    def make(world: World, kind: MemberKind = "whole") -> Deaf:
         made.append(Deaf(world, kind))
         return made[-1]
 

@@ -2,6 +2,7 @@
 
 from kafkadur.stack import as_administrator
 from kafkadur_coordinators.claims import Claims
+from kafkadur_coordinators.interface import MemberKind
 from kafkadur_coordinators.redis.coordinator import RedisCoordinator
 from kafkadur_coordinators.redis.member_session import MemberSession
 from tests.integration.coordinators.world import SESSION_MS, TOPIC_ID, World
@@ -13,7 +14,7 @@ LOST_S = 1.0
 class Deaf:
     """Somebody who claims and whose answers can be lost; `kind`: 'whole' or 'claims'."""
 
-    def __init__(self, world: World, kind: str) -> None:
+    def __init__(self, world: World, kind: MemberKind) -> None:
         #: answers still to come before one is lost; -1: none is lost
         self._left = -1
         world.ears.listen(world.address.channel("spark"))

@@ -7,7 +7,7 @@ from confluent_kafka import Producer
 
 from kafkadur.stack import as_administrator
 from kafkadur_coordinators.changes import CHANGE_MS
-from kafkadur_coordinators.interface import Exchange, ExchangeReply, Known, PartitionReport
+from kafkadur_coordinators.interface import Exchange, ExchangeReply, Known, PartitionReport, in_groups
 from kafkadur_coordinators.journal.records import Change, in_force
 from kafkadur_coordinators.journal.topic import Journal
 from kafkadur_coordinators.lifecycle import Lifecycle, Membership
@@ -97,10 +97,12 @@ class Party:
     def floors(self, membership: Membership) -> list[int]:
         subscription = membership.subscription
         partitions = range(membership.attached.role.partitions)
-        seen = self.coordinator.inspect(
-            subscription.address, subscription.id, subscription.topic.id, partitions
+        address, topic_id = subscription.address, subscription.topic.id
+        seen = (
+            self.coordinator.inspect(address, subscription.id, topic_id, group)
+            for group in in_groups(partitions)
         )
-        return [view.floor for view in seen.partitions]
+        return [view.floor for part in seen for view in part.partitions]
 
     def close(self) -> None:
         self.ears.close()

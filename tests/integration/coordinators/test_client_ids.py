@@ -8,7 +8,7 @@ import redis
 
 from kafkadur.stack import Stack
 from kafkadur_coordinators.client_ids import LEAST_MS, ClientIdLease
-from kafkadur_coordinators.redis.coordinator import RedisCoordinator
+from kafkadur_coordinators.redis.coordinator import RedisCoordinator, Refusal
 from kafkadur_sharing.errors import CoordinatorRefused, InvalidClientId
 from tests.integration.coordinators.world import Clock, Ears
 
@@ -192,6 +192,6 @@ def test_another_version_of_the_state_is_left_alone(party: Party, monkeypatch: p
 def test_what_is_wrong_changes_nothing(party: Party, wrong: list[object]) -> None:
     one = party.lease("one", listening=True)
     keys = [f"{one._address.root}client"]  # noqa: SLF001 - where it lies
-    with pytest.raises(CoordinatorRefused):
+    with pytest.raises(Refusal, match="INVALID"):
         party.coordinator.call("holdid", keys, [*party.coordinator.common(member="wrong"), *wrong])
     assert one.renew() is None

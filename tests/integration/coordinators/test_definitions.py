@@ -1,13 +1,12 @@
 """Changes of a definition in the shared state; a server that restarts or loses everything."""
 
 from collections.abc import Callable, Iterator
-from typing import Any, cast
+from typing import Any
 
 import pytest
 import redis
 
 from kafkadur.stack import Valkey, as_administrator, embedded
-from kafkadur_coordinators.interface import PartitionReport
 from kafkadur_coordinators.redis.wire import Changing, Reply
 from kafkadur_sharing.errors import CoordinatorUnavailable
 from tests.integration.coordinators.world import SESSION_MS, World, refusal, report, rolled_back, settled
@@ -127,7 +126,7 @@ def test_a_change_given_up_leaves_everything_as_it_was(make: Make) -> None:
 def test_a_definition_that_is_deleted_leaves_nothing_of_itself(make: Make) -> None:
     world = make()
     assert world.run("change", 1, "delete", DEADLINE_MS).code == "OK"
-    assert world.run("install", "", 2, "", "", 0, 1, "delete", 0).code == "OK"
+    assert world.run("install", "", 2, "", "", 0, 1, "delete", 0, (), 0, 0).code == "OK"
     assert code(lambda: world.coordinator.peek(world.address)) == "MISSING"
     assert set(world.dump()) <= {key.encode() for key in world.keys(0)}
 
@@ -282,25 +281,6 @@ def test_after_a_rebuild_leases_are_granted_when_the_grace_is_over(make: Make) -
     assert [(g.start, g.horizon, g.seen) for g in reply.grants] == [(4, 12, 14)]
     reply = member.say(report(readable_end=15), credit=20)
     assert [(g.start, g.horizon, g.seen) for g in reply.grants] == [(12, 15, 14)]
-
-
-class Older(tuple[object, ...]):
-    """What a member of an older version says of partition 0."""
-
-    __slots__ = ()
-    partition = drained = 0
-
-
-def test_a_member_that_cannot_say_where_the_log_ends_is_not_waited_for(make: Make) -> None:
-    """One of an older version: the first report counts instead."""
-    world = lost(make())
-    member = world.attach()
-    world.clock.advance(SESSION_MS)
-    known = PartitionReport._fields.index("log_end")
-    empty, read = (Older(each[:known]) for each in (report(), report(readable_end=12)))
-    assert [g.seen for g in member.say(cast("PartitionReport", empty), credit=1).grants] == []
-    reply = member.say(cast("PartitionReport", read), credit=20)
-    assert [(g.start, g.horizon, g.seen) for g in reply.grants] == [(4, 12, 12)]
 
 
 @pytest.fixture(scope="module")

@@ -643,13 +643,13 @@ def test_large_numbers_survive_packing(make: Make) -> None:
     member.say(
         report(
             settled=[blob(grant.token, range(start, start + 100, 2))],
-            returned=[rolled_back(grant.token, start + 150, start + 151, delay=2**33)],
+            returned=[rolled_back(grant.token, start + 150, start + 151, delay=604_800_000)],
         ),
         credit=0,
     )
     view = world.partition()
     assert view.floor == start + 1
-    assert view.runs == (Run(start + 150, start + 151, 1, True, world.clock.now + 2**33, 0),)
+    assert view.runs == (Run(start + 150, start + 151, 1, True, world.clock.now + 604_800_000, 0),)
 
 
 def test_many_ranges_in_one_exchange(make: Make) -> None:

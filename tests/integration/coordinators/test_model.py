@@ -25,6 +25,7 @@ from kafkadur_coordinators.interface import (
 )
 from kafkadur_coordinators.redis import scripts
 from kafkadur_coordinators.redis.replies import attached as read_attached
+from kafkadur_coordinators.redis.wire import AttachRequest
 from tests.integration.coordinators.model import IN_ORDER, Held, Model, Policy
 from tests.integration.coordinators.world import SESSION_MS, Member, World, blob
 
@@ -156,13 +157,16 @@ class Life(RuleBasedStateMachine):
             world.address.fixed(),
             [
                 *world.coordinator.common(subscription_id=world.id, member=name),
-                name,
-                SESSION_MS,
-                1,
-                int(self.kind == "exclusive"),
-                "",
-                priority,
-                int(preempt),
+                *AttachRequest(
+                    name=name,
+                    session=SESSION_MS,
+                    version=1,
+                    most=int(self.kind == "exclusive"),
+                    kind="",
+                    priority=priority,
+                    preempt=int(preempt),
+                    transacted=0,
+                ),
             ],
         )
         now = reply.now
@@ -547,11 +551,11 @@ def small_steps(monkeypatch: pytest.MonkeyPatch) -> None:
     """Have the bitmap cut and converted after a few offsets, not after thousands."""
     real = scripts.load
 
-    def load(name: str) -> scripts.Script:
+    def load(name: str, *, trusts_clock: bool = False) -> scripts.Script:
         import hashlib
         from dataclasses import replace
 
-        script = real(name)
+        script = real(name, trusts_clock=trusts_clock)
         text = script.text
         for constant, value in {"TRIM_BITS": 8, "CONVERT_BITS": 16}.items():
             head, _, rest = text.partition(f"local {constant} = ")

@@ -19,6 +19,7 @@ from kafkadur_coordinators.interface import (
     How,
     Inspection,
     LeaseView,
+    MemberKind,
     PartitionReport,
     PartitionView,
     Returned,
@@ -30,7 +31,7 @@ from kafkadur_coordinators.redis.coordinator import (
     SubscriptionAddress,
 )
 from kafkadur_coordinators.redis.member_session import MemberSession
-from kafkadur_coordinators.redis.wire import InstallRequest, Laid, Reply
+from kafkadur_coordinators.redis.wire import InstallRequest, Laid, Policy, Reply
 
 TOPIC_ID = "topic-1"
 SESSION_MS = 10_000
@@ -159,7 +160,7 @@ class World:
         self.type = type_
         self.partitions = partitions
         self.version = 0
-        #: most attempts, back-off, longest back-off (ms), strict order, lanes a partition
+        #: as `Policy`; its last fields may be left out
         self.policy: Sequence[int] = (0, 0, 0, 0, 1)
         self.ears = Ears(url)
 
@@ -202,7 +203,7 @@ class World:
                 incarnation=incarnation,
                 token=token,
                 quiet=grace,
-                policy=self.policy,
+                policy=Policy(*self.policy, *(0,) * (len(Policy._fields) - len(self.policy))),
                 anew=0,
                 unclaimed=0,
             ),
@@ -229,7 +230,7 @@ class World:
         *,
         listening: bool = True,
         most: int | None = None,
-        kind: str = "",
+        kind: MemberKind = "",
         session_ms: int = SESSION_MS,
         transacted: bool = False,
     ) -> Member:

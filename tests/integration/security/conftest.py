@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from kafkadur.stack import Valkey, embedded
 from kafkadur_coordinators.redis.access import redis_user
 from tests.integration.security.secured import (
     SECRET,
@@ -27,6 +28,14 @@ def guarded_stack(certificates: Certificates) -> Iterator[Secured]:
     """Provide a stack with TLS, passwords, and an authorizer that allows nothing by itself."""
     with secured(certificates, guarded(certificates), redis_user("app", password=SECRET)) as stack:
         yield stack
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[Valkey]:
+    """Provide a server with the state of one file alone."""
+    with embedded(kafka=False, users=True) as stack:
+        assert stack.valkey is not None
+        yield stack.valkey
 
 
 @pytest.fixture

@@ -6,8 +6,12 @@
 --          CHANGING (Changing); and those of context.lua
 --- @include "context"
 --- @include "members"
+--- @shape AttachRequest
 
-local request = cmsgpack.unpack(ARGV[1])
+local request = read_request()
+if not request then
+  return invalid()
+end
 local ctx, code = open(request)
 if code ~= 'OK' then
   return head(ctx, code)
@@ -36,7 +40,7 @@ local me = {
   watches = {}, kind = request[AttachRequest.kind], served = ctx.served + 1, since = ctx.now,
   priority = request[AttachRequest.priority], preempt = request[AttachRequest.preempt],
   isolated = 0, suspect = 0, reservations = 0,
-  transacted = request[AttachRequest.transacted] or 0,
+  transacted = request[AttachRequest.transacted],
 }
 ctx.served = ctx.served + 1
 ctx.members[me.id] = me

@@ -8,8 +8,12 @@
 --          context.lua
 --- @include "context"
 --- @include "members"
+--- @shape ChangeRequest
 
-local request = cmsgpack.unpack(ARGV[1])
+local request = read_request()
+if not request then
+  return invalid()
+end
 local ctx, code = open(request)
 if code ~= 'OK' and not (code == 'MISSING' and request[ChangeRequest.version] == 0) then
   return head(ctx, code)

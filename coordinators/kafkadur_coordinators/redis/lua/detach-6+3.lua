@@ -10,8 +10,12 @@
 --- @include "members"
 --- @include "partition"
 --- @include "serve"
+--- @shape DetachRequest
 
-local request = cmsgpack.unpack(ARGV[1])
+local request = read_request()
+if not (request and has_keys(request[DetachRequest.partitions])) then
+  return invalid()
+end
 local ctx, code = open(request)
 if code ~= 'OK' then
   return head(ctx, code)

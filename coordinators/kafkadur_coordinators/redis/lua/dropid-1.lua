@@ -4,8 +4,12 @@
 -- Reply    Reply (sequence and incarnation are 0)
 -- Codes    OK; VERSION
 --- @include "context"
+--- @shape Request
 
-local request = cmsgpack.unpack(ARGV[1])
+local request = read_request()
+if not request then
+  return invalid()
+end
 local row = redis.call('HMGET', KEYS[1], 'holder', 'time', 'skew')
 local now = read_time(request, number(row[2], 0), number(row[3], 0))
 if request[Request.state_version] ~= STATE_VERSION then

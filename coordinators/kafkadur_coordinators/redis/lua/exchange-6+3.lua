@@ -13,8 +13,7 @@
 --- @include "members"
 --- @include "partition"
 --- @include "serve"
-
-local MAX_PARTS = 16
+--- @shape ExchangeRequest
 
 local function inside(l, s, e)
   return s >= l.s and e <= l.e and s <= e
@@ -34,10 +33,7 @@ end
 
 --- Looks up every lease named and checks every bound before anything is written.
 local function check(ctx, me, parts)
-  if #parts > MAX_PARTS then
-    return nil
-  end
-  local leases, refused, named, held, misplaced = {}, {}, {}, {}, false
+  local leases, refused, held, misplaced = {}, {}, {}, false
   for _, token in ipairs(me.tokens) do -- not by the lease's member: it may be of an earlier attachment, an orphan
     held[token] = true
   end
@@ -52,10 +48,6 @@ local function check(ctx, me, parts)
     return leases[token]
   end
   for _, part in ipairs(parts) do
-    if named[part[PartitionReport.partition]] then
-      return nil
-    end
-    named[part[PartitionReport.partition]] = true
     for _, v in ipairs(part[PartitionReport.settled]) do
       local l = mine(v[Settled.token], part[PartitionReport.partition])
       if l then
@@ -91,14 +83,14 @@ end
 local function apply(ctx, pt, part, leases)
   local before = pt.readable_end
   pt.readable_end = math.max(pt.readable_end, part[PartitionReport.readable_end])
-  pt.epoch = math.max(pt.epoch, part[PartitionReport.epoch] or -1) -- older clients do not say it
+  pt.epoch = math.max(pt.epoch, part[PartitionReport.epoch])
   if pt.recovered < ctx.recovered and ctx.now >= ctx.grace then
-    local log_end = part[PartitionReport.log_end] or part[PartitionReport.readable_end]
+    local log_end = part[PartitionReport.log_end]
     pt.seen = math.max(pt.seen, pt.readable_end, log_end)
     pt.recovered = log_end >= 0 and ctx.recovered or pt.recovered
   end
   pt.expired = pt.expired + part[PartitionReport.expired]
-  pt.expired_read = pt.expired_read + (part[PartitionReport.expired_read] or 0) -- older clients do not say it
+  pt.expired_read = pt.expired_read + part[PartitionReport.expired_read]
   for _, v in ipairs(part[PartitionReport.settled]) do
     local l = leases[v[Settled.token]]
     if l then
@@ -212,7 +204,10 @@ local function note_back(ctx, me)
   end
 end
 
-local request = cmsgpack.unpack(ARGV[1])
+local request = read_request()
+if not (request and has_keys(request[ExchangeRequest.parts], PartitionReport.partition)) then
+  return invalid()
+end
 local ctx, code = open(request)
 if code ~= 'OK' then
   return head(ctx, code)
@@ -225,7 +220,6 @@ if request[ExchangeRequest.number] < me.exchange then
   return head(ctx, 'STALE')
 end
 local parts = request[ExchangeRequest.parts]
-ctx.finds_ends = parts[1] ~= nil and parts[1][PartitionReport.log_end] ~= nil
 local touched = load_partitions(ctx, parts)
 if not touched then
   return head(ctx, 'MISSING')

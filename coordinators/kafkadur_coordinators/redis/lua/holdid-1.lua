@@ -7,8 +7,12 @@
 -- Reply    Reply (sequence and incarnation are 0); with HELD also Held
 -- Codes    OK; HELD: another connection holds it; VERSION
 --- @include "context"
+--- @shape HoldRequest
 
-local request = cmsgpack.unpack(ARGV[1])
+local request = read_request()
+if not request then
+  return invalid()
+end
 local raw = redis.call('HMGET', KEYS[1], 'holder', 'name', 'since', 'ttl', 'expiry', 'renewals', 'silent', 'server',
   'quiet', 'time', 'skew')
 local holder, name, held_by = raw[1] or '', raw[2] or '', raw[8]

@@ -9,8 +9,12 @@
 --- @include "runs"
 --- @include "members"
 --- @include "partition"
+--- @shape InspectRequest
 
-local request = cmsgpack.unpack(ARGV[1])
+local request = read_request()
+if not (request and has_keys(request[InspectRequest.partitions])) then
+  return invalid()
+end
 local ctx, code = open(request)
 local token = request[InspectRequest.token]
 if code ~= 'OK' and not (code == 'RESTARTED' and token ~= '' and may_rebuild(ctx, token)) then

@@ -4,8 +4,12 @@
 -- Reply    Reply
 -- Codes    OK; CHANGED: something newer is installed, or a rebuild is not (any more) this caller's; VERSION
 --- @include "context"
+--- @shape InstallRequest
 
-local request = cmsgpack.unpack(ARGV[1])
+local request = read_request()
+if not request then
+  return invalid()
+end
 local id, version, token = request[InstallRequest.id], request[InstallRequest.version], request[InstallRequest.token]
 local grace_wanted = request[InstallRequest.quiet]
 local ctx, code = open(request)

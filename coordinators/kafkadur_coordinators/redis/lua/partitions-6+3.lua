@@ -6,8 +6,12 @@
 -- Codes    OK; CHANGED: the change or rebuild is not (any more) this caller's; and those of context.lua
 --- @include "context"
 --- @include "members"
+--- @shape PartitionsRequest
 
-local request = cmsgpack.unpack(ARGV[1])
+local request = read_request()
+if not (request and has_keys(request[PartitionsRequest.partitions], Laid.partition)) then
+  return invalid()
+end
 local ctx, code = open(request)
 local token = request[PartitionsRequest.token]
 local growing = token == ''

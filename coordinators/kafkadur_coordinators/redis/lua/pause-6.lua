@@ -6,8 +6,12 @@
 -- Codes    OK, and those of context.lua
 --- @include "context"
 --- @include "members"
+--- @shape PauseRequest
 
-local request = cmsgpack.unpack(ARGV[1])
+local request = read_request()
+if not request then
+  return invalid()
+end
 local ctx, code = open(request)
 if code ~= 'OK' then
   return head(ctx, code)

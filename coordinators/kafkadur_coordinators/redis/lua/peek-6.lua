@@ -5,8 +5,12 @@
 -- Codes    OK, and those of context.lua (with MISSING: the fields of Known as far as they are known)
 --- @include "context"
 --- @include "members"
+--- @shape Request
 
-local request = cmsgpack.unpack(ARGV[1])
+local request = read_request()
+if not request then
+  return invalid()
+end
 local ctx, code = open(request)
 if code ~= 'OK' and code ~= 'MISSING' then
   return head(ctx, code)

@@ -6,8 +6,12 @@
 -- Codes    OK; BUSY (Busy): another one has the right; INTACT: there is nothing to rebuild; VERSION
 --- @include "context"
 --- @include "members"
+--- @shape RebuildRequest
 
-local request = cmsgpack.unpack(ARGV[1])
+local request = read_request()
+if not request then
+  return invalid()
+end
 local ctx, code = open(request)
 if code == 'VERSION' then
   return head(ctx, code)

@@ -17,14 +17,16 @@
 --- @include "members"
 --- @include "partition"
 --- @include "serve"
-local MOST_OFFSET = 2 ^ 48
+--- @shape ReclaimRequest
+-- how far beyond what this state knows messages can have been delivered: the state lacks the last moments
+local MOST_AHEAD_OF_STATE = 2 ^ 31
 
---- Are the pairs of a claim ranges, in order?
-local function in_order(pairs_)
+--- Are the pairs of a claim ranges, in order, and not far beyond what is known of the partition?
+local function in_order(pairs_, pt)
   local last = 0
   for i = 1, #pairs_, 2 do
     local s, e = pairs_[i], pairs_[i + 1]
-    if not e or s < last or e <= s or e > MOST_OFFSET then
+    if not e or s < last or e <= s or e > pt.next + MOST_AHEAD_OF_STATE then
       return false
     end
     last = e
@@ -216,7 +218,10 @@ local function granted_before(ctx, me, pt, claim, all)
   return nil
 end
 
-local request = cmsgpack.unpack(ARGV[1])
+local request = read_request()
+if not (request and has_keys(request[ReclaimRequest.parts], PartClaims.partition)) then
+  return invalid()
+end
 local ctx, code = open(request)
 if code ~= 'OK' then
   return head(ctx, code)
@@ -230,9 +235,9 @@ local touched = load_partitions(ctx, parts)
 if not touched then
   return head(ctx, 'MISSING')
 end
-for _, part in ipairs(parts) do
+for i, part in ipairs(parts) do
   for _, claim in ipairs(part[PartClaims.claims]) do
-    if not in_order(claim[Claim.held]) then
+    if not in_order(claim[Claim.held], touched[i]) then
       return head(ctx, 'INVALID')
     end
   end

@@ -8,8 +8,12 @@
 -- Codes    OK; CHANGED: the right to rebuild is not (any more) this caller's, or another server answers; VERSION
 --- @include "context"
 --- @include "members"
+--- @shape ReincarnateRequest
 
-local request = cmsgpack.unpack(ARGV[1])
+local request = read_request()
+if not request then
+  return invalid()
+end
 local ctx, code = open(request)
 if code == 'VERSION' then
   return head(ctx, code)

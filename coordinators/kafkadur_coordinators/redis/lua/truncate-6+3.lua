@@ -13,6 +13,7 @@
 --- @include "runs"
 --- @include "members"
 --- @include "partition"
+--- @shape TruncateRequest
 
 --- Forgets the state at or beyond `from`; returns how many offsets there were known to be readable.
 local function cut_off(pt, from)
@@ -29,7 +30,10 @@ local function cut_off(pt, from)
   return lost
 end
 
-local request = cmsgpack.unpack(ARGV[1])
+local request = read_request()
+if not (request and has_keys(request[TruncateRequest.cuts], Cut.partition)) then
+  return invalid()
+end
 local ctx, code = open(request)
 if code ~= 'OK' then
   return head(ctx, code)

@@ -37,10 +37,9 @@ local function load_partitions(ctx, parts)
 end
 
 --- Is it unknown how far the partition was delivered before the state was lost? Old members did not notice the loss, and went
---- on until their sessions ended: only the end of the log after that is a bound. Members of an older version, which do not
---- report it, cannot be asked.
+--- on until their sessions ended: only the end of the log after that is a bound.
 local function is_log_end_unknown(ctx, pt)
-  return ctx.finds_ends and pt.recovered < ctx.recovered
+  return pt.recovered < ctx.recovered
 end
 
 local function save_partition(pt)
