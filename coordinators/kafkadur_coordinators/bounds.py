@@ -1,6 +1,6 @@
-"""Bounds of the numbers that members and the coordinator send each other.
+"""Bounds of the numbers and texts that members and the coordinator send each other.
 
-The scripts refuse a request with a number outside of the bounds of its field (`redis/shapes.py`).
+The scripts refuse a request with a value outside of the bounds of its field (`redis/shapes.py`).
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from kafkadur_sharing.numbers import LONGEST_DELAY
 
 
 class Bounds(NamedTuple):
-    """The least and the greatest value of an integer."""
+    """The least and the greatest value of an integer, or length of a text in bytes."""
 
     least: int
     most: int
@@ -21,10 +21,10 @@ class Bounds(NamedTuple):
 _MOST = 2**47
 #: Truth as a number.
 Flag = Annotated[int, Bounds(0, 1)]
-#: How many, of what there are not too many: records, members, partitions.
+#: A number of members, partitions or attempts, or a window.
 Count = Annotated[int, Bounds(0, 2**31)]
-#: Records that a member can take.
-Credit = Annotated[int, Bounds(0, _MOST)]
+#: A number of records. One member may take, or find expired, all of a partition.
+Records = Annotated[int, Bounds(0, _MOST)]
 #: The number of a partition, or of a lane of keys.
 Partition = Annotated[int, Bounds(0, 2**31)]
 #: An offset of a partition, or the end of a range of offsets.
@@ -41,6 +41,10 @@ MaybeTime = Annotated[int, Bounds(-1, _MOST)]
 Marks = Annotated[int, Bounds(0, 2**16 - 1)]
 #: Milliseconds until a message may be delivered again, or -1: as the redelivery policy says.
 Delay = Annotated[int, Bounds(-1, LONGEST_DELAY // timedelta(milliseconds=1))]
+#: A name, or another short text.
+Name = Annotated[str, Bounds(0, 2**16)]
+#: A definition as JSON. It has two offsets for each partition.
+Document = Annotated[str, Bounds(0, 2**24)]
 #: Milliseconds that something lasts.
 Duration = Annotated[int, Bounds(0, _MOST)]
 #: Milliseconds that something lasts, at most a day.

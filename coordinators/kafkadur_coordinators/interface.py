@@ -20,6 +20,7 @@ from kafkadur_coordinators.bounds import (
     MaybeOffset,
     Offset,
     Partition,
+    Records,
     Serial,
 )
 
@@ -89,7 +90,7 @@ class PartitionReport(NamedTuple):
     #: it is in flight, nor will be until the reply is there
     drained: Flag = 0
     #: unsettled offsets, settled with this report, that Kafka does not keep any more
-    expired: Count = 0
+    expired: Records = 0
     #: most offsets that may be reserved for the member, those it has included (shared)
     reserve: Count = 0
     #: leader epoch of the records before `readable_end`; -1: not known, or nothing new
@@ -97,7 +98,7 @@ class PartitionReport(NamedTuple):
     #: where the log ended when Kafka was asked because the state says `log_end_unknown`; -1: was not asked
     log_end: MaybeOffset = -1
     #: those of `expired` whose messages a member had read: of a lane of keys they are its own
-    expired_read: Count = 0
+    expired_read: Records = 0
 
 
 class Claim(NamedTuple):

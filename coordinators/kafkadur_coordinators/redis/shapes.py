@@ -8,7 +8,7 @@ that are not too long, and lists of such. `lua/include/shape.lua` has the tests 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from functools import cache
 from types import UnionType
 from typing import Annotated, Any, Literal, get_args, get_origin, get_type_hints
@@ -79,11 +79,8 @@ def _test(kind: Any, value: str) -> str:  # noqa: ANN401 - as above
     if origin is Sequence:
         return f"are_integers({value}, {_bounds(arguments[0])})"
     if origin is Annotated:
-        return f"is_integer({value}, {_bounds(kind)})"
-    return _TESTS[kind](value) if kind in _TESTS else f"fits.{kind.__name__}({value})"
-
-
-_TESTS: Mapping[type, Callable[[str], str]] = {str: "is_text({})".format, bytes: "is_blob({})".format}
+        return f"{'is_text' if arguments[0] is str else 'is_integer'}({value}, {_bounds(kind)})"
+    return f"type({value}) == 'string'" if kind is bytes else f"fits.{kind.__name__}({value})"
 
 
 def _bounds(kind: Any) -> str:  # noqa: ANN401 - as above

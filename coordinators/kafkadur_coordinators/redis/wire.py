@@ -17,12 +17,14 @@ from typing import Annotated, Any, NamedTuple
 from kafkadur_coordinators.bounds import (
     Bounds,
     Count,
-    Credit,
+    Document,
     Duration,
     Flag,
     MaybeTime,
+    Name,
     Offset,
     Partition,
+    Records,
     Serial,
     TimeOut,
 )
@@ -52,11 +54,11 @@ class Request(NamedTuple):
     #: ms since the epoch; 0: the server's own
     clock: Serial
     #: '' before it is known
-    subscription_id: str
+    subscription_id: Name
     #: 0: any; -n: n or a later one
     incarnation: Annotated[int, Bounds(-(2**47), 2**47)]
     #: id of the member, or of the connection; '': none
-    member: str
+    member: Name
 
 
 class Reply(NamedTuple):
@@ -116,7 +118,7 @@ class AttachRequest(NamedTuple):
     """What `attach` takes."""
 
     #: for people
-    name: str
+    name: Name
     #: session time-out, ms
     session: TimeOut
     #: version of the definition that was decided on
@@ -139,13 +141,13 @@ class ExchangeRequest(NamedTuple):
     #: rises by 1; a repeat is answered again and not applied again
     number: Serial
     #: free credit, records
-    credit: Credit
+    credit: Records
     #: highest token that the member has seen
     have: Serial
     #: 1: ask whether the other members are present
     ask_presence: Flag
     #: of a lane: window and unconfirmed budget, records
-    span: Credit
+    span: Records
     parts: Sequence[PartitionReport]
     #: 1: the lanes are offered: none of their messages is in flight, nor will be until the reply
     handover: Flag
@@ -240,7 +242,7 @@ class InspectRequest(NamedTuple):
     #: 1: the leases, too
     leases: Flag
     #: of a rebuild, which may read the state of a restarted server; '': none
-    token: str
+    token: Name
 
 
 class InspectReply(NamedTuple):
@@ -268,7 +270,7 @@ class ChangeRequest(NamedTuple):
     #: version expected; 0: there is no subscription
     version: Serial
     #: of this change
-    token: str
+    token: Name
     #: ms from now
     deadline: TimeOut
 
@@ -277,15 +279,15 @@ class InstallRequest(NamedTuple):
     """What `install` takes."""
 
     #: '': unsubscribed
-    id: str
+    id: Name
     version: Serial
     #: JSON
-    definition: str
-    type: str
+    definition: Document
+    type: Name
     partitions: Count
     incarnation: Serial
     #: of the change or of the rebuild that ends with this
-    token: str
+    token: Name
     #: ms without fresh leases; fewer where a restarted server knows which members were attached
     quiet: TimeOut
     policy: Policy | tuple[()]
@@ -329,7 +331,7 @@ class PartitionsRequest(NamedTuple):
 
     partitions: Sequence[Laid]
     #: of the change or rebuild that goes on; '': the topic has grown
-    token: str
+    token: Name
     #: partitions that the topic has now
     total: Count
 
@@ -337,7 +339,7 @@ class PartitionsRequest(NamedTuple):
 class RebuildRequest(NamedTuple):
     """What `rebuild` takes."""
 
-    token: str
+    token: Name
     #: ms for which the right to rebuild lasts
     lasts: TimeOut
 
@@ -358,7 +360,7 @@ class ReincarnateRequest(NamedTuple):
     """What `reincarnate` takes."""
 
     #: of the rebuild
-    token: str
+    token: Name
     #: offset of its journal record
     incarnation: Serial
 
@@ -370,7 +372,7 @@ class HoldRequest(NamedTuple):
     """What `holdid` takes."""
 
     #: of the connection, for people
-    name: str
+    name: Name
     #: time-out, ms
     ttl: TimeOut
 

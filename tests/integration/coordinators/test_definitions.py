@@ -1,5 +1,6 @@
 """Changes of a definition in the shared state; a server that restarts or loses everything."""
 
+import json
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -7,7 +8,7 @@ import pytest
 import redis
 
 from kafkadur.stack import Valkey, as_administrator, embedded
-from kafkadur_coordinators.redis.wire import Changing, Reply
+from kafkadur_coordinators.redis.wire import Changing, InstallRequest, Policy, Reply
 from kafkadur_sharing.errors import CoordinatorUnavailable
 from tests.integration.coordinators.world import SESSION_MS, World, refusal, report, rolled_back, settled
 
@@ -129,6 +130,27 @@ def test_a_definition_that_is_deleted_leaves_nothing_of_itself(make: Make) -> No
     assert world.run("install", "", 2, "", "", 0, 1, "delete", 0, (), 0, 0).code == "OK"
     assert code(lambda: world.coordinator.peek(world.address)) == "MISSING"
     assert set(world.dump()) <= {key.encode() for key in world.keys(0)}
+
+
+def test_a_definition_with_the_offsets_of_thousands_of_partitions_is_installed(make: Make) -> None:
+    world = make()
+    content = json.dumps({"topic_id": "topic-1", "starts": {str(p): 10**12 for p in range(10_000)}})
+    assert world.run("change", 1, "other", DEADLINE_MS).code == "OK"
+    request = InstallRequest(
+        id=world.id,
+        version=2,
+        definition=content,
+        type=world.type,
+        partitions=1,
+        incarnation=1,
+        token="other",
+        quiet=0,
+        policy=Policy(0, 0, 0, 0, 1, 0),
+        anew=0,
+        unclaimed=0,
+    )
+    assert world.run("install", *request).code == "OK"
+    assert world.coordinator.peek(world.address).definition == content
 
 
 def test_a_zombie_of_a_replaced_subscription_changes_nothing(make: Make) -> None:

@@ -652,6 +652,13 @@ def test_large_numbers_survive_packing(make: Make) -> None:
     assert view.runs == (Run(start + 150, start + 151, 1, True, world.clock.now + 604_800_000, 0),)
 
 
+def test_more_messages_expire_at_once_than_32_bits_can_count(make: Make) -> None:
+    world = make()
+    world.attach().say(report(readable_end=1, expired=2**33, expired_read=2**33))
+    view = world.partition()
+    assert (view.expired, view.expired_read) == (2**33, 2**33)
+
+
 def test_many_ranges_in_one_exchange(make: Make) -> None:
     world = make()
     member = world.attach()

@@ -1,5 +1,5 @@
 --- Tests of single values of a request; shapes.py writes the functions that use them.
-local MOST_TEXT, MOST_PARTS = 65536, 16
+local MOST_PARTS = 16
 -- tests have a clock of their own; to all others the request must say 0: a wrong time would stay
 local TRUSTS_CLOCK = false
 
@@ -7,12 +7,8 @@ local function is_integer(v, least, most)
   return type(v) == 'number' and v >= least and v <= most and v % 1 == 0
 end
 
-local function is_text(v)
-  return type(v) == 'string' and #v <= MOST_TEXT
-end
-
-local function is_blob(v)
-  return type(v) == 'string'
+local function is_text(v, least, most)
+  return type(v) == 'string' and #v >= least and #v <= most
 end
 
 local function is_empty(v)
