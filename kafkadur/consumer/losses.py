@@ -47,8 +47,8 @@ class Losses(Part):
         #: when this member was heard last before the loss (monotonic seconds); before the first of several
         #: losses, as long as messages wait to be leased again
         self._heard_before = float("-inf")
-        #: no other member can have had its messages until the last loss: it was heard until then, or for all
-        #: but less than `PRESENCE_GRACE`
+        #: whether other processes heard this member until the last loss, or until less than `PRESENCE_GRACE`
+        #: before it: then no other member can have had its messages
         self.heard = False
 
     # -- every lease is lost

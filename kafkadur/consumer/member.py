@@ -190,7 +190,7 @@ class Member:
 
     @property
     def was_heard(self) -> bool:
-        """Whether no other member can have had its messages until the last loss (`losses.py`)."""
+        """Whether other processes heard this member until the last loss of its leases (`losses.py`)."""
         return self._losses.heard
 
     def reclaimed(self, answers: Iterable[tuple[Chunk, Claimed]]) -> None:

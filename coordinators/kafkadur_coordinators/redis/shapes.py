@@ -1,4 +1,4 @@
-"""Writes Lua that checks the shape of a request: that each field has its type and keeps its bounds.
+"""Writes the Lua that checks whether each field of a request has its type and keeps its bounds.
 
 The classes of `wire.py` say what the fields are. A script that has the line `--- @shape AttachRequest` gets a
 function `read_request`, which returns the request, or nil if it is not a `Request` followed by an

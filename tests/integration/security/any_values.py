@@ -1,10 +1,16 @@
-"""Values of any kind, and requests with one of them in some place, for tests that attack scripts."""
+"""Parts of tests that attack scripts: values of any kind, requests that contain one, temporary worlds."""
 
 from __future__ import annotations
 
+from collections.abc import Generator
+from contextlib import contextmanager
 from typing import Any
 
 import hypothesis.strategies as st
+from hypothesis import HealthCheck, Phase, settings
+
+from kafkadur.stack import Valkey
+from tests.integration.coordinators.world import World
 
 INTEGERS = st.integers(-5, 40) | st.sampled_from(
     [-1, 0, 1, 2**31, 2**32, 2**47, 2**48, 2**53, 2**63 - 1, -(2**63), 2**64 - 1]
@@ -24,8 +30,29 @@ _NESTED: st.SearchStrategy[Any] = st.recursive(
 ITEMS: st.SearchStrategy[Any] = st.one_of(FRACTIONS, INTEGERS, _NESTED)
 
 
+def many(examples: int) -> settings:
+    """Settings of a test with so many random examples. A failing one is not made smaller: that takes long."""
+    return settings(
+        max_examples=examples,
+        deadline=None,
+        suppress_health_check=[HealthCheck.too_slow],
+        phases=[Phase.explicit, Phase.generate],
+    )
+
+
+@contextmanager
+def temporary_world(server: Valkey, client: Any, *, type_: str = "shared") -> Generator[World]:
+    """Provide a subscription with two partitions, and remove it afterwards through `client`."""
+    world = World(server.url, type_=type_, partitions=2).create()
+    try:
+        yield world
+    finally:
+        client.delete(*client.scan_iter(match=f"{world.address.root}*", count=1_000))
+        world.close()
+
+
 def changed(request: list[Any], at: int, item: Any) -> list[Any]:
-    """A request with one thing in it, anywhere inside, put in another's place."""
+    """Return a request in which `item` replaces one value; `at` chooses the value, at any depth."""
     if not request:
         return [item]
     place = at % len(request)

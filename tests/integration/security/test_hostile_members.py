@@ -1,7 +1,7 @@
-"""What a member says cannot hurt another one: whatever bytes it sends, its neighbour receives everything.
+"""A hostile member cannot keep messages from its neighbour.
 
-A request that has not the shape of one is refused with INVALID and changes nothing. One that has may spoil
-what its own sender holds, no more. (Requests that administrators make are in `test_scripts.py`.)
+Scripts refuse a malformed request with INVALID and change nothing. A well-formed request changes only the
+leases of its sender. The requests of administrators are in `test_scripts.py`.
 """
 
 from __future__ import annotations
@@ -12,8 +12,7 @@ from typing import Any
 import hypothesis.strategies as st
 import pytest
 import redis
-from hypothesis import HealthCheck, Phase, given
-from hypothesis import settings as profile
+from hypothesis import given
 
 from kafkadur.stack import Valkey, as_administrator
 from kafkadur_coordinators.interface import Claim, PartitionReport
@@ -35,7 +34,7 @@ from tests.integration.coordinators.world import (
     settled,
     unread,
 )
-from tests.integration.security.any_values import ITEMS, changed
+from tests.integration.security.any_values import ITEMS, changed, many, temporary_world
 
 KINDS = ("shared", "serial", "priority", "key-ordered")
 SCRIPTS = ("attach", "detach", "exchange", "exchange", "exchange", "reclaim")
@@ -51,20 +50,14 @@ def test_the_neighbour_of_a_hostile_member_receives_everything(
 ) -> None:
     client: Any = redis.Redis.from_url(as_administrator(server.url))
 
-    @profile(
-        max_examples=examples,
-        deadline=None,
-        suppress_health_check=[HealthCheck.too_slow],
-        phases=[Phase.explicit, Phase.generate],
-    )
+    @many(examples)
     @given(
         attacks=st.lists(
             st.tuples(st.sampled_from(SCRIPTS), st.integers(0, 10_000), ITEMS), min_size=1, max_size=5
         )
     )
     def attack(attacks: Sequence[tuple[str, int, Any]]) -> None:
-        world = World(server.url, type_=kind, partitions=2).create()
-        try:
+        with temporary_world(server, client, type_=kind) as world:
             hostile, neighbour = world.attach("hostile"), world.attach("neighbour")
             for member in (hostile, neighbour):
                 member.say(report(0, readable_end=END), report(1, readable_end=END), credit=15)
@@ -81,9 +74,6 @@ def test_the_neighbour_of_a_hostile_member_receives_everything(
             received = work(world, hostile, neighbour)
             everything = {(p, offset) for p in range(2) for offset in range(END)}
             assert everything - received <= had, attacks
-        finally:
-            client.delete(*client.scan_iter(match=f"{world.address.root}*", count=1_000))
-            world.close()
 
     with client:
         attack()

@@ -13,12 +13,11 @@ from typing import Any
 import hypothesis.strategies as st
 import pytest
 import redis
-from hypothesis import HealthCheck, Phase, given
-from hypothesis import settings as profile
+from hypothesis import given
 
 from kafkadur.stack import Valkey, as_administrator
 from tests.integration.coordinators.world import World, blob, report, rolled_back, settled
-from tests.integration.security.any_values import ITEMS, changed
+from tests.integration.security.any_values import ITEMS, changed, many, temporary_world
 
 FEW, MANY = 150, 3_000
 #: Seconds one call may hold the server up, on a busy machine.
@@ -60,12 +59,7 @@ def test_a_hostile_member_stays_within_its_keys(server: Valkey, neighbour: World
     before = neighbour.dump()
     client: Any = redis.Redis.from_url(as_administrator(server.url))
 
-    @profile(
-        max_examples=examples,
-        deadline=None,
-        suppress_health_check=[HealthCheck.too_slow],
-        phases=[Phase.explicit, Phase.generate],
-    )
+    @many(examples)
     @given(
         name=st.sampled_from(SCRIPTS),
         request=st.lists(ITEMS, max_size=12),
@@ -74,22 +68,18 @@ def test_a_hostile_member_stays_within_its_keys(server: Valkey, neighbour: World
         item=ITEMS,
     )
     def attack(name: str, request: list[Any], usual: bool, at: int, item: Any) -> None:
-        world = World(server.url, partitions=2).create()
-        try:
+        with temporary_world(server, client) as world:
             member = prepared(world, name)
             kept = keys_of(client, world.address.root)
             keys = [*world.address.fixed(), *(world.keys(0) + world.keys(1) if name in FIXED else [])]
             if usual:
                 request = changed(list(usual_request(world, member, name)), at, item)
-            started = time.monotonic()
             stored = world.dump()
+            started = time.monotonic()
             code = world.coordinator.run(name, keys, request).code
-            assert code != "INVALID" or world.dump() == stored, (name, request)
             assert time.monotonic() - started < SOON_S, (name, request)
+            assert code != "INVALID" or world.dump() == stored, (name, request)
             assert keys_of(client, world.address.root) == kept, (name, request)
-        finally:
-            client.delete(*client.scan_iter(match=f"{world.address.root}*", count=1_000))
-            world.close()
 
     with client:
         attack()

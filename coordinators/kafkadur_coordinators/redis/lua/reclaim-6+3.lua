@@ -18,6 +18,7 @@
 --- @include "partition"
 --- @include "serve"
 --- @shape ReclaimRequest
+
 -- how far beyond what this state knows messages can have been delivered: the state lacks the last moments
 local MOST_AHEAD_OF_STATE = 2 ^ 31
 

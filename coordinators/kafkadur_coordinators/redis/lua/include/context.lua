@@ -13,7 +13,8 @@
 -- Codes: OK, MISSING (nothing known here), RESTARTED (the server is not the one that held this state, or holds an old
 --   copy: its caller has seen a later incarnation),
 --   INCARNATION (state was rebuilt since), GONE (another subscription has this key now), VERSION
---   (state is of another version), CHANGING (the definition is being changed), and the codes of each script.
+--   (state is of another version), CHANGING (the definition is being changed), and the codes of each script. Every script
+--   answers INVALID to a malformed request (shape.lua), before it reads the state.
 local STATE_VERSION = 1
 -- that of a subscription to which a member was attached that settles by transactions: older versions would give away
 -- what such a member has committed, so they are to stay out

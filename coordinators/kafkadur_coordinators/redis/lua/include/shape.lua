@@ -1,6 +1,6 @@
 --- Tests of single values of a request; shapes.py writes the functions that use them.
 local MOST_PARTS = 16
--- tests have a clock of their own; to all others the request must say 0: a wrong time would stay
+-- Only tests have a clock of their own. All other requests must say 0, because a wrong time would be stored.
 local TRUSTS_CLOCK = false
 
 local function is_integer(v, least, most)
@@ -63,7 +63,7 @@ local function has_keys(list, at)
   return true
 end
 
---- The reply to a request that has not the shape of one, or that would harm others. Nothing was changed.
+--- The reply to a malformed request. Nothing was changed.
 local function invalid()
   return { 'INVALID', 0, 0, 0 }
 end
