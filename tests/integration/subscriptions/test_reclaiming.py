@@ -11,7 +11,7 @@ import pytest
 import redis
 
 import kafkadur
-from kafkadur.stack import Stack, Valkey, embedded
+from kafkadur.stack import Stack, TcpProxy, Valkey, embedded
 from tests.integration.subscriptions.helpers import PRIORITY_TOO, Place, next_of, number, place_on
 
 #: A member that was not heard for a session claims nothing: longer than a restart of Valkey takes.
@@ -131,6 +131,30 @@ async def test_what_is_claimed_goes_to_nobody_else(fragile: Place) -> None:
             for delivery in held[3:]:
                 await delivery.ack()
             assert await second.receive(timeout=1) is None
+
+
+@pytest.mark.parametrize("kind", ["shared", PRIORITY_TOO, "serial"])
+async def test_a_message_that_was_taken_over_before_a_wipe_is_not_confirmed_twice(
+    fragile: Place, kind: str
+) -> None:
+    """Its first holder was cut off for less than a session, and the wiped state knew of the second one."""
+    topic = fragile.topic([1])
+    server = valkey(fragile)
+    with TcpProxy(("127.0.0.1", server.port)) as link:
+        async with (
+            fragile.connect(redis=server.url_at(link.address), session_timeout=SESSION) as connection,
+            fragile.connect(session_timeout=SESSION) as beside,
+            await connection.subscribe(topic, durable="d", type=kind, start="earliest") as old,
+        ):
+            first = await next_of(old)
+            async with await beside.subscribe(topic, durable="d", type=kind) as new:
+                link.cut(refuse=True)
+                second = await next_of(new)
+                await second.ack()
+                await wipe(fragile)
+                link.resume()
+                with pytest.raises(kafkadur.LeaseLost):
+                    await first.ack()
 
 
 async def test_closing_in_the_middle_gives_back_what_is_in_hands(fragile: Place) -> None:
