@@ -60,6 +60,7 @@ bench: setup ## all benchmarks
 	@for workload in drain window1 turns fanout latency first failover amplification; do \
 		$(RUN) -m benchmarks $$workload $(ARGS) || exit 1; done
 	@$(RUN) -m benchmarks.rebuild
+	@$(RUN) -m benchmarks.holes
 	@$(RUN) -m benchmarks spark
 
 histories: setup ## real processes through all kinds of faults, checked (ARGS="--minutes 10 --seed 7")

@@ -14,6 +14,7 @@ from typing import Annotated, Any, Final
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
+from kafkadur_coordinators.redis.coordinator import STATE_VERSION, STATE_VERSION_BEFORE
 from kafkadur_coordinators.redis.server import check_url, shown
 from kafkadur_sharing.decisions import Mode
 from kafkadur_sharing.errors import IllegalState
@@ -36,6 +37,13 @@ def _bootstrap(kafka: object) -> object:
 def _checked(url: str) -> str:
     check_url(url)  # raises ValueError
     return url
+
+
+def _known_version(version: int) -> int:
+    if version not in (STATE_VERSION, STATE_VERSION_BEFORE):
+        text = f"this version knows {STATE_VERSION_BEFORE} and {STATE_VERSION}"
+        raise ValueError(text)
+    return version
 
 
 class Settings(BaseModel):
@@ -73,6 +81,9 @@ class Settings(BaseModel):
     level_timeout: timedelta = timedelta(seconds=15)
     #: whether spans of OpenTelemetry are created (extra `tracing`)
     tracing: bool = False
+    #: version of the state in Redis that new and rebuilt subscriptions get; 1: for processes of the version
+    #: before, too (docs/operations/upgrade.md)
+    state_version: Annotated[int, AfterValidator(_known_version)] = STATE_VERSION
     #: partitions of the journal topic when it is created
     journal_partitions: int = Field(default=64, ge=1, le=1024)
     #: replication factor of the journal topic when it is created; -1: the broker's default

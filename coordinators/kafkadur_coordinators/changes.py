@@ -19,6 +19,7 @@ from kafkadur_coordinators.journal.records import Change, Entry, InForce, in_for
 from kafkadur_coordinators.journal.topic import Journal
 from kafkadur_coordinators.redis.coordinator import Call, RedisCoordinator, Refusal, SubscriptionAddress
 from kafkadur_coordinators.redis.replies import inspection
+from kafkadur_coordinators.redis.replies import known as known_of
 from kafkadur_coordinators.redis.wire import (
     ChangeRequest,
     InstallRequest,
@@ -103,6 +104,7 @@ class Changes:
             {p: SettlementState(next=start) for p, start in starts.items()} | dict(settlements or {}),
             token=token,
             lanes=definition.lanes,
+            aside=True,
         )
         lanes = len(starts) * definition.lanes
         self._coordinator.run(
@@ -177,13 +179,20 @@ class Changes:
         *,
         token: str,
         lanes: int = 1,
+        aside: bool = False,
     ) -> None:
-        """Write the state of partitions: all lanes of a partition get the same."""
+        """Write the state of partitions: all lanes of a partition get the same.
+
+        `aside`: of the state that is installed next, else of the one in force.
+        """
         by_lane = {
             p * lanes + lane: settlement for p, settlement in settlements.items() for lane in range(lanes)
         }
         state, total = state_of(topic.id, lanes), topic.partitions * lanes
-        for call in self.laying(self.address(key), subscription_id, state, by_lane, token=token, total=total):
+        calls = self.laying(
+            self.address(key), subscription_id, state, by_lane, token=token, total=total, aside=aside
+        )
+        for call in calls:
             self._coordinator.run(*call)
 
     def laying(
@@ -195,9 +204,12 @@ class Changes:
         *,
         token: str,
         total: int,
+        aside: bool,
         seen: int = 0,
     ) -> Iterator[Call]:
         """Yield the calls that write the state of lanes; `total`: the number of all lanes.
+
+        `aside`: of the state that is installed next, else of the one in force.
 
         The last call makes that number known: no member touches a lane before all of them have a state.
         """
@@ -212,7 +224,10 @@ class Changes:
             yield (
                 "partitions",
                 keys,
-                [*common, *PartitionsRequest(parts, token, total if group is groups[-1] else 0)],
+                [
+                    *common,
+                    *PartitionsRequest(parts, token, total if group is groups[-1] else 0, int(aside)),
+                ],
             )
 
     def change(
@@ -286,10 +301,10 @@ class Changes:
         starts = {int(partition): offset for partition, offset in content["starts"].items()}
         origins = origins_of(content)
         settlements: dict[int, SettlementState] | None = None
-        if relaid or move is not None:
+        if relaid or move is not None or self._is_before(known):
             standing = self.settlements(key, known)
             given = {} if move is None else dict(move(standing))
-            settlements = {**standing, **given} if relaid else given
+            settlements = {**standing, **given} if relaid or self._is_before(known) else given
             starts |= {p: settlement.floor for p, settlement in (standing | given).items()}
         change = Change(
             tag=key.tag,
@@ -358,7 +373,8 @@ class Changes:
     ) -> None:
         """Install the change in force in place of `known`, after writing the state of the partitions.
 
-        Where the number of lanes changes, it is written beside the old state, so that this can be repeated.
+        Where the number of lanes changes, or the state is of the version before, it is written beside the old
+        state, so that this can be repeated.
         """
         change, token = found.change, self._changing_token(key)
         incarnation = max(found.version, known.incarnation + 1)
@@ -368,7 +384,7 @@ class Changes:
         address, lanes = self.address(key), found.definition.lanes
         content = json.loads(known.definition) if known.definition else {}
         same = found.id == known.id
-        relaid = same and definition_of(known).lanes != lanes
+        relaid = same and (definition_of(known).lanes != lanes or self._is_before(known))
         if relaid or not same or change.epoch != content.get("epoch", 0):
             topic = TopicInfo(name="", id=change.topic_id, partitions=len(change.starts))
             laid = {p: SettlementState(next=start) for p, start in change.starts.items()}
@@ -381,7 +397,13 @@ class Changes:
                 }
                 laid = {**standing, **laid} if relaid else laid
             self.put_partitions(
-                key, found.id, topic, {**laid, **(settlements or {})}, token=token, lanes=lanes
+                key,
+                found.id,
+                topic,
+                {**laid, **(settlements or {})},
+                token=token,
+                lanes=lanes,
+                aside=relaid or not same,
             )
         total = len(change.starts) * lanes
         self._coordinator.run(
@@ -411,9 +433,13 @@ class Changes:
             found.setdefault(number // lanes, []).append(settlement_of(view))
         return {partition: join(settlements) for partition, settlements in found.items()}
 
+    def _is_before(self, known: Known) -> bool:
+        """Whether the state is of an earlier version than new ones are."""
+        return 0 < known.state_version < self._coordinator.state_version
+
     def _changing_token(self, key: SubscriptionKey) -> str:
-        token = self._coordinator.command("HGET", self.address(key).fixed()[0], "changing")
-        return token.decode() if isinstance(token, bytes) else ""
+        reply = self._coordinator.run("peek", self.address(key).fixed(), self._coordinator.common())
+        return known_of(reply).changing if reply.body and reply.code in ("OK", "MISSING") else ""
 
     def _forget(self, known: Known, address: SubscriptionAddress) -> None:
         """Remove the partitions' state of a subscription that was replaced, deleted or laid anew."""

@@ -52,7 +52,7 @@ def tell(
     """Write the progress of a member; None: no query runs. Raises as `RedisCoordinator.command`."""
     key = address.progress(member)
     if progress is None:
-        coordinator.command("DEL", key)
+        coordinator.command("UNLINK", key)
     else:
         coordinator.command("SET", key, json.dumps(asdict(progress)), "PX", KEPT_MS)
 

@@ -319,6 +319,10 @@ class Known(NamedTuple):
     #: server time at which the last member left, and of the last verdict (0: never, or not known)
     left: int = 0
     last_verdict: int = 0
+    #: names the change in progress; empty: none
+    changing: str = ""
+    #: version of the state (`redis/coordinator.py`)
+    state_version: int = 0
     #: as the head of the reply says; server time, ms since the epoch
     incarnation: int = 0
     now: int = 0

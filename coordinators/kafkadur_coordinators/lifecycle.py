@@ -15,6 +15,7 @@ import time
 import uuid
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from typing import Any
 
 from kafkadur_coordinators.changes import definition_of, with_lanes
 from kafkadur_coordinators.in_force import SubscriptionsInForce
@@ -48,7 +49,9 @@ from kafkadur_sharing.decisions import (
 )
 from kafkadur_sharing.definition import Definition, SubscriptionType
 from kafkadur_sharing.errors import (
+    CoordinatorRefused,
     IllegalState,
+    KafkadurError,
     KafkaRefused,
     ResourceLimit,
     SubscriptionActive,
@@ -430,7 +433,7 @@ class Lifecycle(SubscriptionsInForce):
                 if known.members:
                     self._sweep(key, known, f"end-{uuid.uuid4().hex[:8]}")
                 elif known.version == 0 or self._changes.change(key, known, None):
-                    self._coordinator.command("ZREM", self._index(key.namespace), _packed(key))
+                    self._index_command("ZREM", key.namespace, _packed(key))
                     return
             except Refusal as refusal:
                 self._retry(key, refusal)
@@ -438,20 +441,36 @@ class Lifecycle(SubscriptionsInForce):
     def sweep(self, namespace: str) -> None:
         """End non-durable subscriptions that killed processes left, the longest unchecked first."""
         before = round(time.time() * 1000) - _LOOK_AGAIN_MS
-        oldest = self._coordinator.command(
-            "ZRANGE", self._index(namespace), 0, before, "BYSCORE", "LIMIT", 0, _SWEPT_AT_ONCE
-        )
+        oldest = self._index_command("ZRANGE", namespace, 0, before, "BYSCORE", "LIMIT", 0, _SWEPT_AT_ONCE)
         for packed in oldest:
-            self.end(SubscriptionKey(**json.loads(packed)))
+            try:
+                key = SubscriptionKey(**json.loads(packed))
+            except (ValueError, TypeError, KafkadurError):
+                _log.warning("an entry that is no subscription was removed from the list of non-durable ones")
+                self._index_command("ZREM", namespace, packed)
+            else:
+                self.end(key)
 
     def _note(self, key: SubscriptionKey) -> None:
         """Remember that a non-durable subscription exists, and that it was checked now."""
         now = round(time.time() * 1000)
-        self._coordinator.command("ZADD", self._index(key.namespace), now, _packed(key))
+        self._index_command("ZADD", key.namespace, now, _packed(key))
 
-    def _index(self, namespace: str) -> str:
-        """Key of the non-durable subscriptions by the time of their last check; no other key lists them."""
-        return f"{self._prefix}:{namespace}:nondurable"
+    def _index_command(self, command: str, namespace: str, *arguments: str | bytes | float) -> Any:  # noqa: ANN401 - a server's answer has any type
+        """Send a command about the non-durable subscriptions, by the time of their last check.
+
+        No other key lists them. A key of another type in its place is removed: each member that lives notes
+        its subscription again.
+        """
+        index = f"{self._prefix}:{namespace}:nondurable"
+        try:
+            return self._coordinator.command(command, index, *arguments)
+        except CoordinatorRefused as refused:
+            if not (refused.state or "").startswith("WRONGTYPE"):
+                raise
+        _log.warning("the list of non-durable subscriptions (%s) was no list; it is begun anew", index)
+        self._coordinator.command("UNLINK", index)
+        return self._coordinator.command(command, index, *arguments)
 
     def unsubscribe(self, request: UnsubscribeRequest) -> None:
         """Delete a subscription with its unsettled messages (rules X1-X7); raises the error of the rules."""

@@ -15,8 +15,6 @@ from kafkadur_coordinators.interface import PartitionView
 
 #: Marks of offsets (lua/include/redelivery.lua): this, if it is a suspect, + 2 * attempts + redelivered.
 SUSPECT = 32_768
-#: Bytes of one run in the shared state (lua/include/runs.lua).
-RUN_BYTES = 24
 #: Records that a run holds at most.
 _LONGEST_RUN = 2**32 - 1
 _ZEROS = re.compile("0+")

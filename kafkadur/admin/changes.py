@@ -118,7 +118,8 @@ class Admin(Inspector):
         a key-ordered type, for example), only the offsets that every lane has passed stay settled: messages
         that a faster lane settled above them are delivered again. With `retroactive` the topic is read once
         more, and the messages are delivered that the old selector skipped since the subscription was created
-        and that the new one takes; `on_progress` is called with the number of records read. Raises
+        and that the new one takes; `on_progress` is called with the number of records read. State that the
+        version before stores is stored as this version does, also without changes. Raises
         `InvalidDestination` if there is none, `SubscriptionActive` while a member is attached,
         `InvalidSelector`, `IllegalState` for a change that is not possible.
         """

@@ -199,6 +199,10 @@ def alter(
         bool,
         typer.Option("--retroactive", help="Deliver the messages that only the new selector matches."),
     ] = False,
+    upgrade: Annotated[
+        bool,
+        typer.Option("--upgrade", help="Store the state as this version does; other changes do so, too."),
+    ] = False,
 ) -> None:
     """Change type, scope, selector, level or limit in place; settled messages stay settled.
 
@@ -208,10 +212,10 @@ def alter(
     given["max_consumers"] = max_consumers
     # An empty selector, or a limit of 0, removes it.
     changes = {name: value or None for name, value in given.items() if value is not None}
-    if not changes or (retroactive and selector is None):
+    if not (changes or upgrade) or (retroactive and selector is None):
         raise IllegalState(
             "There is nothing to change.",
-            remedy="give --type, --scope, --selector, --ack-level or --max-consumers",
+            remedy="give --type, --scope, --selector, --ack-level, --max-consumers or --upgrade",
         )
     with call.admin() as admin, Progress(console=call.out.talk, transient=True) as progress:
         key = admin.key(name)

@@ -1,7 +1,7 @@
 """The loss of every lease of a member, and the claims by which it leases messages in flight again.
 
 When Redis restarted, failed over or was wiped, leases end. A member that is attached again in time may claim
-the messages that are in flight, and those whose verdict was not confirmed (`lua/reclaim-6+3.lua`): then that
+the messages that are in flight, and those whose verdict was not confirmed (`lua/reclaim-7+3.lua`): then that
 verdict is sent again, under the new lease, and a roll back is counted as if nothing had happened. Key-ordered
 subscriptions make no claims: they would have to know which messages wait behind a key.
 """

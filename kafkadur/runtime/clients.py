@@ -24,6 +24,7 @@ def coordinator_of(
     return RedisCoordinator(
         settings.redis,
         timeout=settings.redis_timeout.total_seconds(),
+        state_version=settings.state_version,
         recorder=recorder,
         on_warning=on_warning,
         on_connect=on_connect,

@@ -19,6 +19,7 @@ from kafkadur_coordinators.claims import Hull, together
 from kafkadur_sharing.decisions import Request
 from kafkadur_sharing.definition import Definition, HeaderType, Start, SubscriptionType
 from kafkadur_sharing.errors import IllegalState, LeaseLost
+from kafkadur_sharing.numbers import check_integer
 from kafkadur_sharing.redelivery import Redelivery
 from kafkadur_sharing.selector import parse_selector
 from kafkadur_spark.attachment import Attachment
@@ -28,6 +29,8 @@ from kafkadur_spark.source import checked, leave_out, loaded
 
 #: Seconds between two attempts to claim something.
 _LOOK_S = 0.2
+#: Records of one claim.
+_MOST = 2**31 - 1
 
 
 def share(
@@ -104,12 +107,11 @@ class Claimer(Attachment):
 
         Unsettled messages that Kafka has removed are settled and counted as expired. Several claims may be
         open at once; after partitions were added, no claim is made until the open ones are settled. Raises
-        `IllegalState` for less than one record, `LeaseLost` if the attachment is lost, and
+        `IllegalState` for less than one record or no integer, `LeaseLost` if the attachment is lost, and
         `CoordinatorUnavailable` or `StateLost` if Redis or Kafka do not answer for three times the session
         time-out.
         """
-        if most < 1:
-            raise IllegalState(f"A claim of {most} records holds nothing.", remedy="claim at least 1")
+        most = check_integer("most", most, 1, _MOST)
         until = time.monotonic() + timeout
         while True:
             # to see added partitions it has to attach again, which would end the open claims

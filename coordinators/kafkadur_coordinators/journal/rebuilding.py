@@ -309,6 +309,7 @@ class Rebuilder:
                 item.settlements,
                 token=token,
                 total=lanes,
+                aside=True,
                 seen=item.seen,
             ),
             self._changes.installing(
@@ -335,7 +336,7 @@ class Rebuilder:
             for lane, settlement in known.items()
         }
         self._mark_seen(item, ends)
-        # leases from before Kafka lost the end of a partition cannot be claimed: install-6 stores that
+        # leases from before Kafka lost the end of a partition cannot be claimed: install-7 stores that
         behind = any(number > item.incarnation for number, _ in item.cuts) or any(
             lane not in standing or not covers(standing[lane], settlement)
             for lane, settlement in item.settlements.items()

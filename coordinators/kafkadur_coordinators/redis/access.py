@@ -27,13 +27,16 @@ COMMANDS: Final = (
     "get",
     "getrange",
     "hdel",
+    "hexists",
     "hget",
     "hgetall",
+    "hlen",
     "hmget",
     "hset",
     "info",
     "ping",
     "pubsub|shardnumsub",
+    "rename",
     "script|load",
     "set",
     "setbit",
@@ -48,6 +51,19 @@ COMMANDS: Final = (
     "zadd",
     "zrange",
     "zrem",
+)
+
+#: Those of them that are needed only for state of the version before, and by processes of that version.
+COMMANDS_BEFORE: Final = (
+    "bitcount",
+    "bitop",
+    "bitpos",
+    "del",
+    "getrange",
+    "hgetall",
+    "setbit",
+    "setrange",
+    "strlen",
 )
 
 _USER: Final = re.compile(r"[A-Za-z0-9_.@-]+")

@@ -49,8 +49,8 @@ from kafkadur_coordinators.redis.wire import (
 )
 from kafkadur_sharing.errors import CoordinatorRefused, CoordinatorUnavailable, KafkadurError, StateLost
 
-#: Version of the shared state that this client writes and understands.
-STATE_VERSION = 1
+#: Version of the shared state of new subscriptions, and that of the version before, which is understood, too.
+STATE_VERSION, STATE_VERSION_BEFORE = 3, 1
 #: Oldest Redis or Valkey that is used.
 OLDEST = (7, 2)
 
@@ -100,9 +100,10 @@ class SubscriptionAddress:
         return f"{self.prefix}:{self.namespace}:{{{self.tag}}}:"
 
     def fixed(self) -> list[str]:
-        """The six keys of the subscription, in the order scripts take them."""
+        """The seven keys of the subscription, in the order scripts take them (`lua/include/context.lua`)."""
         root = self.root
-        return [root + name for name in ("def", "members", "leases", "hungry", "watchers", "scratch")]
+        names = ("def", "seal", "next", "members", "leases", "hungry", "watchers")
+        return [root + name for name in names]
 
     def partition(self, subscription_id: str, state: str, partition: int) -> list[str]:
         """The three keys of a partition or lane of keys, in the order scripts take them.
@@ -146,13 +147,15 @@ class RedisCoordinator:
         timeout: float = 5.0,
         recorder: Recorder | None = None,
         clock: Callable[[], int] | None = None,
+        state_version: int = STATE_VERSION,
         on_warning: Callable[[str], None] | None = None,
         on_connect: Callable[[str], None] | None = None,
     ) -> None:
         """Remember the address (`server.py`); connects at the first call.
 
         `timeout` in seconds bounds connecting and every call. `clock` (ms since the epoch) replaces the
-        server's clock in scripts: for tests. `on_connect` is told the run id of a server that can be used.
+        server's clock in scripts: for tests. `state_version`: of subscriptions that are
+        created or rebuilt. `on_connect` is told the run id of a server that can be used.
         """
         self._redis = open_server(url, timeout=timeout)
         self._url = url
@@ -167,6 +170,7 @@ class RedisCoordinator:
         self._run_id = ""
         self._recorder = recorder
         self._clock = clock
+        self.state_version = state_version
         self._on_warning = on_warning
         self._on_connect = on_connect
 
@@ -389,7 +393,7 @@ class RedisCoordinator:
     def common(self, *, subscription_id: str = "", incarnation: int = 0, member: str = "") -> Request:
         """The beginning of every request."""
         clock = self._clock() if self._clock else 0
-        return Request(STATE_VERSION, clock, subscription_id, incarnation, member)
+        return Request(self.state_version, clock, subscription_id, incarnation, member)
 
     # -- reading
 
@@ -399,7 +403,7 @@ class RedisCoordinator:
         RESTARTED also if its incarnation is before `seen`: then this server holds an old copy.
         """
         reply = self.run("peek", address.fixed(), self.common(incarnation=-seen))
-        if reply.code not in ("OK", "MISSING"):
+        if reply.code not in ("OK", "MISSING") or not reply.body:  # without a body: it is damaged
             raise Refusal(reply)
         found = known(reply)
         if reply.code == "MISSING" and found.changing_ms is None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Sequence
 from typing import Any, cast
 
@@ -20,7 +21,10 @@ from kafkadur_coordinators.interface import (
     Standing,
 )
 from kafkadur_coordinators.redis.wire import GrantRow, InspectReply, Reply
-from kafkadur_coordinators.settlement_states import RUN_BYTES, SUSPECT
+from kafkadur_coordinators.settlement_states import SUSPECT
+
+#: A run (lua/include/runs.lua); numbers of 6 bytes in two parts.
+_RUN = struct.Struct(">HIIHHIHI")
 
 
 def text_of(value: object) -> str:
@@ -36,12 +40,10 @@ def attempts_of(marks: int) -> int:
 def parse_runs(text: bytes) -> tuple[Run, ...]:
     """Read the exceptions of a partition (24 bytes each, see lua/include/runs.lua)."""
     runs = []
-    for at in range(0, len(text), RUN_BYTES):
-        start = int.from_bytes(text[at : at + 6], "big")
-        length = int.from_bytes(text[at + 6 : at + 10], "big")
-        marks = int.from_bytes(text[at + 10 : at + 12], "big")
-        due = int.from_bytes(text[at + 12 : at + 18], "big")
-        token = int.from_bytes(text[at + 18 : at + 24], "big")
+    for start_high, start_low, length, marks, due_high, due_low, token_high, token_low in _RUN.iter_unpack(
+        text
+    ):
+        start = (start_high << 32) + start_low
         runs.append(
             Run(
                 start=start,
@@ -49,8 +51,8 @@ def parse_runs(text: bytes) -> tuple[Run, ...]:
                 attempts=attempts_of(marks),
                 redelivered=marks % 2 > 0,
                 suspect=marks >= SUSPECT,
-                due=due,
-                token=token,
+                due=(due_high << 32) + due_low,
+                token=(token_high << 32) + token_low,
             )
         )
     return tuple(runs)
@@ -96,6 +98,7 @@ def known(reply: Reply) -> Known:
     found: Known = row._replace(
         definition=text_of(row.definition),
         id=text_of(row.id),
+        changing=text_of(row.changing),
         changing_ms=row.changing_ms if row.changing_ms >= 0 else None,
         members=tuple(_member(member) for member in row.members),
         paused=bool(row.paused),

@@ -1,10 +1,11 @@
 """Loads the Lua scripts of `lua/`: finds them, joins their includes, knows their keys.
 
-A script's file name says how many keys it takes: `exchange-6+3.lua` takes 6 keys of the subscription and 3
-more for each touched partition; `attach-6.lua` takes 6. A line `--- @include "name"` is replaced by
+A script's file name says how many keys it takes: `exchange-7+3.lua` takes 7 keys of the subscription and 3
+more for each touched partition; `attach-7.lua` takes 7. A line `--- @include "name"` is replaced by
 `lua/include/name.lua`, once a script; `--- @shape AttachRequest` by a function that reads the request
-(`shapes.py`); the name of a field (`wire.py`), such as `AttachRequest.most`, by its position. Each script
-describes itself at its top. `coordinator.py` sends scripts to the server.
+(`shapes.py`); the name of a field (`wire.py`), such as `AttachRequest.most`, by its position. All of it is
+the body of a function, which `lua/include/guard.lua` calls. Each script describes itself at its top.
+`coordinator.py` sends scripts to the server.
 """
 
 from __future__ import annotations
@@ -53,9 +54,12 @@ def _expand(script: str, seen: set[str]) -> list[str]:
             lines.append(line)
         elif match["name"] not in seen:
             seen.add(match["name"])
-            source = (_FOLDER / "include" / f"{match['name']}.lua").read_text(encoding="utf-8")
-            lines.extend(_expand(source, seen))
+            lines.extend(_expand("\n".join(_include(match["name"])), seen))
     return lines
+
+
+def _include(name: str) -> list[str]:
+    return (_FOLDER / "include" / f"{name}.lua").read_text(encoding="utf-8").splitlines()
 
 
 def _position(match: re.Match[str]) -> str:
@@ -81,7 +85,8 @@ def load(name: str, *, trusts_clock: bool = False) -> Script:
     """
     match = _files()[name]
     source = (_FOLDER / match.string).read_text(encoding="utf-8")
-    text = _FIELD.sub(_position, "\n".join(_expand(source, set())) + "\n")
+    lines = ["local function script()", *_expand(source, set()), "end", *_include("guard")]
+    text = _FIELD.sub(_position, "\n".join(lines) + "\n")
     if trusts_clock:
         text = text.replace(f"{_CLOCK}false", f"{_CLOCK}true")
     return Script(

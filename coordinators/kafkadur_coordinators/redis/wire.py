@@ -334,6 +334,8 @@ class PartitionsRequest(NamedTuple):
     token: Name
     #: partitions that the topic has now
     total: Count
+    #: 1: of the state that is installed next; 0: of the one in force
+    aside: Flag
 
 
 class RebuildRequest(NamedTuple):

@@ -2,7 +2,7 @@
 (* A shared subscription around a restart: leases end, no new lease is granted in the grace period, and a member that attaches
    again leases its messages in flight again ("claims" them). Lane.tla specifies this for lanes.
 
-   Modelled: lua/reclaim-6+3.lua, reincarnate-6.lua, exchange-6+3.lua (note_back), kafkadur/consumer/losses.py.
+   Modelled: lua/reclaim-7+3.lua, reincarnate-7.lua, exchange-7+3.lua (note_back), kafkadur/consumer/losses.py.
    An exchange is one step, including its reply, and grants one lease. Granted messages are in flight at once (Shared.tla
    separates these steps). The reply to a claim may be lost; then the claim is repeated. A fault is another server with an older
    copy, or an empty server that is rebuilt from the beginning. A member session may end without the member noticing: it keeps

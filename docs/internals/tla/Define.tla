@@ -3,7 +3,7 @@
    install the definition in force.
 
    Modelled: coordinators/kafkadur_coordinators/changes.py, in_force.py (rebuild), records.py (which record is in force),
-   lua/change-6.lua, install-6.lua, rebuild-6.lua, reincarnate-6.lua.
+   lua/change-7.lua, install-7.lua, rebuild-7.lua, reincarnate-7.lua.
    - Changing processes, each of which may stop at any step and continue much later or never. One unsubscribes, others replace.
    - A process that finds CHANGING past its deadline resolves it: it appends an abort record and then installs.
    - Loss of Redis (empty, or another server with an older copy), the right to rebuild, and rebuilding.
@@ -47,7 +47,7 @@ Now == InForce(Len(log))
 (* After an unsubscribe, Redis has no version; the journal has the version of the deletion. *)
 Expected(v) == IF v = 0 /\ Now.c = "gone" THEN Now.ver ELSE v
 Content(x) == IF x = Del THEN "gone" ELSE "v1"
-(* install-6.lua. t: token of the change or rebuild. On a server that restarted, only the rebuilding process
+(* install-7.lua. t: token of the change or rebuild. On a server that restarted, only the rebuilding process
    installs, after an incarnation record. *)
 Installed(v,c,i) == [ok |-> TRUE, ver |-> IF c = "gone" THEN 0 ELSE v, c |-> c, chg |-> 0, from |-> 0, inc |-> i, reb |-> 0,
                      kept |-> FALSE]

@@ -2,7 +2,7 @@
 (* A lane of a key-ordered subscription. The attached members determine its keeper. The old keeper gives the lane up when none
    of its messages are in flight. One message of each key is in flight at a time.
 
-   Modelled: lua/keyed.lua with exchange-6+3.lua, and the member's part (kafkadur/consumer/key_queue.py). A lane is a partition of
+   Modelled: lua/keyed.lua with exchange-7+3.lua, and the member's part (kafkadur/consumer/key_queue.py). A lane is a partition of
    its own (Partition.tla). Here it is the second of the two lanes of a partition, so that the second member to attach becomes
    its keeper. An exchange has two steps: it is composed, and it is applied and answered. A member session may end at any time.
    Not modelled: time (an exception waits or does not), records of other lanes (they are gaps here), messages parked behind a

@@ -2,8 +2,8 @@
 (* One lane over one partition (exclusive, priority, serial): attaching, exchanges, the confirmed horizon, turns that
    pass by a handover ("offer"), takeover, restart and loss of Redis.
 
-   Modelled: lua/exchange-6+3.lua with lane.lua, attach-6.lua, detach-6+3.lua, reincarnate-6.lua, and the member's part
-   (kafkadur/consumer/member.py); reclaim-6+3.lua and kafkadur/consumer/losses.py.
+   Modelled: lua/exchange-7+3.lua with lane.lua, attach-7.lua, detach-7+3.lua, reincarnate-7.lua, and the member's part
+   (kafkadur/consumer/member.py); reclaim-7+3.lua and kafkadur/consumer/losses.py.
    A request, its application and its reply are separate steps. A reply may be lost; then the request is repeated unchanged
    under its number. An old copy of a request may arrive late, even after its member attached again. The end of a member
    session and silence are one action; with Pause = FALSE a member session ends only after its member stopped dispatching.
@@ -181,7 +181,7 @@ Recv(m) ==
                                    ELSE IF net[m].renews /\ net[m].fresh THEN "yes" ELSE "over"]]
     /\ UNCHANGED <<r,old,fl,dup,end,h,n>>
 --------------------------------------------------------------------------------
-(* Leasing again ("claims"): lua/reclaim-6+3.lua. The member with the later incarnation, or the higher token in the same
+(* Leasing again ("claims"): lua/reclaim-7+3.lua. The member with the later incarnation, or the higher token in the same
    incarnation, gets the lane. *)
 Below(k,c) == k.inc < c.inc \/ (k.inc = c.inc /\ k.tok < c.t)
 Beaten(k,c) == IF Bad("lower_claim_wins") THEN ~Below(k,c) ELSE Below(k,c)

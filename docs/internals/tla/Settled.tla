@@ -4,8 +4,8 @@
    the start of each epoch and all incarnations.
 
    Modelled: kafkadur/runtime/checkpoint_thread.py, kafkadur_coordinators/journal/checkpoints.py, rebuilding.py, topic.py (incarnations), topics.py
-   (mirror_floors, floors), changes.py (amend with places), lua/rebuild-6.lua, partitions-6+3.lua, install-6.lua,
-   reincarnate-6.lua, inspect-6+3.lua.
+   (mirror_floors, floors), changes.py (amend with places), lua/rebuild-7.lua, partitions-7+3.lua, install-7.lua,
+   reincarnate-7.lua, inspect-7+3.lua.
    - Servers: after each fault another server is used, empty or with an older copy. The earlier server continues: it accepts
      acknowledgements of members that are still connected to it, and answers the writers of checkpoints.
    - Writers: a writer reads a server, later appends the record under the key of writer, incarnation and epoch, and later

@@ -2,7 +2,7 @@
 (* A shared subscription on one partition: ranges with a fixed horizon, round-robin over the members that have credit,
    exceptions with attempts, crash suspects, and the isolated last attempt.
 
-   Modelled: lua/exchange-6+3.lua with choose_shared.lua, redelivery.lua and partition.lua, and the member's part.
+   Modelled: lua/exchange-7+3.lua with choose_shared.lua, redelivery.lua and partition.lua, and the member's part.
    An exchange has two steps: it is composed (verdicts, credit), and it is applied and answered. Between the two steps other
    exchanges may grant leases to the member, so a grant in between uses credit that the request still reports as free. A
    member session may end at any time, with its process (Crash) or without the member noticing (Expire). A message whose

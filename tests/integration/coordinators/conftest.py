@@ -6,6 +6,7 @@ import pytest
 
 from kafkadur.stack import Stack, Valkey, embedded
 from kafkadur_coordinators.interface import MemberKind
+from kafkadur_coordinators.redis.coordinator import STATE_VERSION, STATE_VERSION_BEFORE
 from tests.integration.coordinators.deaf import Deaf
 from tests.integration.coordinators.party import Party
 from tests.integration.coordinators.world import Clock, World
@@ -19,8 +20,17 @@ def valkey() -> Iterator[Valkey]:
         yield stack.valkey
 
 
+@pytest.fixture(
+    params=[STATE_VERSION, pytest.param(STATE_VERSION_BEFORE, marks=pytest.mark.long, id="before")]
+)
+def state_version(request: pytest.FixtureRequest) -> int:
+    """Provide the version of the state: all tests are done with that of the version before, too."""
+    version: int = request.param
+    return version
+
+
 @pytest.fixture
-def make(valkey: Valkey) -> Iterator[Callable[..., World]]:
+def make(valkey: Valkey, state_version: int) -> Iterator[Callable[..., World]]:
     """Provide a maker of subscriptions: `make("shared", partitions=1)`; they are created already.
 
     `policy` is the redelivery policy as the scripts take it: most attempts, first and longest back-off (ms),
@@ -34,8 +44,9 @@ def make(valkey: Valkey) -> Iterator[Callable[..., World]]:
         *,
         starts: tuple[int, ...] = (),
         policy: tuple[int, int, int, int, int] = (0, 0, 0, 0, 1),
+        version: int = state_version,
     ) -> World:
-        world = World(valkey.url, type_=type_, partitions=partitions)
+        world = World(valkey.url, type_=type_, partitions=partitions, state_version=version)
         world.policy = policy
         made.append(world)
         return world.create(starts=starts)
@@ -58,9 +69,16 @@ def party(
     """Provide a maker of processes on one clock; `real=True`: on the server's."""
     made: list[Party] = []
 
-    def make(*, real: bool = False) -> Party:
-        made.append(Party(valkey.url, kafkadur_stack.kafka, kafkadur_namespace, None if real else clock))
-        return made[-1]
+    def make(*, real: bool = False, version: int = STATE_VERSION) -> Party:
+        one = Party(
+            valkey.url,
+            kafkadur_stack.kafka,
+            kafkadur_namespace,
+            None if real else clock,
+            state_version=version,
+        )
+        made.append(one)
+        return one
 
     yield make
     for one in made:

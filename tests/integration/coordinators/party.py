@@ -11,7 +11,7 @@ from kafkadur_coordinators.interface import Exchange, ExchangeReply, Known, Part
 from kafkadur_coordinators.journal.records import Change, in_force
 from kafkadur_coordinators.journal.topic import Journal
 from kafkadur_coordinators.lifecycle import Lifecycle, Membership
-from kafkadur_coordinators.redis.coordinator import RedisCoordinator
+from kafkadur_coordinators.redis.coordinator import STATE_VERSION, RedisCoordinator
 from kafkadur_coordinators.topics import Topics
 from kafkadur_sharing.decisions import Request
 from kafkadur_sharing.definition import Definition, SubscriptionType
@@ -24,12 +24,20 @@ SESSION_MS = 10_000
 class Party:
     """One process: its own clients, on a clock that waiting moves on."""
 
-    def __init__(self, url: str, kafka: str, namespace: str, clock: Clock | None) -> None:
+    def __init__(
+        self,
+        url: str,
+        kafka: str,
+        namespace: str,
+        clock: Clock | None,
+        *,
+        state_version: int = STATE_VERSION,
+    ) -> None:
         self.url = url
         self.kafka = kafka
         self.clock = clock
         self.namespace = namespace
-        self.coordinator = RedisCoordinator(url, clock=clock)
+        self.coordinator = RedisCoordinator(url, clock=clock, state_version=state_version)
         self.journal = Journal({"bootstrap.servers": kafka}, namespace, shards=2)
         self.topics = Topics({"bootstrap.servers": kafka})
         times: dict[str, Any] = {}
@@ -80,12 +88,16 @@ class Party:
         assert found is not None
         return found.version, found.id, found.change
 
-    def stored(self) -> set[str]:
-        """Keys of the subscription, without the beginning they share."""
-        root = self.lifecycle.address(self.key()).root
+    def stored(self, begin: str = "") -> set[str]:
+        """Keys of the subscription without what they share, or fields of its state that begin so."""
+        address = self.lifecycle.address(self.key())
         client: Any = redis.Redis.from_url(as_administrator(self.url))
         with client:
-            return {key.decode().removeprefix(root) for key in client.scan_iter(match=f"{root}*", count=1000)}
+            if begin:
+                fields = {field.decode() for field in client.hkeys(address.fixed()[0])}
+                return {field for field in fields if field.startswith(begin)}
+            keys = client.scan_iter(match=f"{address.root}*", count=1000)
+            return {key.decode().removeprefix(address.root) for key in keys}
 
     def begin_change(self, version: int, token: str = "abandoned") -> None:
         """Begin a change, and never go on with it."""

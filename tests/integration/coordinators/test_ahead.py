@@ -103,8 +103,7 @@ def test_whoever_watches_is_told_of_what_is_given_back(make: Make) -> None:
     first.say(report(), credit=5)
     token = first.say(report(reserve=2), credit=5).grants[0].token
     second.say(report(), credit=5)
-    watcher = world.coordinator.command("HGET", world.address.fixed()[4], "0")
-    assert watcher == first.id.encode()
+    assert world.watcher(0) == first.id
     world.ears.heard()
     # the watcher has no room any more: the other one watches from now on, and is woken for that
     first.say(report(returned=[unread(token, 0, 3)]), credit=0)

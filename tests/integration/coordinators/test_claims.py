@@ -82,8 +82,12 @@ def marks(world: World) -> list[Pair]:
 def offsets(world: World) -> dict[bytes, object]:
     """All that says what is settled, leased or waiting; not who is attached, nor the time."""
     known = world.address.root.encode()
-    apart = {known + name for name in (b"def", b"members", b"hungry", b"watchers")}
-    return {key: value for key, value in world.dump().items() if key not in apart}
+    apart = {known + name for name in (b"def", b"seal", b"members", b"hungry", b"watchers")}
+    kept = {key: value for key, value in world.dump().items() if key not in apart}
+    fields: Any = world.dump()[known + b"def"]
+    return kept | {
+        name: value for name, value in fields.items() if name[:2] in {b"p:", b"b:", b"i:", b"r:", b"l:"}
+    }
 
 
 def code(call: Callable[[], object]) -> str:

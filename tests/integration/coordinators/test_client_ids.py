@@ -181,7 +181,7 @@ def test_a_clock_that_steps_back_makes_nobody_wait_longer(party: Party) -> None:
 
 def test_another_version_of_the_state_is_left_alone(party: Party, monkeypatch: pytest.MonkeyPatch) -> None:
     one = party.lease("one")
-    monkeypatch.setattr("kafkadur_coordinators.redis.coordinator.STATE_VERSION", 99)
+    monkeypatch.setattr(party.coordinator, "state_version", 99)
     with pytest.raises(CoordinatorRefused, match="version"):
         one.renew()
     monkeypatch.undo()

@@ -20,6 +20,7 @@ from kafkadur_coordinators.redis.coordinator import Refusal
 from kafkadur_coordinators.settlement_states import SettlementState, Waiting
 from kafkadur_sharing.errors import InvalidDestination
 from kafkadur_sharing.keys import SubscriptionKey
+from tests.integration.coordinators import stored
 from tests.integration.coordinators.party import SESSION_MS, Party, produce, say, wipe
 
 
@@ -48,7 +49,8 @@ def standing(party: Party) -> dict[int, SettlementState]:
 
 def restart(party: Party) -> None:
     """Let the state look as one that another server had written."""
-    party.coordinator.command("HSET", party.lifecycle.address(party.key()).fixed()[0], "server", "before:0")
+    state = party.lifecycle.address(party.key()).fixed()[0]
+    stored.change(party.coordinator.command, state, server="before:0")
 
 
 def kept_by_a_replica(party: Party) -> Callable[[], None]:

@@ -23,7 +23,7 @@ ORDERED = ("priority", "serial")
 
 def restart(world: World, incarnation: int = 9) -> None:
     """Let the state look as one that another server had written, and go on with it."""
-    world.coordinator.command("HSET", world.address.fixed()[0], "server", "before:0")
+    world.change(server="before:0")
     assert world.run("rebuild", "again", 20_000).code == "OK"
     assert world.run("reincarnate", "again", incarnation).code == "OK"
 

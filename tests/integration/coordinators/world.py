@@ -26,12 +26,15 @@ from kafkadur_coordinators.interface import (
     Settled,
 )
 from kafkadur_coordinators.redis.coordinator import (
+    STATE_VERSION,
+    STATE_VERSION_BEFORE,
     RedisCoordinator,
     Refusal,
     SubscriptionAddress,
 )
 from kafkadur_coordinators.redis.member_session import MemberSession
 from kafkadur_coordinators.redis.wire import InstallRequest, Laid, Policy, Reply
+from tests.integration.coordinators import stored
 
 TOPIC_ID = "topic-1"
 SESSION_MS = 10_000
@@ -148,12 +151,18 @@ class Member:
 class World:
     """A subscription of its own."""
 
-    def __init__(self, url: str, *, type_: str = "shared", partitions: int = 1) -> None:
+    def __init__(
+        self, url: str, *, type_: str = "shared", partitions: int = 1, state_version: int = STATE_VERSION
+    ) -> None:
         self.url = url
+        self.is_before = state_version == STATE_VERSION_BEFORE
         self.clock = Clock()
         self.calls: list[tuple[str, Sequence[object], Sequence[object]]] = []
         self.coordinator = RedisCoordinator(
-            url, clock=self.clock, recorder=lambda *call: self.calls.append(call)
+            url,
+            clock=self.clock,
+            state_version=state_version,
+            recorder=lambda *call: self.calls.append(call),
         )
         self.address = SubscriptionAddress(prefix="kafkadur", namespace="test", tag=uuid.uuid4().hex[:16])
         self.id = f"0.{uuid.uuid4().hex[:6]}"
@@ -167,6 +176,11 @@ class World:
     def close(self) -> None:
         self.ears.close()
         self.coordinator.close()
+
+    @property
+    def state(self) -> str:
+        """The key of all that is stored of the subscription."""
+        return self.address.fixed()[0]
 
     # -- the definition
 
@@ -188,7 +202,9 @@ class World:
         for first in range(0, self.partitions, 16):
             group = range(first, min(first + 16, self.partitions))
             parts = [Laid(p, starts[p] if starts else 0, seen, runs=b"", due_at=-1) for p in group]
-            replies.append(self.run("partitions", parts, token, self.partitions, partitions=group))
+            replies.append(
+                self.run("partitions", parts, token, self.partitions, int(token != ""), partitions=group)
+            )
         return replies[-1]
 
     def install(self, token: str, *, version: int, incarnation: int = 1, grace: int = 0) -> Reply:
@@ -279,8 +295,48 @@ class World:
 
     def field(self, name: str) -> str:
         """A field of the subscription's own record; empty if it is not there."""
-        value = self.coordinator.command("HGET", self.address.fixed()[0], name)
-        return value.decode() if isinstance(value, bytes) else ""
+        command = self.coordinator.command
+        if self.is_before:
+            value = command("HGET", self.state, name) or b"0"
+        else:
+            value = stored.read(command, self.state)[name]
+        return value.decode() if isinstance(value, bytes) else str(value)
+
+    def change(self, **changed: Any) -> None:
+        """Change values of the subscription's own record."""
+        if self.is_before:
+            self._set(self.state, changed)
+        else:
+            stored.change(self.coordinator.command, self.state, **changed)
+
+    def change_partition(self, partition: int, **changed: Any) -> None:
+        """Change values of a partition, by their names in `store.lua`."""
+        if self.is_before:
+            self._set(self.keys(partition)[0], changed)
+        else:
+            stored.change(self.coordinator.command, self.state, f"p:{partition}", "PARTITION", **changed)
+
+    def _set(self, key: str, changed: dict[str, Any]) -> None:
+        for name, value in changed.items():
+            self.coordinator.command("HSET", key, name, value)
+
+    def change_runs(self, partition: int, first: int, change: Callable[[bytes], bytes]) -> None:
+        """Change the block of exceptions that begins with this offset."""
+        command = self.coordinator.command
+        if self.is_before:
+            runs = self.keys(partition)[2]
+            command("SET", runs, change(command("GET", runs)))
+        else:
+            field = f"r:{partition}:{first}"
+            command("HSET", self.state, field, change(command("HGET", self.state, field)))
+
+    def watcher(self, partition: int) -> str:
+        """Member that reports how far a partition is readable."""
+        place = (
+            (self.address.fixed()[6], str(partition)) if self.is_before else (self.state, f"w:{partition}")
+        )
+        found: bytes = self.coordinator.command("HGET", *place)
+        return found.decode()
 
 
 def report(partition: int = 0, **fields: Any) -> PartitionReport:

@@ -13,6 +13,7 @@ from typer.testing import CliRunner
 from kafkadur.admin.changes import Admin
 from kafkadur.cli.application import app
 from kafkadur_sharing.keys import SubscriptionKey
+from tests.integration.coordinators import stored
 from tests.integration.subscriptions.helpers import LIMIT_S, Place, wait_until
 from tests.integration.subscriptions.workers import Worker
 
@@ -47,10 +48,9 @@ def left_long_ago(place: Place, key: SubscriptionKey, ms: int) -> None:
     """Have a subscription look as if nobody had come by for so long."""
     with Redis.from_url(place.stack.admin_redis) as redis:
         where = f"kafkadur:{place.namespace}:{{{key.tag}}}:def"
-        for field in ("begun", "left"):
-            text = redis.hget(where, field)
-            assert isinstance(text, bytes)
-            redis.hset(where, field, str(int(text) - ms))
+        known = stored.read(redis.execute_command, where)
+        times = {name: known[name] - ms for name in ("begun", "left")}
+        stored.change(redis.execute_command, where, **times)
 
 
 def test_a1_last_verdict_and_what_waits_tell_of_abandoned_ones(place: Place, admin: Admin) -> None:
@@ -273,7 +273,8 @@ def test_a1_what_an_older_version_left_is_not_taken_for_abandoned(place: Place, 
         connection.subscribe(place.topic(), durable="d").close()
         key = connection.key("d")
     with Redis.from_url(place.stack.admin_redis) as redis:
-        redis.hdel(f"kafkadur:{place.namespace}:{{{key.tag}}}:def", "begun", "left", "verdict")
+        where = f"kafkadur:{place.namespace}:{{{key.tag}}}:def"
+        stored.change(redis.execute_command, where, begun=0, left=0, verdict=0)
     info = admin.info(key)
     assert (info.unattended_since, info.last_verdict) == (info.now, None)
     assert admin.abandoned(timedelta(seconds=1)) == ()
@@ -290,7 +291,8 @@ def test_a1_who_was_there_before_a_restart_of_redis_attended_it(
     left_long_ago(place, key, WEEK_MS)
     worker.kill()
     with Redis.from_url(place.stack.admin_redis) as redis:
-        redis.hset(f"kafkadur:{place.namespace}:{{{key.tag}}}:def", "server", "before")
+        where = f"kafkadur:{place.namespace}:{{{key.tag}}}:def"
+        stored.change(redis.execute_command, where, server="before")
     assert admin.abandoned(timedelta(days=1)) == ()
     assert admin.info(key).members == ()
 

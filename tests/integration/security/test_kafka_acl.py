@@ -30,7 +30,7 @@ from kafkadur_sharing.errors import IllegalState, KafkaRefused
 from tests.integration.security.secured import LIMIT_S, Secured
 
 TYPES = ("shared", "exclusive", "priority", "serial", "key-ordered")
-KAFKA_TIMEOUT = timedelta(seconds=8)
+KAFKA_TIMEOUT = timedelta(seconds=15)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -15,6 +15,7 @@ from kafkadur import IllegalState, LeaseLost, LevelNotReached
 from kafkadur.stack import Stack, as_administrator, embedded
 from kafkadur_coordinators.journal.topic import Journal
 from kafkadur_sharing.definition import AckLevel
+from tests.integration.coordinators import stored
 from tests.integration.subscriptions.helpers import PRIORITY_TOO, SERIAL_TOO, Place, next_of, number, place_on
 
 SESSION = timedelta(seconds=1)
@@ -127,8 +128,9 @@ async def test_replicated_means_that_a_replica_has_it(fragile: Place) -> None:
         first, second = [await next_of(subscription) for _ in range(2)]
         await first.ack(level="replicated")
         with redis.Redis.from_url(as_administrator(fragile.stack.replica_redis)) as copy:
-            states = list(copy.scan_iter(match=f"kafkadur:{fragile.namespace}:*:state", count=1000))
-            assert [copy.hget(key, "base") for key in states] == [b"1"]
+            (state,) = copy.scan_iter(match=f"kafkadur:{fragile.namespace}:*:def", count=1000)
+            partition = stored.read(copy.execute_command, state.decode(), "p:0", "PARTITION")
+            assert partition["base"] == 1
         replica.freeze()
         try:
             with pytest.raises(LevelNotReached, match="replicated"):

@@ -154,3 +154,23 @@ def test_killed_consumers_leave_nothing_for_long(
                 return not any(b"}:def" in key for key in state_of(place))
 
             wait_until(swept, "the end of what the killed consumer left")
+
+
+@pytest.mark.parametrize(
+    "entry", [b"no JSON", b"[1]", b"{}", b'{"namespace": "n", "name": "", "durable": false}']
+)
+def test_i13_a_stray_entry_in_the_list_of_non_durable_ones_is_removed(place: Place, entry: bytes) -> None:
+    topic, index = place.topic(), f"kafkadur:{place.namespace}:nondurable"
+    with redis.Redis.from_url(place.stack.admin_redis) as client, place.connect_sync() as connection:
+        client.zadd(index, {entry: 1})
+        with connection.subscribe(topic):
+            pass
+        assert client.zscore(index, entry) is None
+
+
+def test_i13_a_key_of_another_type_in_place_of_that_list_is_removed(place: Place) -> None:
+    topic, index = place.topic(), f"kafkadur:{place.namespace}:nondurable"
+    with redis.Redis.from_url(place.stack.admin_redis) as client, place.connect_sync() as connection:
+        client.set(index, "something else")
+        with connection.subscribe(topic):
+            assert client.type(index) == b"zset"

@@ -11,11 +11,11 @@ if not request then
   return invalid()
 end
 local row = redis.call('HMGET', KEYS[1], 'holder', 'time', 'skew')
-local now = read_time(request, number(row[2], 0), number(row[3], 0))
-if request[Request.state_version] ~= STATE_VERSION then
+local now = read_time(request, tonumber(row[2]) or 0, tonumber(row[3]) or 0)
+if not is_known(request[Request.state_version]) then
   return head(unnumbered(now), 'VERSION')
 end
 if row[1] and row[1] == request[Request.member] then
-  redis.call('DEL', KEYS[1])
+  redis.call('UNLINK', KEYS[1])
 end
 return head(unnumbered(now), 'OK')

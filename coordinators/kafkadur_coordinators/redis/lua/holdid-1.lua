@@ -9,6 +9,10 @@
 --- @include "context"
 --- @shape HoldRequest
 
+local function number(value, default)
+  return tonumber(value) or default
+end
+
 local request = read_request()
 if not request then
   return invalid()
@@ -19,7 +23,7 @@ local holder, name, held_by = raw[1] or '', raw[2] or '', raw[8]
 local since, ttl, expiry, renewals = number(raw[3], 0), number(raw[4], 0), number(raw[5], 0), number(raw[6], 0)
 local silent, quiet = number(raw[7], 0), number(raw[9], 0)
 local now, skew = read_time(request, number(raw[10], 0), number(raw[11], 0))
-if request[Request.state_version] ~= STATE_VERSION then
+if not is_known(request[Request.state_version]) then
   return head(unnumbered(now), 'VERSION')
 end
 local server = server_identity()

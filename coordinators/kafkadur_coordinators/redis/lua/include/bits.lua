@@ -1,50 +1,57 @@
 --- Decided offsets of one partition: everything below pt.base, and the one-bits at or above it.
 -- Decided means: settled, or listed in the exceptions (runs.lua). An offset in [base, next) that is
--- not decided belongs to exactly one lease. Bit i of the string stands for offset pt.origin + i;
+-- not decided belongs to exactly one lease. Bit i of the string pt.bits stands for offset pt.origin + i;
 -- pt.origin is a multiple of 8 and never above pt.base.
 local TRIM_BITS = 32768
+local bits = { WORDS = '>' .. string.rep('i4', 64) } -- of 256 bytes
 
 local function bit_length(pt)
-  if not pt.bit_len then
-    pt.bit_len = redis.call('STRLEN', pt.bits_key) * 8
+  return #pt.bits * 8
+end
+
+--- How many bits of a byte come before its first zero.
+function bits.ones_before_zero(byte)
+  local n = 0
+  while byte >= 128 do
+    byte, n = byte % 128 * 2, n + 1
   end
-  return pt.bit_len
+  return n
 end
 
 --- first undecided offset in [from, to), or nil
 local function next_undecided(pt, from, to)
   from = math.max(from, pt.base)
+  local i, n = from - pt.origin, bit_length(pt)
   if from >= to then
     return nil
   end
-  local n = bit_length(pt)
-  local i = from - pt.origin
   if i >= n then
     return from
   end
-  local last = math.min(to - pt.origin, n) - 1
-  local k = redis.call('BITPOS', pt.bits_key, 0, i, last, 'BIT')
-  if k >= 0 then
-    return pt.origin + k
+  local at = math.floor(i / 8) + 1
+  -- the bits before `from` count as ones
+  local byte = bit.bor(string.byte(pt.bits, at), 255 - bit.rshift(255, i % 8))
+  if byte == 255 then
+    at = string.find(pt.bits, '[^\255]', at + 1)
+    byte = at and string.byte(pt.bits, at)
   end
-  if to - pt.origin > n then
-    return pt.origin + n
-  end
-  return nil
+  local found = pt.origin + (at and (at - 1) * 8 + bits.ones_before_zero(byte) or n)
+  return found < to and found or nil
 end
 
 --- first offset in [from, to) with a one-bit, or `to`; from must not be below base
 local function next_decided(pt, from, to)
-  local n = bit_length(pt)
   local i = from - pt.origin
-  if from >= to or i >= n then
+  if from >= to or i >= bit_length(pt) then
     return to
   end
-  local k = redis.call('BITPOS', pt.bits_key, 1, i, math.min(to - pt.origin, n) - 1, 'BIT')
-  if k >= 0 then
-    return pt.origin + k
+  local at = math.floor(i / 8) + 1
+  local byte = bit.band(string.byte(pt.bits, at), bit.rshift(255, i % 8))
+  if byte == 0 then
+    at = string.find(pt.bits, '[^%z]', at + 1)
+    byte = at and string.byte(pt.bits, at)
   end
-  return to
+  return at and math.min(pt.origin + (at - 1) * 8 + bits.ones_before_zero(255 - byte), to) or to
 end
 
 --- moves base over decided offsets and cuts off the bits far below it
@@ -57,19 +64,24 @@ local function advance(pt)
     pt.base = next_undecided(pt, pt.base, pt.origin + n) or (pt.origin + n)
   end
   if pt.base >= pt.origin + n then
-    redis.call('DEL', pt.bits_key)
-    pt.bit_len = 0
+    pt.bits = ''
   elseif pt.base - pt.origin >= TRIM_BITS then
     local cut = math.floor((pt.base - pt.origin) / 8)
-    redis.call('SET', pt.bits_key, redis.call('GETRANGE', pt.bits_key, cut, -1))
+    pt.bits = string.sub(pt.bits, cut + 1)
     pt.origin = pt.origin + cut * 8
-    pt.bit_len = n - cut * 8
   end
 end
 
 local function fresh_origin(pt)
-  if bit_length(pt) == 0 then
+  if pt.bits == '' then
     pt.origin = pt.base - pt.base % 8
+  end
+end
+
+--- Makes the bits so many bytes long at least.
+function bits.lengthen(pt, bytes)
+  if #pt.bits < bytes then
+    pt.bits = pt.bits .. string.rep('\0', bytes - #pt.bits)
   end
 end
 
@@ -85,37 +97,30 @@ local function decide_range(pt, s, e)
     return
   end
   fresh_origin(pt)
-  local i, j = s - pt.origin, e - pt.origin
-  while i < j and i % 8 ~= 0 do
-    redis.call('SETBIT', pt.bits_key, i, 1)
-    i = i + 1
+  local i, j = s - pt.origin, e - pt.origin - 1
+  local first, last = math.floor(i / 8), math.floor(j / 8)
+  bits.lengthen(pt, last + 1)
+  local left, right = bit.rshift(255, i % 8), 255 - bit.rshift(127, j % 8)
+  local middle
+  if first == last then
+    middle = string.char(bit.bor(string.byte(pt.bits, first + 1), bit.band(left, right)))
+  else
+    middle = string.char(bit.bor(string.byte(pt.bits, first + 1), left)) .. string.rep('\255', last - first - 1)
+      .. string.char(bit.bor(string.byte(pt.bits, last + 1), right))
   end
-  local bytes = math.floor((j - i) / 8)
-  if bytes > 0 then
-    redis.call('SETRANGE', pt.bits_key, i / 8, string.rep('\255', bytes))
-    i = i + bytes * 8
-  end
-  while i < j do
-    redis.call('SETBIT', pt.bits_key, i, 1)
-    i = i + 1
-  end
-  pt.bit_len = math.max(pt.bit_len, math.ceil(j / 8) * 8)
+  pt.bits = string.sub(pt.bits, 1, first) .. middle .. string.sub(pt.bits, last + 2)
 end
 
 --- Nothing at or above offset `from` is decided any more; below it nothing changes.
 local function undecide_from(pt, from)
-  local n = bit_length(pt)
   if pt.base >= from then
     pt.base = from
-    redis.call('DEL', pt.bits_key)
-    pt.bit_len, pt.origin = 0, from - from % 8
-  elseif from < pt.origin + n then
+    pt.bits, pt.origin = '', from - from % 8
+  elseif from < pt.origin + bit_length(pt) then
     local i = from - pt.origin
-    local left = redis.call('GETRANGE', pt.bits_key, 0, math.floor(i / 8))
-    local last = string.byte(left, #left)
-    left = string.sub(left, 1, #left - 1) .. string.char(last - last % 2 ^ (8 - i % 8))
-    redis.call('SET', pt.bits_key, left)
-    pt.bit_len = #left * 8
+    local bytes = math.floor(i / 8)
+    local last = string.byte(pt.bits, bytes + 1)
+    pt.bits = string.sub(pt.bits, 1, bytes) .. string.char(last - last % 2 ^ (8 - i % 8))
   end
 end
 
@@ -134,8 +139,26 @@ local function blob_end(from, blob)
   return from
 end
 
+--- The one-bits of both of two texts of equal length.
+function bits.both(one, other)
+  if not string.find(one, '[^%z]') then
+    return other
+  end
+  local out, length = {}, #one
+  local padding = string.rep('\0', -length % 256)
+  one, other = one .. padding, other .. padding
+  for at = 1, length, 256 do
+    local words, others = { struct.unpack(bits.WORDS, one, at) }, { struct.unpack(bits.WORDS, other, at) }
+    for i = 1, 64 do
+      words[i] = bit.bor(words[i], others[i])
+    end
+    out[#out + 1] = struct.pack(bits.WORDS, unpack(words, 1, 64))
+  end
+  return string.sub(table.concat(out), 1, length)
+end
+
 --- marks the one-bits of `blob` as decided; its first bit is offset `from`, a multiple of 8
-local function decide_blob(pt, from, blob, scratch_key)
+local function decide_blob(pt, from, blob)
   fresh_origin(pt)
   if from < pt.origin then
     blob = string.sub(blob, (pt.origin - from) / 8 + 1)
@@ -145,9 +168,8 @@ local function decide_blob(pt, from, blob, scratch_key)
     return
   end
   local lead = (from - pt.origin) / 8
-  redis.call('SET', scratch_key, string.rep('\0', lead) .. blob)
-  redis.call('BITOP', 'OR', pt.bits_key, pt.bits_key, scratch_key)
-  redis.call('DEL', scratch_key)
-  pt.bit_len = math.max(pt.bit_len, (lead + #blob) * 8)
+  bits.lengthen(pt, lead + #blob)
+  local joined = bits.both(string.sub(pt.bits, lead + 1, lead + #blob), blob)
+  pt.bits = string.sub(pt.bits, 1, lead) .. joined .. string.sub(pt.bits, lead + #blob + 1)
   advance(pt)
 end

@@ -5,16 +5,14 @@
 -- Suspects (redelivery.lua) go to a member that has no others; a last attempt to one that holds nothing at all and
 -- gets nothing else: one is kept free for it if there is none. A member that takes stretches at once gets them in any case.
 -- Returns the member and how many members could have been chosen; nil if none has room.
-local LOOK_AT = 64
-
 --- marks: of the exceptions that are to be served; 0 for new offsets
 local function choose_shared(ctx, pt, marks)
   local last, suspects = is_last_attempt(ctx, marks), is_suspect(marks)
   local chosen, idle, count, kept = nil, nil, 0, false
-  for _, id in ipairs(redis.call('ZRANGE', KEYS[4], 0, LOOK_AT - 1)) do
+  for _, id in ipairs(first_hungry(ctx)) do
     local m = load_member(ctx, id)
     if not m then
-      redis.call('ZREM', KEYS[4], id)
+      drop_hungry(ctx, id)
     elseif m.isolated == -1 - pt.p then
       kept = (id == ctx.caller or is_heard(ctx, id)) and m or kept -- a member that may be dead must not use the attempt up
     elseif m.isolated == 0 and m.credit > 0 and #m.tokens - m.reservations < MAX_LEASES
@@ -52,7 +50,7 @@ local function spend(ctx, m, records)
   m.credit = math.max(m.credit - records, 0)
   ctx.served = ctx.served + 1
   m.served = ctx.served
-  set_hungry(m)
+  set_hungry(ctx, m)
   touch_member(ctx, m)
 end
 

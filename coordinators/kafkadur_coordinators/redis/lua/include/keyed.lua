@@ -3,7 +3,7 @@
 --- other keys are gaps in it. A lane has one keeper at a time, which holds every lease on it. The keeper follows from
 --- the attached members: they are spread over partitions first, then over the lanes of a partition.
 local function is_keyed(ctx)
-  return ctx.row.type == 'key-ordered'
+  return ctx.type == 'key-ordered'
 end
 
 --- the member that is to keep a lane; nil if none is attached
@@ -25,26 +25,22 @@ end
 --- has the same key. Equal in marks and due time. As ready_stretch.
 local function keyed_stretch(ctx, pt, limit)
   local first, stop, marks, due
-  for i = 1, run_count(pt) do
-    local s, e, m, d, token = run_at(pt, i)
-    if d <= ctx.now then
-      d = 0
+  look_at_runs(pt, 0, function(s, e, m, d, token)
+    if token ~= 0 then
+      return nil
     end
-    if token == 0 then
-      if first and (m ~= marks or d ~= due or s - stop > STRETCH_GAP) then
-        break
-      end
-      if not first then
-        limit = math.min(limit, most_together(ctx, m))
-      end
-      first, marks, due = first or s, m, d
-      stop = math.min(e, s + limit)
-      limit = limit - (stop - s)
-      if limit == 0 then
-        break
-      end
+    d = d <= ctx.now and 0 or d
+    if first and (m ~= marks or d ~= due or s - stop > STRETCH_GAP) then
+      return true
     end
-  end
+    if not first then
+      limit = math.min(limit, most_together(ctx, m))
+    end
+    first, marks, due = first or s, m, d
+    stop = math.min(e, s + limit)
+    limit = limit - (stop - s)
+    return limit == 0
+  end, true)
   return first, stop, marks, due
 end
 
@@ -100,7 +96,7 @@ local function serve_keyed(ctx, pt, position, span)
     local horizon = math.min(position, l.e) + span
     if horizon > l.e then
       l.e = horizon
-      save_lease(l)
+      save_lease(ctx, l)
       pt.next = math.max(pt.next, l.e)
     end
   end

@@ -7,7 +7,7 @@ local SUCCESSOR = { priority = preempting, serial = next_in_turn }
 local function has_own_turns(ctx)
   if ctx.own_turns == nil then
     local first = ctx.ranks[1] and load_member(ctx, ctx.ranks[1])
-    ctx.own_turns = ctx.row.type == 'serial' and ctx.policy[Policy.own_turns] == 1
+    ctx.own_turns = ctx.type == 'serial' and ctx.policy[Policy.own_turns] == 1
       and not (first and first.kind == 'whole')
   end
   return ctx.own_turns
@@ -15,16 +15,16 @@ end
 
 --- Do all lanes have one holder?
 local function is_lane(ctx)
-  return CHOOSE[ctx.row.type] ~= nil and not has_own_turns(ctx)
+  return CHOOSE[ctx.type] ~= nil and not has_own_turns(ctx)
 end
 
 --- the holder of the lanes; chosen anew when it is gone
 local function lane_holder(ctx)
   if ctx.lane_holder == nil then
-    local m = CHOOSE[ctx.row.type](ctx)
+    local m = CHOOSE[ctx.type](ctx)
     ctx.lane_holder = m or false
     if m and ctx.holder ~= m.id then
-      ctx.holder, ctx.holder_changed = m.id, true
+      ctx.holder = m.id
       want_wake(ctx, m.id)
     end
   end
@@ -34,7 +34,7 @@ end
 --- the member that is to have the lanes after their holder; nil if there is none
 local function lane_successor(ctx, holder)
   if ctx.lane_successor == nil then
-    local choose = SUCCESSOR[ctx.row.type]
+    local choose = SUCCESSOR[ctx.type]
     ctx.lane_successor = choose and choose(ctx, holder) or false
   end
   return ctx.lane_successor or nil
@@ -67,7 +67,7 @@ local function serve_lane(ctx, pt, m, position, span, handed_over)
   if s or waits_for_due(ctx, pt) then -- an earlier offset is not granted yet
     return
   end
-  local bound = ctx.row.type == 'serial' and lane_successor(ctx, m) and pt.readable_end or math.huge
+  local bound = ctx.type == 'serial' and lane_successor(ctx, m) and pt.readable_end or math.huge
   if pt.lane == 0 then
     local horizon = math.min(pt.next + span, bound)
     if horizon > pt.next then
@@ -80,7 +80,7 @@ local function serve_lane(ctx, pt, m, position, span, handed_over)
     local horizon = math.min(math.min(position, l.e) + span, bound)
     if horizon > l.e then
       l.e = horizon
-      save_lease(l)
+      save_lease(ctx, l)
       pt.next = math.max(pt.next, l.e)
     elseif handed_over and bound < math.huge then
       end_lease(ctx, pt, l, 0) -- nothing to dispatch: later offsets may be for the next holder
@@ -106,12 +106,12 @@ end
 -- Returns whether they did. Leased offsets that were not dispatched are as if they had not been leased.
 local function pass_turn(ctx, me, touched, positions)
   local holder = lane_holder(ctx)
-  local paused = ctx.row.paused == '1' -- then they pass to no member, and this one may have them again
+  local paused = ctx.paused == 1 -- then they pass to no member, and this one may have them again
   local to = holder and holder.id == me.id and (paused and holder or lane_successor(ctx, me))
   if not to then
     return false
   end
-  local some = ctx.row.type ~= 'serial' or paused
+  local some = ctx.type ~= 'serial' or paused
   for i, pt in ipairs(touched) do
     some = some or deliverable(ctx, pt, positions[i])
   end
@@ -133,7 +133,7 @@ local function pass_turn(ctx, me, touched, positions)
   end
   touch_member(ctx, me)
   if to.id ~= me.id then
-    ctx.holder, ctx.holder_changed = to.id, true
+    ctx.holder = to.id
     ctx.lane_holder, ctx.lane_successor = to, nil
     want_wake(ctx, to.id)
   end

@@ -1,32 +1,27 @@
 --- Members of a subscription: which are attached, which are alive, which have credit.
--- A packed member is an array:
---   1 attach number, 2 expiry (ms), 3 free credit (records), 4 number of the exchange applied last,
---   5 tokens held, 6 time its channel fell silent (ms, 0: it is heard), 7 name, 8 tokens refused in the
---   exchange applied last, 9 session time-out (ms), 10 watched partitions, 11 kind ('', 'whole' or 'claims': attach-6),
---   12 number of its last service, 13 attached at (ms), 14 priority (higher is better), 15 1: it preempts,
---   16 its lease of a last attempt: it holds nothing else (token, 0: none; -1 - p: it is kept free for one of partition p),
---   17 its lease of suspects (token, 0: none), 18 how many of its leases are of what is not written yet (reservations.lua),
---   19 1: it settles by transactions of Kafka
---- @include "lease"
+-- A member (MEMBER, store.lua):
+--   n: attach number, expiry (ms), credit: free records, exchange: number of the one applied last,
+--   tokens held, silent: time its channel fell silent (ms, 0: it is heard), name, refused: tokens refused in the
+--   exchange applied last, ttl: session time-out (ms), watches: partitions, kind ('', 'whole' or 'claims': attach-7),
+--   served: number of its last service, since: attached at (ms), priority (higher is better), preempt (1: it does),
+--   isolated: its lease of a last attempt: it holds nothing else (token, 0: none; -1 - p: it is kept free for one of
+--   partition p), suspect: its lease of suspects (token, 0: none), reservations: how many of its leases are of what is not
+--   written yet (reservations.lua), transacted: 1: it settles by transactions of Kafka
+
+local LOOK_AT = 64 -- members, where one is chosen
 
 local function channel(id)
   return string.sub(KEYS[1], 1, -4) .. 'c:' .. id
 end
 
+--- one table a member and script call: a change of it is seen by all
 local function load_member(ctx, id)
   local m = ctx.members[id]
   if m == nil then
-    local packed = redis.call('HGET', KEYS[2], id)
-    if not packed then
-      ctx.members[id] = false
-      return nil
+    m = store.member(ctx, id) or false
+    if m then
+      m.id = id
     end
-    local a = cmsgpack.unpack(packed)
-    m = {
-      id = id, n = a[1], expiry = a[2], credit = a[3], exchange = a[4], tokens = a[5], silent = a[6], name = a[7],
-      refused = a[8], ttl = a[9], watches = a[10], kind = a[11], served = a[12], since = a[13], priority = a[14],
-      preempt = a[15], isolated = a[16], suspect = a[17], reservations = a[18], transacted = a[19] or 0,
-    }
     ctx.members[id] = m
   end
   return m or nil
@@ -36,15 +31,43 @@ local function touch_member(ctx, m)
   ctx.changed_members[m.id] = m
 end
 
-local function save_members(ctx)
-  for id, m in pairs(ctx.changed_members) do
-    if ctx.members[id] then
-      redis.call('HSET', KEYS[2], id, cmsgpack.pack({
-        m.n, m.expiry, m.credit, m.exchange, m.tokens, m.silent, m.name, m.refused, m.ttl, m.watches, m.kind,
-        m.served, m.since, m.priority, m.preempt, m.isolated, m.suspect, m.reservations, m.transacted,
-      }))
+--- one table a lease and script call: a change of it is seen by all
+local function load_lease(ctx, token)
+  local l = ctx.leases[token]
+  if l == nil then
+    l = store.lease(ctx, token) or false
+    if l then
+      l.token = token
+    end
+    ctx.leases[token] = l
+  end
+  return l or nil
+end
+
+local function save_lease(ctx, l)
+  ctx.leases[l.token], ctx.changed_leases[l.token] = l, true
+end
+
+local function drop_lease(ctx, token)
+  ctx.leases[token], ctx.changed_leases[token] = false, true
+end
+
+--- Each lease has a member, or is an orphan.
+local function all_leases(ctx)
+  local all = {}
+  local function add(token)
+    all[#all + 1] = load_lease(ctx, token)
+  end
+  for _, id in ipairs(ctx.ranks) do
+    local m = load_member(ctx, id)
+    for _, token in ipairs(m and m.tokens or {}) do
+      add(token)
     end
   end
+  for _, orphan in ipairs(ctx.orphans) do
+    add(orphan[Orphan.token])
+  end
+  return all
 end
 
 --- number of a member from 0, in the order of attaching; nil if it is not attached
@@ -123,20 +146,52 @@ local function send_wakes(ctx)
   end
 end
 
---- Writes what the script changed of the members and the subscription's own record, and sends the wakes; the last thing a
---- script does.
+--- Sends the wakes and writes what the script changed; the last thing a script does.
 local function finish(ctx)
-  save_members(ctx)
   send_wakes(ctx)
   close(ctx)
 end
 
-local function set_hungry(m)
-  if m.credit > 0 then
-    redis.call('ZADD', KEYS[4], m.served, m.id)
-  else
-    redis.call('ZREM', KEYS[4], m.id)
+--- Takes a member off the list of those with free credit.
+local function drop_hungry(ctx, id)
+  local hungry = store.hungry(ctx)
+  for i = 1, #hungry, 2 do
+    if hungry[i] == id then
+      table.remove(hungry, i)
+      table.remove(hungry, i)
+      ctx.hungry_changed = true
+      return
+    end
   end
+end
+
+--- Puts a member on the list of those with free credit, or takes it off.
+local function set_hungry(ctx, m)
+  local hungry = store.hungry(ctx)
+  for i = 1, #hungry, 2 do
+    if hungry[i] == m.id and hungry[i + 1] == m.served and m.credit > 0 then
+      return
+    end
+  end
+  drop_hungry(ctx, m.id)
+  if m.credit > 0 then
+    local at = #hungry + 1
+    while at > 1 and hungry[at - 1] > m.served do
+      at = at - 2
+    end
+    table.insert(hungry, at, m.served)
+    table.insert(hungry, at, m.id)
+    ctx.hungry_changed = true
+  end
+end
+
+--- The first members with free credit, at most LOOK_AT: the one that was served longest ago first.
+local function first_hungry(ctx)
+  local hungry, ids = store.hungry(ctx), {}
+  for i = 1, math.min(#hungry, 2 * LOOK_AT), 2 do
+    ids[#ids + 1] = hungry[i]
+  end
+  return ids
 end
 
 --- whether the member held it
@@ -155,7 +210,7 @@ end
 --- Remembers a lease that ends when a script touches its partition. how: as in end_lease
 local function add_orphan(ctx, token, how, p)
   ctx.orphans[#ctx.orphans + 1] = { [Orphan.token] = token, [Orphan.how] = how, [Orphan.partition] = p }
-  ctx.orphans_changed = true
+  ctx.lists_changed = true
 end
 
 --- Takes a member off the list. Its leases become orphans: they end when a script touches their partition,
@@ -164,29 +219,26 @@ end
 local function remove_member(ctx, m, clean)
   if m.transacted == 1 and not clean then
     ctx.doubt = 1
-    ctx.row.doubt = '1'
   end
   for _, token in ipairs(m.tokens) do
-    local packed = redis.call('HGET', KEYS[3], text(token))
-    if packed then
-      add_orphan(ctx, token, clean and 1 or m.kind ~= '' and 4 or 2, unpack_lease(token, packed).p)
+    local l = load_lease(ctx, token)
+    if l then
+      add_orphan(ctx, token, clean and 1 or m.kind ~= '' and 4 or 2, l.p)
     end
   end
-  redis.call('HDEL', KEYS[2], m.id)
-  redis.call('ZREM', KEYS[4], m.id)
-  ctx.members[m.id] = false
-  ctx.changed_members[m.id] = nil
+  drop_hungry(ctx, m.id)
+  ctx.members[m.id], ctx.changed_members[m.id] = false, m
   local rank = rank_of(ctx, m.id)
   if rank then
     table.remove(ctx.ranks, rank + 1)
-    ctx.ranks_changed = true
-    ctx.left = #ctx.ranks == 0 and ctx.now or nil
+    ctx.lists_changed = true
+    ctx.left = #ctx.ranks == 0 and ctx.now or ctx.left
   end
   for _, p in ipairs(m.watches) do
-    if redis.call('HGET', KEYS[5], p) == m.id then
-      redis.call('HDEL', KEYS[5], p)
+    if store.watcher(ctx, p) == m.id then
+      store.set_watcher(ctx, p, nil)
       ctx.unwatched[#ctx.unwatched + 1] = p
-      ctx.unwatched_changed = true
+      ctx.lists_changed = true
     end
   end
   wake_all(ctx)
@@ -207,12 +259,10 @@ local function begin_anew(ctx, incarnation)
   for _, id in ipairs(waiting) do
     remove_member(ctx, load_member(ctx, id), true)
   end
-  ctx.ranks, ctx.ranks_changed = {}, true
-  ctx.awaited, ctx.awaited_changed = waiting, true
+  ctx.ranks, ctx.awaited, ctx.lists_changed = {}, waiting, true
   ctx.incarnation = math.max(incarnation, ctx.incarnation + 1)
   ctx.grace = #waiting > 0 and ctx.now + ctx.session_ttl or 0
-  redis.call('DEL', KEYS[4], KEYS[5])
-  redis.call('HSET', KEYS[1], 'incarnation', text(ctx.incarnation))
+  ctx.hungry, ctx.hungry_changed = {}, true
   return waiting
 end
 

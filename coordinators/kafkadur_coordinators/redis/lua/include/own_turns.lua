@@ -41,7 +41,7 @@ local function pass_own_turn(ctx, pt, me, position, leaving)
   if pt.keeper ~= me.id then
     return
   end
-  local paused = ctx.row.paused == '1'
+  local paused = ctx.paused == 1
   local to = paused and me or lane_successor(ctx, me)
   if to and (paused or leaving or deliverable(ctx, pt, position)) then
     give_up_lane(ctx, pt, me)

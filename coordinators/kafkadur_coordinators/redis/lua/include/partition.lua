@@ -1,6 +1,6 @@
 --- One touched partition: its state, its leases, settling and giving back.
--- A packed lease is an array: 1 partition, 2 start, 3 horizon (exclusive), 4 member id, 5 marks of its
--- offsets (runs.lua), 6 kind: 'range' (fixed horizon), 'lane' (extended while it is held), 'runs' (exceptions: of
+-- A lease (LEASE, store.lua): partition p, start s, horizon e (exclusive), member id, marks of its
+-- offsets (redelivery.lua), kind: 'range' (fixed horizon), 'lane' (extended while it is held), 'runs' (exceptions: of
 -- [start, horizon) it holds the runs with its token) or 'ahead' (as runs, of what is not written yet: reservations.lua),
 -- 7 records it was granted, 8 offsets below this one may have been delivered before, 9 1: the last attempt of a
 -- suspect, alone (redelivery.lua), 10 when it is due (ms, 0: now).
@@ -8,19 +8,10 @@ local IN_ORDER = { exclusive = true, priority = true, serial = true }
 local CONVERT_BITS = 65536
 local CONVERT_RUNS = 256 -- in one script call: the next one goes on
 
-local function load_partition(_, p, first_key)
-  local pt = { p = p, state_key = KEYS[first_key], bits_key = KEYS[first_key + 1], runs_key = KEYS[first_key + 2] }
-  local row = redis.call('HMGET', pt.state_key, 'base', 'next', 'avail', 'origin', 'due', 'seen', 'lane', 'keeper', 'expired',
-    'recovered', 'epoch', 'truncated', 'expired_read')
-  if not row[1] then
-    return nil
-  end
-  pt.base, pt.next, pt.readable_end, pt.origin = tonumber(row[1]), tonumber(row[2]), tonumber(row[3]), tonumber(row[4])
-  pt.xd, pt.seen, pt.lane, pt.keeper = tonumber(row[5]), tonumber(row[6]), tonumber(row[7]), row[8] or ''
-  pt.expired, pt.recovered = number(row[9], 0), number(row[10], 0)
-  pt.epoch, pt.truncated = number(row[11], -1), number(row[12], 0)
-  pt.expired_read = number(row[13], 0)
-  pt.saved_epoch, pt.saved_truncated, pt.saved_expired_read = pt.epoch, pt.truncated, pt.expired_read
+--- The partition of this number, whose keys begin with KEYS[first_key]; nil if it has no state.
+local function load_partition(ctx, p, first_key)
+  local pt = store.partition(ctx, p, first_key)
+  ctx.partitions_read[#ctx.partitions_read + 1] = pt
   return pt
 end
 
@@ -28,7 +19,7 @@ end
 local function load_partitions(ctx, parts)
   local touched = {}
   for i, part in ipairs(parts) do
-    touched[i] = load_partition(ctx, part[PartitionReport.partition], 7 + (i - 1) * 3)
+    touched[i] = load_partition(ctx, part[PartitionReport.partition], FIXED_KEYS + 1 + (i - 1) * 3)
     if not touched[i] then
       return nil
     end
@@ -42,45 +33,14 @@ local function is_log_end_unknown(ctx, pt)
   return pt.recovered < ctx.recovered
 end
 
+--- It is written at the end of the script.
 local function save_partition(pt)
-  redis.call('HSET', pt.state_key, 'base', text(pt.base), 'next', text(pt.next), 'avail', text(pt.readable_end),
-    'origin', text(pt.origin), 'due', text(pt.xd), 'seen', text(pt.seen), 'lane', text(pt.lane), 'keeper', pt.keeper,
-    'expired', text(pt.expired), 'recovered', text(pt.recovered))
-  if pt.epoch ~= pt.saved_epoch or pt.truncated ~= pt.saved_truncated then -- with a new leader
-    redis.call('HSET', pt.state_key, 'epoch', text(pt.epoch), 'truncated', text(pt.truncated))
-  end
-  if pt.expired_read ~= pt.saved_expired_read then
-    redis.call('HSET', pt.state_key, 'expired_read', text(pt.expired_read))
-  end
-  if pt.runs_changed then
-    if #pt.runs == 0 then
-      redis.call('DEL', pt.runs_key)
-    else
-      redis.call('SET', pt.runs_key, pt.runs)
-    end
-  end
+  pt.changed = true
 end
 
 --- lowest unsettled offset
 local function floor_of(pt)
-  if run_count(pt) > 0 then
-    local s = run_at(pt, 1)
-    return math.min(s, pt.base)
-  end
-  return pt.base
-end
-
---- one table a lease and script call: a change of it is seen by all
-local function load_lease(ctx, token)
-  local l = ctx.leases[token]
-  if l == nil then
-    local packed = redis.call('HGET', KEYS[3], text(token))
-    if packed then
-      l = unpack_lease(token, packed)
-    end
-    ctx.leases[token] = l or false
-  end
-  return l or nil
+  return math.min(first_run(pt) or pt.base, pt.base)
 end
 
 --- Does it hold runs with its token, not all of [start, horizon)?
@@ -101,9 +61,7 @@ end
 
 --- Settles [s, e) of a lease.
 local function settle_range(pt, l, s, e)
-  if run_count(pt) > 0 then
-    run_change(pt, s, e, l.token, function() return nil end)
-  end
+  run_change(pt, s, e, l.token, function() return nil end)
   if not in_runs(l) then
     decide_range(pt, s, e)
   end
@@ -111,30 +69,20 @@ end
 
 --- Settles the one-bits of a blob whose first bit is offset `from`.
 local function settle_blob(pt, l, from, blob)
-  local i = run_search(pt, from)
-  while i <= run_count(pt) do
-    local s, e, marks, due, token = run_at(pt, i)
-    if s >= from + #blob * 8 then
-      break
-    end
-    local stay = run_text(s, e, marks, due, token)
-    if token == l.token then
-      local pieces, kept = {}, s
-      for o = math.max(s, from), math.min(e, from + #blob * 8) - 1 do
-        local byte = string.byte(blob, math.floor((o - from) / 8) + 1)
-        if bit.band(byte, bit.rshift(128, (o - from) % 8)) ~= 0 then
-          pieces[#pieces + 1] = run_text(kept, o, marks, due, token)
-          kept = o + 1
-        end
+  run_change(pt, from, from + #blob * 8, l.token, function(marks, due, s, e)
+    local pieces, kept = {}, s
+    for o = s, e - 1 do
+      local byte = string.byte(blob, math.floor((o - from) / 8) + 1)
+      if bit.band(byte, bit.rshift(128, (o - from) % 8)) ~= 0 then
+        pieces[#pieces + 1] = run_text(kept, o, marks, due, l.token)
+        kept = o + 1
       end
-      pieces[#pieces + 1] = run_text(kept, e, marks, due, token)
-      stay = table.concat(pieces)
-      run_splice(pt, i, i + 1, stay)
     end
-    i = i + #stay / RUN_SIZE
-  end
+    pieces[#pieces + 1] = run_text(kept, e, marks, due, l.token)
+    return table.concat(pieces)
+  end)
   if not in_runs(l) then
-    decide_blob(pt, from, blob, KEYS[6])
+    decide_blob(pt, from, blob)
   end
 end
 
@@ -145,12 +93,10 @@ local function give_back(ctx, pt, l, s, e, how, delay)
     give_back(ctx, pt, l, pt.readable_end, e, how, delay)
     e = pt.readable_end
   end
-  if run_count(pt) > 0 then
-    run_change(pt, s, e, l.token, function(marks, due)
-      local m = returned_marks(ctx, marks, how)
-      return m, math.max(how < 2 and due or 0, due_after(ctx, m, s, delay)), 0
-    end)
-  end
+  run_change(pt, s, e, l.token, function(marks, due)
+    local m = returned_marks(ctx, marks, how)
+    return m, math.max(how < 2 and due or 0, due_after(ctx, m, s, delay)), 0
+  end)
   if in_runs(l) then
     pt.vacated = pt.vacated or e > pt.readable_end
     return
@@ -159,7 +105,7 @@ local function give_back(ctx, pt, l, s, e, how, delay)
     pt.next = math.max(s, pt.base)
     if l.e > pt.next then -- the end of a lane that goes on is next
       l.e = math.max(pt.next, l.s)
-      save_lease(l)
+      save_lease(ctx, l)
     end
     return
   end
@@ -178,7 +124,7 @@ local function end_lease(ctx, pt, l, how)
   if how == 2 or how == 4 then
     how = l.isolated == 1 and 2 or how == 4 and 4 or 3
     -- offsets delivered in order come again at once, unless they hold others back
-    delay = (not IN_ORDER[ctx.row.type] or ctx.policy[Policy.strict] == 1) and -1 or 0
+    delay = (not IN_ORDER[ctx.type] or ctx.policy[Policy.strict] == 1) and -1 or 0
   end
   local known = math.max(math.min(l.e, pt.readable_end), math.min(l.s, l.e))
   if l.e > known then
@@ -190,17 +136,15 @@ local function end_lease(ctx, pt, l, how)
   local s = l.s
   if how == 0 and not in_runs(l) then -- decided offsets must not keep the rest from being as if never granted
     local from = next_undecided(pt, math.max(s, pt.base), known) or known
-    if run_count(pt) > 0 then -- before it there may be offsets set aside under this token
-      run_change(pt, s, from, l.token, function(marks, due) return marks, due, 0 end)
-    end
+    -- before it there may be offsets set aside under this token
+    run_change(pt, s, from, l.token, function(marks, due) return marks, due, 0 end)
     s = from
   end
   give_back(ctx, pt, l, s, known, how, delay)
   if pt.lane == l.token then
     pt.lane = 0
   end
-  redis.call('HDEL', KEYS[3], text(l.token))
-  ctx.leases[l.token] = false
+  drop_lease(ctx, l.token)
   local m = load_member(ctx, l.member)
   if m then
     if drop_token(m, l.token) and l.kind == 'ahead' then
@@ -227,7 +171,7 @@ local function adopt_orphans(ctx, pt)
   for _, orphan in ipairs(ctx.orphans) do
     if orphan[Orphan.partition] == pt.p then
       end_lease_of(ctx, pt, orphan[Orphan.token], orphan[Orphan.how])
-      ctx.orphans_changed = true
+      ctx.lists_changed = true
     else
       rest[#rest + 1] = orphan
     end
@@ -237,12 +181,10 @@ end
 
 --- the lease that holds an undecided offset; looks at every lease, so only for rare calls
 local function find_lease(ctx, p)
-  local all = redis.call('HGETALL', KEYS[3])
   local found = {}
-  for i = 1, #all, 2 do
-    local l = unpack_lease(tonumber(all[i]), all[i + 1])
+  for _, l in ipairs(all_leases(ctx)) do
     if l.p == p and not in_runs(l) then
-      found[#found + 1] = load_lease(ctx, tonumber(all[i]))
+      found[#found + 1] = l
     end
   end
   return function(o)
@@ -287,8 +229,7 @@ local function grant(ctx, pt, m, s, e, marks, kind)
     token = ctx.token, p = pt.p, s = s, e = e, member = m.id, marks = marks, kind = kind, records = e - s,
     seen = pt.seen, isolated = m.kind == '' and is_last_attempt(ctx, marks) and 1 or 0, due = 0,
   }
-  save_lease(l)
-  ctx.leases[l.token] = l
+  save_lease(ctx, l)
   m.tokens[#m.tokens + 1] = l.token
   touch_member(ctx, m)
   want_wake(ctx, m.id)
@@ -304,10 +245,10 @@ local function grant_runs(ctx, pt, m, s, e, marks, due)
       return run_marks, due and run_due or 0, l.token
     end
     return run_marks, run_due, 0
-  end)
+  end, math.max(due or 0, ctx.now))
   local _, records = stretch_of(pt, s, e, l.token)
   l.records, l.due = records, due or 0
-  save_lease(l)
+  save_lease(ctx, l)
   if m.kind == '' and is_suspect(marks) then
     m.suspect = l.token
   end

@@ -22,21 +22,18 @@ end
 --- An offset that was given back at the very end is as if it had not been reserved. The end reporter is woken
 --- for the others.
 local function forget_vacated(ctx, pt)
-  local from, i = pt.next, run_count(pt)
-  while i > 0 and from > pt.readable_end do
-    local s, e, marks, due, token = run_at(pt, i)
-    if token ~= 0 or e ~= from then
-      break
-    end
+  local from = pt.next
+  local s, e, _, _, token = last_run(pt)
+  while s and from > pt.readable_end and token == 0 and e == from do
     from = math.max(s, pt.readable_end)
-    run_splice(pt, i, i + 1, run_text(s, from, marks, due, token))
-    i = i - 1
+    run_change(pt, from, e, 0, function() return nil end)
+    s, e, _, _, token = last_run(pt)
   end
   if from < pt.next then
     undecide_from(pt, from)
     pt.next = from
   end
-  local watcher = redis.call('HGET', KEYS[5], pt.p)
+  local watcher = store.watcher(ctx, pt.p)
   if watcher then
     want_wake(ctx, watcher)
   end
@@ -46,8 +43,7 @@ end
 --- the lowest on: at most `most` with those that the member has.
 local function choose_ahead(pt, tokens, stride, index, most)
   local vacant, count = {}, 0
-  for i = run_search(pt, pt.readable_end), run_count(pt) do
-    local s, e, _, _, token = run_at(pt, i)
+  look_at_runs(pt, pt.readable_end, function(s, e, _, _, token)
     for o = math.max(s, pt.readable_end), e - 1 do
       if tokens[token] then
         count = count + 1
@@ -55,7 +51,7 @@ local function choose_ahead(pt, tokens, stride, index, most)
         vacant[#vacant + 1] = o
       end
     end
-  end
+  end)
   local chosen = {}
   local function take(o)
     if count + #chosen >= most then
@@ -92,7 +88,7 @@ local function reserve(ctx, pt, me, most)
   end
   local l = grant(ctx, pt, me, chosen[1], chosen[#chosen] + 1, 0, 'ahead')
   l.records = #chosen
-  save_lease(l)
+  save_lease(ctx, l)
   me.reservations = me.reservations + 1
   for _, o in ipairs(chosen) do
     if o < pt.next then

@@ -14,7 +14,7 @@ local MOST_AHEAD = 4 -- offsets that one member of a shared subscription may hav
 
 --- May anything of this partition be granted now, to any member?
 local function may_grant(ctx, pt)
-  return ctx.now >= ctx.grace and ctx.row.paused ~= '1' and ctx.row.doubt ~= '1' and not is_log_end_unknown(ctx, pt)
+  return ctx.now >= ctx.grace and ctx.paused ~= 1 and ctx.doubt ~= 1 and not is_log_end_unknown(ctx, pt)
 end
 
 local function serve(ctx, pt, position, span, handed_over)
@@ -54,14 +54,14 @@ end
 
 --- Partition p gets a watcher with free credit, if there is one: a member that reports how far p is readable.
 local function hand_on_watch(ctx, p, me)
-  local now = redis.call('HGET', KEYS[5], p)
+  local now = store.watcher(ctx, p)
   if now and now ~= me.id and load_member(ctx, now) then
     return
   end
-  for _, id in ipairs(redis.call('ZRANGE', KEYS[4], 0, LOOK_AT - 1)) do
+  for _, id in ipairs(first_hungry(ctx)) do
     local m = id ~= me.id and load_member(ctx, id)
     if m and m.kind == '' and m.credit > 0 and is_heard(ctx, id) then
-      redis.call('HSET', KEYS[5], p, id)
+      store.set_watcher(ctx, p, id)
       m.watches[#m.watches + 1] = p
       touch_member(ctx, m)
       want_wake(ctx, id)
@@ -70,7 +70,7 @@ local function hand_on_watch(ctx, p, me)
   end
   ctx.unwatched = without(ctx.unwatched, p)
   ctx.unwatched[#ctx.unwatched + 1] = p
-  ctx.unwatched_changed = true
+  ctx.lists_changed = true
 end
 
 --- Does a member watch p that is at home with it and has room?
@@ -82,7 +82,7 @@ end
 --- Chooses the end reporter of a touched partition after this exchange. A member at home takes the watch over from one that is
 --- not or has no room, and hands it on in the exchange that fills it. A member that takes stretches at once looks by itself.
 local function settle_watch(ctx, p, me)
-  local id = redis.call('HGET', KEYS[5], p)
+  local id = store.watcher(ctx, p)
   local mine = id == me.id
   if me.kind == '' and me.credit > 0 then
     local rank = rank_of(ctx, me.id)
@@ -92,13 +92,13 @@ local function settle_watch(ctx, p, me)
         holder.watches = without(holder.watches, p)
         touch_member(ctx, holder)
       end
-      redis.call('HSET', KEYS[5], p, me.id)
+      store.set_watcher(ctx, p, me.id)
       me.watches[#me.watches + 1] = p
       ctx.unwatched = without(ctx.unwatched, p)
-      ctx.unwatched_changed = true
+      ctx.lists_changed = true
     end
   elseif mine or not id then -- no member with room has touched it yet
-    redis.call('HDEL', KEYS[5], p)
+    store.set_watcher(ctx, p, nil)
     me.watches = without(me.watches, p)
     hand_on_watch(ctx, p, me)
   end
@@ -110,11 +110,11 @@ local function adopt_unwatched(ctx, me)
     return
   end
   for _, p in ipairs(ctx.unwatched) do
-    redis.call('HSET', KEYS[5], p, me.id)
+    store.set_watcher(ctx, p, me.id)
     me.watches[#me.watches + 1] = p
   end
   if #ctx.unwatched > 0 then
     ctx.unwatched = {}
-    ctx.unwatched_changed = true
+    ctx.lists_changed = true
   end
 end

@@ -46,12 +46,12 @@ end
 --- Are the keys of this call those of the subscription and of these partitions, each named once? `at`: the field that is
 --- the partition; nil: the list has nothing but partitions.
 local function has_keys(list, at)
-  if #list > MOST_PARTS or #KEYS ~= 6 + 3 * #list then
+  if #list > MOST_PARTS or #KEYS ~= FIXED_KEYS + 3 * #list then
     return false
   end
   local named = {}
   for i, one in ipairs(list) do
-    local p, key = at and one[at] or one, 4 + 3 * i
+    local p, key = at and one[at] or one, FIXED_KEYS - 2 + 3 * i
     local ending = ':' .. p .. ':state'
     local root = string.sub(KEYS[key], 1, -6)
     if named[p] or string.sub(KEYS[key], -#ending) ~= ending or KEYS[key + 1] ~= root .. 'bits'

@@ -11,6 +11,19 @@
 --- @include "partition"
 --- @shape InspectRequest
 
+--- How many offsets at or above base are decided.
+local function decided_ahead(pt)
+  local count, at = 0, pt.base
+  while true do
+    local from = next_decided(pt, at, pt.origin + bit_length(pt))
+    at = next_undecided(pt, from, pt.origin + bit_length(pt)) or pt.origin + bit_length(pt)
+    if at <= from then
+      return count
+    end
+    count = count + (at - from)
+  end
+end
+
 local request = read_request()
 if not (request and has_keys(request[InspectRequest.partitions])) then
   return invalid()
@@ -22,17 +35,13 @@ if code ~= 'OK' and not (code == 'RESTARTED' and token ~= '' and may_rebuild(ctx
 end
 local states, leases = {}, {}
 for i, p in ipairs(request[InspectRequest.partitions]) do
-  local pt = load_partition(ctx, p, 7 + (i - 1) * 3)
+  local pt = load_partition(ctx, p, FIXED_KEYS + 1 + (i - 1) * 3)
   if pt then
-    local decided = 0
-    if bit_length(pt) > 0 then
-      decided = redis.call('BITCOUNT', pt.bits_key, pt.base - pt.origin, bit_length(pt) - 1, 'BIT')
-    end
     states[i] = {
       [PartitionView.partition] = p, [PartitionView.base] = pt.base, [PartitionView.next] = pt.next,
       [PartitionView.readable_end] = pt.readable_end, [PartitionView.origin] = pt.origin,
-      [PartitionView.decided] = decided, [PartitionView.runs] = runs_text(pt), [PartitionView.seen] = pt.seen,
-      [PartitionView.bits] = redis.call('GET', pt.bits_key) or '', [PartitionView.expired] = pt.expired,
+      [PartitionView.decided] = decided_ahead(pt), [PartitionView.runs] = runs_text(pt), [PartitionView.seen] = pt.seen,
+      [PartitionView.bits] = pt.bits, [PartitionView.expired] = pt.expired,
       [PartitionView.epoch] = pt.epoch, [PartitionView.truncated] = pt.truncated,
       [PartitionView.expired_read] = pt.expired_read,
     }
@@ -40,9 +49,7 @@ for i, p in ipairs(request[InspectRequest.partitions]) do
     states[i] = { [PartitionView.partition] = p, [PartitionView.base] = -1 }
   end
 end
-local all = request[InspectRequest.leases] == 1 and redis.call('HGETALL', KEYS[3]) or {}
-for i = 1, #all, 2 do
-  local l = unpack_lease(tonumber(all[i]), all[i + 1])
+for _, l in ipairs(request[InspectRequest.leases] == 1 and all_leases(ctx) or {}) do
   leases[#leases + 1] = {
     [LeaseView.token] = l.token, [LeaseView.partition] = l.p, [LeaseView.start] = l.s, [LeaseView.horizon] = l.e,
     [LeaseView.member] = l.member, [LeaseView.marks] = l.marks, [LeaseView.kind] = l.kind,
@@ -50,5 +57,5 @@ for i = 1, #all, 2 do
 end
 return head(ctx, 'OK', {
   [InspectReply.partitions] = states, [InspectReply.leases] = leases,
-  [InspectReply.epoch] = cjson.decode(redis.call('HGET', KEYS[1], 'definition')).epoch or 0,
+  [InspectReply.epoch] = cjson.decode(store.definition(ctx)).epoch or 0,
 })

@@ -1,7 +1,7 @@
 --- A member that is attached again after a loss claims messages that are still in flight: offsets of leases
 --- of an earlier incarnation. While no lease is granted (grace) they become leases of this one, so that they need not be
 --- delivered again. The member with the higher token of an offset, or of a lane, gets it. Leases from before Kafka lost the
---- end of a partition (truncate-6+3) cannot be claimed: their records may be lost. Nor can those of a member that this state
+--- end of a partition (truncate-7+3) cannot be claimed: their records may be lost. Nor can those of a member that this state
 --- does not know as attached and that other processes did not hear until the loss: another member may have settled them.
 -- KEYS     see include/context.lua; three keys for each of its partitions, at most 16
 -- ARGV[1]  Request, ReclaimRequest
@@ -44,8 +44,7 @@ end
 --- What other members claimed: claims, each with its partition, and with the lease that was made of it, nil when that has
 --- ended. Also all that were made (Made).
 local function claimed_by_others(ctx, me)
-  local packed = redis.call('HGET', KEYS[1], 'claims')
-  local all, others = packed and cmsgpack.unpack(packed) or {}, {}
+  local all, others = store.claims(), {}
   for _, made in ipairs(all) do
     local l = load_lease(ctx, made[Made.token])
     local member = made[Made.member] or l and l.member -- nil: an earlier version wrote it, and its lease has ended
@@ -116,7 +115,7 @@ local function takes_lane(ctx, me, pt, claim, others)
   if apart then
     pt.keeper = me.id
   else
-    ctx.holder, ctx.holder_changed = me.id, true
+    ctx.holder = me.id
   end
   return true
 end
@@ -127,13 +126,13 @@ local function settled_of(pt, pairs_)
   for i = 1, #pairs_, 2 do
     local from, to = pairs_[i], math.min(pairs_[i + 1], pt.next)
     local exceptions = {}
-    for j = run_search(pt, from), run_count(pt) do
-      local s, e = run_at(pt, j)
+    look_at_runs(pt, from, function(s, e)
       if s >= to then
-        break
+        return true
       end
       exceptions[#exceptions + 1], exceptions[#exceptions + 2] = s, e
-    end
+      return nil
+    end)
     for _, offset in ipairs(uncovered({ from, to }, exceptions)) do
       out[#out + 1] = offset
     end
@@ -176,7 +175,7 @@ local function reclaim(ctx, me, pt, claim, others)
     return 0, {}
   end
   ctx.token = token
-  save_lease({
+  save_lease(ctx, {
     token = token, p = pt.p, s = s, e = e, member = me.id, marks = claim[Claim.marks], kind = 'runs', records = count,
     seen = pt.seen, isolated = 0, due = 0,
   })
@@ -219,6 +218,40 @@ local function granted_before(ctx, me, pt, claim, all)
   return nil
 end
 
+--- Claims all that the request names. Returns for each partition what became of each claim.
+local function claim_all(ctx, me, request, touched)
+  local parts = request[ReclaimRequest.parts]
+  local granted = {}
+  local others, all = claimed_by_others(ctx, me)
+  local attached = was_attached(ctx, me) and 1 or 0
+  local may_have_them = attached == 1 or request[ReclaimRequest.heard] == 1
+  for i, pt in ipairs(touched) do
+    granted[i] = {}
+    adopt_orphans(ctx, pt)
+    for j, claim in ipairs(parts[i][PartClaims.claims]) do
+      local token, held = granted_before(ctx, me, pt, claim, all)
+      -- else another member may have been granted them
+      if not token and may_have_them and ctx.now < ctx.grace and claim[Claim.incarnation] >= ctx.unclaimed then
+        token, held = reclaim(ctx, me, pt, claim, others)
+        if token > 0 then
+          all[#all + 1] = {
+            [Made.token] = token, [Made.incarnation] = claim[Claim.incarnation], [Made.claimed] = claim[Claim.token],
+            [Made.member] = me.id, [Made.partition] = pt.p, [Made.held] = claim[Claim.held],
+          }
+        end
+      end
+      granted[i][j] = {
+        [Claimed.token] = token or 0, [Claimed.held] = held or {},
+        [Claimed.settled] = ctx.now < ctx.grace and settled_of(pt, claim[Claim.held]) or {},
+        [Claimed.attached] = attached,
+      }
+    end
+    save_partition(pt)
+  end
+  store.put_claims(ctx, all)
+  return granted
+end
+
 local request = read_request()
 if not (request and has_keys(request[ReclaimRequest.parts], PartClaims.partition)) then
   return invalid()
@@ -244,34 +277,6 @@ for i, part in ipairs(parts) do
   end
 end
 
-local granted = {}
-local others, all = claimed_by_others(ctx, me)
-local attached = was_attached(ctx, me) and 1 or 0
-local may_have_them = attached == 1 or request[ReclaimRequest.heard] == 1
-local unclaimed = number(redis.call('HGET', KEYS[1], 'unclaimed'), 0)
-for i, pt in ipairs(touched) do
-  granted[i] = {}
-  adopt_orphans(ctx, pt)
-  for j, claim in ipairs(parts[i][PartClaims.claims]) do
-    local token, held = granted_before(ctx, me, pt, claim, all)
-    -- else another member may have been granted them
-    if not token and may_have_them and ctx.now < ctx.grace and claim[Claim.incarnation] >= unclaimed then
-      token, held = reclaim(ctx, me, pt, claim, others)
-      if token > 0 then
-        all[#all + 1] = {
-          [Made.token] = token, [Made.incarnation] = claim[Claim.incarnation], [Made.claimed] = claim[Claim.token],
-          [Made.member] = me.id, [Made.partition] = pt.p, [Made.held] = claim[Claim.held],
-        }
-      end
-    end
-    granted[i][j] = {
-      [Claimed.token] = token or 0, [Claimed.held] = held or {},
-      [Claimed.settled] = ctx.now < ctx.grace and settled_of(pt, claim[Claim.held]) or {},
-      [Claimed.attached] = attached,
-    }
-  end
-  save_partition(pt)
-end
-redis.call('HSET', KEYS[1], 'claims', cmsgpack.pack(all))
+local granted = claim_all(ctx, me, request, touched)
 finish(ctx)
 return head(ctx, 'OK', { [ReclaimReply.claimed] = granted })

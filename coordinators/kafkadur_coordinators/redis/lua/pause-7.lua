@@ -16,7 +16,7 @@ local ctx, code = open(request)
 if code ~= 'OK' then
   return head(ctx, code)
 end
-redis.call('HSET', KEYS[1], 'paused', text(request[PauseRequest.paused]))
+ctx.paused = request[PauseRequest.paused]
 wake_all(ctx)
 finish(ctx)
 return head(ctx, 'OK')

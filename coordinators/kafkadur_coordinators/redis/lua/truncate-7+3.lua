@@ -18,11 +18,7 @@
 --- Forgets the state at or beyond `from`; returns how many offsets there were known to be readable.
 local function cut_off(pt, from)
   local lost = math.max(pt.readable_end - from, 0)
-  local i = run_search(pt, from)
-  if i <= run_count(pt) then
-    local s, e, marks, due, token = run_at(pt, i)
-    run_splice(pt, i, run_count(pt) + 1, run_text(s, math.min(e, from), marks, due, token))
-  end
+  cut_runs(pt, from)
   undecide_from(pt, from)
   pt.next, pt.readable_end = math.min(pt.next, from), math.min(pt.readable_end, from)
   pt.seen = math.min(pt.seen, from)
@@ -42,11 +38,10 @@ local touched = load_partitions(ctx, request[TruncateRequest.cuts])
 if not touched then
   return head(ctx, 'MISSING')
 end
-local tokens, all = {}, redis.call('HGETALL', KEYS[3])
-for i = 1, #all, 2 do
-  local p = unpack_lease(tonumber(all[i]), all[i + 1]).p
-  tokens[p] = tokens[p] or {}
-  tokens[p][#tokens[p] + 1] = tonumber(all[i])
+local tokens = {}
+for _, l in ipairs(all_leases(ctx)) do
+  tokens[l.p] = tokens[l.p] or {}
+  tokens[l.p][#tokens[l.p] + 1] = l.token
 end
 local lost = {}
 for i, pt in ipairs(touched) do
@@ -58,7 +53,7 @@ for i, pt in ipairs(touched) do
   save_partition(pt)
 end
 local waiting = begin_anew(ctx, request[TruncateRequest.incarnation])
-redis.call('HSET', KEYS[1], 'unclaimed', text(ctx.incarnation)) -- records of earlier leases may be lost (reclaim-6+3)
+ctx.unclaimed = ctx.incarnation -- records of earlier leases may be lost (reclaim-7+3)
 for _, id in ipairs(waiting) do -- their next exchange tells them
   want_wake(ctx, id)
 end

@@ -4,7 +4,7 @@
 -- ARGV[1]  Request, ChangeRequest
 -- Reply    Reply
 -- Codes    OK; CHANGED: the version is another one; CHANGING (Changing); ACTIVE (Active): members are attached;
---          DOUBT: the commits of dead members in Kafka have to be looked up first (rebuild-6); and those of
+--          DOUBT: the commits of dead members in Kafka have to be looked up first (rebuild-7); and those of
 --          context.lua
 --- @include "context"
 --- @include "members"
@@ -19,10 +19,10 @@ if code ~= 'OK' and not (code == 'MISSING' and request[ChangeRequest.version] ==
   return head(ctx, code)
 end
 local left = changing_left(ctx)
-if left and ctx.row.changing ~= request[ChangeRequest.token] then
+if left and ctx.changing ~= request[ChangeRequest.token] then
   return head(ctx, 'CHANGING', { [Changing.left] = left })
 end
-if number(ctx.row.version, 0) ~= request[ChangeRequest.version] then
+if ctx.version ~= request[ChangeRequest.version] then
   return head(ctx, 'CHANGED')
 end
 if code == 'OK' then
@@ -30,13 +30,12 @@ if code == 'OK' then
   if #names > 0 then
     return refuse_active(ctx, names, again)
   end
-  if ctx.row.doubt == '1' then
+  if ctx.doubt == 1 then
     finish(ctx)
     return head(ctx, 'DOUBT')
   end
 end
-redis.call('HSET', KEYS[1], 'changing', request[ChangeRequest.token],
-  'changing_until', text(ctx.now + request[ChangeRequest.deadline]),
-  'changing_from', text(request[ChangeRequest.version]))
+ctx.changing, ctx.changing_from = request[ChangeRequest.token], request[ChangeRequest.version]
+ctx.changing_until = ctx.now + request[ChangeRequest.deadline]
 finish(ctx)
 return head(ctx, 'OK')

@@ -1,5 +1,5 @@
 --- The server restarted and kept its data: a new incarnation. Settled offsets stay; every lease has ended
---- and nothing is counted for it; members claim what is still in flight (reclaim-6+3). No fresh lease is granted
+--- and nothing is counted for it; members claim what is still in flight (reclaim-7+3). No fresh lease is granted
 --- until all former members are back and have made an exchange, or the longest session is over. Members without leases
 --- count, too: the server may have lost its last grants.
 -- KEYS     see include/context.lua
@@ -21,10 +21,13 @@ end
 if code ~= 'RESTARTED' or not may_rebuild(ctx, request[ReincarnateRequest.token]) then
   return head(ctx, code == 'OK' and 'OK' or 'CHANGED')
 end
+local looked_up = was_looked_up(ctx)
 begin_anew(ctx, request[ReincarnateRequest.incarnation])
-ctx.doubt = nil -- it was looked up
-local quiet = was_looked_up(ctx) and ctx.quiet or ctx.now + ctx.session_ttl
-redis.call('HSET', KEYS[1], 'server', ctx.server, 'recovered', text(ctx.incarnation), 'quiet', text(quiet))
-redis.call('HDEL', KEYS[1], 'rebuild', 'rebuild_until', 'rebuild_server', 'claims', 'doubt')
+if not looked_up then
+  ctx.quiet = ctx.now + ctx.session_ttl
+end
+ctx.server, ctx.recovered, ctx.doubt = ctx.here, ctx.incarnation, 0
+end_rebuild(ctx)
+store.put_claims(ctx, nil)
 close(ctx)
 return head(ctx, 'OK')

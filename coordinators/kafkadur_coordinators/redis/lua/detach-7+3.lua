@@ -24,7 +24,7 @@ local me = load_member(ctx, request[Request.member])
 if me then
   remove_member(ctx, me, true)
   for i, p in ipairs(request[DetachRequest.partitions]) do
-    local pt = load_partition(ctx, p, 7 + (i - 1) * 3)
+    local pt = load_partition(ctx, p, FIXED_KEYS + 1 + (i - 1) * 3)
     if pt then
       adopt_orphans(ctx, pt)
       serve(ctx, pt, -1, 0)

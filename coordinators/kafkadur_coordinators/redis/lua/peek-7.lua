@@ -26,12 +26,12 @@ for _, id in ipairs(ctx.ranks) do
     }
   end
 end
-local row = redis.call('HMGET', KEYS[1], 'definition', 'changing_from', 'begun', 'left', 'verdict')
 return head(ctx, code, {
-  [Known.definition] = row[1] or '', [Known.version] = number(ctx.row.version, 0),
-  [Known.id] = ctx.row.id or '', [Known.changing_ms] = changing_left(ctx) or -1,
-  [Known.changing_from] = number(row[2], 0), [Known.members] = members,
+  [Known.definition] = store.definition(ctx), [Known.version] = ctx.version,
+  [Known.id] = ctx.id, [Known.changing_ms] = changing_left(ctx) or -1,
+  [Known.changing_from] = ctx.changing_from, [Known.members] = members,
   [Known.partitions] = ctx.partitions, [Known.grace_ms] = math.max(ctx.grace - ctx.now, 0),
-  [Known.paused] = ctx.row.paused == '1' and 1 or 0, [Known.begun] = number(row[3], 0),
-  [Known.left] = number(row[4], 0), [Known.last_verdict] = number(row[5], 0),
+  [Known.paused] = ctx.paused, [Known.begun] = ctx.begun,
+  [Known.left] = ctx.left, [Known.last_verdict] = ctx.verdict, [Known.changing] = ctx.changing,
+  [Known.state_version] = ctx.layout,
 })

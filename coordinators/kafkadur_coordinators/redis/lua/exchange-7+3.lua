@@ -171,10 +171,10 @@ local function standing(ctx, me, lane)
   if not lane or ctx.holder ~= me.id then
     return 0
   end
-  if ctx.row.paused == '1' then -- offsets that are not in flight go back
+  if ctx.paused == 1 then -- offsets that are not in flight go back
     return #me.tokens > 0 and 2 or 1
   end
-  return ctx.row.type == 'priority' and lane_successor(ctx, me) and 2 or 1
+  return ctx.type == 'priority' and lane_successor(ctx, me) and 2 or 1
 end
 
 --- the same of one lane that has a keeper
@@ -183,9 +183,9 @@ local function keeping(ctx, me, pt)
     return 0
   end
   if is_keyed(ctx) then
-    return (ctx.row.paused == '1' or keeper_to_be(ctx, pt) ~= me) and 2 or 1
+    return (ctx.paused == 1 or keeper_to_be(ctx, pt) ~= me) and 2 or 1
   end
-  for _, token in ipairs(ctx.row.paused == '1' and me.tokens or {}) do
+  for _, token in ipairs(ctx.paused == 1 and me.tokens or {}) do
     local l = load_lease(ctx, token)
     if l and l.p == pt.p then -- offsets that are not in flight go back
       return 2
@@ -194,47 +194,27 @@ local function keeping(ctx, me, pt)
   return 1
 end
 
---- The member is back after a restart, and has claimed its offsets in flight (reclaim-6+3). When all former members are
+--- The member is back after a restart, and has claimed its offsets in flight (reclaim-7+3). When all former members are
 --- back, leases are granted again.
 local function note_back(ctx, me)
-  ctx.awaited, ctx.awaited_changed = without(ctx.awaited, me.id), true
+  ctx.awaited, ctx.lists_changed = without(ctx.awaited, me.id), true
   if #ctx.awaited == 0 then
     ctx.grace = 0
     wake_all(ctx)
   end
 end
 
-local request = read_request()
-if not (request and has_keys(request[ExchangeRequest.parts], PartitionReport.partition)) then
-  return invalid()
-end
-local ctx, code = open(request)
-if code ~= 'OK' then
-  return head(ctx, code)
-end
-local me = load_member(ctx, request[Request.member])
-if not me or me.n ~= request[ExchangeRequest.attachment] then -- an earlier attachment's exchange may be late
-  return head(ctx, 'FENCED')
-end
-if request[ExchangeRequest.number] < me.exchange then
-  return head(ctx, 'STALE')
-end
-local parts = request[ExchangeRequest.parts]
-local touched = load_partitions(ctx, parts)
-if not touched then
-  return head(ctx, 'MISSING')
-end
-
-local lane, kept = is_lane(ctx) and me.kind == '', is_keyed(ctx) or has_own_turns(ctx)
-local handed_over, given_up = lane and request[ExchangeRequest.handover] == 1, false
-for _, part in ipairs(parts) do
-  given_up = given_up or kept and part[PartitionReport.drained] == 1
-end
-local again = -1
-if request[ExchangeRequest.number] > me.exchange then
+--- Applies a new exchange; a repeated one changes nothing. Returns whether there is an answer, and in how many ms a silent
+--- member is to be looked at again (-1: there is none). lane: do all lanes have one holder; kept: or has each its own?
+local function take(ctx, me, request, touched, lane, kept, handed_over)
+  local parts = request[ExchangeRequest.parts]
+  if request[ExchangeRequest.number] == me.exchange then
+    return true, -1
+  end
+  local again = -1
   local leases, refused = check(ctx, me, parts)
   if not leases then
-    return head(ctx, 'INVALID')
+    return nil
   end
   local was_full = me.credit == 0
   me.exchange, me.refused = request[ExchangeRequest.number], refused
@@ -246,7 +226,7 @@ if request[ExchangeRequest.number] > me.exchange then
     note_back(ctx, me)
   end
   if not lane and not kept then
-    set_hungry(me)
+    set_hungry(ctx, me)
   end
   if ctx.next_expiry <= ctx.now or request[ExchangeRequest.ask_presence] == 1 then
     again = reap(ctx, request[ExchangeRequest.ask_presence] == 1)
@@ -304,59 +284,95 @@ if request[ExchangeRequest.number] > me.exchange then
     adopt_unwatched(ctx, me)
   end
   finish(ctx)
+  return true, again
 end
 
-local by_partition, horizons, states = {}, {}, {}
-for i, pt in ipairs(touched) do
-  by_partition[pt.p] = pt
-  if pt.lane ~= 0 then
-    local l = load_lease(ctx, pt.lane)
-    if l and l.member == me.id then
-      horizons[#horizons + 1] = { [HorizonRow.token] = l.token, [HorizonRow.horizon] = l.e }
+--- The answer, new or repeated.
+local function answer(ctx, me, request, touched, lane, kept, again, gives_up)
+  local by_partition, horizons, states = {}, {}, {}
+  for i, pt in ipairs(touched) do
+    by_partition[pt.p] = pt
+    if pt.lane ~= 0 then
+      local l = load_lease(ctx, pt.lane)
+      if l and l.member == me.id then
+        horizons[#horizons + 1] = { [HorizonRow.token] = l.token, [HorizonRow.horizon] = l.e }
+      end
+    end
+    local due = pt.xd < 0 and -1 or math.max(pt.xd - ctx.now, 0)
+    states[i] = {
+      [PartitionState.partition] = pt.p, [PartitionState.base] = pt.base, [PartitionState.next] = pt.next,
+      [PartitionState.readable_end] = pt.readable_end, [PartitionState.floor] = floor_of(pt), [PartitionState.due_ms] = due,
+      [PartitionState.standing] = kept and keeping(ctx, me, pt) or 0,
+      [PartitionState.free_from] = first_free(pt), [PartitionState.epoch] = pt.epoch,
+      [PartitionState.log_end_unknown] = ctx.now >= ctx.grace and is_log_end_unknown(ctx, pt) and 1 or 0,
+    }
+  end
+  local rank = rank_of(ctx, me.id) or 0
+  local told, untold, known = new_leases(ctx, me, request[ExchangeRequest.have], by_partition)
+  local left_over, listed = {}, {}
+  local function leave_over(p)
+    if not listed[p] then
+      listed[p] = true
+      left_over[#left_over + 1] = p
     end
   end
-  local due = pt.xd < 0 and -1 or math.max(pt.xd - ctx.now, 0)
-  states[i] = {
-    [PartitionState.partition] = pt.p, [PartitionState.base] = pt.base, [PartitionState.next] = pt.next,
-    [PartitionState.readable_end] = pt.readable_end, [PartitionState.floor] = floor_of(pt), [PartitionState.due_ms] = due,
-    [PartitionState.standing] = kept and keeping(ctx, me, pt) or 0,
-    [PartitionState.free_from] = first_free(pt), [PartitionState.epoch] = pt.epoch,
-    [PartitionState.log_end_unknown] = ctx.now >= ctx.grace and is_log_end_unknown(ctx, pt) and 1 or 0,
-  }
-end
-local rank = rank_of(ctx, me.id) or 0
-local told, untold, known = new_leases(ctx, me, request[ExchangeRequest.have], by_partition)
-local left_over, listed = {}, {}
-local function leave_over(p)
-  if not listed[p] then
-    listed[p] = true
-    left_over[#left_over + 1] = p
+  for _, orphan in ipairs(ctx.orphans) do
+    leave_over(orphan[Orphan.partition])
   end
+  for _, p in ipairs(untold) do
+    leave_over(p)
+  end
+  if me.isolated < 0 and #me.tokens == 0 then
+    leave_over(-1 - me.isolated)
+  end
+  return head(ctx, 'OK', {
+    [ExchangeReply.token] = known, -- leases that were not told are asked for again
+    [ExchangeReply.silent_ms] = again,
+    [ExchangeReply.role] = role_row(ctx, rank),
+    [ExchangeReply.grants] = told,
+    [ExchangeReply.horizons] = horizons,
+    [ExchangeReply.refused] = me.refused,
+    [ExchangeReply.partitions] = states,
+    [ExchangeReply.watches] = me.watches,
+    [ExchangeReply.orphaned] = left_over,
+    [ExchangeReply.grace_ms] = math.max(ctx.grace - ctx.now, 0),
+    [ExchangeReply.standing] = kept and 1 or standing(ctx, me, lane),
+    [ExchangeReply.held] = gives_up and me.tokens or {},
+    [ExchangeReply.paused] = ctx.paused == 1 and 1 or 0,
+    [ExchangeReply.expiry_ms] = #ctx.ranks > 1 and math.max(ctx.next_expiry - ctx.now, 0) or -1,
+    -- first the attempts of the orphans are counted
+    [ExchangeReply.outcome_unknown] = ctx.doubt == 1 and #ctx.orphans == 0 and 1 or 0,
+  })
 end
-for _, orphan in ipairs(ctx.orphans) do
-  leave_over(orphan[Orphan.partition])
+
+local request = read_request()
+if not (request and has_keys(request[ExchangeRequest.parts], PartitionReport.partition)) then
+  return invalid()
 end
-for _, p in ipairs(untold) do
-  leave_over(p)
+local ctx, code = open(request)
+if code ~= 'OK' then
+  return head(ctx, code)
 end
-if me.isolated < 0 and #me.tokens == 0 then
-  leave_over(-1 - me.isolated)
+local me = load_member(ctx, request[Request.member])
+if not me or me.n ~= request[ExchangeRequest.attachment] then -- an earlier attachment's exchange may be late
+  return head(ctx, 'FENCED')
 end
-return head(ctx, 'OK', {
-  [ExchangeReply.token] = known, -- leases that were not told are asked for again
-  [ExchangeReply.silent_ms] = again,
-  [ExchangeReply.role] = role_row(ctx, rank),
-  [ExchangeReply.grants] = told,
-  [ExchangeReply.horizons] = horizons,
-  [ExchangeReply.refused] = me.refused,
-  [ExchangeReply.partitions] = states,
-  [ExchangeReply.watches] = me.watches,
-  [ExchangeReply.orphaned] = left_over,
-  [ExchangeReply.grace_ms] = math.max(ctx.grace - ctx.now, 0),
-  [ExchangeReply.standing] = kept and 1 or standing(ctx, me, lane),
-  [ExchangeReply.held] = (handed_over or given_up) and me.tokens or {},
-  [ExchangeReply.paused] = ctx.row.paused == '1' and 1 or 0,
-  [ExchangeReply.expiry_ms] = #ctx.ranks > 1 and math.max(ctx.next_expiry - ctx.now, 0) or -1,
-  -- first the attempts of the orphans are counted
-  [ExchangeReply.outcome_unknown] = ctx.row.doubt == '1' and #ctx.orphans == 0 and 1 or 0,
-})
+if request[ExchangeRequest.number] < me.exchange then
+  return head(ctx, 'STALE')
+end
+local parts = request[ExchangeRequest.parts]
+local touched = load_partitions(ctx, parts)
+if not touched then
+  return head(ctx, 'MISSING')
+end
+
+local lane, kept = is_lane(ctx) and me.kind == '', is_keyed(ctx) or has_own_turns(ctx)
+local handed_over, given_up = lane and request[ExchangeRequest.handover] == 1, false
+for _, part in ipairs(parts) do
+  given_up = given_up or kept and part[PartitionReport.drained] == 1
+end
+local taken, again = take(ctx, me, request, touched, lane, kept, handed_over)
+if not taken then
+  return head(ctx, 'INVALID')
+end
+return answer(ctx, me, request, touched, lane, kept, again, handed_over or given_up)

@@ -20,7 +20,7 @@ local left = changing_left(ctx)
 if left then
   return head(ctx, 'CHANGING', { [Changing.left] = left })
 end
-if tonumber(ctx.row.version) ~= request[AttachRequest.version] then
+if ctx.version ~= request[AttachRequest.version] then
   return head(ctx, 'CHANGED')
 end
 local most, names, whole, again = request[AttachRequest.most], others_attached(ctx)
@@ -28,7 +28,6 @@ if #names > 0 and (whole or request[AttachRequest.kind] == 'whole' or (most > 0 
   return refuse_active(ctx, names, again)
 end
 ctx.attached = ctx.attached + 1
-ctx.attached_changed = true
 ctx.session_ttl = math.max(ctx.session_ttl, request[AttachRequest.session])
 local old = load_member(ctx, ctx.caller)
 if old then -- the same member attaches again: its leases have ended uncleanly
@@ -46,18 +45,18 @@ ctx.served = ctx.served + 1
 ctx.members[me.id] = me
 touch_member(ctx, me)
 ctx.ranks[#ctx.ranks + 1] = me.id
-ctx.ranks_changed = true
+ctx.lists_changed = true
 if #ctx.ranks == 1 then -- the first member holds the lanes, if the subscription has any
-  ctx.holder, ctx.holder_changed = me.id, true
+  ctx.holder = me.id
 end
 if ctx.next_expiry == 0 or me.expiry < ctx.next_expiry then
   ctx.next_expiry = me.expiry
 end
+if me.transacted == 1 then
+  ctx.transacted = 1
+end
 wake_all(ctx)
 finish(ctx)
-if me.transacted == 1 then
-  redis.call('HSET', KEYS[1], 'state_version', text(TRANSACTED_VERSION))
-end
 return head(ctx, 'OK', {
   [Attached.role] = role_row(ctx, #ctx.ranks - 1), [Attached.grace_ms] = math.max(ctx.grace - ctx.now, 0),
   [Attached.attachment] = me.n,

@@ -16,23 +16,22 @@ local ctx, code = open(request)
 if code == 'VERSION' then
   return head(ctx, code)
 end
-local doubtful = code == 'OK' and ctx.row.doubt == '1'
+local doubtful = code == 'OK' and ctx.doubt == 1
 if code ~= 'MISSING' and code ~= 'RESTARTED' and not doubtful then
   return head(ctx, 'INTACT')
 end
-local row = redis.call('HMGET', KEYS[1], 'rebuild', 'rebuild_until', 'rebuild_server')
-local left = number(row[2], 0) - ctx.now
-if row[1] and row[1] ~= '' and row[1] ~= request[RebuildRequest.token] and left > 0 and row[3] == ctx.server then
+local left = ctx.rebuild_until - ctx.now
+if ctx.rebuild ~= '' and ctx.rebuild ~= request[RebuildRequest.token] and left > 0 and ctx.rebuild_server == ctx.here then
   return head(ctx, 'BUSY', { [Busy.left] = left })
 end
 if doubtful then
-  redis.call('HSET', KEYS[1], 'doubt', '2')
+  ctx.doubt = 2
   wake_all(ctx) -- their next exchange tells them to attach again
-  send_wakes(ctx)
 end
-redis.call('HSET', KEYS[1], 'rebuild', request[RebuildRequest.token],
-  'rebuild_until', text(ctx.now + request[RebuildRequest.lasts]), 'rebuild_server', ctx.server)
+ctx.rebuild, ctx.rebuild_server = request[RebuildRequest.token], ctx.here
+ctx.rebuild_until = ctx.now + request[RebuildRequest.lasts]
+finish(ctx)
 return head(ctx, 'OK', {
-  [RebuildReply.kept] = code == 'MISSING' and 0 or 1, [RebuildReply.version] = number(ctx.row.version, 0),
+  [RebuildReply.kept] = code == 'MISSING' and 0 or 1, [RebuildReply.version] = ctx.version,
   [RebuildReply.partitions] = ctx.partitions,
 })
