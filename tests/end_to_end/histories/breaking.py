@@ -12,6 +12,7 @@ import shutil
 import time
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any
 
 import redis
 
@@ -194,6 +195,31 @@ def _command(stack: Stack, *command: str) -> None:
         client.execute_command(*command)
 
 
+def _damage(stack: Stack, _crew: Crew, much: float) -> None:
+    """Damage one key of one subscription, or one record of its state."""
+    assert stack.valkey is not None
+    chance = random.Random(much)
+    client: Any = redis.Redis.from_url(stack.valkey.admin_url)
+    with client:
+        states = sorted(client.scan_iter(match="*}:def", count=1_000))
+        if not states:
+            return
+        state = chance.choice(states)
+        key = chance.choice((state, state.removesuffix(b"def") + b"seal"))
+        how = chance.choice(("delete", "overwrite", "older", "record"))
+        if how == "delete":
+            client.unlink(key)
+        elif how == "overwrite":
+            client.set(key, b"something else")
+        elif how == "older":
+            copy = client.dump(key)
+            time.sleep(0.1 + much)  # how much older it is
+            if copy is not None:
+                client.restore(key, 0, copy, replace=True)
+        elif fields := sorted(client.hkeys(state)):
+            client.hset(state, chance.choice(fields), b"something else")
+
+
 def _redis_restart(stack: Stack, _crew: Crew, _much: float) -> None:
     assert stack.valkey is not None
     stack.valkey.kill()
@@ -255,6 +281,7 @@ def _broker_restart(stack: Stack, _crew: Crew, much: float) -> None:
 
 _SERVERS: dict[str, Callable[[Stack, Crew, float], None]] = {
     "flush": _flush,
+    "damage": _damage,
     "redis-restart": _redis_restart,
     "redis-crash": _redis_crash,
     "redis-cut": _redis_cut,

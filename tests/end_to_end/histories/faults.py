@@ -56,6 +56,12 @@ FAULTS: Final[Mapping[str, Fault]] = {
             text="Valkey killed and started with its log",
             forgets=_LATE_WRITES,
         ),
+        Fault(
+            name="damage",
+            hits=REDIS,
+            text="a key or record of one subscription deleted, overwritten, or replaced by an older copy",
+            forgets=math.inf,
+        ),
         Fault(name="redis-cut", hits=REDIS, text="everybody's connections to Redis closed at once"),
         Fault(name="redis-hole", hits=REDIS, text="everybody's bytes to and from Redis held back"),
         Fault(name="kafka-cut", hits=KAFKA, text="all connections to Kafka closed, up to 2 s refused"),

@@ -4,9 +4,10 @@ These tests break servers, so they have a stack of their own.
 """
 
 import asyncio
+import contextlib
 import socket
 import time
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Callable, Coroutine, Iterator, Sequence
 from datetime import timedelta
 
 import pytest
@@ -303,6 +304,47 @@ async def test_messages_published_after_kafka_came_back(
     assert told[1] == f"Kafka answers again: topic {topic}"
     refused = [line for line in caplog.messages if "Connection refused" in line]
     assert len(refused) <= 8, "repeats are left out"
+
+
+@both_types
+async def test_i13_redis_evicts_the_state_of_an_attached_member(fragile: Place, kind: str) -> None:
+    """An administrator has changed the policy of a server that members use, and others fill its memory."""
+    topic = fragile.topic(range(40))
+    async with fragile.connect(session_timeout=SESSION) as connection:
+        subscription = await connection.subscribe(topic, durable="d", type=kind, start="earliest", window=10)
+        acked: set[int] = set()
+        for _ in range(10):
+            delivery = await next_of(subscription)
+            if number(delivery) % 2:
+                await delivery.rollback(delay=1.0)
+            else:
+                await delivery.ack()
+                acked.add(number(delivery))
+        root = f"kafkadur:{fragile.namespace}:{{{connection.key('d').tag}}}:"
+        await asyncio.to_thread(evict, fragile.stack.admin_redis, [f"{root}def", f"{root}seal"])
+        while acked != set(range(40)):
+            delivery = await next_of(subscription)
+            with contextlib.suppress(KafkadurError):  # it comes again then
+                await delivery.ack()
+                acked.add(number(delivery))
+
+
+def evict(url: str, keys: Sequence[str]) -> None:
+    """Let the server evict one of these keys at least."""
+    with redis.Redis.from_url(url) as client:
+        client.config_set("maxmemory-policy", "allkeys-lru")
+        client.config_set("maxmemory", client.info("memory")["used_memory"] + 100_000)
+        try:
+            for at in range(50_000):
+                client.set(f"foreign:{at}", b"x" * 1_000)
+                if client.exists(*keys) < len(keys):
+                    return
+            pytest.fail("nothing was evicted")
+        finally:
+            client.config_set("maxmemory", 0)
+            client.config_set("maxmemory-policy", "noeviction")
+            for key in client.scan_iter(match="foreign:*", count=1_000):
+                client.unlink(key)
 
 
 async def test_evicting_redis_is_refused() -> None:
