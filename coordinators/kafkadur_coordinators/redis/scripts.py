@@ -3,7 +3,8 @@
 A script's file name says how many keys it takes: `exchange-7+3.lua` takes 7 keys of the subscription and 3
 more for each touched partition; `attach-7.lua` takes 7. A line `--- @include "name"` is replaced by
 `lua/include/name.lua`, once a script; `--- @shape AttachRequest` by a function that reads the request
-(`shapes.py`); the name of a field (`wire.py`), such as `AttachRequest.most`, by its position. All of it is
+(`shapes.py`); `--- @rows` and `--- @names MemberRow` by what packs and unpacks records (`rows.py`);
+the name of a field (`wire.py`), such as `AttachRequest.most`, by its position. All of it is
 the body of a function, which `lua/include/guard.lua` calls. Each script describes itself at its top.
 `coordinator.py` sends scripts to the server.
 """
@@ -16,7 +17,7 @@ from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
 
-from kafkadur_coordinators.redis import shapes
+from kafkadur_coordinators.redis import rows, shapes
 from kafkadur_coordinators.redis.wire import POSITIONS
 
 _FOLDER = files("kafkadur_coordinators.redis") / "lua"
@@ -24,6 +25,8 @@ _NAME = re.compile(r"^(?P<name>[a-z]+)-(?P<fixed>\d+)(\+(?P<each>\d+))?\.lua$")
 _FIELD = re.compile(rf"\b(?P<fields>{'|'.join(POSITIONS)})\.(?P<name>[a-z_]+)\b")
 _INCLUDE = re.compile(r'^--- @include "(?P<name>[a-z_]+)"$')
 _SHAPE = re.compile(r"^--- @shape (?P<name>[A-Za-z]+)$")
+_ROWS = "--- @rows"
+_NAMES = re.compile(r"^--- @names (?P<name>[A-Za-z]+)$")
 #: What `load` replaces for a client with a clock of its own.
 _CLOCK = "local TRUSTS_CLOCK = "
 
@@ -47,9 +50,13 @@ class Script:
 def _expand(script: str, seen: set[str]) -> list[str]:
     lines: list[str] = []
     for line in script.splitlines():
-        match, shape = _INCLUDE.match(line), _SHAPE.match(line)
+        match, shape, of_names = (pattern.match(line) for pattern in (_INCLUDE, _SHAPE, _NAMES))
         if shape is not None:
             lines.extend(_expand(shapes.lua(shape["name"]), seen))
+        elif line == _ROWS:
+            lines.extend(rows.lua().splitlines())
+        elif of_names is not None:
+            lines.extend(rows.names(vars(rows)[of_names["name"]]).splitlines())
         elif match is None:
             lines.append(line)
         elif match["name"] not in seen:

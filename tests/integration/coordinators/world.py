@@ -33,6 +33,7 @@ from kafkadur_coordinators.redis.coordinator import (
     SubscriptionAddress,
 )
 from kafkadur_coordinators.redis.member_session import MemberSession
+from kafkadur_coordinators.redis.rows import PartitionRow
 from kafkadur_coordinators.redis.wire import InstallRequest, Laid, Policy, Reply
 from tests.integration.coordinators import stored
 
@@ -299,7 +300,7 @@ class World:
         if self.is_before:
             value = command("HGET", self.state, name) or b"0"
         else:
-            value = stored.read(command, self.state)[name]
+            value = getattr(stored.read(command, self.state), name)
         return value.decode() if isinstance(value, bytes) else str(value)
 
     def change(self, **changed: Any) -> None:
@@ -310,11 +311,11 @@ class World:
             stored.change(self.coordinator.command, self.state, **changed)
 
     def change_partition(self, partition: int, **changed: Any) -> None:
-        """Change values of a partition, by their names in `store.lua`."""
+        """Change values of a partition, by their names in `rows.py`."""
         if self.is_before:
             self._set(self.keys(partition)[0], changed)
         else:
-            stored.change(self.coordinator.command, self.state, f"p:{partition}", "PARTITION", **changed)
+            stored.change(self.coordinator.command, self.state, f"p:{partition}", PartitionRow, **changed)
 
     def _set(self, key: str, changed: dict[str, Any]) -> None:
         for name, value in changed.items():

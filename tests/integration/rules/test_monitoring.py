@@ -49,8 +49,7 @@ def left_long_ago(place: Place, key: SubscriptionKey, ms: int) -> None:
     with Redis.from_url(place.stack.admin_redis) as redis:
         where = f"kafkadur:{place.namespace}:{{{key.tag}}}:def"
         known = stored.read(redis.execute_command, where)
-        times = {name: known[name] - ms for name in ("begun", "left")}
-        stored.change(redis.execute_command, where, **times)
+        stored.change(redis.execute_command, where, begun=known.begun - ms, left=known.left - ms)
 
 
 def test_a1_last_verdict_and_what_waits_tell_of_abandoned_ones(place: Place, admin: Admin) -> None:

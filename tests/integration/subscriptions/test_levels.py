@@ -14,6 +14,7 @@ import redis
 from kafkadur import IllegalState, LeaseLost, LevelNotReached
 from kafkadur.stack import Stack, as_administrator, embedded
 from kafkadur_coordinators.journal.topic import Journal
+from kafkadur_coordinators.redis.rows import PartitionRow
 from kafkadur_sharing.definition import AckLevel
 from tests.integration.coordinators import stored
 from tests.integration.subscriptions.helpers import PRIORITY_TOO, SERIAL_TOO, Place, next_of, number, place_on
@@ -129,8 +130,8 @@ async def test_replicated_means_that_a_replica_has_it(fragile: Place) -> None:
         await first.ack(level="replicated")
         with redis.Redis.from_url(as_administrator(fragile.stack.replica_redis)) as copy:
             (state,) = copy.scan_iter(match=f"kafkadur:{fragile.namespace}:*:def", count=1000)
-            partition = stored.read(copy.execute_command, state.decode(), "p:0", "PARTITION")
-            assert partition["base"] == 1
+            partition = stored.read(copy.execute_command, state.decode(), "p:0", PartitionRow)
+            assert partition.base == 1
         replica.freeze()
         try:
             with pytest.raises(LevelNotReached, match="replicated"):

@@ -50,10 +50,10 @@ local function is_known(version)
   return version == STATE_VERSION or version == VERSION_BEFORE
 end
 
---- The subscription as this script sees it: the fields of SUBSCRIPTION and LISTS (store.lua), and what the script makes of
+--- The subscription as this script sees it: the fields of SubscriptionRow and the lists (store.lua), and what the script makes of
 --- them; and a code, which says why there is none unless it is OK.
 local function open(request)
-  local ctx, known = store.read()
+  local ctx, known = store.read(request[Request.member])
   ctx.caller = request[Request.member]
   ctx.now, ctx.skew = read_time(request, ctx.time, ctx.skew)
   ctx.here = server_identity()

@@ -1,5 +1,5 @@
 --- Members of a subscription: which are attached, which are alive, which have credit.
--- A member (MEMBER, store.lua):
+-- A member (MemberRow, ../rows.py):
 --   n: attach number, expiry (ms), credit: free records, exchange: number of the one applied last,
 --   tokens held, silent: time its channel fell silent (ms, 0: it is heard), name, refused: tokens refused in the
 --   exchange applied last, ttl: session time-out (ms), watches: partitions, kind ('', 'whole' or 'claims': attach-7),

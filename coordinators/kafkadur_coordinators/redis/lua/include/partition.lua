@@ -1,5 +1,5 @@
 --- One touched partition: its state, its leases, settling and giving back.
--- A lease (LEASE, store.lua): partition p, start s, horizon e (exclusive), member id, marks of its
+-- A lease (LeaseRow, ../rows.py): partition p, start s, horizon e (exclusive), member id, marks of its
 -- offsets (redelivery.lua), kind: 'range' (fixed horizon), 'lane' (extended while it is held), 'runs' (exceptions: of
 -- [start, horizon) it holds the runs with its token) or 'ahead' (as runs, of what is not written yet: reservations.lua),
 -- 7 records it was granted, 8 offsets below this one may have been delivered before, 9 1: the last attempt of a

@@ -1,15 +1,16 @@
 --- The state of a subscription in Redis: one hash (KEYS[1]), and a seal (KEYS[2]) that vouches for it.
 -- Fields of the hash:
 --   state_version  STATE_VERSION, so that other versions know at once that it is not theirs
---   s              packed: the values of SUBSCRIPTION, in that order
---   lists          packed: those of LISTS
+--   s              packed SubscriptionRow (../rows.py)
+--   lists          packed lists: ids of the members in the order of attaching, leases of members that are gone (Orphan),
+--                  partitions without a watcher, ids of members that are awaited after a loss
 --   definition     JSON: the record of the journal that is in force
 --   hungry         packed list: id and number of the last service of each member with free credit, in that order
 --   claims         packed list of Made (reclaim-7+3)
---   m:<id>         packed member: the values of MEMBER
---   l:<token>      packed lease: those of LEASE
+--   m:<id>         packed MemberRow
+--   l:<token>      packed LeaseRow
 --   w:<p>          id of the member that reports how far partition p is readable
---   p:<p>          packed partition: those of PARTITION, then the lengths of its bits and of its index
+--   p:<p>          packed PartitionRow
 --   b:<p>          its bits (bits.lua), if it has any
 --   i:<p>          the index of its exceptions (runs.lua), if it has any, and
 --   r:<p>:<first>  each of their blocks
@@ -27,83 +28,40 @@ local ENTRY, ENTRY_SIZE = '>I6I4I6', 16
 local store = {}
 
 do -- a script can have 200 locals at once
-  local SEAL = '>I6I4'
+  local SEAL, VERSION_TEXT = '>I6I4', '3'
   local MOST_AT_ONCE = 1000 -- fields in one call
 
-  -- texts are '' and numbers 0 unless something else was said
-  local SUBSCRIPTION = {
-    'id', 'version', 'incarnation', 'server', 'token', 'sequence', 'time', 'skew', 'type', 'partitions', 'grace',
-    'next_expiry', 'attached', 'quiet', 'served', 'changing', 'changing_until', 'changing_from', 'session_ttl', 'holder',
-    'paused', 'recovered', 'doubt', 'rebuild', 'rebuild_until', 'rebuild_server', 'begun', 'left', 'verdict', 'unclaimed',
-    'transacted', 'digest', 'policy',
-  }
-  local TEXTS = {
-    id = true, server = true, type = true, changing = true, holder = true, rebuild = true, rebuild_server = true,
-    digest = true, -- of the definition
-  }
-  local LISTS = { 'ranks', 'orphans', 'unwatched', 'awaited' }
-  local MEMBER = {
-    'n', 'expiry', 'credit', 'exchange', 'tokens', 'silent', 'name', 'refused', 'ttl', 'watches', 'kind', 'served', 'since',
-    'priority', 'preempt', 'isolated', 'suspect', 'reservations', 'transacted',
-  }
-  local LEASE = { 'p', 's', 'e', 'member', 'marks', 'kind', 'records', 'seen', 'isolated', 'due' }
-  local PARTITION = {
-    'base', 'next', 'readable_end', 'origin', 'xd', 'seen', 'lane', 'keeper', 'expired', 'recovered', 'epoch', 'truncated',
-    'expired_read',
-  }
-  -- of the subscription, as stored by the version before; what is missing is this (redelivery.lua)
-  local NO_POLICY = { 0, 0, 0, 0, 1 }
-
-  local store_before = {}
+  --- What works with the state of the version before; made when it is needed, because that takes time.
+  local before
 
   --- Ends the script: its state cannot be read (guard.lua).
   function store.damaged()
     error({ damaged = true })
   end
 
-  --- A packed record as a table with these names.
-  local function unpacked(packed, names, into)
+  --- The values of a packed record, which has so many at least.
+  function store.list(packed, least)
     local read, values = pcall(cmsgpack.unpack, packed)
-    if not read or type(values) ~= 'table' or #values < #names then
-      store.damaged()
-    end
-    local found = into or {}
-    for i, name in ipairs(names) do
-      found[name] = values[i]
-    end
-    return found, values
-  end
-
-  local function unpacked_list(packed)
-    local read, values = pcall(cmsgpack.unpack, packed)
-    if not read or type(values) ~= 'table' then
+    if not read or type(values) ~= 'table' or #values < least then
       store.damaged()
     end
     return values
   end
 
-  local function packed_values(from, names)
-    local values = {}
-    for i, name in ipairs(names) do
-      values[i] = from[name]
-    end
-    return values
+--- @rows
+
+  --- Gives a subscription the tables for what a script reads and changes of it.
+  local function begin(ctx)
+    ctx.put, ctx.dropped = {}, {}
+    ctx.members, ctx.changed_members, ctx.leases, ctx.changed_leases = {}, {}, {}, {}
+    ctx.watchers, ctx.partitions_read, ctx.wakes, ctx.heard = {}, {}, {}, {}
+    return ctx
   end
 
   --- A subscription of which nothing is known.
   local function nothing()
-    local ctx = {
-      policy = NO_POLICY, put = {}, dropped = {}, members = {}, changed_members = {}, leases = {}, changed_leases = {},
-      watchers = {}, changed_watchers = {}, partitions_read = {}, wakes = {}, heard = {},
-    }
-    for _, name in ipairs(SUBSCRIPTION) do
-      if name ~= 'policy' then
-        ctx[name] = TEXTS[name] and '' or 0
-      end
-    end
-    for _, name in ipairs(LISTS) do
-      ctx[name] = {}
-    end
+    local ctx = begin(rows.nothing())
+    ctx.ranks, ctx.orphans, ctx.unwatched, ctx.awaited = {}, {}, {}, {}
     return ctx
   end
 
@@ -125,35 +83,43 @@ do -- a script can have 200 locals at once
     error(answer)
   end
 
-  --- Does the seal fit the state whose last change has this number?
-  local function is_sealed(sequence)
-    local seal = answer_of('GET', KEYS[2])
-    return type(seal) == 'string' and seal == struct.pack(SEAL, sequence, redis.call('HLEN', KEYS[1]))
+  --- The subscription as the packed record and lists say, if the seal fits them; else nil.
+  local function sealed(record, lists)
+    local ctx = begin(rows.subscription(record))
+    local all = store.list(lists, 4)
+    ctx.ranks, ctx.orphans, ctx.unwatched, ctx.awaited = all[1], all[2], all[3], all[4]
+    ctx.fields = redis.call('HLEN', KEYS[1])
+    return answer_of('GET', KEYS[2]) == struct.pack(SEAL, ctx.sequence, ctx.fields) and ctx or nil
+  end
+
+  --- A subscription of which something is left that must be removed.
+  local function remains()
+    local ctx = nothing()
+    ctx.damaged = true
+    return ctx, true
   end
 
   --- Reads the subscription's own record; returns it, and whether its version is known. ctx.layout is that version, nil if
-  --- there is no state; ctx.damaged: what there is must be removed.
-  function store.read()
-    local ctx = nothing()
-    local raw = answer_of('HMGET', KEYS[1], 's', 'lists', 'state_version', 'id')
+  --- there is no state; ctx.damaged: what there is must be removed. id: of the member that calls, which is read as well.
+  function store.read(id)
+    local raw = answer_of('HMGET', KEYS[1], 's', 'lists', 'state_version', 'm:' .. id, 'hungry', 'id')
     if not raw or raw[3] and not tonumber(raw[3]) then
-      ctx.damaged = true
-      return ctx, true
+      return remains()
     end
-    if raw[1] and raw[3] == text(STATE_VERSION) then
-      local read = pcall(unpacked, raw[1], SUBSCRIPTION, ctx)
-      read = read and raw[2] and pcall(unpacked, raw[2], LISTS, ctx) and is_sealed(ctx.sequence)
-      if read then
-        ctx.layout = STATE_VERSION
-        return ctx, true
+    if raw[1] and raw[3] == VERSION_TEXT then
+      local read, ctx = pcall(sealed, raw[1], raw[2] or '')
+      if not read and not (type(ctx) == 'table' and ctx.damaged) then
+        error(ctx)
+      elseif not read or not ctx then
+        return remains()
       end
-      ctx = nothing()
-      ctx.damaged = true
+      ctx.layout, ctx.packed_caller, ctx.packed_hungry = STATE_VERSION, raw[4], raw[5]
       return ctx, true
     end
-    if raw[4] or raw[3] or redis.call('EXISTS', KEYS[1]) == 1 then
-      return store_before.read(ctx, raw[3])
+    if raw[6] or raw[3] or redis.call('EXISTS', KEYS[1]) == 1 then
+      return before().read(nothing(), raw[3])
     end
+    local ctx = nothing()
     ctx.damaged = redis.call('EXISTS', KEYS[2]) == 1
     return ctx, true
   end
@@ -171,7 +137,7 @@ do -- a script can have 200 locals at once
 
   function store.claims()
     local packed = redis.call('HGET', KEYS[1], 'claims')
-    return packed and unpacked_list(packed) or {}
+    return packed and store.list(packed, 0) or {}
   end
 
   --- A record that the script is going to write: a field of the hash.
@@ -200,20 +166,20 @@ do -- a script can have 200 locals at once
 
   function store.member(ctx, id)
     if ctx.layout == VERSION_BEFORE then
-      return store_before.member(id)
+      return before().member(id)
     end
-    local packed = redis.call('HGET', KEYS[1], 'm:' .. id)
-    return packed and unpacked(packed, MEMBER) or nil
+    local packed = id == ctx.caller and ctx.packed_caller or redis.call('HGET', KEYS[1], 'm:' .. id)
+    return packed and rows.member(packed) or nil
   end
 
   --- Id and number of the last service of each member with free credit, the one that was served longest ago first.
   function store.hungry(ctx)
     if not ctx.hungry then
       if ctx.layout == VERSION_BEFORE then
-        ctx.hungry = store_before.hungry()
+        ctx.hungry = before().hungry()
       else
         local packed = redis.call('HGET', KEYS[1], 'hungry')
-        ctx.hungry = packed and unpacked_list(packed) or {}
+        ctx.hungry = packed and store.list(packed, 0) or {}
       end
     end
     return ctx.hungry
@@ -235,7 +201,7 @@ do -- a script can have 200 locals at once
   function store.set_watcher(ctx, p, id)
     ctx.watchers[p] = id or false
     if ctx.layout == VERSION_BEFORE then
-      ctx.changed_watchers[p] = id or false
+      return -- before().write writes them all
     elseif id then
       put(ctx, 'w:' .. p, id)
     else
@@ -247,19 +213,18 @@ do -- a script can have 200 locals at once
 
   function store.lease(ctx, token)
     if ctx.layout == VERSION_BEFORE then
-      return store_before.lease(token)
+      return before().lease(token)
     end
     local packed = redis.call('HGET', KEYS[1], 'l:' .. text(token))
-    return packed and unpacked(packed, LEASE) or nil
+    return packed and rows.lease(packed) or nil
   end
 
   -- -- partitions
 
   --- The partition of this number, whose keys before begin with KEYS[key]; nil if it has no state.
   function store.partition(ctx, p, key)
-    local pt = { p = p }
     if ctx.layout == VERSION_BEFORE then
-      return store_before.partition(pt, key)
+      return before().partition(p, key)
     end
     local raw = redis.call('HMGET', KEYS[1], 'p:' .. p, 'b:' .. p, 'i:' .. p)
     if not raw[1] then
@@ -268,9 +233,9 @@ do -- a script can have 200 locals at once
       end
       return nil
     end
-    local _, values = unpacked(raw[1], PARTITION, pt)
-    pt.bits, pt.index = raw[2] or '', raw[3] or ''
-    if #pt.bits ~= values[#PARTITION + 1] or #pt.index ~= values[#PARTITION + 2] then
+    local pt = rows.partition(raw[1])
+    pt.p, pt.bits, pt.index = p, raw[2] or '', raw[3] or ''
+    if #pt.bits ~= pt.bits_length or #pt.index ~= pt.index_length then
       store.damaged()
     end
     pt.had_bits, pt.had_index, pt.blocks, pt.changed_blocks = pt.bits, pt.index, {}, {}
@@ -296,7 +261,7 @@ do -- a script can have 200 locals at once
   --- A partition is laid anew: what there is of it goes.
   function store.remove_partition(ctx, pt)
     if ctx.layout == VERSION_BEFORE then
-      store_before.remove_partition(pt)
+      before().remove_partition(pt)
     else
       forget_partition(KEYS[1], pt.p, function(field) drop(ctx, field) end)
     end
@@ -326,20 +291,22 @@ do -- a script can have 200 locals at once
         drop(ctx, field)
       end
     end
-    local values = packed_values(pt, PARTITION)
-    values[#values + 1], values[#values + 2] = #pt.bits, #pt.index
-    put(ctx, 'p:' .. p, cmsgpack.pack(values))
+    pt.bits_length, pt.index_length = #pt.bits, #pt.index
+    put(ctx, 'p:' .. p, rows.pack_partition(pt))
   end
 
   -- -- writing
 
-  --- Calls a command that takes many arguments, as often as needed.
+  --- Calls a command that takes many arguments, as often as needed; returns the sum of its answers.
   local function call_with(command, key, arguments)
+    local sum = 0
     for i = 1, #arguments, MOST_AT_ONCE do
-      redis.call(command, key, unpack(arguments, i, math.min(i + MOST_AT_ONCE - 1, #arguments)))
+      sum = sum + redis.call(command, key, unpack(arguments, i, math.min(i + MOST_AT_ONCE - 1, #arguments)))
     end
+    return sum
   end
 
+  --- Writes the fields of a hash that were put and dropped; returns how many it has more.
   local function write_fields(key, ctx)
     local gone, set = {}, {}
     for field in pairs(ctx.dropped) do
@@ -348,8 +315,9 @@ do -- a script can have 200 locals at once
     for field, value in pairs(ctx.put) do
       set[#set + 1], set[#set + 2] = field, value
     end
-    call_with('HSET', key, set) -- first: a server without memory refuses it only as the first change of a script
-    call_with('HDEL', key, gone)
+    -- first HSET: a server without memory refuses it only as the first change of a script
+    local added = call_with('HSET', key, set)
+    return added - call_with('HDEL', key, gone)
   end
 
   --- Removes the state.
@@ -361,8 +329,8 @@ do -- a script can have 200 locals at once
   function store.lay(layout, token, laid)
     if layout == VERSION_BEFORE then -- their keys are not those of the partitions in force
       for _, pt in ipairs(laid) do
-        store_before.remove_partition(pt)
-        store_before.put_partition(pt)
+        before().remove_partition(pt)
+        before().put_partition(pt)
       end
       return
     end
@@ -398,19 +366,19 @@ do -- a script can have 200 locals at once
       clear()
     end
     if ctx.layout == VERSION_BEFORE then
-      store_before.write(ctx)
+      before().write(ctx)
       return
     end
     for id in pairs(ctx.changed_members) do
       if ctx.members[id] then
-        put(ctx, 'm:' .. id, cmsgpack.pack(packed_values(ctx.members[id], MEMBER)))
+        put(ctx, 'm:' .. id, rows.pack_member(ctx.members[id]))
       else
         drop(ctx, 'm:' .. id)
       end
     end
     for token in pairs(ctx.changed_leases) do
       if ctx.leases[token] then
-        put(ctx, 'l:' .. text(token), cmsgpack.pack(packed_values(ctx.leases[token], LEASE)))
+        put(ctx, 'l:' .. text(token), rows.pack_lease(ctx.leases[token]))
       else
         drop(ctx, 'l:' .. text(token))
       end
@@ -424,15 +392,24 @@ do -- a script can have 200 locals at once
       put(ctx, 'hungry', cmsgpack.pack(ctx.hungry))
     end
     if ctx.lists_changed or ctx.is_new then
-      put(ctx, 'lists', cmsgpack.pack(packed_values(ctx, LISTS)))
+      put(ctx, 'lists', cmsgpack.pack({ ctx.ranks, ctx.orphans, ctx.unwatched, ctx.awaited }))
     end
-    put(ctx, 's', cmsgpack.pack(packed_values(ctx, SUBSCRIPTION)))
+    put(ctx, 's', rows.pack_subscription(ctx))
     if ctx.is_new then
-      put(ctx, 'state_version', text(STATE_VERSION))
+      put(ctx, 'state_version', VERSION_TEXT)
     end
-    write_fields(KEYS[1], ctx)
-    redis.call('SET', KEYS[2], struct.pack(SEAL, ctx.sequence, redis.call('HLEN', KEYS[1])))
+    local added = write_fields(KEYS[1], ctx)
+    local fields = ctx.is_new and redis.call('HLEN', KEYS[1]) or ctx.fields + added
+    redis.call('SET', KEYS[2], struct.pack(SEAL, ctx.sequence, fields))
   end
 
+  local made_before
+
+  before = function()
+    made_before = made_before or (function()
 --- @include "store_before"
+      return store_before
+    end)()
+    return made_before
+  end
 end

@@ -1,12 +1,17 @@
 --- The state of a subscription as the version before stores it: each record under a key of its own, so that no call notices
 --- when one is lost. This version works with it, so that processes of both versions can share a subscription.
--- KEYS[1] hash: a field for each value of SUBSCRIPTION, the packed lists, the definition, the claims, and state_version
+-- KEYS[1] hash: a field for each value of SubscriptionRow (../rows.py), the packed lists, the definition, the claims, and
+--   state_version
 --   (TRANSACTED_BEFORE once a member was attached that settles by transactions); KEYS[4] members; KEYS[5] leases;
 --   KEYS[6] sorted set: members with free credit by the number of their last service; KEYS[7] watchers by partition.
 -- Of each partition: state (hash), bits, runs (exceptions, all in one block).
+local store_before = {}
 -- after a member was attached that settles by transactions
 local TRANSACTED_BEFORE = 2
-local PARTITION_BEFORE = { readable_end = 'avail', xd = 'due' } -- names of those fields that differ
+local LISTS = { 'ranks', 'orphans', 'unwatched', 'awaited' }
+--- @names SubscriptionRow
+--- @names PartitionRow
+local RENAMED = { readable_end = 'avail', xd = 'due' } -- names of those fields that differ
 
 function store_before.read(ctx, written)
   local version = tonumber(written or VERSION_BEFORE)
@@ -14,29 +19,34 @@ function store_before.read(ctx, written)
   if version ~= VERSION_BEFORE and version ~= TRANSACTED_BEFORE then
     return ctx, false
   end
-  for i, value in ipairs(redis.call('HMGET', KEYS[1], unpack(SUBSCRIPTION))) do
-    local name = SUBSCRIPTION[i]
+  for i, value in ipairs(redis.call('HMGET', KEYS[1], unpack(subscription_names))) do
+    local name = subscription_names[i]
     if value and name == 'policy' then
-      ctx.policy = unpacked_list(value)
-    elseif value and name ~= 'transacted' then
-      ctx[name] = TEXTS[name] and value or tonumber(value) or 0
+      ctx.policy = store.list(value, 0)
+    elseif value and type(ctx[name]) == 'string' then
+      ctx[name] = value
+    elseif value then
+      ctx[name] = tonumber(value) or 0
     end
   end
   for i, packed in ipairs(redis.call('HMGET', KEYS[1], unpack(LISTS))) do
-    ctx[LISTS[i]] = packed and unpacked_list(packed) or {}
+    ctx[LISTS[i]] = packed and store.list(packed, 0) or {}
   end
-  ctx.read = packed_values(ctx, SUBSCRIPTION)
+  ctx.read = {}
+  for _, name in ipairs(subscription_names) do
+    ctx.read[name] = ctx[name]
+  end
   return ctx, true
 end
 
 function store_before.member(id)
   local packed = redis.call('HGET', KEYS[4], id)
-  local values = packed and unpacked_list(packed)
-  if values then
-    values[#MEMBER] = values[#MEMBER] or 0 -- transacted: a still earlier version left it out
-    return unpacked(cmsgpack.pack(values), MEMBER)
+  if not packed then
+    return nil
   end
-  return nil
+  local values = store.list(packed, 18)
+  values[19] = values[19] or 0 -- transacted: a still earlier version left it out
+  return rows.member(cmsgpack.pack(values))
 end
 
 function store_before.hungry()
@@ -49,20 +59,28 @@ end
 
 function store_before.lease(token)
   local packed = redis.call('HGET', KEYS[5], text(token))
-  return packed and unpacked(packed, LEASE) or nil
+  return packed and rows.lease(packed) or nil
 end
 
-function store_before.partition(pt, key)
-  pt.key = key
-  local names = {}
-  for i, name in ipairs(PARTITION) do
-    names[i] = PARTITION_BEFORE[name] or name
+--- Names of the values of a partition, here and as they are stored.
+local function partition_fields()
+  local names, stored = {}, {}
+  for i, name in ipairs(partition_names) do
+    if name ~= 'bits_length' and name ~= 'index_length' then
+      names[i], stored[i] = name, RENAMED[name] or name
+    end
   end
-  local row = redis.call('HMGET', KEYS[key], unpack(names))
+  return names, stored
+end
+
+function store_before.partition(p, key)
+  local names, stored = partition_fields()
+  local row = redis.call('HMGET', KEYS[key], unpack(stored))
   if not row[1] then
     return nil
   end
-  for i, name in ipairs(PARTITION) do
+  local pt = { p = p, key = key }
+  for i, name in ipairs(names) do
     pt[name] = name == 'keeper' and (row[i] or '') or tonumber(row[i] or (name == 'epoch' and -1 or 0))
   end
   pt.bits = redis.call('GET', KEYS[key + 1]) or ''
@@ -84,10 +102,9 @@ local function put_text(key, value)
 end
 
 function store_before.put_partition(pt)
-  local set = {}
-  for _, name in ipairs(PARTITION) do
-    set[#set + 1] = PARTITION_BEFORE[name] or name
-    set[#set + 1] = name == 'keeper' and pt.keeper or text(pt[name])
+  local set, names, stored = {}, partition_fields()
+  for i, name in ipairs(names) do
+    set[#set + 1], set[#set + 2] = stored[i], name == 'keeper' and pt.keeper or text(pt[name])
   end
   redis.call('HSET', KEYS[pt.key], unpack(set))
   if pt.bits ~= pt.had_bits then
@@ -107,14 +124,14 @@ end
 function store_before.write(ctx)
   for id in pairs(ctx.changed_members) do
     if ctx.members[id] then
-      redis.call('HSET', KEYS[4], id, cmsgpack.pack(packed_values(ctx.members[id], MEMBER)))
+      redis.call('HSET', KEYS[4], id, rows.pack_member(ctx.members[id]))
     else
       redis.call('HDEL', KEYS[4], id)
     end
   end
   for token in pairs(ctx.changed_leases) do
     if ctx.leases[token] then
-      redis.call('HSET', KEYS[5], text(token), cmsgpack.pack(packed_values(ctx.leases[token], LEASE)))
+      redis.call('HSET', KEYS[5], text(token), rows.pack_lease(ctx.leases[token]))
     else
       redis.call('HDEL', KEYS[5], text(token))
     end
@@ -130,18 +147,19 @@ function store_before.write(ctx)
       redis.call('ZADD', KEYS[6], ctx.hungry[i + 1], ctx.hungry[i])
     end
   end
-  for p, id in pairs(ctx.changed_watchers) do
+  for p, id in pairs(ctx.watchers) do
     if id then
       redis.call('HSET', KEYS[7], p, id)
     else
       redis.call('HDEL', KEYS[7], p)
     end
   end
-  local read = ctx.read or packed_values(nothing(), SUBSCRIPTION)
+  local read = ctx.read or nothing()
   local set = { 'state_version', text(ctx.transacted == 1 and TRANSACTED_BEFORE or VERSION_BEFORE) }
-  for i, name in ipairs(SUBSCRIPTION) do
-    if name ~= 'policy' and name ~= 'transacted' and name ~= 'digest' and ctx[name] ~= read[i] then
-      set[#set + 1], set[#set + 2] = name, TEXTS[name] and ctx[name] or text(ctx[name])
+  for _, name in ipairs(subscription_names) do
+    local value = ctx[name]
+    if name ~= 'policy' and name ~= 'transacted' and name ~= 'digest' and value ~= read[name] then
+      set[#set + 1], set[#set + 2] = name, type(value) == 'string' and value or text(value)
     end
   end
   if ctx.new_policy then
