@@ -165,8 +165,9 @@ class PartitionRow(NamedTuple):
     truncated: int
     #: offsets that expired after they were read
     expired_read: int
-    #: lengths of its bits and of the index of its exceptions, bytes
-    bits_length: int
+    #: SHA-1 of its bits; '': it has none
+    digest: str
+    #: length of the index of its exceptions, bytes
     index_length: int
 
 

@@ -14,6 +14,7 @@ from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
+import msgpack
 import redis
 
 from kafkadur.admin.changes import Admin
@@ -25,8 +26,11 @@ from tests.end_to_end.histories.crew import Crew, Slot
 from tests.end_to_end.histories.faults import ADMIN, FAULTS, MEMBER
 from tests.end_to_end.histories.plan import Plan
 from tests.end_to_end.histories.recording import OK, UNKNOWN, Recorder
+from tests.integration.coordinators import stored
 
 _ADMIN_S = 20.0
+#: Within so many seconds damage of the state must be noticed, and the state rebuilt.
+_NOTICED_S = 30.0
 
 
 class Breaker:
@@ -196,28 +200,45 @@ def _command(stack: Stack, *command: str) -> None:
 
 
 def _damage(stack: Stack, _crew: Crew, much: float) -> None:
-    """Damage one key of one subscription, or one record of its state."""
+    """Damage a key of a subscription, or a record that each exchange reads; wait until it is rebuilt."""
     assert stack.valkey is not None
     chance = random.Random(much)
     client: Any = redis.Redis.from_url(stack.valkey.admin_url)
     with client:
         states = sorted(client.scan_iter(match="*}:def", count=1_000))
-        if not states:
-            return
-        state = chance.choice(states)
-        key = chance.choice((state, state.removesuffix(b"def") + b"seal"))
+        state = chance.choice(states).decode()
+        key = chance.choice((state, state.removesuffix("def") + "seal"))
+        before = stored.read(client.execute_command, state).incarnation
         how = chance.choice(("delete", "overwrite", "older", "record"))
+        copy = client.dump(key)
         if how == "delete":
             client.unlink(key)
         elif how == "overwrite":
             client.set(key, b"something else")
-        elif how == "older":
-            copy = client.dump(key)
-            time.sleep(0.1 + much)  # how much older it is
-            if copy is not None:
-                client.restore(key, 0, copy, replace=True)
-        elif fields := sorted(client.hkeys(state)):
-            client.hset(state, chance.choice(fields), b"something else")
+        elif how == "record":
+            client.hset(state, chance.choice(("s", "lists", "p:0")), b"something else")
+        else:
+            _wait_until(lambda: client.dump(key) != copy, "a change of the state")
+            client.restore(key, 0, copy, replace=True)
+        _wait_until(lambda: _incarnation(client, state) > before, "the damage was noticed")
+
+
+def _incarnation(client: Any, state: str) -> int:
+    """Incarnation of a subscription; 0: its state cannot be read."""
+    try:
+        found: int = stored.read(client.execute_command, state).incarnation
+    except (redis.ResponseError, TypeError, ValueError, msgpack.UnpackException):
+        return 0
+    return found
+
+
+def _wait_until(condition: Callable[[], bool], what: str) -> None:
+    deadline = time.monotonic() + _NOTICED_S
+    while not condition():
+        if time.monotonic() > deadline:
+            msg = f"I13: not within {_NOTICED_S:g} s: {what}"
+            raise AssertionError(msg)
+        time.sleep(0.01)  # polls for a condition, with a deadline
 
 
 def _redis_restart(stack: Stack, _crew: Crew, _much: float) -> None:

@@ -50,6 +50,10 @@ do -- a script can have 200 locals at once
 
 --- @rows
 
+  local function digest_of(value)
+    return value == '' and '' or redis.sha1hex(value)
+  end
+
   --- Gives a subscription the tables for what a script reads and changes of it.
   local function begin(ctx)
     ctx.put, ctx.dropped = {}, {}
@@ -129,7 +133,7 @@ do -- a script can have 200 locals at once
       return ''
     end
     local found = redis.call('HGET', KEYS[1], 'definition') or ''
-    if ctx.layout == STATE_VERSION and ctx.digest ~= (found == '' and '' or redis.sha1hex(found)) then
+    if ctx.layout == STATE_VERSION and ctx.digest ~= digest_of(found) then
       store.damaged()
     end
     return found
@@ -158,7 +162,7 @@ do -- a script can have 200 locals at once
   end
 
   function store.put_definition(ctx, definition)
-    ctx.digest = redis.sha1hex(definition)
+    ctx.digest = digest_of(definition)
     put(ctx, 'definition', definition)
   end
 
@@ -235,7 +239,7 @@ do -- a script can have 200 locals at once
     end
     local pt = rows.partition(raw[1])
     pt.p, pt.bits, pt.index = p, raw[2] or '', raw[3] or ''
-    if #pt.bits ~= pt.bits_length or #pt.index ~= pt.index_length then
+    if digest_of(pt.bits) ~= pt.digest or #pt.index ~= pt.index_length then
       store.damaged()
     end
     pt.had_bits, pt.had_index, pt.blocks, pt.changed_blocks = pt.bits, pt.index, {}, {}
@@ -270,6 +274,7 @@ do -- a script can have 200 locals at once
   local function put_partition(ctx, pt)
     local p = pt.p
     if pt.bits ~= pt.had_bits then
+      pt.digest = digest_of(pt.bits)
       if pt.bits == '' then
         drop(ctx, 'b:' .. p)
       else
@@ -291,7 +296,7 @@ do -- a script can have 200 locals at once
         drop(ctx, field)
       end
     end
-    pt.bits_length, pt.index_length = #pt.bits, #pt.index
+    pt.index_length = #pt.index
     put(ctx, 'p:' .. p, rows.pack_partition(pt))
   end
 

@@ -66,7 +66,7 @@ end
 local function partition_fields()
   local names, stored = {}, {}
   for i, name in ipairs(partition_names) do
-    if name ~= 'bits_length' and name ~= 'index_length' then
+    if name ~= 'digest' and name ~= 'index_length' then
       names[i], stored[i] = name, RENAMED[name] or name
     end
   end
