@@ -10,6 +10,7 @@ import redis
 
 from kafkadur.stack import as_administrator
 from kafkadur_coordinators.redis import scripts
+from kafkadur_coordinators.redis.coordinator import STATE_VERSION, STATE_VERSION_BEFORE
 from tests.integration.coordinators.world import Member, World, refusal, report, rolled_back, settled
 
 Make = Callable[..., World]
@@ -20,7 +21,7 @@ COMPARED = "answer_of('GET', KEYS[2]) == struct.pack(SEAL, ctx.sequence, ctx.fie
 @pytest.fixture
 def world(make: Make) -> World:
     """Provide a subscription with bits, an exception and a lease."""
-    return make(version=3)
+    return make(version=STATE_VERSION)
 
 
 @pytest.fixture
@@ -95,6 +96,17 @@ def test_i13_a_record_that_cannot_be_read_is_found_by_the_call_that_reads_it(
         client.hset(world.state, name, b"\xc1")
     assert use(member) == "MISSING"
     assert codes(world, member) == {"MISSING"}, "from then on no call finds a state"
+
+
+def test_a_record_of_the_version_before_that_cannot_be_read_is_rebuilt(make: Make) -> None:
+    """Its loss is not noticed, but no call fails for ever."""
+    world = make(version=STATE_VERSION_BEFORE)
+    member = world.attach()
+    member.say(report(readable_end=9), credit=20)
+    world.coordinator.command("HSET", world.address.fixed()[3], member.id, b"\xc1")
+    assert use(member) == "MISSING"
+    assert codes(world, member) == {"MISSING"}
+    assert world.run("rebuild", "again", 20_000).code == "OK"
 
 
 def test_i13_a_definition_that_was_changed_by_hand_is_found(

@@ -104,7 +104,8 @@ do -- a script can have 200 locals at once
   end
 
   --- Reads the subscription's own record; returns it, and whether its version is known. ctx.layout is that version, nil if
-  --- there is no state; ctx.damaged: what there is must be removed. id: of the member that calls, which is read as well.
+  --- there is no state; ctx.damaged: what there is must be removed. id: of the member that calls; what most scripts need is
+  --- read with the same command.
   function store.read(id)
     local raw = answer_of('HMGET', KEYS[1], 's', 'lists', 'state_version', 'm:' .. id, 'hungry', 'id')
     if not raw or raw[3] and not tonumber(raw[3]) then
@@ -182,8 +183,7 @@ do -- a script can have 200 locals at once
       if ctx.layout == VERSION_BEFORE then
         ctx.hungry = before().hungry()
       else
-        local packed = redis.call('HGET', KEYS[1], 'hungry')
-        ctx.hungry = packed and store.list(packed, 0) or {}
+        ctx.hungry = ctx.packed_hungry and store.list(ctx.packed_hungry, 0) or {}
       end
     end
     return ctx.hungry
