@@ -221,7 +221,7 @@ async def test_new_records_at_settled_offsets_are_delivered(
     await asyncio.to_thread(leave_behind, place, diverging)
     place.publish_values(diverging, values("a", KEPT, LOST))
     async with (
-        place.connect(kafka_timeout=timedelta(seconds=5), session_timeout=SESSION) as connection,
+        place.connect(kafka_timeout=timedelta(seconds=20), session_timeout=SESSION) as connection,
         await connection.subscribe(
             diverging, durable="d", type=kind, start="earliest", on_event=events.append
         ) as subscription,
@@ -244,7 +244,7 @@ async def test_cut_off_while_nobody_was_attached(place: Place, diverging: str, k
     """The oldest unsettled record lies before the cut, so reading begins where both logs agree."""
     await asyncio.to_thread(leave_behind, place, diverging)
     place.publish_values(diverging, values("a", KEPT, LOST))
-    async with place.connect(kafka_timeout=timedelta(seconds=5), session_timeout=SESSION) as connection:
+    async with place.connect(kafka_timeout=timedelta(seconds=20), session_timeout=SESSION) as connection:
         async with await connection.subscribe(
             diverging, durable="d", type=kind, start="earliest", window=LOST
         ) as first:
@@ -267,7 +267,7 @@ async def test_cut_off_and_nothing_new_yet(place: Place, diverging: str) -> None
     """The log ends before what was settled; records come later, and so does another member."""
     await asyncio.to_thread(leave_behind, place, diverging)
     place.publish_values(diverging, values("a", KEPT, LOST))
-    async with place.connect(kafka_timeout=timedelta(seconds=5), session_timeout=SESSION) as connection:
+    async with place.connect(kafka_timeout=timedelta(seconds=20), session_timeout=SESSION) as connection:
         async with await connection.subscribe(
             diverging, durable="d", type="shared", start="earliest"
         ) as first:
