@@ -17,7 +17,13 @@ from kafkadur_coordinators.interface import Known, PartitionView, in_groups
 from kafkadur_coordinators.journal.origins import state_of
 from kafkadur_coordinators.journal.records import Change, Entry, InForce, in_force, last_incarnation
 from kafkadur_coordinators.journal.topic import Journal
-from kafkadur_coordinators.redis.coordinator import Call, RedisCoordinator, Refusal, SubscriptionAddress
+from kafkadur_coordinators.redis.coordinator import (
+    STATE_VERSION_BEFORE,
+    Call,
+    RedisCoordinator,
+    Refusal,
+    SubscriptionAddress,
+)
 from kafkadur_coordinators.redis.replies import inspection
 from kafkadur_coordinators.redis.replies import known as known_of
 from kafkadur_coordinators.redis.wire import (
@@ -442,8 +448,11 @@ class Changes:
         return known_of(reply).changing if reply.body and reply.code in ("OK", "MISSING") else ""
 
     def _forget(self, known: Known, address: SubscriptionAddress) -> None:
-        """Remove the partitions' state of a subscription that was replaced, deleted or laid anew."""
-        if not known.definition:
+        """Remove the partitions' state of a subscription that was replaced, deleted or laid anew.
+
+        Only state of the version before has keys of its own for each partition.
+        """
+        if not known.definition or known.state_version != STATE_VERSION_BEFORE:
             return
         state = state_in_force(known)
         for partition in range(known.partitions):

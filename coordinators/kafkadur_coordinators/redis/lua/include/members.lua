@@ -1,13 +1,5 @@
 --- Members of a subscription: which are attached, which are alive, which have credit.
--- A member (MemberRow, ../rows.py):
---   n: attach number, expiry (ms), credit: free records, exchange: number of the one applied last,
---   tokens held, silent: time its channel fell silent (ms, 0: it is heard), name, refused: tokens refused in the
---   exchange applied last, ttl: session time-out (ms), watches: partitions, kind ('', 'whole' or 'claims': attach-7),
---   served: number of its last service, since: attached at (ms), priority (higher is better), preempt (1: it does),
---   isolated: its lease of a last attempt: it holds nothing else (token, 0: none; -1 - p: it is kept free for one of
---   partition p), suspect: its lease of suspects (token, 0: none), reservations: how many of its leases are of what is not
---   written yet (reservations.lua), transacted: 1: it settles by transactions of Kafka
-
+-- A member is a MemberRow (../rows.py).
 local LOOK_AT = 64 -- members, where one is chosen
 
 local function channel(id)

@@ -1,9 +1,7 @@
 --- One touched partition: its state, its leases, settling and giving back.
--- A lease (LeaseRow, ../rows.py): partition p, start s, horizon e (exclusive), member id, marks of its
--- offsets (redelivery.lua), kind: 'range' (fixed horizon), 'lane' (extended while it is held), 'runs' (exceptions: of
--- [start, horizon) it holds the runs with its token) or 'ahead' (as runs, of what is not written yet: reservations.lua),
--- 7 records it was granted, 8 offsets below this one may have been delivered before, 9 1: the last attempt of a
--- suspect, alone (redelivery.lua), 10 when it is due (ms, 0: now).
+-- A lease is a LeaseRow (../rows.py). Its kind is 'range' (fixed horizon), 'lane' (extended while it is held), 'runs'
+-- (exceptions: of [start, horizon) it holds the runs with its token) or 'ahead' (as runs, but of offsets that are not
+-- written yet: reservations.lua).
 local IN_ORDER = { exclusive = true, priority = true, serial = true }
 local CONVERT_BITS = 65536
 local CONVERT_RUNS = 256 -- in one script call: the next one goes on

@@ -141,10 +141,6 @@ function blocks.at(pt, o)
   return lo
 end
 
-local function has_runs(pt)
-  return pt.index ~= ''
-end
-
 --- All runs, as one text.
 local function runs_text(pt)
   local all = {}
