@@ -10,7 +10,10 @@ from kafkadur.stack import up
 
 
 def tell(event: kafkadur.Event) -> None:
-    """Say whether the spare site is at work; there are other events, too."""
+    """Say whether the spare site is at work; there are other events, too.
+
+    It is called in another thread, so the first message may be printed before it.
+    """
     if event in (kafkadur.Event.BECAME_ACTIVE, kafkadur.Event.BECAME_STANDBY):
         print(f"spare site: {event}")
 

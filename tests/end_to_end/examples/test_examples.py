@@ -70,10 +70,12 @@ def test_serial(folder: Path) -> None:
 
 def test_priority(folder: Path) -> None:
     lines = run(ROOT / "examples" / "priority.py", folder).splitlines()
-    assert lines == [
+    told = "spare site: became-active"  # from another thread: the first message may be printed before it
+    assert lines.count(told) == 1
+    assert told in lines[2:4]
+    assert [line for line in lines if line != told] == [
         "main site: b'order 0'",
         "main site: b'order 1'",
-        "spare site: became-active",
         "spare site: b'order 2'",
         "spare site: b'order 3'",
     ]
