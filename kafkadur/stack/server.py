@@ -95,6 +95,9 @@ class Server(ABC):
     def freeze(self) -> None:
         """Suspend the process (SIGSTOP), like a host that hangs, until :meth:`thaw`."""
         self._supervisor.signal(self.name, signal.SIGSTOP)
+        # The signal returns before the threads on other cores stop, and they may still answer a client.
+        while self.running and not self._is_suspended():
+            time.sleep(POLL_S)
 
     def thaw(self) -> None:
         """Resume a frozen server."""
@@ -108,6 +111,14 @@ class Server(ABC):
         return self._failure(
             f"ended by itself, with status {code}" if code >= 0 else f"was ended by signal {-code}"
         )
+
+    def _is_suspended(self) -> bool:
+        """Whether no thread of the process runs, by their states in ``proc``."""
+        try:
+            stats = [stat.read_bytes() for stat in Path(f"/proc/{self.pid}/task").glob("*/stat")]
+        except OSError:  # a thread ended meanwhile
+            return False
+        return all(stat.rpartition(b")")[2].split()[0] == b"T" for stat in stats)
 
     def _end(self, number: signal.Signals) -> None:
         if not self.running:
