@@ -21,7 +21,7 @@ from kafkadur.stack.bar import progress_bar
 from kafkadur_sharing.errors import KafkadurError
 from tests.end_to_end.histories.checking import check
 from tests.end_to_end.histories.faults import selected
-from tests.end_to_end.histories.history import load
+from tests.end_to_end.histories.loading import load
 from tests.end_to_end.histories.plan import SUBSCRIPTIONS, Plan
 from tests.end_to_end.histories.report import document, show
 from tests.end_to_end.histories.running import run

@@ -1,6 +1,6 @@
 """One run: start everything, break things for a while, heal, drain, and write down what Kafka holds.
 
-What is recorded lies in a folder; `history.py` reads it.
+What is recorded lies in a folder; `loading.py` reads it.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ from kafkadur.stack.kafka import quiet_admin
 from kafkadur_sharing.errors import KafkadurError
 from tests.end_to_end.histories.breaking import Breaker
 from tests.end_to_end.histories.crew import Crew
-from tests.end_to_end.histories.history import DEAD, END, FAULT_LOG, INSPECTED, OBSERVED, PLAN, TRUTH
 from tests.end_to_end.histories.history import End as Ending
 from tests.end_to_end.histories.inspecting import Inspector
+from tests.end_to_end.histories.loading import DEAD, END, FAULT_LOG, INSPECTED, OBSERVED, PLAN, TRUTH
 from tests.end_to_end.histories.plan import Plan, SubscriptionPlan
 from tests.end_to_end.histories.recording import FAIL, OK, Recorder
 from tests.end_to_end.histories.truth import write_dead, write_truth

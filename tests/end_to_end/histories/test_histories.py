@@ -9,7 +9,8 @@ import pytest
 from tests.end_to_end.histories.checking import check
 from tests.end_to_end.histories.faults import FAULTS
 from tests.end_to_end.histories.findings import Finding
-from tests.end_to_end.histories.history import History, load
+from tests.end_to_end.histories.history import History
+from tests.end_to_end.histories.loading import load
 from tests.end_to_end.histories.plan import SUBSCRIPTIONS, Plan
 from tests.end_to_end.histories.running import run
 
