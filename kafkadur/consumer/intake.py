@@ -216,7 +216,7 @@ class Intake(Part):
         """Whether the records read need an exchange now; `news`: some of them can be dispatched."""
         return (
             self._wants_readable_end()
-            or self._only_filtered()
+            or self._only_gaps()
             or (news and self._policy.keeps_nothing)
             or bool(self._policy.beyond_window())
         )
@@ -228,9 +228,14 @@ class Intake(Part):
         buffers = self._fetch.buffers
         return self._policy.wants_exchange({p: b for p, b in buffers.items() if b.position > b.reported})
 
-    def _only_filtered(self) -> bool:
-        """Whether the records read hold nothing to dispatch: settling them brings more to read."""
-        if self._selection.is_all or not self._pending.is_answered:
+    def _only_gaps(self) -> bool:
+        """Whether what was read holds nothing to dispatch: settling it brings more to read.
+
+        Gaps are offsets of records that the selector does not take, of aborted transactions, or compacted.
+        """
+        if not self._pending.is_answered:
             return False
+        if self._selection.is_all and self._in_flight.chunks:
+            return False  # the exchange that collects the verdicts on them comes soon, and settles gaps, too
         # a chunk whose records were all dispatched stays queued until the application asks for more
         return not self._queue.has_unhanded() and any(lease.gaps for lease in self._leases)

@@ -83,6 +83,24 @@ async def test_markers_and_aborted_transactions_are_gaps(
 
 
 @both_types
+async def test_a_gap_of_many_windows_takes_no_time_of_its_own(
+    place: Place, kind: str, transactions: confluent_kafka.Producer
+) -> None:
+    """While nothing can be dispatched, each grant of gaps is settled at once, not with the next heartbeat."""
+    topic = place.topic()
+    for values, ends in ((range(1), True), (range(1, 400), False), (range(400, 401), True)):
+        transactions.begin_transaction()
+        put(transactions, topic, values)
+        (transactions.commit_transaction if ends else transactions.abort_transaction)(LIMIT_S)
+    async with (
+        place.connect() as connection,
+        await connection.subscribe(topic, durable="d", type=kind, start="earliest", window=2) as subscription,
+    ):
+        await (await next_of(subscription)).ack()
+        assert number(await next_of(subscription)) == 400
+
+
+@both_types
 async def test_redelivery_among_gaps(place: Place, kind: str, transactions: confluent_kafka.Producer) -> None:
     """Every transaction holds one record: half of all offsets are markers."""
     topic = place.topic()
