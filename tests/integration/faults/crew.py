@@ -126,6 +126,14 @@ class Crew:
             await asyncio.sleep(0.05)
         return info
 
+    async def seen_after(self, incarnation: int) -> SubscriptionInfo:
+        """As `seen`, when the subscription has a later incarnation."""
+        deadline = time.monotonic() + HEALED_S
+        while (info := await self.seen()).incarnation <= incarnation:
+            assert time.monotonic() < deadline, info
+            await asyncio.sleep(0.05)
+        return info
+
     def _info(self) -> SubscriptionInfo | None:
         try:
             return self._admin.info(self._admin.key("d"))

@@ -123,9 +123,7 @@ async def test_back_to_the_first_master(
         await crew.until(lambda: len(crew.confirmed) >= there + COUNT * 0.3, "work on the second")
         second = await crew.seen()
         pair.send_to(pair.first)
-        back = len(crew.confirmed)
-        await crew.until(lambda: sum(crew.given.values()) > back + 20, "work on the first again")
-        first = await crew.seen()
+        first = await crew.seen_after(second.incarnation)
         # and once more: neither takes up where it was without noticing
         pair.send_to(pair.second)
         info = await crew.drained()
