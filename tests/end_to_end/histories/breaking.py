@@ -23,9 +23,21 @@ from kafkadur.stack import Stack
 from kafkadur_sharing.errors import KafkadurError
 from kafkadur_sharing.keys import SubscriptionKey
 from tests.end_to_end.histories.crew import Crew, Slot
-from tests.end_to_end.histories.faults import ADMIN, FAULTS, MEMBER
+from tests.end_to_end.histories.faults import (
+    ADMIN,
+    FAULTS,
+    FEW_FILES,
+    FORK,
+    HOSTILE,
+    MEMBER,
+    NEW_PARTITION,
+    NEW_TOPIC,
+    SUBSCRIPTION,
+)
+from tests.end_to_end.histories.hostile import attack
 from tests.end_to_end.histories.plan import Plan
 from tests.end_to_end.histories.recording import OK, UNKNOWN, Recorder
+from tests.end_to_end.histories.topics import Topics
 from tests.integration.coordinators import stored
 
 _ADMIN_S = 20.0
@@ -37,9 +49,17 @@ class Breaker:
     """Breaks things, and makes them whole again. Used by one thread."""
 
     def __init__(
-        self, plan: Plan, stack: Stack, crew: Crew, recorder: Recorder, *, settings: Settings
+        self,
+        plan: Plan,
+        stack: Stack,
+        crew: Crew,
+        recorder: Recorder,
+        *,
+        topics: Topics,
+        settings: Settings,
     ) -> None:
         """Nothing is broken yet."""
+        self._topics = topics
         self._plan = plan
         self._stack = stack
         self._crew = crew
@@ -57,6 +77,13 @@ class Breaker:
         now = time.monotonic()
         self._member_at = now + self._wait(plan.member_fault_every)
         self._server_at = now + self._wait(plan.server_fault_every) / 2
+        #: what hits one subscription
+        self._of_subscriptions: dict[str, Callable[[str, float], None]] = {
+            "pause": self._pause,
+            NEW_PARTITION: self._add_partition,
+            NEW_TOPIC: self._create_anew,
+            HOSTILE: self._be_hostile,
+        }
         #: faults that have begun
         self.injected = 0
 
@@ -137,6 +164,13 @@ class Breaker:
         elif kind == "delay":
             slot.proxy.delay(0.02 + much / 2)
             self._at(1 + 3 * much, lambda: self._whole(slot, number, lambda: slot.proxy.delay(0)))
+        elif kind == FORK:
+            process.order(FORK)
+            self._at(0.1, lambda: self._told(slot, number))
+        elif kind == FEW_FILES:
+            process.order(f"{FEW_FILES}:{1 + 2 * much:.3f}")
+            slot.proxy.cut()
+            self._at(1 + 2 * much, lambda: self._told(slot, number))
 
     def _fill(self, slot: Slot) -> None:
         slot.disturbed = False
@@ -147,14 +181,20 @@ class Breaker:
         self._recorder.done(number, OK)
         slot.disturbed = False
 
+    def _told(self, slot: Slot, number: int) -> None:
+        """The process was told what to do; when it did so, it records that itself."""
+        self._recorder.done(number, UNKNOWN)
+        slot.disturbed = False
+
     def _at(self, seconds: float, action: Callable[[], None]) -> None:
         heapq.heappush(self._later, (time.monotonic() + seconds, next(self._numbers), action))
 
     # -- servers: in a thread of their own
 
     def _break_server(self, kind: str, much: float, pick: float) -> None:
-        if FAULTS[kind].hits == ADMIN:
-            self._pause(list(self._plan.subscriptions)[int(pick * len(self._plan.subscriptions))], much)
+        if FAULTS[kind].hits in (ADMIN, SUBSCRIPTION):
+            name = list(self._plan.subscriptions)[int(pick * len(self._plan.subscriptions))]
+            self._of_subscriptions[kind](name, much)
             return
         number = self._recorder.call(kind)
         _SERVERS[kind](self._stack, self._crew, much)
@@ -176,6 +216,21 @@ class Breaker:
             time.sleep(0.3 + 2 * much)  # how long it is paused
             self._resume(admin, key)
         self._recorder.done(number, OK)
+
+    def _add_partition(self, name: str, _much: float) -> None:
+        number = self._recorder.call(NEW_PARTITION, subscription=name)
+        self._topics.add_partition(name)
+        self._recorder.done(number, OK)
+
+    def _create_anew(self, name: str, _much: float) -> None:
+        number = self._recorder.call(NEW_TOPIC, subscription=name)
+        switched = self._topics.create_anew(name)
+        self._recorder.done(number, OK, switched=switched)
+
+    def _be_hostile(self, name: str, much: float) -> None:
+        number = self._recorder.call(HOSTILE, subscription=name)
+        accepted = attack(self._settings, self._full(name), random.Random(much))
+        self._recorder.done(number, OK, accepted=accepted)
 
     def _resume(self, admin: Admin, key: SubscriptionKey) -> None:
         deadline = time.monotonic() + _ADMIN_S

@@ -20,6 +20,7 @@ from typing import Self
 from kafkadur.stack import Stack, TcpProxy
 from kafkadur.stack.ports import HOST
 from tests.end_to_end.histories import producing, working
+from tests.end_to_end.histories.loading import PUBLISHED
 from tests.end_to_end.histories.plan import Plan, SubscriptionPlan
 
 ROOT = Path(__file__).parents[3]
@@ -117,6 +118,8 @@ class Crew:
         self._stack = stack
         self._valkey = stack.valkey
         self._folder = folder
+        #: what the producer records
+        self.published = folder / PUBLISHED
         self._namespace = namespace
         self.slots = [
             Slot(subscription, number, TcpProxy((HOST, stack.valkey.port)))
@@ -163,7 +166,7 @@ class Crew:
         job = producing.Job(
             seed=str(self._plan.seed),
             kafka=self._stack.kafka,
-            record=str(self._folder / "published.jsonl"),
+            record=str(self.published),
             topics={name: (of.partitions, of.share) for name, of in self._plan.subscriptions.items()},
             rate=self._plan.rate,
         )

@@ -18,6 +18,15 @@ REDIS: Final = "redis"
 KAFKA: Final = "kafka"
 #: Nothing is broken: an administrator is at work.
 ADMIN: Final = "admin"
+#: One subscription, because of its topic or of one of its members.
+SUBSCRIPTION: Final = "subscription"
+
+#: Faults that other files name, too.
+NEW_TOPIC: Final = "new-topic"
+NEW_PARTITION: Final = "new-partition"
+HOSTILE: Final = "hostile"
+FORK: Final = "fork"
+FEW_FILES: Final = "few-files"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,6 +57,14 @@ FAULTS: Final[Mapping[str, Fault]] = {
             name="hole", hits=MEMBER, text="a member's bytes to and from Redis held back, up to 2.5 sessions"
         ),
         Fault(name="delay", hits=MEMBER, text="a member's bytes to and from Redis later by up to 0.5 s"),
+        Fault(
+            name=FORK, hits=MEMBER, text="a member forks, and the child calls every verb", ends_leases=False
+        ),
+        Fault(
+            name=FEW_FILES,
+            hits=MEMBER,
+            text="a member's connections closed, and no files left to open new ones",
+        ),
         Fault(name="flush", hits=REDIS, text="FLUSHALL", forgets=math.inf),
         Fault(name="redis-restart", hits=REDIS, text="Valkey killed and started empty", forgets=math.inf),
         Fault(
@@ -69,6 +86,9 @@ FAULTS: Final[Mapping[str, Fault]] = {
         Fault(name="kafka-delay", hits=KAFKA, text="all bytes to and from Kafka later by up to 0.5 s"),
         Fault(name="broker-restart", hits=KAFKA, text="the broker killed, or stopped, and started again"),
         Fault(name="pause", hits=ADMIN, text="a subscription paused and resumed", ends_leases=False),
+        Fault(name=NEW_PARTITION, hits=SUBSCRIPTION, text="a partition added to a topic", ends_leases=False),
+        Fault(name=NEW_TOPIC, hits=SUBSCRIPTION, text="a topic deleted and created anew, then written to"),
+        Fault(name=HOSTILE, hits=SUBSCRIPTION, text="a member whose requests are made of any values"),
     )
 }
 

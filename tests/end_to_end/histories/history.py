@@ -133,10 +133,12 @@ class Injected:
     end: int
     #: process; empty: everybody
     process: str = ""
-    #: paused
+    #: subscription; empty: all
     subscription: str = ""
     #: whether it is certain that it happened
     certain: bool = True
+    #: of a topic that was created anew: from when on members can be attached to the new one (ns)
+    switched: int = 0
 
     @property
     def forgets(self) -> float:
@@ -230,8 +232,6 @@ class Publication:
     called: int
     at: int | None
     outcome: str
-    #: None where the outcome is not ok
-    place: Place | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -271,6 +271,8 @@ class History:
     counts: Mapping[tuple[str, str], int] = field(default_factory=dict[tuple[str, str], int])
     #: processes that ended by themselves: name, last words
     crashed: Mapping[str, str] = field(default_factory=dict[str, str])
+    #: subscriptions whose topic was deleted (`lives.py`)
+    ended: frozenset[str] = frozenset()
 
     @cached_property
     def deliveries_of(self) -> Mapping[Place, Sequence[Delivery]]:
@@ -303,30 +305,32 @@ class History:
         return frozenset(letter.place for letter in self.dead)
 
     @cached_property
-    def subscription_of(self) -> Mapping[str, str]:
-        """The subscription of each process."""
-        return {attachment.process: attachment.subscription for attachment in self.attachments}
+    def _attached(self) -> frozenset[tuple[str, str]]:
+        """Pairs of a process and a subscription that it was attached to."""
+        return frozenset((attachment.process, attachment.subscription) for attachment in self.attachments)
 
     @cached_property
     def _disturbances(self) -> Mapping[str, Sequence[Injected]]:
+        """By what they hit: a process, a subscription, or everything (empty)."""
         found: defaultdict[str, list[Injected]] = defaultdict(list)
         for fault in self.faults:
             if fault.ends_leases:
-                found[fault.process].append(fault)
+                found[fault.process or fault.subscription].append(fault)
         return found
 
-    def disturbances(self, process: str) -> Iterator[Injected]:
-        """What may have ended the leases of a process."""
-        yield from self._disturbances.get("", ())
-        if process:
-            yield from self._disturbances.get(process, ())
+    @cached_property
+    def _hits(self) -> Mapping[str, Sequence[str]]:
+        """The keys of `_disturbances` for each process and each subscription."""
+        found: defaultdict[str, list[str]] = defaultdict(lambda: [""])
+        for process, subscription in self._attached:
+            found[process] += [subscription]
+            found[subscription] += [process]
+        return found
 
-    def disturbances_of(self, subscription: str) -> Iterator[Injected]:
-        """What may have ended leases of a subscription."""
-        yield from self._disturbances.get("", ())
-        for process, of in self.subscription_of.items():
-            if of == subscription:
-                yield from self._disturbances.get(process, ())
+    def disturbances(self, hit: str) -> Iterator[Injected]:
+        """What may have ended the leases of a process, or leases of a subscription."""
+        for each in (hit, *self._hits.get(hit, [""])):
+            yield from self._disturbances.get(each, ())
 
     def forgotten(self, verdict: Verdict, until: int) -> bool:
         """Whether what became of a verdict may have been forgotten before a time (ns).

@@ -5,11 +5,12 @@ from __future__ import annotations
 import json
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from kafkadur_coordinators.interface import LeaseView, PartitionView, Run
-from tests.end_to_end.histories.faults import FAULTS, MEMBER
+from tests.end_to_end.histories.faults import FAULTS, FEW_FILES, FORK, MEMBER
 from tests.end_to_end.histories.history import (
     Attachment,
     Call,
@@ -28,6 +29,7 @@ from tests.end_to_end.histories.history import (
     Told,
     Verdict,
 )
+from tests.end_to_end.histories.lives import Lives
 from tests.end_to_end.histories.plan import Plan
 from tests.end_to_end.histories.recording import OK, read
 
@@ -43,17 +45,26 @@ PLAN, FAULT_LOG, OBSERVED, INSPECTED, PUBLISHED, TRUTH, DEAD, END = (
     "end.json",
 )
 MEMBERS = "member-*.jsonl"
+#: What topics held that were deleted.
+TRUTHS = "truth-*.jsonl"
 
 
 def load(folder: Path) -> History:
     """Read a history; raises OSError and ValueError for a folder that holds none."""
     plan = Plan.read(folder / PLAN)
     end: dict[str, Any] = json.loads((folder / END).read_text())
-    members = _Members()
+    faults = list(_faults(folder / FAULT_LOG, end["ended"]))
+    lives = Lives(faults)
+    members = _Members(lives)
     for path in sorted(folder.glob(MEMBERS)):
         members.take(path.stem.removeprefix("member-"), read(path))
+    truth = {
+        message.place: message
+        for path in (folder / TRUTH, *folder.glob(TRUTHS))
+        for message in _truth(path, lives)
+    }
     return History(
-        plan=plan,
+        plan=lives.plan(plan),
         began=end["began"],
         deliveries=sorted(members.deliveries, key=lambda each: each.at),
         verdicts=sorted(members.verdicts, key=lambda each: each.called),
@@ -61,8 +72,8 @@ def load(folder: Path) -> History:
         lost=sorted(members.lost, key=lambda each: each.at),
         faults=sorted(
             [
-                *_faults(folder / FAULT_LOG, end["ended"]),
-                *members.stalls,
+                *(replace(fault, subscription=lives.at(fault.subscription, fault.start)) for fault in faults),
+                *members.faults,
                 *(
                     Injected(kind="crash", start=at, end=at, process=process)
                     for process, at in members.latest.items()
@@ -71,27 +82,32 @@ def load(folder: Path) -> History:
             ],
             key=lambda each: each.start,
         ),
-        floors=list(_floors(folder / OBSERVED)),
-        inspections=list(_inspections(folder / INSPECTED)),
+        floors=list(_floors(folder / OBSERVED, lives)),
+        inspections=list(_inspections(folder / INSPECTED, lives)),
         calls=sorted(members.calls, key=lambda each: (each.incarnation, each.sequence, each.at)),
-        truth={message.place: message for message in _truth(folder / TRUTH)},
-        dead=list(_dead(folder / DEAD)),
+        truth=truth,
+        dead=list(_dead(folder / DEAD, {message.digest: message.place for message in truth.values()})),
         published=list(_published(folder / PUBLISHED)),
-        ends=[End(**one) for one in end["subscriptions"]],
+        ends=[End(**one | {"subscription": lives.last(one["subscription"])}) for one in end["subscriptions"]],
         counts=dict(members.counts),
         crashed=end["crashed"],
+        ended=lives.ended(plan),
     )
 
 
 class _Members:
     """What the files of members hold."""
 
-    def __init__(self) -> None:
+    def __init__(self, lives: Lives) -> None:
+        self._lives = lives
+        #: of each attached member: which life of the subscription it was attached to
+        self._life: dict[str, str] = {}
         self.deliveries: list[Delivery] = []
         self.verdicts: list[Verdict] = []
         self.attachments: dict[str, Attachment] = {}
         self.lost: list[Lost] = []
-        self.stalls: list[Injected] = []
+        #: faults that the processes themselves recorded
+        self.faults: list[Injected] = []
         self.calls: list[Call] = []
         #: when each process wrote something last (ns)
         self.latest: dict[str, int] = {}
@@ -100,7 +116,7 @@ class _Members:
     def take(self, process: str, lines: Iterable[dict[str, Any]]) -> None:
         """The lines of one process."""
         closing: dict[str, dict[str, Any]] = {}
-        for line in lines:
+        for line in map(self._with_life, lines):
             op = line["op"]
             if op == "script":
                 self.calls.append(_call(process, line))
@@ -118,6 +134,7 @@ class _Members:
                 )
             elif op == "attach":
                 if line["outcome"] == OK:
+                    self._life[line["member"]] = line["subscription"]
                     self.attachments[line["member"]] = Attachment(
                         process=process,
                         member=line["member"],
@@ -131,13 +148,20 @@ class _Members:
                 self.lost.append(
                     Lost(member=line["member"], place=_place(line), token=_token(line), at=line["at"])
                 )
-            elif op == "stall":
-                self.stalls.append(
-                    Injected(kind="stall", start=line["since"], end=line["at"], process=process)
-                )
+            elif op in _FAULTS:
+                self.faults.append(Injected(kind=op, start=line["since"], end=line["at"], process=process))
             elif "partition" in line:
                 self.verdicts.append(_verdict(process, line))
         self._close(closing)
+
+    def _with_life(self, line: dict[str, Any]) -> dict[str, Any]:
+        """The line, with the life of its subscription: the one that its member was attached to."""
+        if "subscription" not in line:
+            return line
+        life = self._life.get(line.get("member", ""))
+        return line | {
+            "subscription": life or self._lives.at(line["subscription"], line.get("at") or line["called"])
+        }
 
     def _close(self, closing: Mapping[str, dict[str, Any]]) -> None:
         for member, line in closing.items():
@@ -154,6 +178,8 @@ class _Members:
             )
 
 
+#: What a process records of itself: it was not running, or it did what `mistakes.py` says.
+_FAULTS = {"stall", FORK, FEW_FILES}
 _DELIVERY = ("member", "digest", "key", "attempt", "redelivered", "called", "at")
 
 
@@ -196,18 +222,21 @@ def _faults(path: Path, ended: int) -> Iterator[Injected]:
             kind=line["op"],
             start=line["called"],
             end=line.get("at", ended),
+            switched=line.get("switched", 0),
             process=line.get("process", "") if FAULTS[line["op"]].hits == MEMBER else "",
             subscription=line.get("subscription", ""),
             certain=line["outcome"] == OK,
         )
 
 
-def _inspections(path: Path) -> Iterator[Inspection]:
+def _inspections(path: Path, lives: Lives) -> Iterator[Inspection]:
     if not path.exists():  # one of an earlier version
         return
     for line in read(path):
-        if line["outcome"] == OK:
+        certain = line["outcome"] == OK and lives.is_certain(line["subscription"], line["called"], line["at"])
+        if certain:
             yield Inspection(
+                subscription=lives.at(line["subscription"], line["at"]),
                 partitions=[
                     PartitionView(
                         **view
@@ -216,16 +245,16 @@ def _inspections(path: Path) -> Iterator[Inspection]:
                     for view in line["partitions"]
                 ],
                 leases=[LeaseView(*lease) for lease in line["leases"]],
-                **{name: line[name] for name in ("subscription", "called", "at", "incarnation", "sequence")},
+                **{name: line[name] for name in ("called", "at", "incarnation", "sequence")},
             )
 
 
-def _floors(path: Path) -> Iterator[Floor]:
+def _floors(path: Path, lives: Lives) -> Iterator[Floor]:
     for line in read(path):
-        if line["outcome"] == OK:
+        if line["outcome"] == OK and lives.is_certain(line["subscription"], line["called"], line["at"]):
             for partition, floor in enumerate(line["floors"]):
                 yield Floor(
-                    subscription=line["subscription"],
+                    subscription=lives.at(line["subscription"], line["at"]),
                     partition=partition,
                     floor=floor,
                     called=line["called"],
@@ -233,15 +262,22 @@ def _floors(path: Path) -> Iterator[Floor]:
                 )
 
 
-def _truth(path: Path) -> Iterator[Message]:
+def _truth(path: Path, lives: Lives) -> Iterator[Message]:
     for line in read(path):
+        line["subscription"] = lives.at(line["subscription"], line["at"])
         yield Message(place=_place(line), digest=line["digest"], key=line["key"])
 
 
-def _dead(path: Path) -> Iterator[DeadLetter]:
+def _dead(path: Path, places: Mapping[str, Place]) -> Iterator[DeadLetter]:
+    """`places` are those of all messages, by their digest."""
     for line in read(path):
+        place = _place(line)
+        found = places.get(line["digest"], place)
         yield DeadLetter(
-            place=_place(line), digest=line["digest"], cause=line["cause"], attempts=line["attempts"]
+            place=found if found[1:] == place[1:] else place,
+            digest=line["digest"],
+            cause=line["cause"],
+            attempts=line["attempts"],
         )
 
 
@@ -253,5 +289,4 @@ def _published(path: Path) -> Iterator[Publication]:
                 called=line["called"],
                 at=line.get("at"),
                 outcome=line["outcome"],
-                place=_place(line) if line["outcome"] == OK else None,
             )

@@ -7,11 +7,13 @@ from __future__ import annotations
 
 import contextlib
 import json
+import queue
 import random
 import sys
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
@@ -20,6 +22,10 @@ from tests.end_to_end.histories.plan import KEYS
 from tests.end_to_end.histories.recording import FAIL, OK, UNKNOWN, Recorder
 from tests.end_to_end.histories.working import POISON, Orders, digest, follow_parent
 
+#: Orders: write nothing more to a topic; write to it (again), and it has so many partitions.
+HOLD, WRITE = "hold", "write"
+#: What is recorded when everything written to a topic on hold has its outcome.
+HELD = "held"
 #: Of so many messages one is rolled back whatever happens.
 _POISON_EVERY = 80
 #: Of the batches: in a transaction, and of those: aborted.
@@ -53,24 +59,68 @@ class Publisher:
         self._recorder = recorder
         self._chance = random.Random(job.seed)
         self._count = 0
-        self._plain = Producer(
+        #: partitions of each topic
+        self._partitions = {name: partitions for name, (partitions, _) in job.topics.items()}
+        self._held: set[str] = set()
+        #: orders that wait
+        self._orders: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
+        self._plain = self._new_plain()
+        self._transactional: Producer | None = None
+
+    def order(self, verb: Callable[..., None], *arguments: object) -> None:
+        """Have the main thread call something. Any thread."""
+        self._orders.put(partial(verb, *arguments))
+
+    def hold(self, topic: str) -> None:
+        """Write nothing more to a topic; all that was written has its outcome when this returns."""
+        self._held.add(topic)
+        self._settle()
+        self._recorder.note(HELD, subscription=topic)
+
+    def write(self, topic: str, partitions: str) -> None:
+        """Write to a topic that has so many partitions now."""
+        self._settle()
+        self._partitions[topic] = int(partitions)
+        self._held.discard(topic)
+        # those from before know neither an added partition nor a topic made anew
+        self._plain, self._transactional = self._new_plain(), None
+
+    def _settle(self) -> None:
+        while self._plain.flush(_FLUSH_S):
+            pass
+        while self._transactional is None:
+            with contextlib.suppress(KafkaException):  # a transaction may have been left open
+                self._new()
+
+    def due(self) -> Sequence[str]:
+        """Do what was ordered, and return the topics that can be written to."""
+        with contextlib.suppress(queue.Empty):
+            while True:
+                self._orders.get_nowait()()
+        return [topic for topic in self._partitions if topic not in self._held]
+
+    def _new_plain(self) -> Producer:
+        return Producer(
             {
-                "bootstrap.servers": job.kafka,
+                "bootstrap.servers": self._job.kafka,
                 "enable.idempotence": True,
                 "max.in.flight": 1,
                 "linger.ms": 5,
             },
             logger=None,
         )
-        self._transactional: Producer | None = None
 
     def _message(self, topic: str) -> tuple[bytes, bytes, int]:
         """Value, key and partition of the next message of a topic."""
         self._count += 1
-        key = self._chance.randrange(KEYS)
+        first, _ = self._job.topics[topic]
+        #: each added partition has keys of its own, so that no key moves
+        share = KEYS // first
+        key = self._chance.randrange(KEYS + share * (self._partitions[topic] - first))
+        partition = key % first if key < KEYS else first + (key - KEYS) // share
         kind = POISON if self._chance.randrange(_POISON_EVERY) == 0 else b"order"
         value = b"%b:%d:%016x" % (kind, self._count, self._chance.getrandbits(64))
-        return value, b"k%d" % key, key % self._job.topics[topic][0]
+        return value, b"k%d" % key, partition
 
     def _send(self, producer: Producer, topic: str, told: Callable[[int, object], None]) -> int:
         value, key, partition = self._message(topic)
@@ -146,14 +196,19 @@ def main(argument: str) -> None:
     """Write until the order to end."""
     follow_parent()
     job = Job(**json.loads(argument))
-    orders = Orders()
     chance = random.Random(f"{job.seed}-batches")
     with Recorder(Path(job.record)) as recorder:
         publisher = Publisher(job, recorder)
+        orders = Orders(
+            {
+                HOLD: partial(publisher.order, publisher.hold),
+                WRITE: partial(publisher.order, publisher.write),
+            }
+        )
         began, rounds = time.monotonic(), 0
         while not orders.ending and not orders.draining:
             rounds += 1
-            topics = [name for name, (_, share) in job.topics.items() if chance.random() < share]
+            topics = [name for name in publisher.due() if chance.random() < job.topics[name][1]]
             if chance.random() < _TRANSACTIONS:
                 publisher.transaction(topics)
             else:

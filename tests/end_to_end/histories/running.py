@@ -28,6 +28,7 @@ from tests.end_to_end.histories.inspecting import Inspector
 from tests.end_to_end.histories.loading import DEAD, END, FAULT_LOG, INSPECTED, OBSERVED, PLAN, TRUTH
 from tests.end_to_end.histories.plan import Plan, SubscriptionPlan
 from tests.end_to_end.histories.recording import FAIL, OK, Recorder
+from tests.end_to_end.histories.topics import Topics
 from tests.end_to_end.histories.truth import write_dead, write_truth
 from tests.end_to_end.histories.working import DRAIN
 from tests.end_to_end.histories.working import END as END_ORDER
@@ -133,7 +134,8 @@ def _work(
     observer = Observer(plan, chosen, folder / OBSERVED)
     inspector = Inspector(plan, chosen, folder / INSPECTED)
     try:
-        breaker = Breaker(plan, stack, crew, recorder, settings=chosen)
+        topics = Topics(plan, stack, crew, folder, chosen)
+        breaker = Breaker(plan, stack, crew, recorder, topics=topics, settings=chosen)
         seconds = round(plan.minutes * 60)
         started = time.monotonic()
         while (passed := time.monotonic() - started) < seconds:

@@ -70,9 +70,7 @@ class Story:
         place = Place(subscription, partition, offset)
         digest = f"{subscription}-{partition}-{offset}"
         self.truth[place] = Message(place, digest, key)
-        self.published.append(
-            Publication(digest=digest, called=called, at=self.step(), outcome=OK, place=place)
-        )
+        self.published.append(Publication(digest=digest, called=called, at=self.step(), outcome=OK))
         return place
 
     def attach(self, process: str, subscription: str) -> str:

@@ -1,7 +1,8 @@
 """The process of one member: receives, gives random verdicts, leaves and attaches again, and records it all.
 
-Orders come by standard input, one word a line: `drain` (acknowledge all that comes), `end`. The end of
-standard input ends the process at once, as does the end of its parent. Who starts it is `running.py`.
+Orders come by standard input, one a line: `drain` (acknowledge all that comes), `end`, those of
+`mistakes.py`. The end of standard input ends the process at once, as does the end of its parent. Who starts
+it is `running.py`.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from datetime import timedelta
 from pathlib import Path
@@ -29,6 +30,8 @@ from kafkadur_coordinators.interface import ExchangeReply, Role
 from kafkadur_coordinators.redis.wire import ExchangeRequest, Reply, Request
 from kafkadur_coordinators.settlement_states import SUSPECT
 from kafkadur_sharing.errors import AlreadySettled, Fenced, KafkadurError, LeaseLost, SubscriptionActive
+from tests.end_to_end.histories.faults import FEW_FILES, FORK
+from tests.end_to_end.histories.mistakes import Mistakes
 from tests.end_to_end.histories.plan import SubscriptionPlan
 from tests.end_to_end.histories.recording import FAIL, OK, UNKNOWN, Recorder
 
@@ -83,19 +86,23 @@ class Job:
 class Orders:
     """Orders from standard input."""
 
-    def __init__(self) -> None:
-        """Begin to listen."""
+    def __init__(self, others: Mapping[str, Callable[..., None]]) -> None:
+        """Begin to listen. `others` are called, in the listening thread, with what follows their names."""
         self.draining = False
+        self._others = others
         self._ending = threading.Event()
         threading.Thread(target=self._listen, daemon=True).start()
 
     def _listen(self) -> None:
         while received := os.read(0, 4096):
             for order in received.decode().split():
-                if order == DRAIN:
+                name, *arguments = order.split(":")
+                if name == DRAIN:
                     self.draining = True
-                else:
+                elif name == END:
                     self._ending.set()
+                else:
+                    self._others[name](*arguments)
         os._exit(1)
 
     @property
@@ -139,9 +146,11 @@ class Member:
         *,
         recorder: Recorder,
         orders: Orders,
+        mistakes: Mistakes,
         chance: random.Random,
     ) -> None:
         """It is attached already."""
+        self._mistakes = mistakes
         self._subscription = subscription
         self._plan = plan
         self._recorder = recorder
@@ -162,6 +171,7 @@ class Member:
         while not self._orders.ending and (self._left > 0 or self._orders.draining):
             more = not (self._orders.draining or self._is_full or self._chance.random() < 0.6)
             receives = more or not self._held
+            self._mistakes.fork_if_asked(self._subscription, self._held)
             if not (receives and self._receive()) and self._held:
                 self._settle_one()
 
@@ -273,8 +283,9 @@ class Member:
 class Worker:
     """The process: it attaches again and again."""
 
-    def __init__(self, job: Job, recorder: Recorder, orders: Orders) -> None:
+    def __init__(self, job: Job, recorder: Recorder, orders: Orders, mistakes: Mistakes) -> None:
         """Nothing is connected yet."""
+        self._mistakes = mistakes
         self._job = job
         self._plan = SubscriptionPlan(**job.subscription)
         self._recorder = recorder
@@ -367,7 +378,14 @@ class Worker:
             self._orders.pause(0.5 + self._chance.random())
             return isinstance(error, SubscriptionActive)
         self._recorder.done(number, OK, member=subscription.member_id[:8])
-        member = Member(subscription, plan, recorder=self._recorder, orders=self._orders, chance=self._chance)
+        member = Member(
+            subscription,
+            plan,
+            recorder=self._recorder,
+            orders=self._orders,
+            mistakes=self._mistakes,
+            chance=self._chance,
+        )
         try:
             member.work()
         except KafkadurError as error:
@@ -394,10 +412,11 @@ def main(argument: str) -> None:
     logging.basicConfig(
         level=logging.INFO, format="%(asctime)s.%(msecs)03d %(name)s %(message)s", datefmt="%H:%M:%S"
     )
-    orders = Orders()
     with Recorder(Path(job.record)) as recorder:
+        mistakes = Mistakes(recorder)
+        orders = Orders({FORK: mistakes.ask_for_fork, FEW_FILES: mistakes.have_few_files})
         threading.Thread(target=_notice_stalls, args=(recorder,), daemon=True).start()
-        Worker(job, recorder, orders).go()
+        Worker(job, recorder, orders, mistakes).go()
         # the thread above must find the file open to its end
         os._exit(0)
 

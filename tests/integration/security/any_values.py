@@ -49,14 +49,3 @@ def temporary_world(server: Valkey, client: Any, *, type_: str = "shared") -> Ge
     finally:
         client.delete(*client.scan_iter(match=f"{world.address.root}*", count=1_000))
         world.close()
-
-
-def changed(request: list[Any], at: int, item: Any) -> list[Any]:
-    """Return a request in which `item` replaces one value; `at` chooses the value, at any depth."""
-    if not request:
-        return [item]
-    place = at % len(request)
-    inner = request[place]
-    if isinstance(inner, (list, tuple)) and inner and at % 3:
-        return [*request[:place], changed(list(inner), at // 3, item), *request[place + 1 :]]
-    return [*request[:place], item, *request[place + 1 :]]

@@ -34,7 +34,8 @@ from tests.integration.coordinators.world import (
     settled,
     unread,
 )
-from tests.integration.security.any_values import ITEMS, changed, many, temporary_world
+from tests.integration.security.any_values import ITEMS, many, temporary_world
+from tests.integration.security.requests import changed
 
 KINDS = ("shared", "serial", "priority", "key-ordered")
 SCRIPTS = ("attach", "detach", "exchange", "exchange", "exchange", "reclaim")

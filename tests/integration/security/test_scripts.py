@@ -17,7 +17,8 @@ from hypothesis import given
 
 from kafkadur.stack import Valkey, as_administrator
 from tests.integration.coordinators.world import World, blob, report, rolled_back, settled
-from tests.integration.security.any_values import ITEMS, changed, many, temporary_world
+from tests.integration.security.any_values import ITEMS, many, temporary_world
+from tests.integration.security.requests import changed
 
 FEW, MANY = 150, 3_000
 #: Seconds one call may hold the server up, on a busy machine.

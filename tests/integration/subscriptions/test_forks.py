@@ -3,44 +3,19 @@
 The child has copies of the sockets of its parent. What it sent on them would be taken for the parent's.
 """
 
-import os
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 
 import kafkadur.sync
-from kafkadur_sharing.errors import ForkedConnection
+from tests.integration.subscriptions.forking import in_child
 from tests.integration.subscriptions.helpers import LIMIT_S, PRIORITY_TOO, Place, number
 
 COUNT = 30
 KINDS = ("shared", "exclusive", PRIORITY_TOO, "serial", "key-ordered")
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork.*:DeprecationWarning")
-
-
-def in_child(calls: dict[str, Callable[[], Any]]) -> str:
-    """Fork, make the calls in the child, and return what each raised there."""
-    told, tell = os.pipe()
-    child = os.fork()
-    if child == 0:
-        try:
-            os.close(told)
-            for name, call in calls.items():
-                try:
-                    call()
-                    os.write(tell, f"{name}: no error\n".encode())
-                except ForkedConnection:
-                    pass
-                except BaseException as error:  # noqa: BLE001 - whatever it is, the parent tells it
-                    os.write(tell, f"{name}: {error!r}\n".encode())
-        finally:
-            os._exit(0)
-    os.close(tell)
-    with os.fdopen(told) as said:
-        text = said.read()
-    os.waitpid(child, 0)
-    return text
 
 
 def taken(subscription: kafkadur.sync.Subscription) -> kafkadur.sync.Delivery:

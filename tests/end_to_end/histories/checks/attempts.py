@@ -40,7 +40,7 @@ def _causes(history: History, place: Place, since: int, until: int) -> int:
     )
     faults = sum(
         fault.start <= until and fault.end + late >= since
-        for fault in history.disturbances_of(place.subscription)
+        for fault in history.disturbances(place.subscription)
     )
     return verdicts + faults
 

@@ -7,8 +7,9 @@ between is not passed over twice for the same other member, nor once for one tha
 Not checked, because the rule is another one: lanes and keys (who holds the lane has everything), redeliveries
 (a suspect goes to who has no other, a last attempt to who holds nothing), promises (each asks for itself).
 Not known, and so left out: the time around a fault of the member, for one whose channel is silent is passed
-over; scripts whose call nobody recorded (of killed processes, of administrators), and what follows until all
-have called again; the half minute after suspects that may be kept apart were granted.
+over; the half minute after a partition was added, in which the members learn of it; scripts whose call nobody
+recorded (of killed processes, of administrators), and what follows until all have called again; the half
+minute after suspects that may be kept apart were granted.
 """
 
 from __future__ import annotations
@@ -18,11 +19,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
 
+from tests.end_to_end.histories.faults import NEW_PARTITION
 from tests.end_to_end.histories.findings import Finding
 from tests.end_to_end.histories.history import Call, History, Told
 
 #: Nanoseconds for which a member may be kept free for what is to be alone.
 _KEPT_APART = 30_000_000_000
+#: Nanoseconds within which the members learn of an added partition.
+_FOUND = 30_000_000_000
 _SECOND = 1_000_000_000
 
 
@@ -73,6 +77,9 @@ class _Walk:
         self._calls = calls
         name = calls[0].subscription
         self._partitions = history.plan.subscriptions[name].partitions
+        self._added = [
+            fault for fault in history.faults if fault.kind == NEW_PARTITION and fault.subscription == name
+        ]
         self._holders: Mapping[int, tuple[str, Told]] = {
             told.token: (call.member, told) for call in calls for told in call.grants
         }
@@ -99,6 +106,9 @@ class _Walk:
         self._token = max(self._token, call.token)
 
     def _call(self, call: Call) -> Iterator[Finding]:
+        if not self._knows_partitions(call.at):
+            self._forget(call)
+            return
         if call.name != "exchange" or call.left_over or call.members != self._count:
             self._count = call.members
             self._forget(call)
@@ -121,6 +131,13 @@ class _Walk:
                 continue
             yield from self._grant(call, *self._holders[token])
         self._token = max(self._token, call.token)
+
+    def _knows_partitions(self, at: int) -> bool:
+        """Whether all members know all partitions at a time (ns)."""
+        while self._added and at > self._added[0].end + _FOUND:
+            self._added.pop(0)
+            self._partitions += 1
+        return not (self._added and at >= self._added[0].start)
 
     def _grant(self, call: Call, holder: str, told: Told) -> Iterator[Finding]:
         if told.grave:

@@ -17,6 +17,6 @@ def check(history: History) -> Iterator[Finding]:
             text = f"{name} ({FAULTS[name].text}) was to be injected and never was: let it run for longer"
             yield Finding(invariant="run", kind="fault never injected", text=text)
     inspected = {inspection.subscription for inspection in history.inspections}
-    for name in history.plan.subscriptions:
+    for name in history.plan.subscriptions.keys() - history.ended:
         if name not in inspected:
             yield Finding(invariant="run", kind="never inspected", text=f"{name} was never inspected")

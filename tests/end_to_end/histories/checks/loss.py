@@ -12,7 +12,7 @@ def check(history: History) -> Iterator[Finding]:
     """What was lost."""
     plans = history.plan.subscriptions
     for place in history.truth:
-        if place in history.dead_places:
+        if place in history.dead_places or place.subscription in history.ended:
             continue
         deliveries = history.deliveries_of.get(place)
         if not deliveries:
