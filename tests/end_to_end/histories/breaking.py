@@ -222,9 +222,9 @@ class Breaker:
         self._topics.add_partition(name)
         self._recorder.done(number, OK)
 
-    def _create_anew(self, name: str, _much: float) -> None:
+    def _create_anew(self, name: str, much: float) -> None:
         number = self._recorder.call(NEW_TOPIC, subscription=name)
-        switched = self._topics.create_anew(name)
+        switched = self._topics.create_anew(name, unseen=much < 0.5)
         self._recorder.done(number, OK, switched=switched)
 
     def _be_hostile(self, name: str, much: float) -> None:

@@ -47,24 +47,34 @@ class Topics:
         self._admin.create_partitions([wanted])[name].result(_LIMIT_S)
         self._have_written(name)
 
-    def create_anew(self, name: str) -> int:
+    def create_anew(self, name: str, *, unseen: bool) -> int:
         """Delete a topic, create it again, and unsubscribe the members of the old one.
 
         The new topic soon has more records than the old one had: a reader that goes on at its old offset
-        would find some, and skip those before. Returns the time (ns) from which on a member can be attached
-        to a subscription of the new topic. Raises KafkadurError if the members of the old one do not leave.
+        would find some, and skip those before. `unseen`: the members are stopped until then. Returns the time
+        (ns) from which on a member can be attached to a subscription of the new topic. Raises KafkadurError
+        if the members of the old one do not leave.
         """
         self._hold(name)
         self._deleted += 1
         write_truth(self._stack.kafka, [name], self._folder / f"truth-{name}-{self._deleted}.jsonl")
         ends = self._ends(name)
+        members = [slot.alive for slot in self._crew.slots if slot.subscription.name == name]
+        stopped = [member for member in members if member is not None and unseen]
+        for member in stopped:
+            member.stop()
+        self._replace(name, max(ends.values()) + _BEYOND)
+        for member in stopped:
+            member.go_on()
+        return self._unsubscribe(name)
+
+    def _replace(self, name: str, length: int) -> None:
         self._admin.delete_topics([name])[name].result(_LIMIT_S)
         self._partitions[name] = self._plan.subscriptions[name].partitions
         _wait_until(lambda: self._is_created(name), f"topic {name} created again")
         self._have_written(name)
         _wait_until(lambda: sum(self._ends(name).values()) > 0, f"messages in the new topic {name}")
-        self._fill(name, max(ends.values()) + _BEYOND)
-        return self._unsubscribe(name)
+        self._fill(name, length)
 
     def _is_created(self, name: str) -> bool:
         topic = NewTopic(name, self._partitions[name], 1)
