@@ -353,6 +353,7 @@ class Inspector:
             problem=topic.problem,
             last_verdict=known.last_verdict or None,
             unattended_since=unattended_since(known),
+            state_version=known.state_version,
         )
 
     def _topic(self, key: SubscriptionKey, seen: _Seen, topics: dict[str, TopicLogs]) -> TopicLogs:

@@ -12,6 +12,7 @@ from datetime import timedelta
 from kafkadur.admin.explain import Log, backlog, in_flight, lag, unsettled_before
 from kafkadur_coordinators.holder_progress import HolderProgress
 from kafkadur_coordinators.interface import Known, LeaseView, MemberInfo, PartitionView
+from kafkadur_coordinators.redis.coordinator import STATE_VERSION
 from kafkadur_sharing.definition import Definition
 from kafkadur_sharing.keys import ClientIdPolicy, SubscriptionKey
 
@@ -80,6 +81,13 @@ class SubscriptionInfo:
     last_verdict: int | None
     #: Server time since which no member is attached, ms since 1970, as far as this Redis knows; None: one is.
     unattended_since: int | None
+    #: Version of the form in which Redis stores its state.
+    state_version: int
+
+    @property
+    def is_stored_as_before(self) -> bool:
+        """Whether its state is stored as the version before stores it, until `sub alter --upgrade`."""
+        return 0 < self.state_version < STATE_VERSION
 
     @property
     def active(self) -> bool:

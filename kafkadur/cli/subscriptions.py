@@ -87,6 +87,7 @@ def info(
                 "topic_id": found.topic_id,
                 "incarnation": found.incarnation,
                 "grace_ms": found.grace_ms,
+                "state_version": found.state_version,
                 "members": [_member(member, found.progress.get(member.id)) for member in found.members],
                 "partitions": [asdict(partition) for partition in found.partitions],
             }
@@ -131,6 +132,9 @@ def _show_definition(call: Call, found: SubscriptionInfo, measured: Sizes | None
     if found.behind is not None:
         live = f"no, {count(found.behind)} offsets are granted to no member yet" if found.behind else "yes"
         facts.append(("live", live))
+    if found.is_stored_as_before:
+        upgrade = "as by the version before; `kafkadur sub alter --upgrade` stores it anew"
+        facts.append(("stored", upgrade))
     if found.paused:
         facts.append(("paused", "nothing is handed out; `kafkadur sub resume` lets it go on"))
     if found.expired:

@@ -45,7 +45,7 @@ def _subscriptions(settings: Settings) -> Iterator[Finding]:
 
 
 def judge_subscription(info: SubscriptionInfo) -> Iterator[Finding]:
-    """Yield the messages that a subscription is about to lose, and those that no member works on."""
+    """Yield what a subscription is about to lose, what no member works on, and how its state is stored."""
     check = f"subscription {info.key}"
     if info.expiring:
         yield problem(
@@ -58,4 +58,10 @@ def judge_subscription(info: SubscriptionInfo) -> Iterator[Finding]:
             check,
             f"unsettled: {counted(info.backlog, 'message')}; nobody is attached",
             "start its consumers, or delete it: kafkadur sub unsubscribe",
+        )
+    if info.is_stored_as_before:
+        yield warning(
+            check,
+            "its state is stored as the version before stores it: the loss of a part may not be noticed",
+            "when no process of the version before runs: kafkadur sub alter --upgrade",
         )

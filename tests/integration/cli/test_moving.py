@@ -60,8 +60,13 @@ def test_older_state_is_stored_anew_on_demand(run: Run, topic: str, monkeypatch:
     first = {number for number, _ in received(topic, most=4)}
     monkeypatch.delenv("KAFKADUR_STATE_VERSION")
     before = run("sub", "info", "d", "--json").data
+    assert "as by the version before" in run("sub", "info", "d").out
+    assert "sub alter --upgrade" in str(run("doctor", "--json").data)
     assert run("sub", "alter", "d", "--upgrade").code == 0
     after = run("sub", "info", "d", "--json").data
+    assert (before["state_version"], after["state_version"]) == (1, 3)
+    assert "as by the version before" not in run("sub", "info", "d").out
+    assert "--upgrade" not in str(run("doctor", "--json").data)
     assert [p["floor"] for p in after["partitions"]] == [p["floor"] for p in before["partitions"]]
     assert {number for number, _ in received(topic)} == set(range(10)) - first
 
