@@ -13,7 +13,7 @@ import json
 import logging
 import time
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -39,6 +39,7 @@ from kafkadur_sharing.decisions import (
     Attach,
     Convert,
     Create,
+    Difference,
     Existing,
     Refuse,
     Replace,
@@ -46,6 +47,7 @@ from kafkadur_sharing.decisions import (
     UnsubscribeRequest,
     decide,
     decide_unsubscribe,
+    told,
 )
 from kafkadur_sharing.definition import Definition, SubscriptionType
 from kafkadur_sharing.errors import (
@@ -55,6 +57,7 @@ from kafkadur_sharing.errors import (
     KafkaRefused,
     ResourceLimit,
     SubscriptionActive,
+    SubscriptionDiffers,
     TopicChanged,
 )
 from kafkadur_sharing.keys import SubscriptionKey
@@ -110,6 +113,16 @@ class _Who:
     session: str
 
 
+def _warn_of_differences(key: SubscriptionKey, differences: Iterable[Difference]) -> None:
+    """Say that parts of the definition, which were asked for otherwise, stay as they are."""
+    _log.warning(
+        "Subscription %s stays as it was created. State: %s. Owner: the caller of subscribe. Remedy: attach "
+        "with the same, or change it while nobody is attached: on_change='alter', or `kafkadur sub alter`.",
+        key,
+        "; ".join(f"{part} is {have}, asked for is {want}" for part, have, want in told(differences)),
+    )
+
+
 def _packed(key: SubscriptionKey) -> str:
     return json.dumps(key.to_record(), sort_keys=True)
 
@@ -145,6 +158,8 @@ class Lifecycle(SubscriptionsInForce):
         consistent state could be reached in time.
         """
         key = request.key
+        if only is not None:  # what was changed while this member was away stays changed
+            request = replace(request, on_change=None, given=frozenset())
         address = self.address(key)
         if not key.durable and only is None:  # only those who subscribe look for abandoned non-durable ones
             self.sweep(key.namespace)
@@ -163,17 +178,11 @@ class Lifecycle(SubscriptionsInForce):
                 )
             decision = decide(self._existing(known, without=member), request)
             try:
-                if isinstance(decision, Attach):
-                    return self._attach(key, known, who)
-                if isinstance(decision, Create | Replace):
-                    new = self._create(key, known, decision.definition)
-                    if new is not None:
-                        return self._attach(key, new, who)
-                elif isinstance(decision, Convert):
-                    self._convert(key, known, decision.definition)
-                else:
+                if isinstance(decision, Refuse):
                     refused_at = refused_at or self._monotonic()
                     self._sweep_or_raise(key, known, decision, member, refused_at)
+                elif membership := self._carry_out(key, known, decision, who):
+                    return membership
             except Refusal as refusal:
                 refused_at = refused_at or self._monotonic()
                 if refusal.code == "ACTIVE":
@@ -182,12 +191,36 @@ class Lifecycle(SubscriptionsInForce):
                 else:
                     self._retry(key, refusal)
 
-    def _create(self, key: SubscriptionKey, known: Known, definition: Definition) -> Known | None:
+    def _carry_out(
+        self, key: SubscriptionKey, known: Known, decision: Attach | Create | Replace | Convert, who: _Who
+    ) -> Membership | None:
+        """Do what was decided; None: the subscription was changed, and is to be looked at again."""
+        if isinstance(decision, Convert):
+            self._convert(key, known, decision.definition)
+            return None
+        if isinstance(decision, Attach):
+            if decision.differences:
+                _warn_of_differences(key, decision.differences)
+            return self._attach(key, known, who)
+        new = self._create(key, known, decision)
+        return None if new is None else self._attach(key, new, who)
+
+    def _create(self, key: SubscriptionKey, known: Known, decision: Create | Replace) -> Known | None:
         """Create or replace; returns what to attach to if that must not be decided again.
 
         By the rules a non-durable one without a consumer is replaced: who creates one attaches to it.
         """
-        changed = self._changes.change(key, known, definition)
+        replaced = decision.replaced if isinstance(decision, Replace) and key.durable else None
+        waiting = None if replaced is None else self._waiting(key, known)
+        changed = self._changes.change(key, known, decision.definition)
+        if changed and replaced is not None:
+            _log.warning(
+                "Subscription %s was deleted and created anew: it was asked for with another definition, "
+                "and on_change='replace'. State: %s messages waited in it. Owner: the caller of subscribe. "
+                "Remedy: to keep them the next time, on_change='alter'.",
+                key,
+                "an unknown number of" if waiting is None else f"{waiting:,}",
+            )
         new = self._known(key) if changed and not key.durable else None
         return new if new is not None and new.version else None
 
@@ -207,6 +240,8 @@ class Lifecycle(SubscriptionsInForce):
     ) -> None:
         """Let a script check an attached member that seems to be gone; else raise the refusal."""
         waited = self._monotonic() - refused_at
+        if isinstance(refuse.error, SubscriptionDiffers):
+            raise refuse.error.with_waiting(self._waiting(key, known))
         if (
             waited > GONE_WAIT
             or not isinstance(refuse.error, SubscriptionActive)
@@ -214,6 +249,23 @@ class Lifecycle(SubscriptionsInForce):
         ):
             raise refuse.error
         self._sweep(key, known, member)
+
+    def _waiting(self, key: SubscriptionKey, known: Known) -> int | None:
+        """How many messages wait in a subscription; None if its topic or its state cannot be read."""
+        try:
+            definition = definition_of(known)
+            topic = self._topics.describe(definition.topic)
+            ends = self._topics.offsets(topic.name, topic.partitions, "latest")
+            firsts = self._topics.offsets(topic.name, topic.partitions, "earliest")
+            settlements = self._changes.settlements(key, known)
+        except (KafkadurError, Refusal):
+            return None
+        return sum(
+            settlements[p].unsettled + max(end - max(settlements[p].next, firsts[p]), 0)
+            if p in settlements
+            else end - firsts[p]
+            for p, end in ends.items()
+        )
 
     def _wait_for_holder(
         self, key: SubscriptionKey, definition: Definition, refusal: Refusal, waited: float

@@ -38,7 +38,14 @@ from kafkadur.runtime.transactions import Transaction
 from kafkadur.settings import Settings, settings
 from kafkadur_coordinators.interface import Known, Rank
 from kafkadur_coordinators.redis.coordinator import Recorder
-from kafkadur_sharing.decisions import Request, UnsubscribeRequest, nondurable_name
+from kafkadur_sharing.decisions import (
+    OnChange,
+    Request,
+    UnsubscribeRequest,
+    nondurable_name,
+    parts_given,
+    validate_on_change,
+)
 from kafkadur_sharing.definition import AckLevel, Definition, HeaderType, Scope, Start, SubscriptionType
 from kafkadur_sharing.distributed import DistributedTopic
 from kafkadur_sharing.errors import (
@@ -340,16 +347,17 @@ class Connection(ClosingContext):
         window: int = WINDOW,
         window_bytes: int = WINDOW_BYTES,
         unconfirmed: int | None = None,
-        start: Start = "latest",
+        start: Start | None = None,
         selector: str | None = None,
         no_local: bool = False,
         header_types: Mapping[str, HeaderType] | None = None,
         redelivery: Redelivery | None = None,
-        strict_order: bool = False,
+        strict_order: bool | None = None,
         key_lanes: int | None = None,
-        scope: Scope = "subscription",
-        ack_level: AckLevel = "redis",
+        scope: Scope | None = None,
+        ack_level: AckLevel | None = None,
         max_consumers: int | None = None,
+        on_change: OnChange | None = None,
         allow_conversion: bool = False,
         topic_member: str | None = None,
         name: str | None = None,
@@ -380,9 +388,15 @@ class Connection(ClosingContext):
           to this type, and keep the messages that wait in it (rule L3). In the mode `weblogic` this is always
           allowed (P7).
         - `selector`: which messages are delivered, by their properties (Jakarta Messaging, section 3.8.1);
-          all others are settled as filtered. Attaching with another selector replaces the subscription.
+          all others are settled as filtered.
         - `no_local`: leave out messages of the same connection or client id; unshared subscriptions only.
-          Attaching with another value replaces the subscription.
+        - `on_change`: what becomes of a durable subscription that exists with another definition, and to
+          which no consumer is attached (rules U4, S3, P8). By default another topic, selector or `no_local`
+          raises `SubscriptionDiffers`, which says how many messages wait, and other parts that were given and
+          differ are a warning in the log. "refuse": both raise. "alter": the definition changes; what is
+          settled stays settled and what waits is kept, except for another topic, which raises. "replace":
+          with another topic, selector or `no_local` the subscription is deleted with the messages that wait,
+          and created anew, which is a warning in the log.
         - `session`: the session that settles this subscription together with others (`Connection.session`).
           A transacted session must be open, and takes durable subscriptions without `max_hold`.
         - `name`: the name of this consumer for people; by default host and process id.
@@ -399,17 +413,17 @@ class Connection(ClosingContext):
         - `preempt`: take the lane over from a holder with a lower priority: the holder hands out nothing more
           and gives the lane away when everything is settled.
 
-        Creation: these count when the subscription is created.
+        Creation: these count when the subscription is created; None: the default, or what it has already.
 
-        - `start`: where it begins: "latest", behind the messages of the topic, or "earliest", before them.
+        - `start`: where it begins: "latest" (default), behind the messages of the topic, or "earliest".
         - `header_types`: the types of headers of producers that write none; by default they are text.
         - `redelivery`: attempts, back-off and dead letters.
         - `strict_order`: on a type with an order, later messages wait for a message that was rolled back
           until it is settled.
         - `key_lanes`: on a key-ordered subscription, how many members can share one partition.
-        - `scope`: on a serial subscription, members take turns on all partitions together ("subscription"),
-          or on each partition by itself ("partition"), so that several work in parallel.
-        - `ack_level`: what `ack` waits for: "redis", "replicated" or "journal" (see `Delivery.ack`).
+        - `scope`: on a serial subscription, members take turns on all partitions together ("subscription",
+          default), or on each partition by itself ("partition"), so that several work in parallel.
+        - `ack_level`: what `ack` waits for: "redis" (default), "replicated" or "journal"; see `Delivery.ack`.
         - `max_consumers`: the most consumers of a shared subscription; one more is refused with
           `ResourceLimit` (rule L1).
 
@@ -426,18 +440,21 @@ class Connection(ClosingContext):
 
         Raises `IllegalState` (U1, or arguments that do not fit together), `InvalidDestination` (U8),
         `InvalidName` (U10), `InvalidSelector`, `SubscriptionActive`, which names the holder (U5, S4, N3),
-        `InvalidSubscriptionSharing` (U6, S5, P3-P5), `SubscriptionTypeMismatch` and `ResourceLimit` (L2).
+        `SubscriptionDiffers` (U4, S3, P8), `InvalidSubscriptionSharing` (U6, S5, P3-P5),
+        `SubscriptionTypeMismatch` and `ResourceLimit` (L2).
         """
-        opened = self._use()
+        self._use()
         parse_selector(selector)
-        definition = Definition(
-            type=_type(type), topic=topic, selector=selector, no_local=no_local, start=start,
-            header_types=header_types, redelivery=redelivery or Redelivery(), strict_order=strict_order,
+        given = parts_given(
+            start=start, header_types=header_types, redelivery=redelivery, strict_order=strict_order,
             key_lanes=key_lanes, scope=scope, ack_level=ack_level, max_consumers=max_consumers,
         )  # fmt: skip
+        definition = Definition(type=_type(type), topic=topic, selector=selector, no_local=no_local, **given)
         key = self._key(durable, shared, definition, topic_member)
-        mode = self.settings.mode
-        request = Request(key=key, definition=definition, mode=mode, allow_conversion=allow_conversion)
+        request = Request(
+            key=key, definition=definition, mode=self.settings.mode, allow_conversion=allow_conversion,
+            on_change=validate_on_change(on_change), given=frozenset(given),
+        )  # fmt: skip
         transaction = self._transaction_for(session, request)
         signal, bell = Signal(), Signal()
         wanted = Wanted(
@@ -447,17 +464,21 @@ class Connection(ClosingContext):
             decoding=Decoding(key=key_deserializer, value=value_deserializer, display=str(key)),
             on_ready=signal.set, on_closing=bell.set, inline=INLINE,
         )  # fmt: skip
-        attaching = opened.members.attach(wanted)
-        try:
-            served = await outcome(attaching)
-        except BaseException:
-            opened.members.turn_away(attaching)
-            raise
-        subscription: Subscription[V, K] = Subscription(self._leave, served, signal, bell)
+        subscription: Subscription[V, K] = Subscription(self._leave, await self._attach(wanted), signal, bell)
         if session is not None:
             session.join(subscription)
         self._subscriptions.append(subscription)
         return subscription
+
+    async def _attach(self, wanted: Wanted) -> Served:
+        """Attach a member; one that is attached after the caller has given up is detached again."""
+        opened = self._use()
+        attaching = opened.members.attach(wanted)
+        try:
+            return await outcome(attaching)
+        except BaseException:
+            opened.members.turn_away(attaching)
+            raise
 
     def _leave(self, served: Served) -> Future[int]:
         """Detach a member and stop reading for it; gives the number of unconfirmed acknowledgements."""

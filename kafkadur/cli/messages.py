@@ -10,7 +10,7 @@ import sys
 import uuid
 from collections.abc import Callable, Generator
 from types import FrameType
-from typing import Annotated, Any
+from typing import Annotated, Any, cast, get_args
 
 import typer
 from confluent_kafka import KafkaError, Message
@@ -21,7 +21,7 @@ from kafkadur.cli.properties import parse_properties
 from kafkadur.message.headers import Property
 from kafkadur.producer.producer import Producer
 from kafkadur.runtime.clients import topics_of
-from kafkadur_sharing.definition import SubscriptionType
+from kafkadur_sharing.definition import Start, SubscriptionType
 
 #: The most records in flight; with --count no more than that number.
 _WINDOW = 1_000
@@ -107,14 +107,18 @@ def consume(
         float, typer.Option("--delay", min=0, metavar="SECONDS", help="--rollback: delay of the redelivery.")
     ] = 0.0,
     start: Annotated[
-        str, typer.Option("--start", metavar="latest|earliest", help="Where a new subscription starts.")
-    ] = "latest",
+        str | None,
+        typer.Option("--start", metavar="latest|earliest", help="Where a new one starts; default: latest."),
+    ] = None,
+    selector: Annotated[
+        str | None, typer.Option("--selector", help="Which messages it takes; it keeps it.")
+    ] = None,
 ) -> None:  # fmt: skip
     """Attach to a durable subscription, creating it if there is none, and print each message on a line.
 
     A message is acknowledged after it was printed. Ctrl-C ends in order: unprinted messages are given back.
     """
-    if start not in ("latest", "earliest"):
+    if start not in (None, *get_args(Start)):
         raise typer.BadParameter(f"{start!r} is neither latest nor earliest", param_hint="--start")
     settings = call.settings()
     show = _as_json if call.options.json else _as_text
@@ -125,7 +129,8 @@ def consume(
             topic,
             durable=durable,
             type=type_,
-            start="earliest" if start == "earliest" else "latest",
+            start=cast("Start | None", start),
+            selector=selector,
             window=min(count or _WINDOW, _WINDOW),
         ) as subscription,
         _stopped_by_signals(subscription.stop) as stopped,

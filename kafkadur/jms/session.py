@@ -127,6 +127,7 @@ class Session(ClosingContext):
             selector=selector,
             no_local=no_local,
             redelivery=self._redelivery,
+            on_change="replace",  # as the specification says (U4, S3)
             session=self._transacted,
         )
         consumer = MessageConsumer(self, subscription)

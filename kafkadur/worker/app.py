@@ -16,6 +16,7 @@ from kafkadur.events import Event
 from kafkadur.handlers.limits import CircuitBreaker, RateLimit
 from kafkadur.handlers.results import check_handler
 from kafkadur.message.serialization import Deserializer
+from kafkadur_sharing.decisions import OnChange
 from kafkadur_sharing.definition import AckLevel, HeaderType, Scope, Start, SubscriptionType
 from kafkadur_sharing.errors import IllegalState
 from kafkadur_sharing.redelivery import Redelivery
@@ -43,6 +44,7 @@ class SubscribeOptions(TypedDict, total=False):
     scope: Scope
     ack_level: AckLevel
     max_consumers: int
+    on_change: OnChange
     allow_conversion: bool
     topic_member: str
     name: str

@@ -7,8 +7,10 @@ decides again if another process was faster. So only one of two racing processes
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-from typing import Literal
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, fields, replace
+from datetime import timedelta
+from typing import Any, Final, Literal, cast, get_args
 
 from kafkadur_sharing.definition import Definition, Sharing
 from kafkadur_sharing.errors import (
@@ -17,12 +19,40 @@ from kafkadur_sharing.errors import (
     InvalidSubscriptionSharing,
     KafkadurError,
     SubscriptionActive,
+    SubscriptionDiffers,
     SubscriptionTypeMismatch,
 )
 from kafkadur_sharing.keys import ClientIdPolicy, SubscriptionKey, digest
+from kafkadur_sharing.redelivery import Redelivery
 
 #: Which rules apply where the sources disagree: Jakarta Messaging's or WebLogic's (rules P1-P8).
 Mode = Literal["jms", "weblogic"]
+
+#: What becomes of a subscription that exists with another definition: it stays and the request is refused; it
+#: is deleted and created anew; its definition changes and its messages are kept. None: another topic,
+#: selector or no_local is refused, and with other parts that differ the consumer attaches with a warning.
+OnChange = Literal["refuse", "replace", "alter"]
+
+#: The parts of a definition that are no details (`Definition.details`), nor its type.
+OTHER_PARTS: Final = (
+    "start", "header_types", "redelivery", "strict_order", "scope", "ack_level", "max_consumers", "key_lanes",
+)  # fmt: skip
+#: What differs: the part, its present value, and the value asked for.
+Difference = tuple[str, Any, Any]
+
+
+def validate_on_change(value: str | None) -> OnChange | None:
+    """Return a value of `on_change`; raises `IllegalState` if there is no such value."""
+    if value is not None and value not in get_args(OnChange):
+        raise IllegalState(
+            f"on_change cannot be {value!r}.", remedy=f"use one of {', '.join(get_args(OnChange))}, or None"
+        )
+    return cast("OnChange | None", value)
+
+
+def parts_given(**parts: Any) -> dict[str, Any]:  # noqa: ANN401 - checked by Definition
+    """Return those of `OTHER_PARTS` that a consumer gave: the ones that are not None."""
+    return {part: value for part, value in parts.items() if value is not None}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,11 +78,14 @@ class Request:
     """The request of a consumer to attach."""
 
     key: SubscriptionKey
-    #: The requested definition; `start` and `header_types` have an effect only at its creation.
+    #: The requested definition.
     definition: Definition
     mode: Mode = "jms"
     #: Whether an inactive subscription may change its type, keeping its messages (rule L3, disagreement D1).
     allow_conversion: bool = False
+    on_change: OnChange | None = None
+    #: Those of `OTHER_PARTS` that the consumer asked for; the others are as the subscription has them.
+    given: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -72,8 +105,12 @@ class _Attached:
     rule: str
 
 
+@dataclass(frozen=True, kw_only=True)
 class Attach(_Attached):
     """Join the existing subscription; its messages are kept."""
+
+    #: Parts of the definition that were asked for otherwise, and stay as they are.
+    differences: tuple[Difference, ...] = ()
 
 
 class Create(_Attached):
@@ -89,7 +126,7 @@ class Replace(_Attached):
 
 
 class Convert(_Attached):
-    """Change the type of the existing subscription, keep its messages, then attach."""
+    """Change the definition of the existing subscription, keep its messages, then attach."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -207,7 +244,7 @@ def _other_sharing(existing: Existing, request: Request) -> Replace | Convert | 
     if request.mode == "weblogic" and not existing.active:
         if _same_but_type(existing, request):
             return _convert(existing, request, rule="P7")
-        return Replace(definition=request.definition, replaced=existing.definition, rule="P8")
+        return _change(existing, request, "P8")
     if _may_convert(existing, request):
         return _convert(existing, request, rule="L3")
     rules = ("P4", "P3") if request.mode == "weblogic" else ("U6", "S5")
@@ -227,33 +264,82 @@ def _other_type(existing: Existing, request: Request) -> Convert | Refuse:
     return Refuse(rule="type", error=error)
 
 
-def _unshared(existing: Existing, request: Request) -> Attach | Replace | Refuse:
+def _unshared(existing: Existing, request: Request) -> Attach | Convert | Replace | Refuse:
     """Apply rules U3, U4 and U5 (U9: the backlog is kept while closed); P3 and P8 in WebLogic mode."""
     if existing.active:
         if request.mode == "weblogic":
             return Refuse(rule="P3", error=_sharing_error(existing, request))
         return Refuse(rule="U5", error=_active(existing, request.key, "An exclusive one has one consumer."))
     if _same_details(existing, request):
-        return Attach(definition=existing.definition, rule="U3")
-    rule = "P8" if request.mode == "weblogic" else "U4"
-    return Replace(definition=request.definition, replaced=existing.definition, rule=rule)
+        return _join(existing, request, "U3")
+    return _change(existing, request, "P8" if request.mode == "weblogic" else "U4")
 
 
-def _shared(existing: Existing, request: Request) -> Attach | Replace | Refuse:
+def _shared(existing: Existing, request: Request) -> Attach | Convert | Replace | Refuse:
     """Apply rules S2, S3, S4 and S10; N2 and N3 if it is not durable; P5 and P8 in WebLogic mode."""
     weblogic = request.mode == "weblogic"
     if _same_details(existing, request):
         if not request.key.durable:
-            return Attach(definition=existing.definition, rule="N2")
-        return Attach(definition=existing.definition, rule="S2" if existing.active else "S10")
+            return _join(existing, request, "N2")
+        return _join(existing, request, "S2" if existing.active else "S10")
     if not existing.active:
-        rule = "P8" if weblogic else "S3"
-        return Replace(definition=request.definition, replaced=existing.definition, rule=rule)
+        return _change(existing, request, "P8" if weblogic else "S3")
     if not request.key.durable:
         return Refuse(rule="N3", error=_active(existing, request.key, _DETAILS_DIFFER))
     if weblogic:
         return Refuse(rule="P5", error=_sharing_error(existing, request))
     return Refuse(rule="S4", error=_active(existing, request.key, _DETAILS_DIFFER))
+
+
+def _join(existing: Existing, request: Request, rule: str) -> Attach | Convert | Refuse:
+    """Attach with equal details; other parts may differ. They can change only while nobody is attached."""
+    have = existing.definition
+    parts = [part for part in OTHER_PARTS if part in request.given]
+    differences = tuple(_differences(have, request.definition, parts))
+    if differences and request.on_change == "refuse":
+        return Refuse(rule=rule, error=_differs(existing, request, differences))
+    if differences and request.on_change == "alter" and request.key.durable and not existing.active:
+        changes: dict[str, Any] = {part: want for part, _, want in differences}
+        return Convert(definition=replace(have, **changes), rule=rule)
+    return Attach(definition=have, rule=rule, differences=differences)
+
+
+def _change(existing: Existing, request: Request, rule: str) -> Convert | Replace | Refuse:
+    """Do what `on_change` says with an inactive subscription whose details differ; its messages may wait."""
+    have, want = existing.definition, request.definition
+    if request.on_change == "replace":
+        return Replace(definition=want, replaced=have, rule=rule)
+    if request.on_change == "alter" and have.topic == want.topic:
+        base = have if have.type is want.type else _convert(existing, request, rule=rule).definition
+        changes: dict[str, Any] = {part: getattr(want, part) for part in request.given}
+        changed = replace(base, selector=want.selector, no_local=want.no_local, **changes)
+        return Convert(definition=changed, rule=rule)
+    differences = tuple(_differences(have, want, ("type", "topic", "selector", "no_local")))
+    return Refuse(rule=rule, error=_differs(existing, request, differences))
+
+
+def told(differences: Iterable[Difference]) -> tuple[tuple[str, str, str], ...]:
+    """Return differences as texts; of a redelivery policy only the fields that differ."""
+    texts: list[tuple[str, str, str]] = []
+    for part, have, want in differences:
+        if isinstance(have, Redelivery):
+            texts += told(_differences(have, want, [each.name for each in fields(have)]))
+        else:
+            texts.append((part, _told(have), _told(want)))
+    return tuple(texts)
+
+
+def _told(value: object) -> str:
+    if isinstance(value, timedelta):
+        return f"{value.total_seconds():g} s"
+    return repr(str(value)) if isinstance(value, str) else str(value)
+
+
+def _differences(have: object, want: object, parts: Iterable[str]) -> Iterator[Difference]:
+    for part in parts:
+        present, asked = getattr(have, part), getattr(want, part)
+        if present != asked:
+            yield part, present, asked
 
 
 _DETAILS_DIFFER = "Another topic or selector cannot be set now."
@@ -290,6 +376,27 @@ def _convert(existing: Existing, request: Request, *, rule: str) -> Convert:
         key_lanes=want.key_lanes,
     )
     return Convert(definition=definition, rule=rule)
+
+
+def _differs(
+    existing: Existing, request: Request, differences: tuple[Difference, ...]
+) -> SubscriptionDiffers:
+    have = ", ".join(f"{part}={present}" for part, present, _ in told(differences))
+    if existing.active:
+        remedy = f"attach with {have}, or change it while nobody is attached: on_change='alter'"
+    elif existing.definition.topic != request.definition.topic:
+        remedy = f"attach with {have}, or lose what waits: on_change='replace'"
+    else:
+        remedy = (
+            f"attach with {have}, or keep what is settled and what waits: on_change='alter', "
+            "or lose what waits: on_change='replace'"
+        )
+    return SubscriptionDiffers(
+        f"Subscription {request.key} has another definition than asked for.",
+        differences=told(differences),
+        owner=", ".join(existing.holders) or f"subscription {request.key}",
+        remedy=remedy,
+    )
 
 
 def _state(existing: Existing) -> str:

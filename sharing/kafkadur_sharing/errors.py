@@ -37,6 +37,7 @@ __all__ = [
     "ResourceLimit",
     "StateLost",
     "SubscriptionActive",
+    "SubscriptionDiffers",
     "SubscriptionTypeMismatch",
     "TopicChanged",
     "TransactionRolledBack",
@@ -155,6 +156,45 @@ class SubscriptionActive(KafkadurError):
     def holder(self) -> str | None:
         """The first of the attached members; None if unknown."""
         return self.holders[0] if self.holders else None
+
+
+class SubscriptionDiffers(KafkadurError):
+    """The subscription exists with another definition than asked for (rules U4, S3, P8, on_change)."""
+
+    #: What differs: the part of the definition, its present value, and the value asked for, as texts.
+    differences: tuple[tuple[str, str, str], ...]
+    #: How many messages wait in the subscription; None if that is unknown.
+    waiting: int | None
+
+    def __init__(
+        self,
+        message: str | None = None,
+        *,
+        differences: tuple[tuple[str, str, str], ...] = (),
+        waiting: int | None = None,
+        state: str | None = None,
+        owner: str | None = None,
+        remedy: str | None = None,
+    ) -> None:
+        """Build the error; `state` begins with what differs."""
+        told = [f"{part} is {have}, asked for is {want}" for part, have, want in differences]
+        if waiting is not None:
+            told.append(f"{waiting:,} {'message waits' if waiting == 1 else 'messages wait'}")
+        told += [state] if state else []
+        super().__init__(message, state="; ".join(told) or None, owner=owner, remedy=remedy)
+        self.differences = differences
+        self.waiting = waiting
+        self._message = message
+
+    def with_waiting(self, waiting: int | None) -> Self:
+        """Return this error, with the number of messages that wait."""
+        return type(self)(
+            self._message,
+            differences=self.differences,
+            waiting=waiting,
+            owner=self.owner,
+            remedy=self.remedy,
+        )
 
 
 class Unreached(KafkadurError):

@@ -10,7 +10,6 @@ subscription, `claiming.py` a share of one.
 from __future__ import annotations
 
 import contextlib
-import json
 import logging
 import queue
 import threading
@@ -36,7 +35,6 @@ from kafkadur_coordinators.redis.presence import Presence
 from kafkadur_coordinators.settlement_states import SettlementState, settlement_of
 from kafkadur_coordinators.topics import topic_changed
 from kafkadur_sharing.decisions import Request
-from kafkadur_sharing.definition import Definition
 from kafkadur_sharing.errors import (
     ConnectionClosed,
     CoordinatorUnavailable,
@@ -328,8 +326,6 @@ class Attachment:
         if presence is None:
             raise ConnectionClosed(owner="the Spark driver")
         known = self._membership
-        if known is None:
-            self._check_selecting()
         membership = self._lifecycle.attach(
             self._request,
             member=member,
@@ -398,23 +394,6 @@ class Attachment:
             raise self._lose(str(error)) from error
         if self.definition.epoch != before.epoch:
             raise self._lose("the subscription was moved")
-
-    def _check_selecting(self) -> None:
-        """Refuse to replace a subscription that leaves out messages by one that does not."""
-        asked = self._request.definition.details
-        if asked.selector is not None or asked.no_local:
-            return
-        known = self._lifecycle.known(self._request.key)
-        if known is None:
-            return
-        found = Definition.from_record(json.loads(known.definition)["definition"])
-        if found.details.selector is not None or found.details.no_local:
-            raise IllegalState(
-                "The subscription leaves out messages; one that does not would replace it.",
-                state=f"selector {found.selector!r}" if found.selector else "no_local",
-                owner=f"subscription {self.display}",
-                remedy="name the same selector and no_local, or unsubscribe first",
-            )
 
     def _settlements(self, partitions: Sequence[int]) -> dict[int, SettlementState]:
         held = self.definition

@@ -16,7 +16,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 import kafkadur.sync
 from kafkadur_coordinators.claims import Hull, together
-from kafkadur_sharing.decisions import Request
+from kafkadur_sharing.decisions import OnChange, Request, parts_given, validate_on_change
 from kafkadur_sharing.definition import Definition, HeaderType, Start, SubscriptionType
 from kafkadur_sharing.errors import IllegalState, LeaseLost
 from kafkadur_sharing.numbers import check_integer
@@ -40,28 +40,29 @@ def share(
     durable: str,
     selector: str | None = None,
     header_types: Mapping[str, HeaderType] | None = None,
-    start: Start = "latest",
+    start: Start | None = None,
     redelivery: Redelivery | None = None,
+    on_change: OnChange | None = None,
     name: str | None = None,
 ) -> Claimer:
     """Share the durable subscription `durable` on `topic` with other drivers and ordinary consumers.
 
     The subscription is created if it does not exist, with the type shared; `selector`, `header_types`,
-    `start` and `redelivery` are as in `Connection.subscribe`. A claimer only counts attempts: a message that
-    has used them up becomes a dead letter at an ordinary consumer. `name` is shown to people. Raises
-    `InvalidSelector`. The claimer attaches when its context is entered, and then raises the error of the rule
-    that refuses it, and `IllegalState` if no selector is given and a subscription with one would be replaced.
+    `start`, `redelivery` and `on_change` are as in `Connection.subscribe`. A claimer only counts attempts: a
+    message that has used them up becomes a dead letter at an ordinary consumer. `name` is shown to people.
+    Raises `InvalidSelector`. The claimer attaches when its context is entered, and then raises the error of
+    the rule that refuses it, such as `SubscriptionDiffers` for another selector than the subscription has.
     """
     parse_selector(selector)
-    definition = Definition(
-        type=SubscriptionType.SHARED,
-        topic=topic,
-        selector=selector,
-        header_types=header_types,
-        start=start,
-        redelivery=redelivery or Redelivery(),
+    given = parts_given(start=start, header_types=header_types, redelivery=redelivery)
+    definition = Definition(type=SubscriptionType.SHARED, topic=topic, selector=selector, **given)
+    request = Request(
+        key=connection.key(durable),
+        definition=definition,
+        mode=connection.settings.mode,
+        on_change=validate_on_change(on_change),
+        given=frozenset(given),
     )
-    request = Request(key=connection.key(durable), definition=definition, mode=connection.settings.mode)
     return Claimer(connection.settings, request, connection_id=connection.id, name=name)
 
 

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 import kafkadur.sync
 from kafkadur_coordinators.exclusive_settlement import ExclusiveSettlement, Verdicts
 from kafkadur_coordinators.settlement_states import SettlementState
-from kafkadur_sharing.decisions import Request
+from kafkadur_sharing.decisions import OnChange, Request, parts_given, validate_on_change
 from kafkadur_sharing.definition import Definition, HeaderType, Start, SubscriptionType
 from kafkadur_sharing.errors import IllegalState, StateLost
 from kafkadur_sharing.redelivery import Redelivery
@@ -26,11 +26,12 @@ def hold(
     *,
     durable: str,
     type: SubscriptionType | str = SubscriptionType.SHARED,  # noqa: A002 - the field's word
-    start: Start = "latest",
+    start: Start | None = None,
     selector: str | None = None,
     no_local: bool = False,
     header_types: Mapping[str, HeaderType] | None = None,
     redelivery: Redelivery | None = None,
+    on_change: OnChange | None = None,
     allow_conversion: bool = False,
     name: str | None = None,
 ) -> Holder:
@@ -38,28 +39,23 @@ def hold(
 
     `connection` must stay open. The subscription is created if it does not exist; `type`, `start`,
     `selector`, `no_local` (for messages sent over `connection`, or with its client id), `header_types`,
-    `redelivery` and `allow_conversion` are as in `Connection.subscribe`. A holder only counts attempts: a
-    message that has used them up becomes a dead letter at an ordinary consumer. `name` is shown to people.
-    Raises `InvalidSelector`, and `IllegalState` for the type key-ordered, which cannot be held as a whole.
-    The holder attaches when its context is entered, and then raises the error of the rule that refuses it,
-    such as `SubscriptionActive` while any member is attached, and `IllegalState` if neither `selector` nor
-    `no_local` is given and a subscription that leaves out messages would be replaced.
+    `redelivery`, `on_change` and `allow_conversion` are as in `Connection.subscribe`. A holder only counts
+    attempts: a message that has used them up becomes a dead letter at an ordinary consumer. `name` is shown
+    to people. Raises `InvalidSelector`, and `IllegalState` for the type key-ordered, which cannot be held as
+    a whole. The holder attaches when its context is entered, and then raises the error of the rule that
+    refuses it, such as `SubscriptionActive` while any member is attached, and `SubscriptionDiffers` for
+    another selector than the subscription has.
     """
     parse_selector(selector)
-    definition = Definition(
-        type=_type(type),
-        topic=topic,
-        selector=selector,
-        no_local=no_local,
-        start=start,
-        header_types=header_types,
-        redelivery=redelivery or Redelivery(),
-    )
+    given = parts_given(start=start, header_types=header_types, redelivery=redelivery)
+    definition = Definition(type=_type(type), topic=topic, selector=selector, no_local=no_local, **given)
     request = Request(
         key=connection.key(durable),
         definition=definition,
         mode=connection.settings.mode,
         allow_conversion=allow_conversion,
+        on_change=validate_on_change(on_change),
+        given=frozenset(given),
     )
     return Holder(connection.settings, request, connection_id=connection.id, name=name)
 

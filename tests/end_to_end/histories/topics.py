@@ -20,6 +20,7 @@ from tests.end_to_end.histories.crew import Crew
 from tests.end_to_end.histories.plan import Plan
 from tests.end_to_end.histories.producing import HELD, HOLD, WRITE
 from tests.end_to_end.histories.truth import write_truth
+from tests.integration.subscriptions.helpers import topic_id
 
 _LIMIT_S = 60.0
 #: Records by which a new topic becomes longer than the old one was.
@@ -69,9 +70,11 @@ class Topics:
         return self._unsubscribe(name)
 
     def _replace(self, name: str, length: int) -> None:
+        old = topic_id(self._admin, name)
         self._admin.delete_topics([name])[name].result(_LIMIT_S)
         self._partitions[name] = self._plan.subscriptions[name].partitions
         _wait_until(lambda: self._is_created(name), f"topic {name} created again")
+        _wait_until(lambda: topic_id(self._admin, name) not in ("", old), f"the new topic {name} known")
         self._have_written(name)
         _wait_until(lambda: sum(self._ends(name).values()) > 0, f"messages in the new topic {name}")
         self._fill(name, length)

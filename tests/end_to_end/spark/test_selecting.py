@@ -8,7 +8,7 @@ from pyspark.sql import SparkSession
 
 import kafkadur.sync
 import kafkadur_spark
-from kafkadur_sharing.errors import IllegalState, InvalidSelector
+from kafkadur_sharing.errors import InvalidSelector, SubscriptionDiffers
 from tests.end_to_end.spark.helpers import Lab, in_partition, records
 from tests.integration.subscriptions.helpers import LIMIT_S, Place, wait_until
 
@@ -49,7 +49,7 @@ def test_a_subscription_with_a_selector_is_read_by_it(lab: Lab) -> None:
                 assert delivery is not None
                 delivery.ack()
     lab.place.publish(topic, [1, 2])
-    with pytest.raises(IllegalState, match="leaves out messages"), lab.hold(topic):
+    with pytest.raises(SubscriptionDiffers, match="messages wait"), lab.hold(topic):
         pass
     with lab.hold(topic, selector=SELECTOR) as holder:
         columns = lab.read(holder).frame.columns

@@ -12,6 +12,7 @@ from kafkadur.settings import settings
 from kafkadur.stack import Stack
 from kafkadur.testing.pytest_plugin import TopicFactory
 from tests.integration.cli.conftest import Run
+from tests.integration.subscriptions.helpers import remove
 
 COUNT = 20
 
@@ -88,7 +89,7 @@ def test_what_cannot_be_brought_back_is_named(
 ) -> None:
     with kafkadur.sync.Connection(settings({})) as connection:
         connection.subscribe(topic, durable="d", type="shared").close()
-    kafkadur_admin.delete_topics([topic])[topic].result(10)
+    remove(kafkadur_admin, topic)
     lose()
     ended = run("recovery", "run")
     assert ended.code == 1

@@ -13,6 +13,7 @@ import kafkadur.sync
 from kafkadur.settings import settings
 from kafkadur.testing.pytest_plugin import TopicFactory
 from tests.integration.cli.conftest import Run
+from tests.integration.subscriptions.helpers import remove
 
 
 @contextmanager
@@ -144,7 +145,7 @@ def test_topic_that_was_deleted_is_said_and_the_rest_listed(
     gone, stays = kafkadur_topic(), kafkadur_topic()
     run("consume", gone, "--durable", "a", "--timeout", 0)
     run("consume", stays, "--durable", "b", "--timeout", 0)
-    kafkadur_admin.delete_topics([gone])[gone].result(30)
+    remove(kafkadur_admin, gone)
     listed = run("sub", "ls", "--json").data
     assert [(row["name"], row["backlog"]) for row in listed] == [("a", None), ("b", 0)]
     assert "does not exist" in listed[0]["problem"]

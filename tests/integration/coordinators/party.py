@@ -64,7 +64,7 @@ class Party:
     ) -> Membership:
         definition = Definition(type=SubscriptionType(type_), topic=topic, **details)
         return self.lifecycle.attach(
-            Request(key=self.key(), definition=definition),
+            Request(key=self.key(), definition=definition, on_change="replace"),
             member=member,
             name=f"name of {member}",
             before=lambda address: self.ears.listen(address.channel(member)) if listening else None,

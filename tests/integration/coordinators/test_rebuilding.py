@@ -22,6 +22,7 @@ from kafkadur_sharing.errors import InvalidDestination
 from kafkadur_sharing.keys import SubscriptionKey
 from tests.integration.coordinators import stored
 from tests.integration.coordinators.party import SESSION_MS, Party, produce, say, wipe
+from tests.integration.subscriptions.helpers import remove
 
 
 def checkpoint(
@@ -237,7 +238,7 @@ def test_one_that_cannot_be_rebuilt_does_not_keep_the_others(
     keys = [SubscriptionKey(namespace=alone.namespace, client_id="c", name=name) for name in ("kept", "gone")]
     for key, topic in zip(keys, (kept, gone), strict=True):
         alone.subscribe(key, topic)
-    kafkadur_admin.delete_topics([gone])[gone].result(10)
+    remove(kafkadur_admin, gone)
     wipe(alone.url)
     found = alone.lifecycle.rebuild_all()
     assert found.count(Outcome.REBUILT) == 1

@@ -19,6 +19,12 @@ class Rule(NamedTuple):
     source: str
 
 
+_DETAILS_DIFFER = (
+    '`SubscriptionDiffers`, with the number of messages that wait; with `on_change="alter"` selector and '
+    '`no_local` change and what waits is kept; with `on_change="replace"`, and always in `kafkadur.jms`, '
+    "deleted and created anew"
+)
+
 #: Title of a group, and its rules.
 GROUPS: dict[str, tuple[Rule, ...]] = {
     "Exclusive durable subscriptions": (
@@ -33,7 +39,7 @@ GROUPS: dict[str, tuple[Rule, ...]] = {
         Rule(
             "U4",
             "it exists, nobody is attached, topic, selector or `no_local` differ",
-            "deleted and created anew; what waited is dropped",
+            _DETAILS_DIFFER,
             "JM 8.3.3, QPID, WLS",
         ),
         Rule("U5", "somebody is attached", "`SubscriptionActive`, which names the holder", "JM 8.3.3"),
@@ -64,7 +70,7 @@ GROUPS: dict[str, tuple[Rule, ...]] = {
         Rule(
             "S3",
             "details differ, nobody is attached",
-            "deleted and created anew; what waited is dropped",
+            _DETAILS_DIFFER,
             "JM 8.3.4",
         ),
         Rule("S4", "details differ, somebody is attached", "`SubscriptionActive`", "JM 8.3.4, WLS"),
@@ -165,7 +171,7 @@ GROUPS: dict[str, tuple[Rule, ...]] = {
         Rule(
             "P8",
             "nobody is attached, details differ",
-            "deleted and created anew; what waited is dropped",
+            _DETAILS_DIFFER,
             "WLS",
         ),
     ),

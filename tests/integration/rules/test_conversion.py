@@ -109,7 +109,12 @@ def test_p8_in_weblogic_mode_other_details_replace(place: Place) -> None:
     with place.connect_sync(mode="weblogic") as connection:
         settle_two(connection, topic, "shared")
         with connection.subscribe(
-            topic, durable="d", type="exclusive", selector="n = 1", start="earliest"
+            topic,
+            durable="d",
+            type="exclusive",
+            selector="n = 1",
+            start="earliest",
+            on_change="replace",
         ) as subscription:
             assert subscription.definition.definition.selector == "n = 1"
             assert subscription.receive(timeout=0.5) is None

@@ -113,7 +113,7 @@ def test_u4_s3_who_wants_other_details_replaces_what_a_process_left(
     start_worker(topic, durable="d", type=kind).close()
     place.publish(topic, [1, 2])
     with place.connect_sync() as connection:
-        connection.subscribe(topic, durable="d", type=kind, selector="n IS NULL").close()
+        connection.subscribe(topic, durable="d", type=kind, selector="n IS NULL", on_change="replace").close()
         place.publish(topic, [3])
         with connection.subscribe(topic, durable="d", type=kind, selector="n IS NULL") as subscription:
             assert values(subscription, 1) == [3]

@@ -26,6 +26,7 @@ from kafkadur_sharing.decisions import (
     Create,
     Delete,
     Existing,
+    OnChange,
     Refuse,
     Replace,
     Request,
@@ -47,12 +48,14 @@ class Wish(NamedTuple):
     type: str | None
     selector: str | None = None
     allow_conversion: bool = False
+    on_change: OnChange | None = None
 
 
 WISHES = [
     Wish(None),
     *(Wish(kind) for kind in ("exclusive", "shared", "serial")),
-    *(Wish(kind, "n = 1") for kind in ("exclusive", "shared")),
+    *(Wish(kind, "n = 1", on_change="replace") for kind in ("exclusive", "shared")),
+    *(Wish(kind, "n = 1", on_change="alter") for kind in ("exclusive", "shared")),
     *(Wish(kind, allow_conversion=True) for kind in ("exclusive", "shared", "serial")),
 ]
 
@@ -79,7 +82,15 @@ def step(state: State, who: int, wish: Wish, key: SubscriptionKey, topic: str) -
             return State(state.generation + 1), DONE
         return state, type(gone.error).__name__
     wanted = Definition(type=SubscriptionType(wish.type), topic=topic, selector=wish.selector)
-    decision = decide(existing, Request(key=key, definition=wanted, allow_conversion=wish.allow_conversion))
+    decision = decide(
+        existing,
+        Request(
+            key=key,
+            definition=wanted,
+            allow_conversion=wish.allow_conversion,
+            on_change=wish.on_change,
+        ),
+    )
     match decision:
         case Refuse():
             return state, type(decision.error).__name__
@@ -184,6 +195,7 @@ def main() -> None:
                         type=wish.type,
                         selector=wish.selector,
                         allow_conversion=wish.allow_conversion,
+                        on_change=wish.on_change,
                     ).close()
             except KafkadurError as error:
                 answer = type(error).__name__

@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 
 import confluent_kafka
 import pytest
+from confluent_kafka import KafkaException, TopicCollection
 from confluent_kafka.cimpl import NewTopic
 
 import kafkadur
@@ -117,14 +118,33 @@ def ordered_producer(kafka: str) -> confluent_kafka.Producer:
     )
 
 
+def topic_id(admin: Any, topic: str) -> str:
+    """The id of a topic as the broker knows it; empty: it knows none."""
+    try:
+        return str(admin.describe_topics(TopicCollection([topic]))[topic].result(LIMIT_S).topic_id)
+    except KafkaException:
+        return ""
+
+
+def remove(admin: Any, topic: str) -> None:
+    """Delete a topic, and wait until the broker knows that: it learns of it from the controller."""
+    admin.delete_topics([topic])[topic].result(LIMIT_S)
+    wait_until(lambda: topic_id(admin, topic) == "", "the topic gone")
+
+
 def make_anew(admin: Any, topic: str) -> None:
-    """Delete a topic and create it again, with one partition; it takes messages then."""
+    """Delete a topic and create it again, with one partition; it takes messages then.
+
+    The broker learns of both from the controller, and until then answers for the old one.
+    """
+    old = topic_id(admin, topic)
     admin.delete_topics([topic])[topic].result(LIMIT_S)
 
     def made() -> bool:
         return admin.create_topics([NewTopic(topic, 1, 1)])[topic].exception(LIMIT_S) is None
 
     wait_until(made, "the topic created again")
+    wait_until(lambda: topic_id(admin, topic) not in ("", old), "the new topic known to the broker")
     wait_until(lambda: takes_messages(admin, topic, 1), "a topic that takes messages")
 
 

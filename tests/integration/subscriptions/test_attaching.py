@@ -80,12 +80,16 @@ async def test_u4_s3_other_details_replace_and_drop(place: Place, kind: str) -> 
             before = subscription.definition.id
         place.publish(one, [1])
         place.publish(other, [2])
-        async with await connection.subscribe(other, durable="d", type=kind) as subscription:
+        async with await connection.subscribe(
+            other, durable="d", type=kind, on_change="replace"
+        ) as subscription:
             assert subscription.definition.id != before
             place.publish(one, [3])
             place.publish(other, [4])
             assert number(await next_of(subscription)) == 4
-        async with await connection.subscribe(one, durable="d", type=kind) as subscription:
+        async with await connection.subscribe(
+            one, durable="d", type=kind, on_change="replace"
+        ) as subscription:
             await nothing(subscription)
             place.publish(one, [5])
             assert number(await next_of(subscription)) == 5

@@ -101,7 +101,7 @@ async def test_u4_s3_another_selector_replaces(place: Place, kind: str) -> None:
         ):
             publish(connection, topic, [(1, {"a": 1}), (2, {"a": 2})])
         async with await connection.subscribe(
-            topic, durable="d", type=kind, selector="a = 2"
+            topic, durable="d", type=kind, selector="a = 2", on_change="replace"
         ) as subscription:
             publish(connection, topic, [(3, {"a": 1}), (4, {"a": 2})])
             assert number(await next_of(subscription)) == 4

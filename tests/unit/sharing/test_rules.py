@@ -3,22 +3,29 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Iterable
+from dataclasses import fields, replace
+from datetime import timedelta
+from typing import Any
 
 import pytest
 
 from kafkadur_sharing.decisions import (
+    OTHER_PARTS,
     Attach,
     Convert,
     Create,
     Delete,
     Existing,
     Mode,
+    OnChange,
     Refuse,
     Replace,
     Request,
     UnsubscribeRequest,
     decide,
     decide_unsubscribe,
+    told,
 )
 from kafkadur_sharing.definition import Definition, SubscriptionType
 from kafkadur_sharing.errors import (
@@ -27,9 +34,11 @@ from kafkadur_sharing.errors import (
     InvalidSubscriptionSharing,
     KafkadurError,
     SubscriptionActive,
+    SubscriptionDiffers,
     SubscriptionTypeMismatch,
 )
 from kafkadur_sharing.keys import SubscriptionKey
+from kafkadur_sharing.redelivery import Redelivery
 
 EXCLUSIVE, SHARED, SERIAL = SubscriptionType.EXCLUSIVE, SubscriptionType.SHARED, SubscriptionType.SERIAL
 PRIORITY, KEY_ORDERED = SubscriptionType.PRIORITY, SubscriptionType.KEY_ORDERED
@@ -57,9 +66,18 @@ def request(
     durable: bool = True,
     mode: Mode = "jms",
     allow_conversion: bool = False,
+    on_change: OnChange | None = None,
+    given: Iterable[str] = (),
 ) -> Request:
     key = SubscriptionKey(namespace="ns", durable=durable, client_id=client_id, name="invoices")
-    return Request(key=key, definition=definition, mode=mode, allow_conversion=allow_conversion)
+    return Request(
+        key=key,
+        definition=definition,
+        mode=mode,
+        allow_conversion=allow_conversion,
+        on_change=on_change,
+        given=frozenset(given),
+    )
 
 
 # --- attaching ----------------------------------------------------------------------------------------------
@@ -69,12 +87,26 @@ ACCEPTED = [
     pytest.param(None, request(a(EXCLUSIVE)), Create, "U2", id="U2"),
     pytest.param(inactive(a(EXCLUSIVE)), request(a(EXCLUSIVE)), Attach, "U3", id="U3"),
     pytest.param(inactive(a(EXCLUSIVE), unsettled=True), request(a(EXCLUSIVE)), Attach, "U3", id="U9"),
-    pytest.param(inactive(a(EXCLUSIVE)), request(a(EXCLUSIVE, topic="t2")), Replace, "U4", id="U4-topic"),
     pytest.param(
-        inactive(a(EXCLUSIVE)), request(a(EXCLUSIVE, selector="a = 1")), Replace, "U4", id="U4-selector"
+        inactive(a(EXCLUSIVE)),
+        request(a(EXCLUSIVE, topic="t2"), on_change="replace"),
+        Replace,
+        "U4",
+        id="U4-topic",
     ),
     pytest.param(
-        inactive(a(EXCLUSIVE)), request(a(EXCLUSIVE, no_local=True)), Replace, "U4", id="U4-no_local"
+        inactive(a(EXCLUSIVE)),
+        request(a(EXCLUSIVE, selector="a = 1"), on_change="replace"),
+        Replace,
+        "U4",
+        id="U4-selector",
+    ),
+    pytest.param(
+        inactive(a(EXCLUSIVE)),
+        request(a(EXCLUSIVE, no_local=True), on_change="replace"),
+        Replace,
+        "U4",
+        id="U4-no_local",
     ),
     # Shared durable.
     pytest.param(None, request(a(SHARED)), Create, "S1", id="S1"),
@@ -86,8 +118,16 @@ ACCEPTED = [
     pytest.param(active(a(SERIAL)), request(a(SERIAL)), Attach, "S2", id="S2-serial"),
     pytest.param(active(a(SHARED)), request(a(SHARED, no_local=True)), Attach, "S2", id="D4"),
     pytest.param(inactive(a(SHARED)), request(a(SHARED)), Attach, "S10", id="S10"),
-    pytest.param(inactive(a(SHARED)), request(a(SHARED, topic="t2")), Replace, "S3", id="S3-topic"),
-    pytest.param(inactive(a(SERIAL)), request(a(SERIAL, selector="a = 1")), Replace, "S3", id="S3-selector"),
+    pytest.param(
+        inactive(a(SHARED)), request(a(SHARED, topic="t2"), on_change="replace"), Replace, "S3", id="S3-topic"
+    ),
+    pytest.param(
+        inactive(a(SERIAL)),
+        request(a(SERIAL, selector="a = 1"), on_change="replace"),
+        Replace,
+        "S3",
+        id="S3-selector",
+    ),
     # Non-durable.
     pytest.param(None, request(a(SHARED), durable=False), Create, "N1", id="N1"),
     pytest.param(inactive(a(SERIAL)), request(a(SHARED), durable=False), Replace, "N1", id="N1-leftover"),
@@ -105,22 +145,83 @@ ACCEPTED = [
     pytest.param(inactive(a(EXCLUSIVE)), request(a(SHARED), mode="weblogic"), Convert, "P7", id="P7"),
     pytest.param(inactive(a(SHARED)), request(a(EXCLUSIVE), mode="weblogic"), Convert, "P7", id="P7-back"),
     pytest.param(
-        inactive(a(SHARED)), request(a(SHARED, topic="t2"), mode="weblogic"), Replace, "P8", id="P8"
+        inactive(a(SHARED)),
+        request(a(SHARED, topic="t2"), mode="weblogic", on_change="replace"),
+        Replace,
+        "P8",
+        id="P8",
     ),
     pytest.param(
         inactive(a(SHARED)),
-        request(a(SHARED, no_local=True), mode="weblogic"),
+        request(a(SHARED, no_local=True), mode="weblogic", on_change="replace"),
         Replace,
         "P8",
         id="P8-no_local",
     ),
     pytest.param(
-        inactive(a(EXCLUSIVE)), request(a(SHARED, topic="t2"), mode="weblogic"), Replace, "P8", id="P8-policy"
+        inactive(a(EXCLUSIVE)),
+        request(a(SHARED, topic="t2"), mode="weblogic", on_change="replace"),
+        Replace,
+        "P8",
+        id="P8-policy",
     ),
     pytest.param(active(a(SHARED)), request(a(SHARED), mode="weblogic"), Attach, "S2", id="S2-weblogic"),
 ]
 
 REFUSED = [
+    # Other details, unless `on_change` says what becomes of what waits.
+    pytest.param(
+        inactive(a(EXCLUSIVE)),
+        request(a(EXCLUSIVE, topic="t2")),
+        SubscriptionDiffers,
+        "U4",
+        id="U4-topic-refused",
+    ),
+    pytest.param(
+        inactive(a(EXCLUSIVE)),
+        request(a(EXCLUSIVE, selector="a = 1")),
+        SubscriptionDiffers,
+        "U4",
+        id="U4-selector-refused",
+    ),
+    pytest.param(
+        inactive(a(EXCLUSIVE)),
+        request(a(EXCLUSIVE, no_local=True)),
+        SubscriptionDiffers,
+        "U4",
+        id="U4-no_local-refused",
+    ),
+    pytest.param(
+        inactive(a(SHARED)), request(a(SHARED, topic="t2")), SubscriptionDiffers, "S3", id="S3-topic-refused"
+    ),
+    pytest.param(
+        inactive(a(SERIAL)),
+        request(a(SERIAL, selector="a = 1")),
+        SubscriptionDiffers,
+        "S3",
+        id="S3-selector-refused",
+    ),
+    pytest.param(
+        inactive(a(SHARED)),
+        request(a(SHARED, topic="t2"), mode="weblogic"),
+        SubscriptionDiffers,
+        "P8",
+        id="P8-refused",
+    ),
+    pytest.param(
+        inactive(a(SHARED)),
+        request(a(SHARED, no_local=True), mode="weblogic"),
+        SubscriptionDiffers,
+        "P8",
+        id="P8-no_local-refused",
+    ),
+    pytest.param(
+        inactive(a(EXCLUSIVE)),
+        request(a(SHARED, topic="t2"), mode="weblogic"),
+        SubscriptionDiffers,
+        "P8",
+        id="P8-policy-refused",
+    ),
     # Unshared durable.
     pytest.param(None, request(a(EXCLUSIVE), client_id=None), IllegalState, "U1", id="U1"),
     pytest.param(
@@ -249,7 +350,96 @@ def test_attaching_keeps_the_definition_in_force() -> None:
 
 def test_replacing_names_what_goes_and_what_comes() -> None:
     have, want = a(SHARED), a(SHARED, topic="t2")
-    assert decide(inactive(have), request(want)) == Replace(definition=want, replaced=have, rule="S3")
+    assert decide(inactive(have), request(want, on_change="replace")) == Replace(
+        definition=want, replaced=have, rule="S3"
+    )
+
+
+@pytest.mark.parametrize("kind", SubscriptionType)
+@pytest.mark.parametrize("mode", ["jms", "weblogic"])
+def test_altering_keeps_the_messages_and_all_that_was_not_asked_for(
+    kind: SubscriptionType, mode: Mode
+) -> None:
+    have = Definition(type=kind, topic="orders", ack_level="journal", redelivery=Redelivery(max_attempts=5))
+    want = Definition(type=kind, topic="orders", selector="a = 1", redelivery=Redelivery(max_attempts=7))
+    asked = request(want, mode=mode, on_change="alter", given=["redelivery"])
+    decision = decide(inactive(have), asked)
+    assert isinstance(decision, Convert)
+    assert decision.definition == replace(have, selector="a = 1", redelivery=want.redelivery)
+
+
+def test_altering_changes_the_sharing_too_where_the_mode_allows_it() -> None:
+    have = Definition(type=EXCLUSIVE, topic="orders", ack_level="journal")
+    asked = request(a(SHARED, selector="a = 1"), mode="weblogic", on_change="alter")
+    want = Definition(type=SHARED, topic="orders", selector="a = 1", ack_level="journal")
+    assert decide(inactive(have), asked) == Convert(definition=want, rule="P8")
+
+
+def test_the_topic_cannot_be_altered() -> None:
+    decision = decide(inactive(a(SHARED)), request(a(SHARED, topic="t2"), on_change="alter"))
+    assert isinstance(decision, Refuse)
+    assert isinstance(decision.error, SubscriptionDiffers)
+    assert decision.error.differences == (("topic", "'orders'", "'t2'"),)
+    assert "alter" not in str(decision.error)
+
+
+def test_a_refusal_names_what_differs_how_much_waits_and_what_to_do() -> None:
+    have, want = a(SHARED, selector="a = 1"), a(SHARED)
+    decision = decide(inactive(have), request(want))
+    assert isinstance(decision, Refuse)
+    assert isinstance(decision.error, SubscriptionDiffers)
+    error = decision.error.with_waiting(1_312)
+    assert error.waiting == 1_312
+    text = str(error)
+    for part in ("selector is 'a = 1', asked for is None", "1,312 messages wait", "on_change='alter'"):
+        assert part in text
+
+
+#: Parts of a definition that are neither details nor the type.
+OTHER = {
+    "start": "earliest",
+    "header_types": {"a": "int"},
+    "redelivery": Redelivery(max_attempts=7, backoff=timedelta(seconds=3)),
+    "strict_order": True,
+    "scope": "partition",
+    "ack_level": "journal",
+    "max_consumers": 3,
+    "key_lanes": 5,
+}
+
+
+def test_every_part_of_a_definition_can_be_compared() -> None:
+    parts = {part.name for part in fields(Definition)}
+    assert parts == {"type", "topic", "selector", "no_local", *OTHER_PARTS}
+    assert OTHER.keys() == set(OTHER_PARTS)
+
+
+@pytest.mark.parametrize("part", OTHER_PARTS)
+def test_another_part_stays_unless_on_change_says_so(part: str) -> None:
+    kind = {"scope": SERIAL, "max_consumers": SHARED}.get(part, KEY_ORDERED)
+    changes: dict[str, Any] = {part: OTHER[part]}
+    have, want = a(kind), replace(a(kind), **changes)
+    not_given = decide(inactive(have), request(want))
+    assert not_given == Attach(definition=have, rule="S10"), "what was not asked for is as it is"
+    default = decide(inactive(have), request(want, given=[part]))
+    assert isinstance(default, Attach)
+    assert default.definition == have
+    assert [difference[0] for difference in default.differences] == [part]
+    refused = decide(inactive(have), request(want, given=[part], on_change="refuse"))
+    assert isinstance(refused, Refuse)
+    assert isinstance(refused.error, SubscriptionDiffers)
+    altered = decide(inactive(have), request(want, given=[part], on_change="alter"))
+    assert altered == Convert(definition=want, rule="S10")
+    replaced = decide(inactive(have), request(want, given=[part], on_change="replace"))
+    assert replaced == default, "messages are dropped for other details only"
+    active_ = decide(active(have), request(want, given=[part], on_change="alter"))
+    assert active_ == replace(default, rule="S2")
+
+
+def test_of_a_redelivery_policy_only_the_fields_that_differ_are_named() -> None:
+    have = Redelivery(max_attempts=5)
+    want = Redelivery(max_attempts=5, backoff=timedelta(seconds=3))
+    assert told([("redelivery", have, want)]) == (("backoff", "0 s", "3 s"),)
 
 
 def test_converting_changes_the_type_and_nothing_else() -> None:
@@ -284,7 +474,8 @@ def test_an_active_durable_subscription_is_never_changed() -> None:
     for have, want, mode, convert, durable in itertools.product(
         definitions, definitions, modes, [False, True], [False, True]
     ):
-        wanted = request(want, mode=mode, allow_conversion=convert, durable=durable)
+        on_change: OnChange = "alter" if convert else "replace"
+        wanted = request(want, mode=mode, allow_conversion=convert, durable=durable, on_change=on_change)
         decision = decide(active(have), wanted)
         assert isinstance(decision, (Attach, Refuse))
         if isinstance(decision, Attach):

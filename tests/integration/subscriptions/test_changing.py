@@ -1,0 +1,171 @@
+"""Subscribing to what exists with another definition: `on_change` says what becomes of it (U4, S3, P8)."""
+
+import logging
+from typing import Any
+
+import pytest
+
+import kafkadur
+from kafkadur import Redelivery, SubscriptionDiffers
+from kafkadur.admin.changes import Admin
+from kafkadur.settings import settings
+from tests.integration.faults.crew import SESSION
+from tests.integration.subscriptions.helpers import (
+    TYPES,
+    Place,
+    ack_all,
+    both_types,
+    nothing,
+    numbers,
+    speaks,
+    take,
+    wait_until,
+)
+from tests.integration.subscriptions.workers import Worker
+
+LOGGER = "kafkadur"
+
+
+async def leave_five(place: Place, kind: str, **options: Any) -> str:
+    """A subscription `d` in which 3 to 7 wait, each with a property `n`; returns the topic."""
+    topic = place.topic()
+    async with (
+        place.connect() as connection,
+        await connection.subscribe(
+            topic, durable="d", type=kind, start="earliest", **options
+        ) as subscription,
+    ):
+        with connection.producer() as producer:
+            for n in range(1, 8):
+                producer.publish(topic, str(n).encode(), properties={"n": n})
+        await ack_all(await take(subscription, 2))
+    return topic
+
+
+def warnings(caplog: pytest.LogCaptureFixture) -> list[str]:
+    return [r.getMessage() for r in caplog.records if r.name == LOGGER and r.levelno == logging.WARNING]
+
+
+#: Types with other details; an empty topic stands for another one. For shared types no_local is none (D4).
+OTHER_DETAILS: list[tuple[str, dict[str, Any]]] = [
+    *((kind, other) for kind in TYPES for other in ({"selector": "n > 5"}, {"topic": ""})),
+    ("exclusive", {"no_local": True}),
+]
+
+
+@pytest.mark.parametrize("on_change", [None, "refuse"])
+@pytest.mark.parametrize(("kind", "other"), OTHER_DETAILS)
+async def test_u4_s3_other_details_are_refused_and_nothing_is_lost(
+    place: Place, kind: str, on_change: Any, other: dict[str, Any]
+) -> None:
+    topic = await leave_five(place, kind)
+    asked: dict[str, Any] = {"topic": topic, "on_change": on_change, **other}
+    if not asked["topic"]:
+        asked["topic"] = place.topic()
+    async with place.connect() as connection:
+        with pytest.raises(SubscriptionDiffers, match="5 messages wait") as caught:
+            await connection.subscribe(durable="d", type=kind, **asked)
+        speaks(caught.value, next(iter(other)), "d")
+        assert caught.value.waiting == 5
+        assert [difference[0] for difference in caught.value.differences] == [*other]
+        async with await connection.subscribe(topic, durable="d", type=kind) as subscription:
+            assert numbers(await take(subscription, 5)) == [3, 4, 5, 6, 7]
+
+
+@both_types
+async def test_u4_s3_the_selector_is_altered_and_what_waits_is_kept(place: Place, kind: str) -> None:
+    topic = await leave_five(place, kind)
+    async with place.connect() as connection:
+        async with await connection.subscribe(
+            topic, durable="d", type=kind, selector="n > 5", on_change="alter"
+        ) as subscription:
+            found = await take(subscription, 2)
+            assert numbers(found) == [6, 7]
+            await found[0].ack()
+            await nothing(subscription)
+        with pytest.raises(SubscriptionDiffers, match="1 message waits"):
+            await connection.subscribe(topic, durable="d", type=kind)
+
+
+@both_types
+async def test_u4_s3_a_replacement_is_a_warning_with_what_was_lost(
+    place: Place, kind: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    topic = await leave_five(place, kind)
+    async with (
+        place.connect() as connection,
+        await connection.subscribe(
+            topic, durable="d", type=kind, selector="n > 5", on_change="replace"
+        ) as subscription,
+    ):
+        await nothing(subscription)
+    told = [text for text in warnings(caplog) if "deleted and created anew" in text]
+    assert len(told) == 1
+    assert "5 messages waited" in told[0]
+
+
+POLICY = Redelivery(max_attempts=5)
+
+
+@both_types
+async def test_other_parts_stay_with_a_warning_unless_asked_otherwise(
+    place: Place, kind: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    topic = await leave_five(place, kind, redelivery=POLICY)
+    more: dict[str, Any] = {"durable": "d", "type": kind}
+    other: dict[str, Any] = more | {"redelivery": Redelivery(max_attempts=9), "ack_level": "journal"}
+    async with place.connect() as connection:
+        async with await connection.subscribe(topic, **more) as subscription:
+            assert subscription.definition.definition.redelivery == POLICY
+        assert not warnings(caplog), "what is not asked for is as it is"
+        async with await connection.subscribe(topic, **other) as subscription:
+            assert subscription.definition.definition.redelivery == POLICY
+        (told,) = warnings(caplog)
+        assert "max_attempts is 5, asked for is 9; ack_level is 'redis', asked for is 'journal'" in told
+        with pytest.raises(SubscriptionDiffers, match="max_attempts is 5") as caught:
+            await connection.subscribe(topic, **other, on_change="refuse")
+        speaks(caught.value)
+        async with await connection.subscribe(topic, **other, on_change="alter") as subscription:
+            assert subscription.definition.definition.redelivery.max_attempts == 9
+            assert subscription.definition.definition.ack_level == "journal"
+            assert numbers(await take(subscription, 5)) == [3, 4, 5, 6, 7]
+        assert len(warnings(caplog)) == 1
+
+
+async def test_while_others_are_attached_other_parts_stay_with_a_warning(
+    place: Place, caplog: pytest.LogCaptureFixture
+) -> None:
+    """So that processes with a new policy can be started one by one beside the old ones."""
+    topic = await leave_five(place, "shared", redelivery=POLICY)
+    more: dict[str, Any] = {"durable": "d", "redelivery": Redelivery(max_attempts=9), "on_change": "alter"}
+    async with place.connect() as connection, await connection.subscribe(topic, durable="d"):
+        async with await connection.subscribe(topic, **more) as subscription:
+            assert subscription.definition.definition.redelivery == POLICY
+        assert "max_attempts is 5" in warnings(caplog)[0]
+
+
+async def test_there_is_no_other_value(place: Place) -> None:
+    wrong: Any = "keep"
+    async with place.connect() as connection:
+        with pytest.raises(kafkadur.IllegalState, match="on_change cannot be 'keep'"):
+            await connection.subscribe(place.topic(), durable="d", on_change=wrong)
+
+
+@pytest.mark.parametrize("on_change", ["alter", "replace"])
+async def test_a_member_that_comes_back_does_not_undo_a_change(place: Place, on_change: str) -> None:
+    """It was away for longer than its session, and an administrator set another selector meanwhile."""
+    topic = place.topic([1])
+    options = {"durable": "d", "start": "earliest", "selector": "n IS NULL", "on_change": on_change}
+    worker = Worker(place.settings(), topic, {**options, "session_timeout": SESSION.total_seconds()})
+    try:
+        assert worker.receive(1) == [(1, 1)]
+        assert worker.ack() == "acked"
+        worker.freeze()
+        with Admin(settings(place.settings())) as admin:
+            wait_until(lambda: not admin.info(admin.key("d")).active, "the frozen member is gone")
+            admin.alter(admin.key("d"), selector="n > 5")
+            worker.thaw()
+            assert worker.trouble() == "SubscriptionDiffers"
+            assert admin.info(admin.key("d")).definition.selector == "n > 5"
+    finally:
+        worker.end()
