@@ -57,7 +57,7 @@ _NUMBERS = (
     _Number(
         "subscription_expiring_messages", "Unsettled, and about to be removed by Kafka.", lambda s: s.expiring
     ),
-    _Number("subscription_members", "Attached members.", lambda s: len(s.members)),
+    _Number("subscription_members", "Attached members.", lambda s: len(s.attached)),
     _Number("subscription_leases", "Leases that members hold.", lambda s: sum(m.leases for m in s.members)),
     _Number("subscription_paused", "1 while nothing is handed out until it is resumed.", lambda s: s.paused),
     _Number(

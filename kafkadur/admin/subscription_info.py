@@ -65,6 +65,7 @@ class SubscriptionInfo:
     definition: Definition
     topic_id: str
     incarnation: int
+    #: Those attached, and those that died and that no exchange has removed yet (`attached`).
     members: tuple[MemberInfo, ...]
     #: Last progress of the query of a member that holds the whole subscription, by member id.
     progress: Mapping[str, HolderProgress]
@@ -109,6 +110,11 @@ class SubscriptionInfo:
         if self.key.policy is ClientIdPolicy.UNRESTRICTED:
             return f"{name}@{self.definition.topic}@{self.key.namespace}"
         return name
+
+    @property
+    def attached(self) -> tuple[MemberInfo, ...]:
+        """The members whose process is heard and whose session has not ended."""
+        return tuple(member for member in self.members if is_attached(member, self.now))
 
     @property
     def held(self) -> tuple[MemberInfo, ...]:
@@ -259,13 +265,21 @@ def _partition(
     )
 
 
+def is_attached(member: MemberInfo, now: int) -> bool:
+    """Whether the process of a member is heard and its session has not ended; `now` is server time, ms.
+
+    One that died stays listed until another member makes an exchange.
+    """
+    return member.heard and member.expires > now
+
+
 def unattended_since(known: Known) -> int | None:
     """Return when the last member left, ms since 1970; None if one is attached.
 
     A member whose session ended may be listed until another one makes an exchange. If the time is not known
     (an older kafkadur wrote the state), it is now: the subscription does not count as abandoned.
     """
-    if any(member.heard and member.expires > known.now for member in known.members):
+    if any(is_attached(member, known.now) for member in known.members):
         return None
     gone = [member.expires for member in known.members] or [0]
     since = max(known.begun, known.left, *gone)

@@ -12,6 +12,7 @@ from kafkadur.admin.changes import Explained, SubscriptionInfo
 from kafkadur.admin.explain import OffsetState
 from kafkadur.admin.parked import ParkedKey
 from kafkadur.admin.sizes import Sizes
+from kafkadur.admin.subscription_info import is_attached
 from kafkadur.cli.call import Call, YesOption, command
 from kafkadur.cli.output import Column, ago, clock, count, duration, iso, readable
 from kafkadur_coordinators.holder_progress import HolderProgress
@@ -48,7 +49,7 @@ def ls(call: Call) -> None:
         Column("client id", lambda info: _client(info.key)),
         Column("type", lambda info: info.definition.type.value),
         Column("topic", _topic),
-        Column("members", lambda info: count(len(info.members)), number=True),
+        Column("members", lambda info: count(len(info.attached)), number=True),
         Column("in flight", lambda info: count(info.in_flight), number=True),
         Column("lag", lambda info: count(info.lag), number=True),
         Column("backlog", lambda info: count(info.backlog), number=True),
@@ -165,7 +166,7 @@ def _show_members(call: Call, found: SubscriptionInfo) -> None:
         Column("leases", lambda member: count(member.leases), number=True),
         Column("credit", lambda member: count(member.credit), number=True),
         Column("session", lambda member: f"{duration(max(member.expires - found.now, 0))} left", number=True),
-        Column("heard", lambda member: "yes" if member.heard else "no"),
+        Column("state", lambda member: "attached" if is_attached(member, found.now) else "gone"),
     )
 
 
@@ -233,7 +234,7 @@ def _summary(info: SubscriptionInfo) -> dict[str, Any]:
         "type": info.definition.type.value,
         "topic": info.definition.topic,
         "version": info.version,
-        "attached": len(info.members),
+        "attached": len(info.attached),
         "active": info.active,
         "unattended_since": iso(info.unattended_since),
         "last_verdict": iso(info.last_verdict),

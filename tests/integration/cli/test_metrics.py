@@ -11,6 +11,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from kafkadur.testing.pytest_plugin import TopicFactory
 from tests.integration.cli.conftest import Run, Spawn
+from tests.integration.subscriptions.helpers import wait_until
 
 LIMIT_S = 60.0
 DOCS = Path(__file__).resolve().parents[3] / "docs" / "reference" / "metrics.md"
@@ -52,6 +53,30 @@ def test_a_subscription_is_measured(run: Run, kafkadur_topic: TopicFactory) -> N
     assert verdict > 1_700_000_000
     assert found["kafkadur_subscription_unattended_timestamp_seconds"][0][1] >= verdict
     assert not any(name.startswith("kafkadur_query") for name in found), "no query runs"
+
+
+def test_a_killed_consumer_is_no_member(run: Run, spawn: Spawn, kafkadur_topic: TopicFactory) -> None:
+    """It stays listed until somebody else makes an exchange; the alert that nobody is attached must fire."""
+    topic = kafkadur_topic()
+    for number in range(3):
+        run("publish", topic, str(number))
+    process = spawn("consume", topic, "--durable", "d", "--start", "earliest", "--count", "4")
+    assert process.stdout is not None
+    assert [process.stdout.readline() for _ in range(3)]
+
+    def numbers() -> tuple[float, float]:
+        found = values(run("metrics", "--once").out)
+        names = ("kafkadur_subscription_members", "kafkadur_subscription_backlog_messages")
+        return found[names[0]][0][1], found[names[1]][0][1]
+
+    wait_until(lambda: numbers() == (1.0, 0.0), "one member, and nothing to do")
+    process.kill()
+    run("publish", topic, "4")
+    wait_until(lambda: numbers() == (0.0, 1.0), "no member, and a message that waits")
+    info = run("sub", "info", "d", "--json").data
+    assert (info["attached"], len(info["members"])) == (0, 1), "it is still listed"
+    assert "gone" in run("sub", "info", "d").out
+    assert [row["attached"] for row in run("sub", "ls", "--json").data] == [0]
 
 
 def test_all_are_documented(run: Run) -> None:
