@@ -21,7 +21,6 @@ from kafkadur_coordinators.redis.wire import (
     ExchangeRequest,
     PartClaims,
     ReclaimRequest,
-    Request,
 )
 from tests.integration.security.requests import changed
 
@@ -34,7 +33,7 @@ _VALUES: Sequence[Any] = (
     *(2**31, 2**47, 2**48, 2**53, 2**63 - 1, -(2**63), 2**64 - 1),
     *("", "a}{:*m-", b"\xff" * 12, [], [[]], [1, [2, [3]]], [0, 2**48], [-1, 0.5]),
 )
-_TRANSACTED = len(Request._fields) + POSITIONS["AttachRequest"]["transacted"] - 1
+_TRANSACTED = POSITIONS["AttachRequest"]["transacted"] - 1
 
 
 def attack(settings: Settings, subscription: str, chance: random.Random) -> int:
@@ -50,6 +49,8 @@ def attack(settings: Settings, subscription: str, chance: random.Random) -> int:
     accepted = 0
     try:
         known = coordinator.peek(address)
+        if not known.definition:
+            return 0  # it is just being made
         partitions = range(min(known.partitions, 2))
         keys = address.keys(known.id, state_in_force(known), partitions)
         common = coordinator.common(subscription_id=known.id, incarnation=known.incarnation, member=member)

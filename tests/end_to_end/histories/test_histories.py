@@ -70,6 +70,7 @@ def without_an_acknowledgement(history: History) -> History:
         place
         for place, deliveries in history.deliveries_of.items()
         if len(deliveries) == 1
+        and place.subscription not in history.ended
         and [verdict.kind for verdict in history.verdicts_of.get(place, ())] == ["ack"]
     )
     return replace(history, verdicts=[each for each in history.verdicts if each.place != place])
