@@ -31,6 +31,11 @@ class Event(StrEnum):
     #: Kafka lost the end of a partition, because a broker that lacked records became its leader; messages
     #: written there now are delivered. The log names the offsets.
     TRUNCATED = "truncated"
+    #: The subscription was paused: nothing is handed out until it is resumed. A member that attaches to a
+    #: paused subscription gets this event, too.
+    PAUSED = "paused"
+    #: It goes on.
+    RESUMED = "resumed"
     #: the handler failed so often that nothing is handed out for a while
     BREAKER_OPENED = "breaker-opened"
     #: after that time one message is tried

@@ -95,6 +95,13 @@ class SubscriptionInfo:
         """Whether a member is attached, or left a moment ago."""
         return self.unattended_since is None
 
+    @property
+    def state(self) -> str:
+        """Whether it works: "paused", "active" while a member is attached, else "inactive"."""
+        if self.paused:
+            return "paused"
+        return "active" if self.attached else "inactive"
+
     def is_abandoned(self, older_than: timedelta) -> bool:
         """Tell whether no member was attached for so long."""
         since = self.unattended_since

@@ -433,10 +433,11 @@ class Connection(ClosingContext):
           `(data, SerializationContext) -> object`, also called for None. They run when `Delivery.key` or
           `Delivery.value` is first read, which raises `Undecodable` for data that cannot be deserialized.
         - `on_event`: is called with an `Event` when a member of a priority subscription becomes active or
-          stands by, when a member has caught up with the live end or falls behind again, when Kafka removed
-          unsettled messages, and when the circuit breaker of its handlers changes. Calls come in order,
-          mostly in the coordinator thread, and must return quickly. Messages do not wait for them: a member
-          that becomes active may receive its first message before it is called with `BECAME_ACTIVE`.
+          stands by, when a member has caught up with the live end or falls behind again, when the
+          subscription is paused or resumed, when Kafka removed unsettled messages, and when the circuit
+          breaker of its handlers changes. Calls come in order, mostly in the coordinator thread, and must
+          return quickly. Messages do not wait for them: a member that becomes active may receive its first
+          message before it is called with `BECAME_ACTIVE`.
 
         Raises `IllegalState` (U1, or arguments that do not fit together), `InvalidDestination` (U8),
         `InvalidName` (U10), `InvalidSelector`, `SubscriptionActive`, which names the holder (U5, S4, N3),

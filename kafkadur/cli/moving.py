@@ -43,8 +43,12 @@ def drain(
     name: NameArgument,
     *,
     timeout: Annotated[float, typer.Option("--timeout", min=0, help="Longest wait, seconds.")] = 60.0,
+    resume: Annotated[bool, typer.Option("--resume", help="Resume when nothing is in flight.")] = False,
 ) -> None:
-    """Pause, and wait until nothing is in flight; exit status 1 if messages still are at the time-out."""
+    """Pause, and wait until nothing is in flight; exit status 1 if messages still are at the time-out.
+
+    The subscription stays paused, unless --resume is given and nothing is in flight any more.
+    """
     with call.admin() as admin, Progress(console=call.out.talk, transient=True) as progress:
         key = admin.key(name)
         task = progress.add_task("waiting", total=None)
@@ -53,15 +57,24 @@ def drain(
             timeout=timeout,
             on_progress=lambda info: progress.update(task, description=f"in flight: {info.in_flight:,}"),
         )
-    holders = {member.name or member.id: member.leases for member in found.held}
+        holders = {member.name or member.id: member.leases for member in found.held}
+        goes_on = resume and not holders
+        if goes_on:
+            admin.pause(key, paused=False)
     if call.options.json:
-        call.out.json({"subscription": str(key), "drained": not holders, "in_flight": found.in_flight})
+        told = {"drained": not holders, "in_flight": found.in_flight, "paused": not goes_on}
+        call.out.json({"subscription": str(key)} | told)
+    elif goes_on:
+        call.out.say(f"None of the messages of subscription {key} was in flight; it goes on.")
     elif not holders:
-        call.out.say(f"Subscription {key} is paused, and none of its messages is in flight.")
+        call.out.say(
+            f"None of the messages of subscription {key} is in flight. It stays paused: "
+            "`kafkadur sub resume` lets it go on."
+        )
     else:
-        who = ", ".join(holders)
         call.out.complain(
-            f"Subscription {key} is paused; {count(found.in_flight)} messages are still in flight at {who}."
+            f"{count(found.in_flight)} messages of subscription {key} are still in flight at "
+            f"{', '.join(holders)}. It stays paused: `kafkadur sub resume` lets it go on."
         )
     if holders:
         raise typer.Exit(1)

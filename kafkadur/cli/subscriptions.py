@@ -49,6 +49,7 @@ def ls(call: Call) -> None:
         Column("client id", lambda info: _client(info.key)),
         Column("type", lambda info: info.definition.type.value),
         Column("topic", _topic),
+        Column("state", lambda info: info.state),
         Column("members", lambda info: count(len(info.attached)), number=True),
         Column("in flight", lambda info: count(info.in_flight), number=True),
         Column("lag", lambda info: count(info.lag), number=True),
@@ -244,6 +245,7 @@ def _summary(info: SubscriptionInfo) -> dict[str, Any]:
         "backlog": info.backlog,
         "behind": info.behind,
         "paused": info.paused,
+        "state": info.state,
         "problem": info.problem,
     }
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping
 
 from kafkadur.consumer.chunk import Lease
@@ -10,7 +11,10 @@ from kafkadur.consumer.lag import Lag
 from kafkadur.consumer.policy.policy import Policy
 from kafkadur.consumer.router import Router
 from kafkadur.consumer.state import Part, State
+from kafkadur.events import Event
 from kafkadur_coordinators.interface import ExchangeReply, Grant, PartitionState, Role, Standing
+
+_log = logging.getLogger("kafkadur")
 
 #: The coordinator rounds times to whole ms: wait a little longer, so as not to ask too early.
 _ROUNDING = 0.002
@@ -93,7 +97,11 @@ class Answers(Part):
         self._policy.take_role(before)
 
     def _take_paused(self, *, paused: bool) -> None:
-        self._gate.paused = paused
+        if paused != self._gate.paused:
+            self._gate.paused = paused
+            self._teller.note(Event.PAUSED if paused else Event.RESUMED)
+            text = "is paused: nothing is handed out until `kafkadur sub resume`" if paused else "goes on"
+            _log.warning("Subscription %s %s.", self._terms.display, text)
         if not paused:
             return
         # messages that are not in flight are given back, including deliveries that were taken in advance

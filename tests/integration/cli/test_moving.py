@@ -9,13 +9,14 @@ import pytest
 import redis
 
 import kafkadur.sync
-from kafkadur import InvalidSelector, Redelivery, SubscriptionActive
+from kafkadur import Event, InvalidSelector, Redelivery, SubscriptionActive
 from kafkadur.admin.changes import Admin
 from kafkadur.settings import settings
 from kafkadur.stack import as_administrator
 from kafkadur.testing.pytest_plugin import TopicFactory
 from kafkadur_sharing.definition import Scope
 from tests.integration.cli.conftest import Run
+from tests.integration.subscriptions.helpers import wait_until
 
 LIMIT_S = 60.0
 TYPES = ("shared", "serial", "key-ordered")
@@ -336,11 +337,15 @@ def test_turns_get_another_scope(run: Run, topic: str) -> None:
 
 
 @pytest.mark.parametrize(("kind", "scope"), KINDS)
-def test_paused_subscription_hands_nothing_out(run: Run, topic: str, kind: str, scope: Scope) -> None:
+def test_paused_subscription_hands_nothing_out(
+    run: Run, topic: str, kind: str, scope: Scope, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Its members are told so, and it does not look like an idle one."""
+    events: list[Event] = []
     with (
         kafkadur.sync.Connection(settings({"client_id": "c"})) as connection,
         connection.subscribe(
-            topic, durable="d", type=kind, scope=scope, start="earliest", window=2
+            topic, durable="d", type=kind, scope=scope, start="earliest", window=2, on_event=events.append
         ) as subscription,
     ):
         first = subscription.receive(timeout=LIMIT_S)
@@ -349,6 +354,11 @@ def test_paused_subscription_hands_nothing_out(run: Run, topic: str, kind: str, 
         assert run("sub", "info", "c/d", "--json").data["paused"] is True
         first.ack()  # the exchange brings the news, if nothing has before
         assert subscription.receive(timeout=0.3) is None
+        wait_until(lambda: Event.PAUSED in events, "the event of the pause")
+        assert "c/d (unrestricted) is paused" in caplog.text or "c/d is paused" in caplog.text
+        assert [row["state"] for row in run("sub", "ls", "--json").data] == ["paused"]
+        assert "paused" in run("sub", "ls").out
+        assert Event.RESUMED not in events
         assert run("sub", "resume", "c/d").code == 0
         seen = [int(first.value or b"-1")]
         for _ in range(9):
@@ -357,6 +367,25 @@ def test_paused_subscription_hands_nothing_out(run: Run, topic: str, kind: str, 
             seen.append(int(delivery.value or b"-1"))
             delivery.ack()
         assert sorted(seen) == list(range(10))
+        assert [event for event in events if event in (Event.PAUSED, Event.RESUMED)] == [
+            Event.PAUSED,
+            Event.RESUMED,
+        ]
+        assert [row["state"] for row in run("sub", "ls", "--json").data] == ["active"]
+    wait_until(
+        lambda: [row["state"] for row in run("sub", "ls", "--json").data] == ["inactive"], "nobody attached"
+    )
+
+
+def test_a_drained_subscription_says_that_it_stays_paused(run: Run, topic: str) -> None:
+    received(topic, most=1)
+    assert "stays paused" in run("sub", "drain", "d").err
+    assert run("sub", "info", "d", "--json").data["paused"] is True
+    assert "goes on" in run("sub", "drain", "d", "--resume").err
+    assert run("sub", "info", "d", "--json").data["paused"] is False
+    assert run("sub", "drain", "d", "--resume", "--json").data == {
+        "subscription": "d", "drained": True, "in_flight": 0, "paused": False,
+    }  # fmt: skip
 
 
 def test_from_a_consumer_group_and_back(run: Run, topic: str) -> None:
