@@ -21,6 +21,7 @@ from kafkadur.aio.waiting import Breath, ClosingContext, Signal, kept
 from kafkadur.consumer.chunk import LOST, Chunk, one_by_one
 from kafkadur.consumer.delivery import Batch, K_co, V_co, in_transaction
 from kafkadur.durations import seconds
+from kafkadur.handlers.failures import FailureDetail
 from kafkadur.handlers.limits import CircuitBreaker, RateLimit
 from kafkadur.runtime.coordinator_thread import Served
 from kafkadur.runtime.forked import forked
@@ -241,8 +242,12 @@ class Subscription(ClosingContext, Generic[V_co, K_co]):
         rate_limit: RateLimit | None = None,
         breaker: CircuitBreaker | None = None,
         on_undecodable: OnUndecodable = "rollback",
+        failure_detail: FailureDetail = "message",
     ) -> None:
         """Call `handler` with every delivery, at most `concurrency` calls at the same time, until `stop`.
+
+        A coroutine function is awaited. Any other function is called in a thread, so it may block; in the
+        synchronous surface with a `concurrency` of 1 that is the caller's thread.
 
         A handler that returns acknowledges its message (and waits for the confirmation unless `confirm` is
         False). A handler that raises `Reject` sends it to dead letters. Any other exception rolls it back: it
@@ -265,7 +270,13 @@ class Subscription(ClosingContext, Generic[V_co, K_co]):
         A handler that reads a value that cannot be deserialized raises `Undecodable`, an exception like any
         other; with `on_undecodable="reject"` such a message becomes a dead letter (cause `undecodable`) at
         once, unless the error may be temporary (`Undecodable.transient`), such as a schema registry that does
-        not answer. Raises `IllegalState` for a parameter out of its range.
+        not answer.
+
+        A dead letter after the last attempt says which exception the handler raised: with
+        `failure_detail="message"` its class and the first 300 characters of its message; with "class" no
+        message, which may contain parts of the payload; with "stack" also the last five frames.
+
+        Raises `IllegalState` for a parameter out of its range.
         """
         if self._member.transacted:
             raise in_transaction()
@@ -285,6 +296,7 @@ class Subscription(ClosingContext, Generic[V_co, K_co]):
             rate_limit=rate_limit,
             breaker=breaker,
             on_undecodable=on_undecodable,
+            failure_detail=failure_detail,
         ).go()
 
     # -- parts of a session

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import concurrent.futures
 import contextlib
+import contextvars
 import inspect
 import time
 from abc import ABC, abstractmethod
@@ -155,9 +156,10 @@ class Breath:
 
 
 class Pool:
-    """Runs handlers as tasks, at most `size` at the same time."""
+    """Runs handlers as tasks, at most `size` at the same time; plain functions in as many threads."""
 
     def __init__(self, size: int) -> None:
+        self._threads = concurrent.futures.ThreadPoolExecutor(size, "kafkadur-handler")
         self._room = asyncio.Semaphore(size)
         self._tasks: set[asyncio.Task[None]] = set()
         self._error: BaseException | None = None
@@ -166,11 +168,12 @@ class Pool:
         return self
 
     async def __aexit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        """Wait for the running handlers; after an error, cancel them first."""
+        """Wait for the running handlers; after an error, cancel them first. A thread cannot be cancelled."""
         if error is not None:
             for task in self._tasks:
                 task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
+        self._threads.shutdown(wait=False, cancel_futures=True)
         if error is None and self._error is not None:
             raise self._error
 
@@ -192,13 +195,33 @@ class Pool:
         finally:
             self._room.release()
 
+    async def call(self, handler: Callable[..., Any], argument: object) -> None:
+        """Await a coroutine function; call any other function in a thread, in the context of the caller."""
+        if _is_coroutine_function(handler):
+            result = await handler(argument)
+        else:
+            context = contextvars.copy_context()
+            loop = asyncio.get_running_loop()
+            result = await loop.run_in_executor(
+                self._threads, lambda: context.run(_called, handler, argument)
+            )
+            if inspect.isawaitable(result):  # a function can return one, too
+                result = await result
+        check_result(result, handler)
 
-async def call(handler: Callable[..., Any], argument: object) -> None:
-    """Call a handler and wait for it if it is asynchronous."""
-    result = handler(argument)
-    if inspect.isawaitable(result):
-        result = await result
-    check_result(result, handler)
+
+def _is_coroutine_function(handler: Callable[..., Any]) -> bool:
+    return inspect.iscoroutinefunction(handler) or inspect.iscoroutinefunction(
+        getattr(handler, "__call__", None)  # noqa: B004 - an object whose call is a coroutine function
+    )
+
+
+def _called(handler: Callable[..., Any], argument: object) -> object:
+    """Call a handler in a thread; a future cannot hold a `StopIteration`."""
+    try:
+        return handler(argument)
+    except StopIteration as error:
+        raise RuntimeError("the handler raised StopIteration") from error
 
 
 def interrupted(error: BaseException) -> bool:

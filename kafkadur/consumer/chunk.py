@@ -62,7 +62,7 @@ class Confirmation(Protocol):
 class Settling(Protocol):
     """The verdicts of a member that need more than writing a byte (`verdicts.py`)."""
 
-    def roll_back(self, chunk: Chunk, index: int, delay: int) -> bool:
+    def roll_back(self, chunk: Chunk, index: int, delay: int, reason: str = ...) -> bool:
         """Give a record back, counted as an attempt; whether it was still in flight."""
         ...
 

@@ -17,7 +17,7 @@ from typing_extensions import TypeVar
 
 from kafkadur.consumer.chunk import HANDED, LOST, OVERDUE, RELEASE_SENT, RELEASED, UNSETTLED, Chunk
 from kafkadur.message.headers import Decoded, JmsFields, Property, decode
-from kafkadur.runtime.dead_letters import Cause
+from kafkadur.runtime.dead_letters import ROLLED_BACK, Cause
 from kafkadur_sharing.errors import AlreadySettled, ForkedConnection, IllegalState, LeaseLost
 from kafkadur_sharing.numbers import check_delay
 
@@ -175,11 +175,16 @@ class Delivery(Generic[V_co, K_co]):
         self._roll_back(delay)
         self._chunk.member.request_exchange()
 
-    def _roll_back(self, delay: timedelta | float | None) -> None:
+    def rollback_failed(self, delay: timedelta | float | None, reason: str) -> None:
+        """As `rollback_nowait`, after a failure: a dead letter after the last attempt has this reason."""
+        self._roll_back(delay, reason)
+        self._chunk.member.request_exchange()
+
+    def _roll_back(self, delay: timedelta | float | None, reason: str = ROLLED_BACK) -> None:
         chunk, delay_ms = self._chunk, -1 if delay is None else round(check_delay("delay", delay) * 1000)
         # a look before the lock is taken, which may be held for ever in a forked child
         if chunk.verdicts[self._index] != HANDED or not chunk.member.verdicts.roll_back(
-            chunk, self._index, delay_ms
+            chunk, self._index, delay_ms, reason
         ):
             self._refuse()
 
@@ -352,6 +357,11 @@ class Traced:
         """As `Delivery` does, with a span."""
         with self.settling("rollback"):
             super().rollback_nowait(delay)  # type: ignore[misc]  # as above
+
+    def rollback_failed(self, delay: timedelta | float | None, reason: str) -> None:
+        """As `Delivery` does, with a span."""
+        with self.settling("rollback"):
+            super().rollback_failed(delay, reason)  # type: ignore[misc]  # as above
 
     def reject_nowait(self, reason: str = "") -> None:
         """As `Delivery` does, with a span."""

@@ -12,7 +12,7 @@ from kafkadur.consumer.chunk import HANDED, REJECTED, RELEASED, Chunk, Confirmat
 from kafkadur.consumer.confirmations import LEFT, Waiting
 from kafkadur.consumer.policy.policy import Policy
 from kafkadur.consumer.state import Part, State
-from kafkadur.runtime.dead_letters import Cause, Letter
+from kafkadur.runtime.dead_letters import ROLLED_BACK, Cause, Letter
 from kafkadur_sharing.definition import AckLevel, validate_level
 from kafkadur_sharing.errors import IllegalState
 
@@ -87,16 +87,16 @@ class Verdicts(Part):
 
     # -- one record
 
-    def roll_back(self, chunk: Chunk, index: int, delay: int) -> bool:
+    def roll_back(self, chunk: Chunk, index: int, delay: int, reason: str = ROLLED_BACK) -> bool:
         """Give a record back, to come again in `delay` ms (-1: as the policy says).
 
-        A lane holds new messages back until it comes again. After the last attempt it becomes a dead letter.
-        Returns whether it was still in flight: its time may just have been over.
+        A lane holds new messages back until it comes again. After the last attempt it becomes a dead letter,
+        with this reason. Returns whether it was still in flight: its time may just have been over.
         """
         with self._lock:
             if chunk.verdicts[index] != HANDED:
                 return False
-            if self.give_up_last_attempt(chunk, index, "it was rolled back"):
+            if self.give_up_last_attempt(chunk, index, reason):
                 return True
             if delay < 0 and not self._terms.redelivery.backoff:
                 delay = 0
@@ -159,7 +159,7 @@ class Verdicts(Part):
                         continue
                     if acknowledge:
                         chunk.acknowledge(index)
-                    elif not self.give_up_last_attempt(chunk, index, "it was rolled back"):
+                    elif not self.give_up_last_attempt(chunk, index, ROLLED_BACK):
                         self._policy.hold_back(chunk, index)
                         chunk.roll_back(index)
             return chunks

@@ -33,6 +33,8 @@ ORIGIN = "kafkadur-dead-origin"
 TIMESTAMP = "kafkadur-dead-timestamp"
 HEADERS = (SUBSCRIPTION, CAUSE, REASON, ATTEMPTS, ORIGIN, TIMESTAMP)
 
+#: The reason of a dead letter that the last rollback of its message makes, unless there is a better one.
+ROLLED_BACK = "it was rolled back"
 #: Characters of a reason that are written.
 LONGEST_REASON = 1_000
 #: Seconds until a failed write is tried again.

@@ -16,13 +16,14 @@ from typing import Any, Generic, Literal, Protocol
 from kafkadur.consumer.delivery import K_co, V_co
 from kafkadur.consumer.member import Member
 from kafkadur.events import Event
+from kafkadur.handlers.failures import FailureDetail, check_detail, describe
 from kafkadur.handlers.key_queue import HandlerKeyQueue
 from kafkadur.handlers.limits import Breaker, BreakerState, CircuitBreaker, RateLimit, TokenBucket
 from kafkadur.handlers.results import Reject, check_handler
 from kafkadur.message.tracing import processing
 from kafkadur.runtime.dead_letters import Cause
 from kafkadur.sync.delivery import Delivery
-from kafkadur.sync.waiting import Pool, Signal, call, interrupted
+from kafkadur.sync.waiting import Pool, Signal, interrupted
 from kafkadur_sharing.errors import IllegalState, LeaseLost, LevelNotReached, Undecodable
 from kafkadur_sharing.numbers import check_integer
 
@@ -69,6 +70,7 @@ class Run(Generic[V_co, K_co]):
         rate_limit: RateLimit | None,
         breaker: CircuitBreaker | None,
         on_undecodable: OnUndecodable,
+        failure_detail: FailureDetail,
     ) -> None:
         """See `Subscription.run`.
 
@@ -84,11 +86,13 @@ class Run(Generic[V_co, K_co]):
                 owner=f"subscription {member.display}",
                 remedy="use 'rollback' or 'reject'",
             )
+        check_detail(failure_detail, f"subscription {member.display}")
+        self._failure_detail: FailureDetail = failure_detail
         self._subscription = subscription
         self._handler = handler
         self._member = member
         self._bell = bell
-        self._concurrency = concurrency
+        self._pool = Pool(concurrency)
         self._delay = delay
         self._confirm = confirm
         self._rejects_undecodable = on_undecodable == "reject"
@@ -117,7 +121,7 @@ class Run(Generic[V_co, K_co]):
         if lines is not None and self._member.ordered:
             self._member.verdicts.on_rolled_back = lines.rolled_back
         try:
-            with Pool(self._concurrency) as pool:
+            with self._pool as pool:
                 try:
                     for delivery in deliveries:
                         if lines is None or lines.enter(delivery):
@@ -220,7 +224,7 @@ class Run(Generic[V_co, K_co]):
         member = self._member
         with processing(member.tracing, delivery.message, member.display, delivery.attempt) as failed:
             try:
-                call(self._handler, delivery)
+                self._pool.call(self._handler, delivery)
             except BaseException as error:
                 failed(error)
                 if interrupted(error):
@@ -266,7 +270,7 @@ class Run(Generic[V_co, K_co]):
             delivery.reject_as(Cause.UNDECODABLE, reason)
             return
         _log.exception("handler failed for %r; it is rolled back", delivery, extra=ids)
-        delivery.rollback_nowait(self._delay)
+        delivery.rollback_failed(self._delay, describe(error, self._handler, self._failure_detail))
 
     def _is_failure(self, error: BaseException) -> bool:
         """Whether an exception counts as a failure for the circuit breaker."""

@@ -159,10 +159,9 @@ class Pool:
         finally:
             self._room.release()
 
-
-def call(handler: Callable[..., Any], argument: object) -> None:
-    """Call a handler."""
-    check_result(handler(argument), handler)
+    def call(self, handler: Callable[..., Any], argument: object) -> None:
+        """Call a handler."""
+        check_result(handler(argument), handler)
 
 
 def interrupted(error: BaseException) -> bool:

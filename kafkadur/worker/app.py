@@ -13,6 +13,7 @@ from typing_extensions import Unpack
 from kafkadur.aio.connection import Connection
 from kafkadur.aio.running import OnUndecodable
 from kafkadur.events import Event
+from kafkadur.handlers.failures import FailureDetail
 from kafkadur.handlers.limits import CircuitBreaker, RateLimit
 from kafkadur.handlers.results import check_handler
 from kafkadur.message.serialization import Deserializer
@@ -107,12 +108,13 @@ class App:
         rate_limit: RateLimit | None = None,
         breaker: CircuitBreaker | None = None,
         on_undecodable: OnUndecodable = "rollback",
+        failure_detail: FailureDetail = "message",
         **options: Unpack[SubscribeOptions],
     ) -> Callable[[Handler], Handler]:
         """Decorate the handler of a subscription; the function itself is not changed.
 
         The handler is called with each delivery. A coroutine function is awaited in the worker's loop, any
-        other function is called in a thread, up to `concurrency` at once. `retry_delay` to `on_undecodable`
+        other function is called in a thread, up to `concurrency` at once. `retry_delay` to `failure_detail`
         are those of `Subscription.run`. As there, a handler that returns acknowledges its message, `Reject`
         sends it to dead letters, and any other exception rolls it back. The other options are those of
         `Connection.subscribe`. Raises `IllegalState` if two handlers would share a name, and for a generator
@@ -126,6 +128,7 @@ class App:
             "rate_limit": rate_limit,
             "breaker": breaker,
             "on_undecodable": on_undecodable,
+            "failure_detail": failure_detail,
         }
 
         def declare(handler: Handler) -> Handler:

@@ -354,6 +354,7 @@ class Worker:
                         raise _no_end(error) from error
                 check_result(result, handler)
 
+        handle.__qualname__ = getattr(handler, "__qualname__", type(handler).__qualname__)  # for its failures
         return handle
 
 

@@ -1,6 +1,7 @@
 """Redelivery: back-off, attempts that end, dead letters, poison messages, time limits, strict order."""
 
 import asyncio
+import re
 import time
 from collections import Counter
 from collections.abc import Callable
@@ -12,6 +13,7 @@ import pytest
 
 import kafkadur
 from kafkadur import LeaseLost, Redelivery, Reject
+from kafkadur.handlers.failures import FailureDetail
 from kafkadur.runtime.dead_letters import ATTEMPTS, CAUSE, ORIGIN, REASON, SUBSCRIPTION
 from tests.integration.subscriptions.helpers import (
     LIMIT_S,
@@ -102,6 +104,38 @@ async def test_the_policy_is_part_of_the_subscription(place: Place, kind: str) -
                 await (await next_of(subscription)).rollback()
             await nothing(subscription)
     assert len(dead_letters(place, f"{topic}-elsewhere", 1)) == 1
+
+
+async def bill(delivery: kafkadur.Delivery) -> None:
+    """A handler that fails, with a part of the payload in its message."""
+    raise ValueError(f"no account {delivery.value!r}")
+
+
+@pytest.mark.parametrize(
+    ("detail", "expected"),
+    [
+        ("class", r"ValueError \(in handler bill\)"),
+        ("message", r"ValueError: no account b'1' \(in handler bill\)"),
+        ("stack", r"ValueError: no account b'1' \(in handler bill\); .*test_redelivery\.py:\d+ in bill"),
+    ],
+)
+async def test_a_dead_letter_says_which_exception_its_handler_raised(
+    place: Place, detail: FailureDetail, expected: str
+) -> None:
+    topic = place.topic([1])
+    async with (
+        place.connect() as connection,
+        await connection.subscribe(
+            topic, durable="d", start="earliest", redelivery=Redelivery(max_attempts=2)
+        ) as subscription,
+    ):
+        run = asyncio.create_task(subscription.run(bill, retry_delay=0, failure_detail=detail))
+        (letter,) = await asyncio.to_thread(dead_letters, place, topic, 1)
+        subscription.stop()
+        await run
+    told = headers(letter)
+    assert (told[CAUSE], told[ATTEMPTS]) == ("attempts", "2")
+    assert re.fullmatch(expected, told[REASON])
 
 
 @pytest.mark.parametrize("concurrency", [1, 3])

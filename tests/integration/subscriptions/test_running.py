@@ -726,7 +726,35 @@ async def test_stop_ends_an_open_breaker(place: Place) -> None:
             await nothing(subscription)
 
 
-@pytest.mark.parametrize("wrong", [{"concurrency": 0}, {"on_undecodable": "drop"}])
+async def test_a_function_that_is_no_coroutine_may_block(place: Place) -> None:
+    """It runs in a thread, beside the others, and the event loop goes on."""
+    topic = place.topic(range(6))
+    together, released = threading.Barrier(4), threading.Event()
+    seen: list[int] = []
+    async with (
+        place.connect() as connection,
+        await connection.subscribe(topic, durable="d", start="earliest") as subscription,
+    ):
+
+        def handle(delivery: kafkadur.Delivery) -> None:
+            together.wait(LIMIT_S)  # three handlers, and the test
+            assert released.wait(LIMIT_S)
+            seen.append(number(delivery))
+            if len(seen) == 6:
+                subscription.stop()
+
+        running = asyncio.create_task(subscription.run(handle, concurrency=3))
+        async with asyncio.timeout(LIMIT_S):
+            await asyncio.to_thread(together.wait, LIMIT_S)
+            await asyncio.sleep(0)  # the loop is not blocked by the three that wait
+            assert seen == []
+            released.set()
+            await asyncio.to_thread(together.wait, LIMIT_S)
+            await running
+        assert sorted(seen) == [*range(6)]
+
+
+@pytest.mark.parametrize("wrong", [{"concurrency": 0}, {"on_undecodable": "drop"}, {"failure_detail": "all"}])
 async def test_wrong_parameters_are_refused(place: Place, wrong: dict[str, Any]) -> None:
     topic = place.topic()
     async with place.connect() as connection, await connection.subscribe(topic, durable="d") as subscription:
