@@ -237,7 +237,8 @@ class Subscription(ClosingContext, Generic[V_co, K_co]):
         """Call `handler` with every delivery, at most `concurrency` calls at the same time, until `stop`.
 
         A coroutine function is awaited. Any other function is called in a thread, so it may block; in the
-        synchronous surface with a `concurrency` of 1 that is the caller's thread.
+        synchronous surface with a `concurrency` of 1 that is the caller's thread. A thread cannot be
+        cancelled: if this call is, a message may be delivered again while its function still works on it.
 
         A handler that returns acknowledges its message (and waits for the confirmation unless `confirm` is
         False). A handler that raises `Reject` sends it to dead letters. Any other exception rolls it back: it

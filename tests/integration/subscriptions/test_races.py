@@ -120,11 +120,11 @@ async def test_rollback_that_waits_while_its_time_runs_out(
         verdicts = subscription._member.verdicts  # noqa: SLF001 - stands before its lock
         real = verdicts.roll_back
 
-        def late(chunk: Chunk, index: int, delay: int) -> bool:
+        def late(chunk: Chunk, index: int, delay: int, reason: str) -> bool:
             deadline = time.monotonic() + LIMIT_S
             while index not in chunk.overdue and time.monotonic() < deadline:
                 time.sleep(0.01)
-            return real(chunk, index, delay)
+            return real(chunk, index, delay, reason)
 
         monkeypatch.setattr(verdicts, "roll_back", late)
         with pytest.raises((LeaseLost, AlreadySettled)):
