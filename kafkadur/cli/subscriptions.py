@@ -52,7 +52,7 @@ def ls(call: Call) -> None:
         Column("state", lambda info: info.state),
         Column("members", lambda info: count(len(info.attached)), number=True),
         Column("in flight", lambda info: count(info.in_flight), number=True),
-        Column("lag", lambda info: count(info.lag), number=True),
+        Column("lag", lambda info: count(info.lag), number=True, wide=True),
         Column("backlog", lambda info: count(info.backlog), number=True),
         Column("version", lambda info: str(info.version), number=True, wide=True),
     )
