@@ -42,7 +42,7 @@ class Redelivery:
     rescue: bool = False
 
     def __post_init__(self) -> None:
-        """Validate."""
+        """Validate, and round times to whole ms, as `to_record` stores them."""
         if self.max_attempts is not None:
             attempts = check_integer("max_attempts", self.max_attempts, 1, MOST_ATTEMPTS, instead=", or None")
             object.__setattr__(self, "max_attempts", attempts)
@@ -59,6 +59,10 @@ class Redelivery:
                 owner="the caller",
                 remedy="use a timedelta of 0.1 s to 7 days, or None",
             )
+        for name in ("backoff", "max_backoff", "max_hold"):
+            time: timedelta | None = getattr(self, name)
+            if time is not None:
+                object.__setattr__(self, name, timedelta(milliseconds=in_ms(time)))
 
     def to_record(self) -> dict[str, object]:
         """Return plain values; times in ms."""

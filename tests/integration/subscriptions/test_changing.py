@@ -1,6 +1,8 @@
 """Subscribing to what exists with another definition: `on_change` says what becomes of it (U4, S3, P8)."""
 
+import asyncio
 import logging
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -11,6 +13,7 @@ from kafkadur.admin.changes import Admin
 from kafkadur.settings import settings
 from tests.integration.faults.crew import SESSION
 from tests.integration.subscriptions.helpers import (
+    LIMIT_S,
     TYPES,
     Place,
     ack_all,
@@ -142,6 +145,17 @@ async def test_while_others_are_attached_other_parts_stay_with_a_warning(
         async with await connection.subscribe(topic, **more) as subscription:
             assert subscription.definition.definition.redelivery == POLICY
         assert "max_attempts is 5" in warnings(caplog)[0]
+
+
+async def test_a_policy_with_fractions_of_a_ms_is_altered_once(
+    place: Place, caplog: pytest.LogCaptureFixture
+) -> None:
+    topic = await leave_five(place, "shared", redelivery=POLICY)
+    more: dict[str, Any] = {"durable": "d", "redelivery": Redelivery(backoff=timedelta(microseconds=1_500))}
+    async with place.connect() as connection, asyncio.timeout(LIMIT_S):
+        await (await connection.subscribe(topic, **more, on_change="alter")).close()
+        await (await connection.subscribe(topic, **more)).close()
+    assert not warnings(caplog)
 
 
 async def test_there_is_no_other_value(place: Place) -> None:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import pickle
+from datetime import timedelta
 
 import pytest
 
 from kafkadur_sharing.definition import RECORD_FORMAT, Definition, HeaderType, Sharing, SubscriptionType
 from kafkadur_sharing.errors import IllegalState, InvalidDestination, InvalidProperty
+from kafkadur_sharing.redelivery import Redelivery
 
 FULL = Definition(
     type=SubscriptionType.KEY_ORDERED,
@@ -102,3 +104,13 @@ def test_a_definition_keeps_its_own_copy_of_the_header_types() -> None:
     types["late"] = "int"
     assert definition.header_types == {"amount": "int", "raw": "bytes"}
     assert hash(definition) == hash(Definition(type=SubscriptionType.SHARED, topic="t", header_types=types))
+
+
+def test_times_of_a_redelivery_policy_are_those_that_are_stored() -> None:
+    """Else a policy would differ for ever from the one that was stored of it."""
+    policy = Redelivery(
+        backoff=timedelta(microseconds=1_500),
+        max_backoff=timedelta(milliseconds=7, microseconds=300),
+        max_hold=timedelta(milliseconds=100, microseconds=700),
+    )
+    assert Redelivery.from_record(policy.to_record()) == policy
