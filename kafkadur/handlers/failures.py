@@ -31,11 +31,18 @@ def check_detail(value: str, owner: str) -> None:
 def describe(error: BaseException, handler: Callable[..., Any], detail: FailureDetail) -> str:
     """Return a line about an exception that a handler raised, with its last frames if these are wanted."""
     name = getattr(handler, "__qualname__", None) or type(handler).__qualname__
-    text = type(error).__name__
-    if detail != "class" and str(error):
-        text += f": {str(error)[:_LONGEST_MESSAGE]}"
+    message = "" if detail == "class" else _message(error)
+    text = f"{type(error).__name__}: {message}" if message else type(error).__name__
     text += f" (in handler {name})"
     if detail == "stack":
         frames = traceback.extract_tb(error.__traceback__)[-_MOST_FRAMES:]
         text += "".join(f"; {frame.filename}:{frame.lineno} in {frame.name}" for frame in frames)
     return text
+
+
+def _message(error: BaseException) -> str:
+    """Return the beginning of an exception's message; empty if the exception cannot be made a text."""
+    try:
+        return str(error)[:_LONGEST_MESSAGE]
+    except Exception:  # noqa: BLE001 - it is the application's code, and its message must be rolled back
+        return ""
