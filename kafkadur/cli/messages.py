@@ -111,7 +111,7 @@ def consume(
         typer.Option("--start", metavar="latest|earliest", help="Where a new one starts; default: latest."),
     ] = None,
     selector: Annotated[
-        str | None, typer.Option("--selector", help="Which messages it takes; it keeps it.")
+        str | None, typer.Option("--selector", help="Messages that the subscription takes.")
     ] = None,
 ) -> None:  # fmt: skip
     """Attach to a durable subscription, creating it if there is none, and print each message on a line.

@@ -45,7 +45,7 @@ def _subscriptions(settings: Settings) -> Iterator[Finding]:
 
 
 def judge_subscription(info: SubscriptionInfo) -> Iterator[Finding]:
-    """Yield what a subscription is about to lose, what no member works on, and how its state is stored."""
+    """Yield findings on expiring messages, messages without a member, and state of the version before."""
     check = f"subscription {info.key}"
     if info.expiring:
         yield problem(

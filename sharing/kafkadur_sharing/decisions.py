@@ -45,7 +45,10 @@ def validate_on_change(value: str | None) -> OnChange | None:
     """Return a value of `on_change`; raises `IllegalState` if there is no such value."""
     if value is not None and value not in get_args(OnChange):
         raise IllegalState(
-            f"on_change cannot be {value!r}.", remedy=f"use one of {', '.join(get_args(OnChange))}, or None"
+            f"on_change cannot be {value!r}.",
+            state=f"on_change={value!r}",
+            owner="the caller of subscribe",
+            remedy=f"use one of {', '.join(get_args(OnChange))}, or None",
         )
     return cast("OnChange | None", value)
 

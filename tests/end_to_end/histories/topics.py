@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +19,7 @@ from tests.end_to_end.histories.crew import Crew
 from tests.end_to_end.histories.plan import Plan
 from tests.end_to_end.histories.producing import HELD, HOLD, WRITE
 from tests.end_to_end.histories.truth import write_truth
-from tests.integration.subscriptions.helpers import topic_id
+from tests.integration.subscriptions.helpers import topic_id, wait_until
 
 _LIMIT_S = 60.0
 #: Records by which a new topic becomes longer than the old one was.
@@ -73,10 +72,10 @@ class Topics:
         old = topic_id(self._admin, name)
         self._admin.delete_topics([name])[name].result(_LIMIT_S)
         self._partitions[name] = self._plan.subscriptions[name].partitions
-        _wait_until(lambda: self._is_created(name), f"topic {name} created again")
-        _wait_until(lambda: topic_id(self._admin, name) not in ("", old), f"the new topic {name} known")
+        wait_until(lambda: self._is_created(name), f"topic {name} created again")
+        wait_until(lambda: topic_id(self._admin, name) not in ("", old), f"the new topic {name} known")
         self._have_written(name)
-        _wait_until(lambda: sum(self._ends(name).values()) > 0, f"messages in the new topic {name}")
+        wait_until(lambda: sum(self._ends(name).values()) > 0, f"messages in the new topic {name}")
         self._fill(name, length)
 
     def _is_created(self, name: str) -> bool:
@@ -85,7 +84,7 @@ class Topics:
         return created
 
     def _have_written(self, name: str) -> None:
-        _wait_until(
+        wait_until(
             lambda: takes_messages(self._admin, name, self._partitions[name]), f"leaders of topic {name}"
         )
         assert self._crew.producer is not None
@@ -103,7 +102,7 @@ class Topics:
                 published.seek(seen)
                 return f'"op":"{HELD}"'.encode() in published.read()
 
-        _wait_until(is_held, f"nothing on its way to topic {name}")
+        wait_until(is_held, f"nothing on its way to topic {name}")
 
     def _ends(self, name: str) -> dict[int, int]:
         """The end of each partition's log."""
@@ -143,12 +142,3 @@ class Topics:
                     time.sleep(0.1)  # polls for a condition, with a deadline
                 else:
                     return at
-
-
-def _wait_until(condition: Callable[[], bool], what: str) -> None:
-    deadline = time.monotonic() + _LIMIT_S
-    while not condition():
-        if time.monotonic() > deadline:
-            msg = f"not within {_LIMIT_S:g} s: {what}"
-            raise AssertionError(msg)
-        time.sleep(0.05)  # polls for a condition, with a deadline
