@@ -23,12 +23,13 @@ from kafkadur.consumer.delivery import Batch, K_co, V_co, in_transaction
 from kafkadur.durations import seconds
 from kafkadur.handlers.failures import FailureDetail
 from kafkadur.handlers.limits import CircuitBreaker, RateLimit
+from kafkadur.handlers.retries import ATTEMPTS, Exceptions, Retries, RetryDelay
 from kafkadur.runtime.coordinator_thread import Served
 from kafkadur.runtime.forked import forked
 from kafkadur.runtime.transactions import Part
 from kafkadur_coordinators.lifecycle import Subscription as Attachment
 from kafkadur_sharing.errors import ConnectionClosed, LeaseLost
-from kafkadur_sharing.numbers import MOST_RECORDS, check_delay, check_integer
+from kafkadur_sharing.numbers import MOST_RECORDS, check_integer
 
 #: Records handed to an iterator at once: about half a millisecond of a fast loop.
 _LONGEST_BLOCK = 500
@@ -236,7 +237,10 @@ class Subscription(ClosingContext, Generic[V_co, K_co]):
         handler: Callable[[Delivery[V_co, K_co]], Any],
         *,
         concurrency: int = 1,
-        retry_delay: timedelta | float | None = None,
+        attempts: int | None = ATTEMPTS,
+        retry_delay: RetryDelay | None = None,
+        retry_on: Exceptions | None = None,
+        reject_on: Exceptions = (),
         confirm: bool = True,
         ordered_by_key: bool = False,
         rate_limit: RateLimit | None = None,
@@ -251,10 +255,22 @@ class Subscription(ClosingContext, Generic[V_co, K_co]):
         cancelled: if this call is, a message may be delivered again while its function still works on it.
 
         A handler that returns acknowledges its message (and waits for the confirmation unless `confirm` is
-        False). A handler that raises `Reject` sends it to dead letters. Any other exception rolls it back: it
-        is delivered again after `retry_delay` (seconds or a timedelta), by default after the back-off of the
-        redelivery policy, or after a second if that has none. A handler may also settle its message itself.
-        This method returns when all handlers have ended.
+        False). A handler that raises `Reject` sends it to dead letters. Any other exception rolls it back,
+        and it is delivered again. A handler may also settle its message itself. This method returns when all
+        handlers have ended.
+
+        - `attempts`: the failed attempts after which a message becomes a dead letter; None: never. If the
+          redelivery policy of the subscription has `max_attempts`, that number counts instead.
+        - `retry_delay`: the time until the next attempt, in seconds or as a timedelta; or a mapping of
+          classes of exceptions to such times, of which the class nearest to the exception counts. By default
+          it is the back-off of the redelivery policy; if that has none, 0.5 to 1 s after the first attempt,
+          doubled with each further one, up to 5 minutes.
+        - `reject_on`: a class of exceptions, or a tuple of them, that send the message to dead letters at
+          once.
+        - `retry_on`: the exceptions after which a message is delivered again; any other one sends it to dead
+          letters at once. `reject_on` goes first.
+
+        A failure is logged in one line, with its traceback if it is the last attempt or the level is DEBUG.
 
         With `ordered_by_key` the handlers of one key (of a partition) run one after the other, in the order
         of offsets; messages without a key have no order. On a type with an order, messages of a key that are
@@ -281,17 +297,17 @@ class Subscription(ClosingContext, Generic[V_co, K_co]):
         """
         if self._member.transacted:
             raise in_transaction()
-        backoff = bool(self.definition.definition.redelivery.backoff)
-        delay = None if backoff else 1.0
-        if retry_delay is not None:
-            delay = check_delay("retry_delay", retry_delay)
+        policy = self.definition.definition.redelivery
+        retries = Retries(
+            policy, attempts=attempts, delay=retry_delay, retry_on=retry_on, reject_on=reject_on
+        )
         await Run(
             self,
             handler,
             member=self._member,
             bell=self._bell,
             concurrency=concurrency,
-            delay=delay,
+            retries=retries,
             confirm=confirm,
             ordered_by_key=ordered_by_key,
             rate_limit=rate_limit,

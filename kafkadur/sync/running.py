@@ -20,6 +20,7 @@ from kafkadur.handlers.failures import FailureDetail, check_detail, describe
 from kafkadur.handlers.key_queue import HandlerKeyQueue
 from kafkadur.handlers.limits import Breaker, BreakerState, CircuitBreaker, RateLimit, TokenBucket
 from kafkadur.handlers.results import Reject, check_handler
+from kafkadur.handlers.retries import Retries
 from kafkadur.message.tracing import processing
 from kafkadur.runtime.dead_letters import Cause
 from kafkadur.sync.delivery import Delivery
@@ -64,7 +65,7 @@ class Run(Generic[V_co, K_co]):
         member: Member,
         bell: Signal,
         concurrency: int,
-        delay: float | None,
+        retries: Retries,
         confirm: bool,
         ordered_by_key: bool,
         rate_limit: RateLimit | None,
@@ -74,8 +75,7 @@ class Run(Generic[V_co, K_co]):
     ) -> None:
         """See `Subscription.run`.
 
-        `delay`: seconds until a message that a handler failed to process is delivered again; None: as the
-        policy says. `bell` rings when the subscription is stopped.
+        `bell` rings when the subscription is stopped.
         """
         check_handler(handler)
         concurrency = check_integer("concurrency", concurrency, 1, _MOST_HANDLERS)
@@ -93,7 +93,14 @@ class Run(Generic[V_co, K_co]):
         self._member = member
         self._bell = bell
         self._pool = Pool(concurrency)
-        self._delay = delay
+        self._retries = retries
+        if retries.overruled:
+            _log.warning(
+                "subscription %s: %s has no effect, because its redelivery policy has max_attempts=%s",
+                member.display,
+                retries.overruled,
+                retries.attempts,
+            )
         self._confirm = confirm
         self._rejects_undecodable = on_undecodable == "reject"
         self._bucket = None if rate_limit is None else TokenBucket(rate_limit, member.now)
@@ -262,15 +269,34 @@ class Run(Generic[V_co, K_co]):
             _log.warning("%s", lost)
 
     def _give_up(self, delivery: Delivery[V_co, K_co], error: BaseException) -> None:
+        """Give the verdict after a failure, and log it: each retry is one line."""
         ids = {"subscription": self._member.display, "topic": delivery.topic}
-        if self._rejects_undecodable and _is_undecodable(error, delivery):
+        undecodable = _is_undecodable(error, delivery)
+        if self._rejects_undecodable and undecodable:
             _log.warning("%s It becomes a dead letter.", error, extra=ids)
             cause = error.__cause__
             reason = f"{error.args[0].partition('.')[0]}: {type(cause).__name__}: {cause}"
             delivery.reject_as(Cause.UNDECODABLE, reason)
             return
-        _log.exception("handler failed for %r; it is rolled back", delivery, extra=ids)
-        delivery.rollback_failed(self._delay, describe(error, self._handler, self._failure_detail))
+        retries, reason = (self._retries, describe(error, self._handler, self._failure_detail))
+        if (given_up := retries.cause_to_give_up(error, delivery.attempt)) is not None:
+            _log.error("handler failed for %r; it becomes a dead letter", delivery, exc_info=error, extra=ids)
+            rejected_undecodable = undecodable and given_up is Cause.REJECTED
+            delivery.reject_as(Cause.UNDECODABLE if rejected_undecodable else given_up, reason)
+            return
+        attempts = "" if retries.attempts is None else f" of {retries.attempts}"
+        delay = retries.delay(error, delivery.attempt)
+        again = "" if delay is None else f" after {delay:.3g} s"
+        _log.warning(
+            "handler failed for %r%s; it is delivered again%s: %s",
+            delivery,
+            attempts,
+            again,
+            " ".join(reason.split()),
+            exc_info=error if _log.isEnabledFor(logging.DEBUG) else None,
+            extra=ids,
+        )
+        delivery.rollback_failed(delay, reason)
 
     def _is_failure(self, error: BaseException) -> bool:
         """Whether an exception counts as a failure for the circuit breaker."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
-from datetime import timedelta
 from typing import Any, TypedDict, TypeVar
 
 from typing_extensions import Unpack
@@ -16,6 +15,7 @@ from kafkadur.events import Event
 from kafkadur.handlers.failures import FailureDetail
 from kafkadur.handlers.limits import CircuitBreaker, RateLimit
 from kafkadur.handlers.results import check_handler
+from kafkadur.handlers.retries import ATTEMPTS, Exceptions, RetryDelay
 from kafkadur.message.serialization import Deserializer
 from kafkadur_sharing.decisions import OnChange
 from kafkadur_sharing.definition import AckLevel, HeaderType, Scope, Start, SubscriptionType
@@ -102,7 +102,10 @@ class App:
         *,
         durable: str | None = None,
         concurrency: int = 1,
-        retry_delay: timedelta | float | None = None,
+        attempts: int | None = ATTEMPTS,
+        retry_delay: RetryDelay | None = None,
+        retry_on: Exceptions | None = None,
+        reject_on: Exceptions = (),
         confirm: bool = True,
         ordered_by_key: bool = False,
         rate_limit: RateLimit | None = None,
@@ -114,15 +117,19 @@ class App:
         """Decorate the handler of a subscription; the function itself is not changed.
 
         The handler is called with each delivery. A coroutine function is awaited in the worker's loop, any
-        other function is called in a thread, up to `concurrency` at once. `retry_delay` to `failure_detail`
+        other function is called in a thread, up to `concurrency` at once. `attempts` to `failure_detail`
         are those of `Subscription.run`. As there, a handler that returns acknowledges its message, `Reject`
-        sends it to dead letters, and any other exception rolls it back. The other options are those of
-        `Connection.subscribe`. Raises `IllegalState` if two handlers would share a name, and for a generator
-        function, because calling it runs nothing.
+        sends it to dead letters, and any other exception rolls it back; after ten failed attempts it becomes
+        a dead letter, unless `attempts` or the redelivery policy say otherwise. The other options are those
+        of `Connection.subscribe`. Raises `IllegalState` if two handlers would share a name, and for a
+        generator function, because calling it runs nothing.
         """
         running = {
             "concurrency": concurrency,
+            "attempts": attempts,
             "retry_delay": retry_delay,
+            "retry_on": retry_on,
+            "reject_on": reject_on,
             "confirm": confirm,
             "ordered_by_key": ordered_by_key,
             "rate_limit": rate_limit,

@@ -27,6 +27,7 @@ from tests.integration.subscriptions.helpers import (
     number,
     numbers,
     take,
+    wait_until,
 )
 from tests.integration.subscriptions.workers import Worker
 
@@ -136,6 +137,81 @@ async def test_a_dead_letter_says_which_exception_its_handler_raised(
     told = headers(letter)
     assert (told[CAUSE], told[ATTEMPTS]) == ("attempts", "2")
     assert re.fullmatch(expected, told[REASON])
+
+
+async def test_a_handler_that_always_fails_is_called_ten_times_with_one_line_each(
+    place: Place, caplog: pytest.LogCaptureFixture
+) -> None:
+    """No redelivery policy was set: the message is not retried for ever, and the log stays readable."""
+    topic = place.topic([1])
+    async with (
+        place.connect() as connection,
+        await connection.subscribe(topic, durable="d", start="earliest") as subscription,
+    ):
+        run = asyncio.create_task(subscription.run(bill, retry_delay=0))
+        (letter,) = await asyncio.to_thread(dead_letters, place, topic, 1)
+        subscription.stop()
+        await run
+    told = headers(letter)
+    assert (told[CAUSE], told[ATTEMPTS]) == ("attempts", "10")
+    failures = [each for each in caplog.records if "handler failed" in each.getMessage()]
+    assert [each.levelname for each in failures] == ["WARNING"] * 9 + ["ERROR"]
+    assert [each.exc_info is not None for each in failures] == [False] * 9 + [True]
+    assert re.fullmatch(
+        rf"handler failed for <Delivery {topic}\[0\]@0 attempt 3> of 10; it is delivered again after 0 s: "
+        r"ValueError: no account b'1' \(in handler bill\)",
+        failures[2].getMessage(),
+    )
+
+
+async def test_run_retries_and_rejects_by_exception(place: Place) -> None:
+    topic = place.topic(range(1, 5))
+    calls: Counter[int] = Counter()
+    errors = {1: KeyError("no such customer"), 2: TimeoutError("slow"), 3: ValueError("odd")}
+
+    async def handle(delivery: kafkadur.Delivery) -> None:
+        value = number(delivery)
+        calls[value] += 1
+        if value in errors and delivery.attempt < 4:
+            raise errors[value]
+
+    async with (
+        place.connect() as connection,
+        await connection.subscribe(topic, durable="d", start="earliest") as subscription,
+    ):
+        run = asyncio.create_task(
+            subscription.run(
+                handle, retry_delay={OSError: 0}, retry_on=(OSError, KeyError), reject_on=LookupError
+            )
+        )
+        letters = await asyncio.to_thread(dead_letters, place, topic, 2)
+        await asyncio.to_thread(wait_until, lambda: calls[2] == 4, "the attempts at the second message")
+        subscription.stop()
+        await run
+    assert calls == Counter({1: 1, 2: 4, 3: 1, 4: 1})
+    assert {headers(each)[CAUSE] for each in letters} == {"rejected"}
+    assert sorted(headers(each)[REASON].partition(" (")[0] for each in letters) == [
+        "KeyError: 'no such customer'",
+        "ValueError: odd",
+    ]
+
+
+async def test_attempts_that_the_policy_overrules_are_a_warning(
+    place: Place, caplog: pytest.LogCaptureFixture
+) -> None:
+    topic = place.topic([1])
+    policy = Redelivery(max_attempts=2)
+    async with (
+        place.connect() as connection,
+        await connection.subscribe(topic, durable="d", start="earliest", redelivery=policy) as subscription,
+    ):
+        run = asyncio.create_task(subscription.run(bill, attempts=5, retry_delay=0))
+        (letter,) = await asyncio.to_thread(dead_letters, place, topic, 1)
+        subscription.stop()
+        await run
+    assert headers(letter)[ATTEMPTS] == "2"
+    (told,) = [each for each in caplog.messages if "has no effect" in each]
+    assert told.endswith("attempts=5 has no effect, because its redelivery policy has max_attempts=2")
 
 
 @pytest.mark.parametrize("concurrency", [1, 3])
