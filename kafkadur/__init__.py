@@ -58,6 +58,8 @@ else:
         "kafkadur_sharing.selector": ("Selector",),
     }
     _MODULE_OF = {name: module for module, names in _MODULES.items() for name in names}
+    #: Public modules.
+    _PUBLIC = ("jms", "sync", "testing")
     __all__ = [name for names in (_MODULE_OF, _errors) for name in names]
 
     def __getattr__(name: str) -> object:
@@ -76,5 +78,5 @@ else:
             raise  # the module needs a package that is not installed
 
     def __dir__() -> list[str]:
-        """Return the public names."""
-        return sorted({*globals(), *__all__})
+        """Return the public names, and those that every module has."""
+        return sorted([*__all__, *_PUBLIC, *(name for name in globals() if name.startswith("__"))])

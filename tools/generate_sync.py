@@ -22,6 +22,7 @@ _FILES = (
     "connection.py",
     "delivery.py",
     "distributed.py",
+    "durable.py",
     "running.py",
     "session.py",
     "subscription.py",

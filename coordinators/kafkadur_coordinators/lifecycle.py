@@ -15,7 +15,7 @@ import time
 import uuid
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, TypeVar
 
 from kafkadur_coordinators.changes import definition_of, with_lanes
 from kafkadur_coordinators.in_force import SubscriptionsInForce
@@ -63,6 +63,8 @@ from kafkadur_sharing.errors import (
 from kafkadur_sharing.keys import SubscriptionKey
 
 _log = logging.getLogger("kafkadur")
+
+T = TypeVar("T")
 
 #: How long to wait for a member that seems to be gone before refusing, seconds: its channel must be silent
 #: for 0.5 s.
@@ -424,16 +426,16 @@ class Lifecycle(SubscriptionsInForce):
         key: SubscriptionKey,
         change: Callable[[Definition], Definition],
         settlements: Callable[[Mapping[int, SettlementState]], Mapping[int, SettlementState]] | None = None,
-    ) -> None:
+    ) -> Definition:
         """Change a durable subscription in place: its definition, and with `settlements` its state.
 
         `change` makes the new definition from the one in force; `settlements` maps the current settlement
-        states to the new ones, by partition; partitions that it leaves out keep theirs. Raises
-        `InvalidDestination` if there is no such subscription, and `SubscriptionActive` while a member is
-        attached.
+        states to the new ones, by partition; partitions that it leaves out keep theirs. Returns the new
+        definition. Raises `InvalidDestination` if there is no such subscription, and `SubscriptionActive`
+        while a member is attached.
         """
 
-        def carry_out(known: Known) -> bool:
+        def carry_out(known: Known) -> Definition | None:
             before = definition_of(known)
             definition = with_lanes(change(before), known.partitions // before.lanes)
             if before.topic != definition.topic:
@@ -443,15 +445,21 @@ class Lifecycle(SubscriptionsInForce):
                     owner=f"subscription {key}",
                     remedy="create another subscription for it",
                 )
-            return self._changes.amend(key, known, definition, settlements)
+            return definition if self._changes.amend(key, known, definition, settlements) else None
 
         # rule X4 forbids to delete unsettled messages: here they stay
-        self._when_unused(UnsubscribeRequest(key=key), carry_out, but="X4")
+        return self._when_unused(UnsubscribeRequest(key=key), carry_out, but="X4")
 
-    def create_at(
-        self, key: SubscriptionKey, definition: Definition, settlements: Mapping[int, SettlementState]
+    def create(
+        self,
+        key: SubscriptionKey,
+        definition: Definition,
+        settlements: Mapping[int, SettlementState] | None = None,
     ) -> None:
-        """Create a durable subscription at `settlements`; raises `IllegalState` if there is one."""
+        """Create a durable subscription at `settlements`, else where its definition says.
+
+        Raises `IllegalState` if there is one.
+        """
         for known in self._rounds(key):
             if known.version:
                 raise IllegalState(
@@ -527,25 +535,27 @@ class Lifecycle(SubscriptionsInForce):
     def unsubscribe(self, request: UnsubscribeRequest) -> None:
         """Delete a subscription with its unsettled messages (rules X1-X7); raises the error of the rules."""
         key = request.key
-        self._when_unused(request, lambda known: self._changes.change(key, known, None))
+        self._when_unused(request, lambda known: self._changes.change(key, known, None) or None)
 
     def _when_unused(
-        self, request: UnsubscribeRequest, change: Callable[[Known], bool], *, but: str = ""
-    ) -> None:
-        """Call `change` until it returns true, while the rules for unsubscribing allow it.
+        self, request: UnsubscribeRequest, change: Callable[[Known], T | None], *, but: str = ""
+    ) -> T:
+        """Call `change` until it returns a value, while the rules for unsubscribing allow it; return that.
 
         The refusal by the rule `but` does not count.
         """
         key = request.key
         refused_at: float | None = None
-        for known in self._rounds(key):
+        rounds = self._rounds(key)
+        while True:
+            known = next(rounds)
             decision = decide_unsubscribe(self._existing(known), request)
             try:
                 if isinstance(decision, Refuse) and decision.rule != but:
                     refused_at = refused_at or self._monotonic()
                     member = f"change-{uuid.uuid4().hex[:8]}"
                     self._sweep_or_raise(key, known, decision, member, refused_at)
-                elif change(known):
-                    return
+                elif (changed := change(known)) is not None:
+                    return changed
             except Refusal as refusal:
                 self._retry(key, refusal)

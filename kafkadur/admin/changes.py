@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import datetime
-from typing import Any
+
+from typing_extensions import Unpack
 
 from kafkadur.admin.browse import bounds
 from kafkadur.admin.inspector import Explained, Inspector
@@ -21,8 +22,9 @@ from kafkadur_coordinators.journal.rebuilding import Rebuilt
 from kafkadur_coordinators.journal.recoveries import Recovery
 from kafkadur_coordinators.settlement_states import SettlementState, join, moved_from, settlement_of, unsettle
 from kafkadur_coordinators.topics import TopicInfo
-from kafkadur_sharing.decisions import UnsubscribeRequest
-from kafkadur_sharing.definition import Definition, SubscriptionType
+from kafkadur_sharing.changing import Changes, changed, subscription_type
+from kafkadur_sharing.decisions import UnsubscribeRequest, no_client_id
+from kafkadur_sharing.definition import Definition, Start, SubscriptionType
 from kafkadur_sharing.errors import IllegalState, InvalidDestination, TopicChanged
 from kafkadur_sharing.keys import SubscriptionKey
 from kafkadur_sharing.selector import parse_selector
@@ -103,18 +105,42 @@ class Admin(Inspector):
                 return found
             time.sleep(_DRAIN_EVERY)  # polls for a condition, with a deadline
 
+    def create(
+        self,
+        key: SubscriptionKey,
+        topic: str,
+        *,
+        start: Start = "latest",
+        **parts: Unpack[Changes],
+    ) -> Definition:
+        """Create a durable subscription without attaching to it; returns its definition.
+
+        `start` and `parts` are as in `Connection.subscribe`, the parts of the redelivery policy also one by
+        one. Raises `IllegalState` if there is such a subscription already, for an exclusive one without a
+        client id (rule U1) and for wrong parts, `InvalidDestination` if there is no such topic,
+        `InvalidSelector`, `InvalidName`.
+        """
+        parse_selector(parts.get("selector"))
+        kind = subscription_type(parts.get("type", SubscriptionType.SHARED))
+        if kind is SubscriptionType.EXCLUSIVE and key.client_id is None:
+            raise no_client_id(key)
+        plain = Definition(type=kind, topic=topic, start=start)
+        definition = changed(key, plain, parts, mode=self._settings.mode)
+        self._coordinator.connect()
+        self._lifecycle.create(key, definition)
+        return self._existing(key).definition
+
     def alter(
         self,
         key: SubscriptionKey,
         *,
         retroactive: bool = False,
         on_progress: Callable[[int], None] = lambda _: None,
-        **changes: Any,  # noqa: ANN401 - checked by Definition
+        **changes: Unpack[Changes],
     ) -> Definition:
         """Change the definition in place, keeping what is settled and what waits; returns the new definition.
 
-        `changes` are fields of `Definition`: type, selector, no_local, redelivery, strict_order,
-        header_types, key_lanes, scope, ack_level, max_consumers. If the number of lanes of keys changes (with
+        `changes` are those of `Connection.alter`. If the number of lanes of keys changes (with
         a key-ordered type, for example), only the offsets that every lane has passed stay settled: messages
         that a faster lane settled above them are delivered again. With `retroactive` the topic is read once
         more, and the messages are delivered that the old selector skipped since the subscription was created
@@ -125,16 +151,12 @@ class Admin(Inspector):
         """
         parse_selector(changes.get("selector"))
         seen = self._existing(key)
-        if "type" in changes:
-            kind = SubscriptionType(changes["type"])
-            changes = {"key_lanes": None, "scope": "subscription", **changes, "type": kind}
 
         def change(before: Definition) -> Definition:
-            return replace(before, **changes)
+            return changed(key, before, changes, mode=self._settings.mode)
 
         if not retroactive:
-            self._lifecycle.amend(key, change)
-            return self._existing(key).definition
+            return self._lifecycle.amend(key, change)
         skipped = Skipped(
             self._settings.kafka,
             seen.definition,
@@ -163,8 +185,7 @@ class Admin(Inspector):
             }
 
         look(self._lifecycle.settlements(key, seen.known))
-        self._lifecycle.amend(key, change, unsettled)
-        return self._existing(key).definition
+        return self._lifecycle.amend(key, change, unsettled)
 
     def seek(
         self,
@@ -234,7 +255,7 @@ class Admin(Inspector):
         """
         seen = self._existing(key)
         self._topic_of(key, seen)
-        self._lifecycle.create_at(new, seen.definition, self.snapshot(key).settlements)
+        self._lifecycle.create(new, seen.definition, self.snapshot(key).settlements)
 
     def export(self, key: SubscriptionKey, group: str) -> Mapping[int, int]:
         """Set the offsets of a consumer group to the floors of a subscription; returns them by partition.

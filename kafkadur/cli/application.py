@@ -6,16 +6,18 @@ import inspect
 from typing import Annotated, Any
 
 import typer
+from typer.core import TyperCommand
 
 from kafkadur.cli import acl
 from kafkadur.cli import dead as letters
 from kafkadur.cli import recovery as recoveries
 from kafkadur.cli.abandoned import abandoned
 from kafkadur.cli.call import OPTIONS, Options, with_parameters
+from kafkadur.cli.defining import alter, create
 from kafkadur.cli.doctor import doctor
 from kafkadur.cli.messages import consume, publish
 from kafkadur.cli.metrics import metrics
-from kafkadur.cli.moving import alter, drain, export, fork, pause, restore, resume, seek, snapshot
+from kafkadur.cli.moving import drain, export, fork, pause, restore, resume, seek, snapshot
 from kafkadur.cli.run import run
 from kafkadur.cli.stack import down, status, up
 from kafkadur.cli.subscriptions import explain, info, ls, parked, unsubscribe
@@ -35,6 +37,18 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 sub = typer.Typer(help="Look at subscriptions, change and delete them.", no_args_is_help=True)
+
+
+class _Command(TyperCommand):
+    """A command that shows --help as a flag, without a value."""
+
+    def get_help_option(self, ctx: Any) -> Any:  # noqa: ANN401 - typer has the types of a click of its own
+        """Return the option --help."""
+        option = super().get_help_option(ctx)
+        if option is not None:
+            option.metavar = ""
+        return option
+
 
 LOCAL, DATA = "Kafka and Valkey on this machine", "Messages and subscriptions"
 
@@ -66,12 +80,12 @@ recovery = typer.Typer(help="Show and repair a loss of Redis.", no_args_is_help=
 dead = typer.Typer(help="Look at dead letters, send them again, remove them.", no_args_is_help=True)
 rights = typer.Typer(help="Print what users of Redis and Kafka must be allowed.", no_args_is_help=True)
 for each in (up, status, down):
-    app.command(rich_help_panel=LOCAL)(each)
+    app.command(rich_help_panel=LOCAL, cls=_Command)(each)
 for each in (publish, consume, run, metrics, doctor):
-    app.command(rich_help_panel=DATA)(each)
+    app.command(rich_help_panel=DATA, cls=_Command)(each)
 for group, commands in {
     sub: (
-        ls, info, explain, parked, pause, resume, drain, alter, seek, snapshot, restore, fork, export,
+        ls, info, explain, parked, create, alter, pause, resume, drain, seek, snapshot, restore, fork, export,
         unsubscribe, abandoned,
     ),
     recovery: (recoveries.report, recoveries.run),
@@ -79,7 +93,7 @@ for group, commands in {
     rights: (acl.redis, acl.kafka),
 }.items():  # fmt: skip
     for each in commands:
-        group.command()(each)
+        group.command(cls=_Command)(each)
 app.add_typer(sub, name="sub", rich_help_panel=DATA)
 app.add_typer(recovery, name="recovery", rich_help_panel=DATA)
 app.add_typer(rights, name="acl", rich_help_panel=DATA)

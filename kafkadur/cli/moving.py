@@ -1,4 +1,4 @@
-"""`kafkadur sub pause | resume | drain | alter | seek | snapshot | restore | fork | export`: changes."""
+"""`kafkadur sub pause | resume | drain | seek | snapshot | restore | fork | export`: changes."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from datetime import datetime
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 from rich.progress import Progress
@@ -16,7 +16,6 @@ from kafkadur.admin.snapshots import Snapshot
 from kafkadur.cli.call import Call, YesOption, command
 from kafkadur.cli.output import Column, count
 from kafkadur.cli.subscriptions import NameArgument
-from kafkadur_sharing.definition import AckLevel, Scope, SubscriptionType
 from kafkadur_sharing.errors import IllegalState
 
 FileArgument = Annotated[Path, typer.Argument(metavar="FILE", help="File of the snapshot (JSON).")]
@@ -178,76 +177,6 @@ def fork(
         call.out.json({"subscription": str(key), "fork": str(other)})
     else:
         call.out.say(f"Subscription {other} starts at the position of {key}.")
-
-
-# --- alter ----------------------------------------------------------------------------------------------
-
-
-@command
-def alter(
-    call: Call,
-    name: NameArgument,
-    *,
-    kind: Annotated[
-        SubscriptionType | None, typer.Option("--type", help="Another type; settled messages stay settled.")
-    ] = None,
-    selector: Annotated[
-        str | None, typer.Option("--selector", help="Another selector; an empty one takes everything.")
-    ] = None,
-    scope: Annotated[
-        Scope | None,
-        typer.Option(
-            "--scope", help="Whether a serial subscription has turns on all partitions together, or on each."
-        ),
-    ] = None,
-    ack_level: Annotated[
-        AckLevel | None,
-        typer.Option("--ack-level", help="Level an acknowledgement waits for, unless its call names one."),
-    ] = None,
-    max_consumers: Annotated[
-        int | None,
-        typer.Option("--max-consumers", min=0, help="The most consumers attached at a time; 0: any number."),
-    ] = None,
-    retroactive: Annotated[
-        bool,
-        typer.Option("--retroactive", help="Deliver the messages that only the new selector matches."),
-    ] = False,
-    upgrade: Annotated[
-        bool,
-        typer.Option("--upgrade", help="Store the state as this version does; other changes do so, too."),
-    ] = False,
-) -> None:
-    """Change type, scope, selector, level or limit in place; settled messages stay settled.
-
-    No member may be attached.
-    """
-    given: dict[str, Any] = {"type": kind, "scope": scope, "ack_level": ack_level, "selector": selector}
-    given["max_consumers"] = max_consumers
-    # An empty selector, or a limit of 0, removes it.
-    changes = {name: value or None for name, value in given.items() if value is not None}
-    if not (changes or upgrade) or (retroactive and selector is None):
-        raise IllegalState(
-            "There is nothing to change.",
-            remedy="give --type, --scope, --selector, --ack-level, --max-consumers or --upgrade",
-        )
-    with call.admin() as admin, Progress(console=call.out.talk, transient=True) as progress:
-        key = admin.key(name)
-        task = progress.add_task("reading the topic again", total=None, visible=retroactive)
-        after = admin.alter(
-            key,
-            retroactive=retroactive,
-            on_progress=lambda read: progress.update(task, description=f"{read:,} records read again"),
-            **changes,
-        )
-    if call.options.json:
-        call.out.json({"subscription": str(key), "definition": after.to_record()})
-    else:
-        what = "takes everything" if after.selector is None else f"takes what matches {after.selector!r}"
-        turns = ", each partition with its own turns," if after.scope == "partition" else ""
-        call.out.say(
-            f"Subscription {key} is of type {after.type.value}{turns}, acknowledges at level "
-            f"{after.ack_level} and {what}."
-        )
 
 
 # --- export ---------------------------------------------------------------------------------------------

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import asdict
+from datetime import timedelta
 from typing import Annotated, Any
 
 import typer
@@ -17,8 +18,10 @@ from kafkadur.cli.call import Call, YesOption, command
 from kafkadur.cli.output import Column, ago, clock, count, duration, iso, readable
 from kafkadur_coordinators.holder_progress import HolderProgress
 from kafkadur_coordinators.interface import MemberInfo
+from kafkadur_sharing.definition import Definition
 from kafkadur_sharing.errors import SubscriptionActive
 from kafkadur_sharing.keys import ClientIdPolicy, SubscriptionKey
+from kafkadur_sharing.redelivery import Redelivery
 
 NameArgument = Annotated[
     str, typer.Argument(metavar="NAME", help="Name of the subscription, or CLIENT_ID/NAME.")
@@ -106,18 +109,10 @@ def info(
 def _show_definition(call: Call, found: SubscriptionInfo, measured: Sizes | None) -> None:
     """Show how the subscription is defined, when it was last used, and how much is unsettled."""
     definition, now = found.definition, found.now
-    types = ", ".join(f"{header}: {kind}" for header, kind in (definition.header_types or {}).items())
     call.out.title(f"Subscription {found.key}")
     facts: list[tuple[str, str | None]] = [
         ("namespace", found.key.namespace),
-        ("type", f"{definition.type.value} ({definition.sharing.value})"),
-        ("topic", definition.topic),
-        ("started at", definition.start),
-        ("ack level", definition.ack_level),
-        ("most consumers", None if definition.max_consumers is None else count(definition.max_consumers)),
-        ("turns", "on each partition by itself" if definition.scope == "partition" else None),
-        ("selector", definition.selector),
-        ("header types", types or None),
+        *definition_facts(definition),
         ("last verdict", ago(found.last_verdict, now, never="none yet")),
     ]
     if found.unattended_since is not None:
@@ -148,6 +143,42 @@ def _show_definition(call: Call, found: SubscriptionInfo, measured: Sizes | None
     if found.grace_ms > 0:
         facts.append(("grace", f"leases are granted again in {duration(found.grace_ms)}"))
     call.out.facts(facts)
+
+
+def definition_facts(definition: Definition) -> list[tuple[str, str | None]]:
+    """Return all parts of a definition, as words and texts."""
+    policy = definition.redelivery
+    types = ", ".join(f"{header}: {kind}" for header, kind in (definition.header_types or {}).items())
+    by_partition = definition.scope == "partition"
+    strict = "strict: later messages wait for one that was rolled back" if definition.strict_order else None
+    return [
+        ("type", f"{definition.type.value} ({definition.sharing.value})"),
+        ("topic", definition.topic),
+        ("started at", definition.start),
+        ("selector", definition.selector),
+        ("no local", "messages of the same client id are left out" if definition.no_local else None),
+        ("header types", types or None),
+        ("order", strict),
+        ("key lanes", None if definition.key_lanes is None else f"{definition.key_lanes} a partition"),
+        ("turns", "on each partition by itself" if by_partition else None),
+        ("ack level", definition.ack_level),
+        ("most consumers", None if definition.max_consumers is None else count(definition.max_consumers)),
+        ("attempts", "no limit" if policy.max_attempts is None else f"at most {policy.max_attempts:,}"),
+        ("back-off", _back_off(policy)),
+        ("longest hold", None if policy.max_hold is None else _time(policy.max_hold)),
+        ("dead letters", f"topic {definition.dead_letter_topic}"),
+        ("rescue", "expiring messages become dead letters" if policy.rescue else None),
+    ]
+
+
+def _back_off(policy: Redelivery) -> str:
+    if not policy.backoff:
+        return "none"
+    return f"{_time(policy.backoff)}, doubled up to {_time(policy.max_backoff)}"
+
+
+def _time(time: timedelta) -> str:
+    return duration(round(time.total_seconds() * 1000))
 
 
 def _amount(messages: int, size: int) -> str:

@@ -13,7 +13,7 @@ from datetime import timedelta
 from enum import StrEnum
 
 from kafkadur_sharing.errors import IllegalState
-from kafkadur_sharing.numbers import check_integer
+from kafkadur_sharing.numbers import check_delay, check_integer
 
 #: The highest number of calls, or of failures, that can be given.
 _MOST_CALLS = 1_000_000
@@ -74,7 +74,7 @@ class TokenBucket:
         self._tokens -= 1
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(frozen=True, init=False)
 class CircuitBreaker:
     """Settings of a circuit breaker, which pauses the calls of a handler that fails repeatedly.
 
@@ -87,26 +87,44 @@ class CircuitBreaker:
     """
 
     #: Failures in a row that open the breaker, at least 1.
-    failures: int = 5
+    failures: int
     #: The time in which they must occur; None: no limit.
-    within: timedelta | None = None
+    within: timedelta | None
     #: How long the breaker is open, above 0.
-    pause: timedelta = timedelta(seconds=30)
+    pause: timedelta
     #: Exceptions that say nothing about the systems that the handler depends on.
-    ignore: tuple[type[Exception], ...] = ()
+    ignore: tuple[type[Exception], ...]
 
-    def __post_init__(self) -> None:
-        """Validate."""
-        check_integer("failures", self.failures, 1, _MOST_CALLS)
-        for name in ("within", "pause"):
-            time = getattr(self, name)
-            if time is not None and time <= timedelta(0):
-                raise IllegalState(
-                    f"The time {name} of a circuit breaker is above 0.",
-                    state=f"{name}={time}",
-                    owner=_OWNER,
-                    remedy="give a longer time",
-                )
+    def __init__(
+        self,
+        *,
+        failures: int = 5,
+        within: timedelta | float | None = None,
+        pause: timedelta | float = timedelta(seconds=30),
+        ignore: tuple[type[Exception], ...] = (),
+    ) -> None:
+        """Validate; a time is a timedelta or a number of seconds."""
+        values = {
+            "failures": check_integer("failures", failures, 1, _MOST_CALLS),
+            "within": None if within is None else _time("within", within),
+            "pause": _time("pause", pause),
+            "ignore": ignore,
+        }
+        for name, value in values.items():
+            object.__setattr__(self, name, value)
+
+
+def _time(name: str, time: timedelta | float) -> timedelta:
+    """Return a time of a circuit breaker; raises `IllegalState` for one that is not above 0."""
+    seconds = check_delay(name, time)
+    if seconds <= 0:
+        raise IllegalState(
+            f"The time {name} of a circuit breaker is above 0.",
+            state=f"{name}={time}",
+            owner=_OWNER,
+            remedy="give a longer time",
+        )
+    return timedelta(seconds=seconds)
 
 
 class BreakerState(StrEnum):

@@ -34,19 +34,14 @@ from kafkadur.runtime.stages import Probe, no_probe
 from kafkadur.runtime.transactions import Transaction
 from kafkadur.settings import Settings, settings
 from kafkadur.sync.distributed import Distributed
+from kafkadur.sync.durable import DurableSubscriptions
 from kafkadur.sync.session import Session
 from kafkadur.sync.subscription import Subscription
 from kafkadur.sync.waiting import INLINE, ClosingContext, Signal, outcome
-from kafkadur_coordinators.interface import Known, Rank
+from kafkadur_coordinators.interface import Rank
 from kafkadur_coordinators.redis.coordinator import Recorder
-from kafkadur_sharing.decisions import (
-    OnChange,
-    Request,
-    UnsubscribeRequest,
-    nondurable_name,
-    parts_given,
-    validate_on_change,
-)
+from kafkadur_sharing.changing import check_parts, subscription_type
+from kafkadur_sharing.decisions import OnChange, Request, nondurable_name, parts_given, validate_on_change
 from kafkadur_sharing.definition import AckLevel, Definition, HeaderType, Scope, Start, SubscriptionType
 from kafkadur_sharing.distributed import DistributedTopic
 from kafkadur_sharing.errors import ConnectionClosed, IllegalState, KafkadurError, NotConnected
@@ -108,10 +103,10 @@ def _type(name: SubscriptionType | str) -> SubscriptionType:
     if name == "shared-queued":
         warnings.warn("The type shared-queued is called shared.", DeprecationWarning, stacklevel=3)
         return SubscriptionType.SHARED
-    return _named(SubscriptionType, name, "subscription type")
+    return subscription_type(name)
 
 
-class Connection(ClosingContext):
+class Connection(DurableSubscriptions, ClosingContext):
     """A connection to Kafka and the coordinator; a context manager.
 
     It belongs to one process, with everything opened on it: to one event loop, or with `kafkadur.sync` to
@@ -312,16 +307,6 @@ class Connection(ClosingContext):
         )
         return replace(self.key(name, topic_member), durable=False)
 
-    def key(self, durable: str, topic_member: str | None = None) -> SubscriptionKey:
-        """Return the key of a durable subscription of this connection, or of it on a topic member."""
-        return SubscriptionKey(
-            namespace=self.settings.namespace,
-            client_id=self.settings.client_id,
-            policy=self.settings.client_id_policy,
-            name=durable,
-            topic_member=topic_member,
-        )
-
     def subscribe(
         self,
         topic: str,
@@ -430,7 +415,6 @@ class Connection(ClosingContext):
         `SubscriptionTypeMismatch` and `ResourceLimit` (L2).
         """
         self._use()
-        parse_selector(selector)
         given = parts_given(
             start=start,
             header_types=header_types,
@@ -441,7 +425,9 @@ class Connection(ClosingContext):
             ack_level=ack_level,
             max_consumers=max_consumers,
         )
-        definition = Definition(type=_type(type), topic=topic, selector=selector, no_local=no_local, **given)
+        definition = self._definition(
+            _type(type), topic, selector, no_local=no_local, priority=priority, preempt=preempt, parts=given
+        )
         key = self._key(durable, shared, definition, topic_member)
         request = Request(
             key=key,
@@ -473,6 +459,23 @@ class Connection(ClosingContext):
             session.join(subscription)
         self._subscriptions.append(subscription)
         return subscription
+
+    def _definition(
+        self,
+        kind: SubscriptionType,
+        topic: str,
+        selector: str | None,
+        *,
+        no_local: bool,
+        priority: int,
+        preempt: bool,
+        parts: Mapping[str, Any],
+    ) -> Definition:
+        """Return the definition that a consumer asks for; raises for what cannot be asked for."""
+        parse_selector(selector)
+        given = {**parts, "no_local": no_local, "priority": priority, "preempt": preempt}
+        check_parts(kind, given, mode=self.settings.mode)
+        return Definition(type=kind, topic=topic, selector=selector, no_local=no_local, **parts)
 
     def _attach(self, wanted: Wanted) -> Served:
         """Attach a member; one that is attached after the caller has given up is detached again."""
@@ -542,24 +545,6 @@ class Connection(ClosingContext):
             return
         with contextlib.suppress(ConnectionClosed):
             opened.thread.submit(lambda: opened.lifecycle.end_session(transaction.session), always=True)
-
-    def unsubscribe(self, durable: str, *, topic: str | None = None, topic_member: str | None = None) -> None:
-        """Delete a durable subscription with all messages that wait in it (rules X1-X7).
-
-        `topic`: delete it only if it is on this topic; required in the mode `weblogic` with an unrestricted
-        client id. Raises `InvalidDestination` if the subscription does not exist, `SubscriptionActive` while
-        a consumer is attached, and `IllegalState` while deliveries are unsettled.
-        """
-        opened = self._use()
-        request = UnsubscribeRequest(
-            key=self.key(durable, topic_member), mode=self.settings.mode, topic=topic
-        )
-        outcome(opened.thread.submit(lambda: opened.lifecycle.unsubscribe(request)))
-
-    def known(self, durable: str, topic_member: str | None = None) -> Known | None:
-        """Return what is known of a durable subscription of this connection; None if it does not exist."""
-        opened, key = (self._use(), self.key(durable, topic_member))
-        return outcome(opened.thread.submit(lambda: opened.lifecycle.known(key)))
 
     def distributed(self, topic: DistributedTopic) -> Distributed:
         """Return a context manager that subscribes and sends to a distributed topic by this connection."""

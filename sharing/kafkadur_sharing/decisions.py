@@ -157,7 +157,7 @@ def decide(existing: Existing | None, request: Request) -> Attach | Create | Rep
     key, wanted = request.key, request.definition
     unshared = wanted.sharing is Sharing.UNSHARED
     if key.durable and unshared and key.client_id is None:
-        return Refuse(rule="U1", error=_no_client_id(key))
+        return Refuse(rule="U1", error=no_client_id(key))
     if existing is None:
         rules = ("U2", "S1") if key.durable else ("V1", "N1")
         return Create(definition=wanted, rule=rules[0] if unshared else rules[1])
@@ -408,7 +408,8 @@ def _state(existing: Existing) -> str:
     return f"{definition.type}, topic {definition.topic}, {activity}"
 
 
-def _no_client_id(key: SubscriptionKey) -> KafkadurError:
+def no_client_id(key: SubscriptionKey) -> IllegalState:
+    """The error that an exclusive durable subscription has no client id (rule U1)."""
     return IllegalState(
         f"The exclusive durable subscription {key} needs a client id.",
         state="the connection has no client id",

@@ -12,57 +12,58 @@ from datetime import timedelta
 from typing import Any, Final
 
 from kafkadur_sharing.errors import IllegalState
-from kafkadur_sharing.numbers import LONGEST_DELAY, check_integer
+from kafkadur_sharing.numbers import check_delay, check_integer
 
 #: Most attempts that can be counted.
 MOST_ATTEMPTS: Final = 10_000
-_SHORTEST_HOLD: Final = timedelta(milliseconds=100)
+_SHORTEST_HOLD_S: Final = 0.1
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, init=False)
 class Redelivery:
-    """How messages that were not acknowledged are redelivered; part of a subscription's definition.
-
-    Raises `IllegalState` for a value out of its range.
-    """
+    """How messages that were not acknowledged are redelivered; part of a subscription's definition."""
 
     #: Attempts after which a message becomes a dead letter; None: it is redelivered for ever.
-    max_attempts: int | None = None
+    max_attempts: int | None
     #: Wait before the second attempt, in whole ms; it doubles with each further one and is spread over its
     #: upper half. It applies to a rollback without a delay of its own and to the death of the holder.
-    backoff: timedelta = timedelta(0)
+    backoff: timedelta
     #: Longest wait, in whole ms.
-    max_backoff: timedelta = timedelta(minutes=5)
+    max_backoff: timedelta
     #: Longest time an application may hold a message without a verdict, in whole ms; then it is rolled back.
     #: None: no limit, as long as its process lives. `Delivery.extend` restarts the time.
-    max_hold: timedelta | None = None
+    max_hold: timedelta | None
     #: Topic of the dead letters; None: the name of the subscription's topic with the suffix `.dead`.
-    dead_letter_topic: str | None = None
+    dead_letter_topic: str | None
     #: Whether unsettled messages that retention is about to remove are written to the dead-letter topic.
-    rescue: bool = False
+    rescue: bool
 
-    def __post_init__(self) -> None:
-        """Validate, and round times to whole ms, as `to_record` stores them."""
-        if self.max_attempts is not None:
-            attempts = check_integer("max_attempts", self.max_attempts, 1, MOST_ATTEMPTS, instead=", or None")
-            object.__setattr__(self, "max_attempts", attempts)
-        for name in ("backoff", "max_backoff"):
-            if not _lies_between(timedelta(0), getattr(self, name), LONGEST_DELAY):
-                raise IllegalState(
-                    f"{name} cannot be {getattr(self, name)}.",
-                    owner="the caller",
-                    remedy="use a timedelta of 0 to 7 days",
-                )
-        if self.max_hold is not None and not _lies_between(_SHORTEST_HOLD, self.max_hold, LONGEST_DELAY):
-            raise IllegalState(
-                f"max_hold cannot be {self.max_hold}.",
-                owner="the caller",
-                remedy="use a timedelta of 0.1 s to 7 days, or None",
-            )
-        for name in ("backoff", "max_backoff", "max_hold"):
-            time: timedelta | None = getattr(self, name)
-            if time is not None:
-                object.__setattr__(self, name, timedelta(milliseconds=in_ms(time)))
+    def __init__(
+        self,
+        *,
+        max_attempts: int | None = None,
+        backoff: timedelta | float = 0,
+        max_backoff: timedelta | float = timedelta(minutes=5),
+        max_hold: timedelta | float | None = None,
+        dead_letter_topic: str | None = None,
+        rescue: bool = False,
+    ) -> None:
+        """Validate, and round times to whole ms; a time is a timedelta or a number of seconds.
+
+        Raises `IllegalState` for a value out of its range.
+        """
+        if max_attempts is not None:
+            max_attempts = check_integer("max_attempts", max_attempts, 1, MOST_ATTEMPTS, instead=", or None")
+        values = {
+            "max_attempts": max_attempts,
+            "backoff": _whole_ms(check_delay("backoff", backoff)),
+            "max_backoff": _whole_ms(check_delay("max_backoff", max_backoff)),
+            "max_hold": None if max_hold is None else _whole_ms(_check_hold(max_hold)),
+            "dead_letter_topic": dead_letter_topic,
+            "rescue": rescue,
+        }
+        for name, value in values.items():
+            object.__setattr__(self, name, value)
 
     def to_record(self) -> dict[str, object]:
         """Return plain values; times in ms."""
@@ -93,8 +94,19 @@ class Redelivery:
         )
 
 
-def _lies_between(least: timedelta, value: object, most: timedelta) -> bool:
-    return isinstance(value, timedelta) and least <= value <= most
+def _check_hold(max_hold: timedelta | float) -> float:
+    hold = check_delay("max_hold", max_hold)
+    if hold < _SHORTEST_HOLD_S:
+        raise IllegalState(
+            f"max_hold cannot be {max_hold}.",
+            owner="the caller",
+            remedy="use a timedelta, or seconds, from 0.1 s to 7 days, or None",
+        )
+    return hold
+
+
+def _whole_ms(seconds: float) -> timedelta:
+    return timedelta(milliseconds=round(seconds * 1000))
 
 
 def in_ms(time: timedelta) -> int:

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 import kafkadur.sync
 from kafkadur_coordinators.exclusive_settlement import ExclusiveSettlement, Verdicts
 from kafkadur_coordinators.settlement_states import SettlementState
+from kafkadur_sharing.changing import check_parts, subscription_type
 from kafkadur_sharing.decisions import OnChange, Request, parts_given, validate_on_change
 from kafkadur_sharing.definition import Definition, HeaderType, Start, SubscriptionType
 from kafkadur_sharing.errors import IllegalState, StateLost
@@ -48,7 +49,9 @@ def hold(
     """
     parse_selector(selector)
     given = parts_given(start=start, header_types=header_types, redelivery=redelivery)
-    definition = Definition(type=_type(type), topic=topic, selector=selector, no_local=no_local, **given)
+    kind = _type(type)
+    check_parts(kind, {"no_local": no_local}, mode=connection.settings.mode)
+    definition = Definition(type=kind, topic=topic, selector=selector, no_local=no_local, **given)
     request = Request(
         key=connection.key(durable),
         definition=definition,
@@ -61,13 +64,7 @@ def hold(
 
 
 def _type(name: SubscriptionType | str) -> SubscriptionType:
-    try:
-        kind = SubscriptionType(name)
-    except ValueError as error:
-        raise IllegalState(
-            f"There is no type of subscription {str(name)!r}.",
-            remedy="use shared, exclusive, serial or priority",
-        ) from error
+    kind = subscription_type(name)
     if kind is SubscriptionType.KEY_ORDERED:
         raise IllegalState(
             "A key-ordered subscription cannot be held as a whole.",

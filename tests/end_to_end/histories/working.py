@@ -369,8 +369,8 @@ class Worker:
                     backoff=timedelta(milliseconds=50),
                     max_backoff=timedelta(milliseconds=500),
                 ),
-                priority=self._job.priority,
-                preempt=self._chance.random() < 0.5,
+                priority=self._job.priority if plan.type == "priority" else 0,
+                preempt=plan.type == "priority" and self._chance.random() < 0.5,
                 name=self._job.name,
             )
         except KafkadurError as error:

@@ -274,7 +274,7 @@ GROUPS: dict[str, tuple[Rule, ...]] = {
         Rule(
             "D4",
             "`no_local` on a shared one",
-            "means nothing; in the mode `weblogic` it is one of the details",
+            "refused with `IllegalState`; in the mode `weblogic` it is one of the details",
             "JM against QPID and WLS",
         ),
         Rule(

@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Iterator
 from datetime import timedelta
 from functools import partial
+from typing import Any
 from urllib.parse import urlsplit
 
 import confluent_kafka
@@ -671,11 +672,10 @@ async def test_b1_step_5_the_lease_changes_under_what_the_last_exchange_brought(
     newcomers: list[kafkadur.sync.Subscription] = []
     newcomer = place.connect_sync()
     newcomer.open()
+    rank: dict[str, Any] = {"priority": 5, "preempt": True} if kind == "priority" else {}
 
     def come() -> None:
-        newcomers.append(
-            newcomer.subscribe(topic, durable="d", type=kind, window=10, priority=5, preempt=True)
-        )
+        newcomers.append(newcomer.subscribe(topic, durable="d", type=kind, window=10, **rank))
 
     race = Race(stage, come, armed=False)
     seen: list[int] = []

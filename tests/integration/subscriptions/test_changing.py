@@ -183,3 +183,65 @@ async def test_a_member_that_comes_back_does_not_undo_a_change(place: Place, on_
             assert admin.info(admin.key("d")).definition.selector == "n > 5"
     finally:
         worker.end()
+
+
+async def test_each_part_of_a_definition_can_be_altered(place: Place) -> None:
+    """What is settled stays settled, what waits is kept, and the next consumer has the new definition."""
+    topic = await leave_five(place, "shared")
+    async with place.connect() as connection:
+        after = await connection.alter(
+            "d", type="serial", selector="n > 3", strict_order=True, scope="partition", ack_level="journal",
+            max_consumers=3, header_types={"n": "int"}, max_attempts=4, backoff=0.25, max_backoff=60,
+            max_hold=timedelta(seconds=30), dead_letter_topic="graves", rescue=True,
+        )  # fmt: skip
+        assert after.redelivery == Redelivery(
+            max_attempts=4, backoff=0.25, max_backoff=60, max_hold=30, dead_letter_topic="graves", rescue=True
+        )
+        async with await connection.subscribe(
+            topic, durable="d", type="serial", selector="n > 3", on_change="refuse"
+        ) as subscription:
+            assert subscription.definition.definition == after
+            assert numbers(await take(subscription, 4)) == [4, 5, 6, 7]
+            with pytest.raises(kafkadur.SubscriptionActive):
+                await connection.alter("d", max_attempts=5)
+
+
+async def test_what_cannot_be_altered_is_refused_and_nothing_changes(place: Place) -> None:
+    await leave_five(place, "shared")
+    wrong: dict[str, Any] = {"selektor": "n > 3"}
+    async with place.connect() as connection:
+        before = await connection.known("d")
+        assert before is not None
+        with pytest.raises(kafkadur.InvalidDestination):
+            await connection.alter("e", max_attempts=5)
+        with pytest.raises(kafkadur.IllegalState, match="no part 'selektor'"):
+            await connection.alter("d", **wrong)
+        with pytest.raises(kafkadur.IllegalState, match="max_attempts cannot be 0"):
+            await connection.alter("d", max_attempts=0)
+        with pytest.raises(kafkadur.InvalidSelector):
+            await connection.alter("d", selector="n >")
+        with pytest.raises(kafkadur.IllegalState, match="the type shared has no scope"):
+            await connection.alter("d", scope="partition")
+        after = await connection.known("d")
+        assert after is not None
+        assert (after.definition, after.version) == (before.definition, before.version)
+
+
+@pytest.mark.parametrize(
+    ("kind", "wrong"),
+    [
+        ("shared", {"priority": 3}),
+        ("serial", {"preempt": True}),
+        ("shared", {"key_lanes": 4}),
+        ("key-ordered", {"scope": "partition"}),
+        ("priority", {"no_local": True}),
+        ("exclusive", {"max_consumers": 2}),
+    ],
+)
+async def test_a_parameter_that_the_type_does_not_have_is_refused(
+    place: Place, kind: str, wrong: dict[str, Any]
+) -> None:
+    async with place.connect() as connection:
+        with pytest.raises(kafkadur.IllegalState, match=f"the type {kind} has no {next(iter(wrong))}"):
+            await connection.subscribe(place.topic(), durable="d", type=kind, **wrong)
+        assert await connection.known("d") is None

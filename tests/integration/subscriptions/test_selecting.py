@@ -19,6 +19,7 @@ from tests.integration.subscriptions.helpers import (
     number,
     numbers,
     ready,
+    speaks,
     take,
     wait_until,
 )
@@ -194,9 +195,10 @@ async def test_u7_no_local_leaves_out_the_own_client_id(place: Place) -> None:
         assert numbers(await take(subscription, 2)) == [3, 4]
 
 
-async def test_d4_no_local_means_nothing_on_a_shared_subscription(place: Place) -> None:
+async def test_d4_a_shared_subscription_has_no_no_local(place: Place) -> None:
     topic = place.make_topic(1)
     async with place.connect() as connection:
-        subscription = await connection.subscribe(topic, durable="d", type="shared", no_local=True)
-        publish(connection, topic, [(1, {})])
-        assert number(await next_of(subscription)) == 1
+        with pytest.raises(kafkadur.IllegalState, match="the type shared has no no_local") as refused:
+            await connection.subscribe(topic, durable="d", type="shared", no_local=True)
+        speaks(refused.value, "type='exclusive'")
+        assert await connection.known("d") is None

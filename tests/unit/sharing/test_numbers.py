@@ -58,15 +58,28 @@ def test_a_long_value_is_cut_in_the_message() -> None:
         {"max_attempts": 2.5},
         {"max_attempts": True},
         {"max_attempts": 10_001},
-        {"backoff": 1.0},
+        {"backoff": "1"},
+        {"backoff": True},
+        {"backoff": math.nan},
         {"max_backoff": timedelta(days=8)},
-        {"max_hold": 5},
+        {"max_backoff": -1},
+        {"max_hold": 0.099},
         {"max_hold": timedelta(milliseconds=99)},
     ],
 )
 def test_a_redelivery_policy_takes_no_other_numbers(wrong: dict[str, Any]) -> None:
     with pytest.raises(IllegalState, match=next(iter(wrong))):
         Redelivery(**wrong)
+
+
+def test_times_of_a_redelivery_policy_are_timedeltas_or_seconds() -> None:
+    """Each is rounded to whole ms, as it is stored."""
+    assert Redelivery(backoff=0.25, max_backoff=60, max_hold=1.0004) == Redelivery(
+        backoff=timedelta(milliseconds=250), max_backoff=timedelta(minutes=1), max_hold=timedelta(seconds=1)
+    )
+    assert Redelivery.from_record(Redelivery(backoff=0.1234).to_record()).backoff == timedelta(
+        milliseconds=123
+    )
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,82 @@
+"""The durable subscriptions of a connection: what is known of one, changing it, deleting it.
+
+`connection.py` attaches to them. `kafkadur/sync/durable.py` is generated from this file.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+
+from typing_extensions import Unpack
+
+from kafkadur.aio.waiting import outcome
+from kafkadur.runtime.opened import Opened
+from kafkadur.settings import Settings
+from kafkadur_coordinators.interface import Known
+from kafkadur_sharing.changing import Changes, changed
+from kafkadur_sharing.decisions import UnsubscribeRequest
+from kafkadur_sharing.definition import Definition
+from kafkadur_sharing.keys import SubscriptionKey
+from kafkadur_sharing.selector import parse_selector
+
+
+class DurableSubscriptions(ABC):
+    """The part of a connection that works on durable subscriptions without attaching to them."""
+
+    settings: Settings
+
+    @abstractmethod
+    def _use(self) -> Opened:
+        """Return what is open; raises if the connection cannot be used."""
+
+    def key(self, durable: str, topic_member: str | None = None) -> SubscriptionKey:
+        """Return the key of a durable subscription of this connection, or of it on a topic member."""
+        return SubscriptionKey(
+            namespace=self.settings.namespace,
+            client_id=self.settings.client_id,
+            policy=self.settings.client_id_policy,
+            name=durable,
+            topic_member=topic_member,
+        )
+
+    async def known(self, durable: str, topic_member: str | None = None) -> Known | None:
+        """Return what is known of a durable subscription of this connection; None if it does not exist."""
+        opened, key = self._use(), self.key(durable, topic_member)
+        return await outcome(opened.thread.submit(lambda: opened.lifecycle.known(key)))
+
+    async def alter(
+        self, durable: str, *, topic_member: str | None = None, **changes: Unpack[Changes]
+    ) -> Definition:
+        """Change the definition of a durable subscription, and return the new one.
+
+        What is settled stays settled, and what waits is kept. `changes` are parts of the definition: type,
+        selector, no_local, header_types, strict_order, key_lanes, scope, ack_level, max_consumers,
+        redelivery; or single parts of the redelivery policy: max_attempts, backoff, max_backoff, max_hold
+        (timedelta or seconds), dead_letter_topic, rescue. Parts that are left out do not change. If the
+        number of key lanes changes, messages that a faster lane settled may be delivered again.
+
+        Raises `InvalidDestination` if the subscription does not exist, `SubscriptionActive` while a consumer
+        is attached, `InvalidSelector`, and `IllegalState` for a change that is not possible.
+        """
+        opened, key, mode = self._use(), self.key(durable, topic_member), self.settings.mode
+        parse_selector(changes.get("selector"))
+
+        def change(before: Definition) -> Definition:
+            return changed(key, before, changes, mode=mode)
+
+        return await outcome(opened.thread.submit(lambda: opened.lifecycle.amend(key, change)))
+
+    async def unsubscribe(
+        self, durable: str, *, topic: str | None = None, topic_member: str | None = None
+    ) -> None:
+        """Delete a durable subscription with all messages that wait in it (rules X1-X7).
+
+        `topic`: delete it only if it is on this topic; required in the mode `weblogic` with an unrestricted
+        client id. Raises `InvalidDestination` if the subscription does not exist, `SubscriptionActive` while
+        a consumer is attached, and `IllegalState` while deliveries are unsettled.
+        """
+        opened = self._use()
+        request = UnsubscribeRequest(
+            key=self.key(durable, topic_member), mode=self.settings.mode, topic=topic
+        )
+        await outcome(opened.thread.submit(lambda: opened.lifecycle.unsubscribe(request)))
