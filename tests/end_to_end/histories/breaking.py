@@ -86,6 +86,8 @@ class Breaker:
         }
         #: faults that have begun
         self.injected = 0
+        #: kinds that have not come yet
+        self.missing = set(plan.faults)
 
     def _wait(self, mean: float) -> float:
         return mean * (0.4 + 1.2 * self._chance.random())
@@ -104,6 +106,7 @@ class Breaker:
                 self._raise_failure()
                 kind = self._kind(members=False)
                 self.injected += 1
+                self.missing.discard(kind)
                 self._busy = self._servers.submit(self._break_server, kind, much, self._chance.random())
 
     def _kind(self, *, members: bool) -> str:
@@ -147,6 +150,7 @@ class Breaker:
         assert process is not None
         slot.disturbed = True
         self.injected += 1
+        self.missing.discard(kind)
         number = self._recorder.call(kind, process=process.name)
         if kind == "kill":
             process.kill()
@@ -212,6 +216,7 @@ class Breaker:
                 admin.pause(key)
             except KafkadurError as error:
                 self._recorder.done(number, UNKNOWN, error=type(error).__name__)
+                self.missing.add("pause")
                 return
             time.sleep(0.3 + 2 * much)  # how long it is paused
             self._resume(admin, key)

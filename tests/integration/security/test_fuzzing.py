@@ -48,7 +48,7 @@ from kafkadur_sharing.selector import MAX_LENGTH, Selector
 
 #: Examples of each test in `make test`, and in `make test-all`.
 FEW, MANY = 200, 2_000
-#: Seconds that one call may take, on a busy machine.
+#: Seconds that one call may take; seconds of the processor where it does no I/O.
 SOON_S = 2.0
 
 Test = Callable[..., None]
@@ -123,9 +123,9 @@ RAW = (
 @fuzz(headers=st.none() | st.lists(st.tuples(NAMES, RAW), max_size=8))
 @example(headers=[("kafkadur-types", b"a=f"), ("a", b"1" * 1_000_000 + b"x")])
 def test_headers_are_always_read(headers: list[tuple[str, bytes | None]] | None) -> None:
-    started = time.monotonic()
+    started = time.thread_time()
     found = decode(headers, {"a": "int", "b": "float"})
-    assert time.monotonic() - started < SOON_S
+    assert time.thread_time() - started < SOON_S
     for name, value in found.properties.items():
         assert not name.startswith(("JMS", "kafkadur-"))
         assert value is None or isinstance(value, (str, int, float, bool, bytes))
@@ -197,7 +197,7 @@ VALUES = st.none() | st.booleans() | NUMBERS | st.text(max_size=20) | st.binary(
 @example(text="a LIKE '" + "_%" * 1_000 + "'", properties={"a": "x" * 20_000})
 @example(text="a IN (" + ", ".join(["'x'"] * 600) + ")", properties={"a": "y"})
 def test_selectors_are_read_or_refused(text: str, properties: dict[str, Any]) -> None:
-    started = time.monotonic()
+    started = time.thread_time()
     selector, refused = outcome(lambda: Selector(text))
     if refused is not None:
         assert isinstance(refused, InvalidSelector)
@@ -206,7 +206,7 @@ def test_selectors_are_read_or_refused(text: str, properties: dict[str, Any]) ->
     else:
         assert len(text) <= MAX_LENGTH
         assert selector.matches(properties) in (True, False, None)
-    assert time.monotonic() - started < SOON_S
+    assert time.thread_time() - started < SOON_S
 
 
 # -- the journal
@@ -273,9 +273,9 @@ KEYS = st.dictionaries(st.sampled_from([*sorted(BODY["key"]), "more"]), JSON, ma
 @example(value=b'{"body":NaN,"sum":Infinity}')
 @example(value=b'{"body":{"a":"\\ud800"},"sum":1}')
 def test_any_bytes_are_a_record_or_none(value: bytes) -> None:
-    started = time.monotonic()
+    started = time.thread_time()
     install(value)
-    assert time.monotonic() - started < SOON_S
+    assert time.thread_time() - started < SOON_S
 
 
 @fuzz(fields=FIELDS, parts=PARTS, keys=KEYS)
@@ -360,10 +360,10 @@ CHECKPOINT_KEYS = st.binary(max_size=60).map(lambda end: checkpoints.KEY_PREFIX 
 @example(key=CHECKPOINT, value=checkpoint(None, floor=2**63))
 @example(key=CHECKPOINT, value=checkpoint(None)[:-1] + b"\x91" * 5_000)
 def test_any_bytes_are_a_checkpoint_or_none(key: bytes, value: bytes) -> None:
-    started = time.monotonic()
+    started = time.thread_time()
     believe(key, value)
     believe(CHECKPOINT, value)
-    assert time.monotonic() - started < SOON_S
+    assert time.thread_time() - started < SOON_S
 
 
 @fuzz(wrong=st.dictionaries(st.integers(0, 4), JSON, max_size=2), marks=st.lists(JSON, max_size=5))
