@@ -19,6 +19,7 @@ from kafkadur.admin.browse import bounds, bounds_if_any, lane_of, records_of, se
 from kafkadur.admin.explain import Explanation, Log, OffsetState
 from kafkadur.admin.explain import explain as explain_offset
 from kafkadur.admin.parked import ParkedKey, parked, together
+from kafkadur.admin.peek import Peeked, peeked, unsettled_stretches
 from kafkadur.admin.reasons import Verdict, reasons
 from kafkadur.admin.sizes import Sizes, sizes
 from kafkadur.admin.subscription_info import SubscriptionInfo, TopicLogs, partition_infos, unattended_since
@@ -180,14 +181,7 @@ class Inspector:
         """
         seen = self._existing(key)
         topic = self._topic_of(key, seen)
-        if not 0 <= partition < topic.partitions:
-            raise InvalidDestination(
-                f"Topic {topic.name} has no partition {partition}.",
-                state=f"its partitions are 0 to {topic.partitions - 1}",
-                owner=f"subscription {key}",
-                remedy="name one of them",
-            )
-        start, end = bounds(self._topics, topic)[partition]
+        start, end = bounds(self._topics, topic)[self._partition(key, topic, partition)]
         log = Log(start=start, end=end, subscribed=origins_of(seen.content).get(partition, 0))
         lane = self._lane(seen, log, partition, offset)
         view, known = seen.views.get(lane), seen.known
@@ -207,6 +201,36 @@ class Inspector:
         explanation = replace(explanation, notes=(*explanation.notes, *more))
         return Explained(
             key=key, topic=topic.name, explanation=explanation, view=view, log=log, now=known.now
+        )
+
+    def peek(self, key: SubscriptionKey, partition: int | None = None) -> Iterator[Peeked]:
+        """Yield the unsettled messages of a subscription by partition and offset, and their states.
+
+        `partition`: only those of this one. Nothing is consumed and no attempt is counted. The states are
+        those at the time of the call. Raises `InvalidDestination` if there is no such subscription, topic or
+        partition, `TopicChanged`.
+        """
+        seen = self._existing(key)
+        topic, definition = self._topic_of(key, seen), seen.definition
+        kept = bounds(self._topics, topic)
+        chosen = sorted(kept) if partition is None else [self._partition(key, topic, partition)]
+        origins = origins_of(seen.content)
+        logs = {p: Log(start=kept[p][0], end=kept[p][1], subscribed=origins.get(p, 0)) for p in chosen}
+        by_partition: dict[int, list[PartitionView]] = {}
+        for number, view in seen.views.items():
+            by_partition.setdefault(number // definition.lanes, []).append(view)
+        stretches = [
+            each for p in chosen for each in unsettled_stretches(p, by_partition.get(p, []), logs[p])
+        ]
+        return peeked(
+            self._records(topic.name, *stretches),
+            seen.views,
+            seen.leases,
+            seen.known.members,
+            logs,
+            lanes=definition.lanes,
+            now=seen.known.now,
+            takes=selected_by(definition),
         )
 
     def parked(self, key: SubscriptionKey) -> tuple[ParkedKey, ...]:
@@ -326,6 +350,17 @@ class Inspector:
         if topic.id != seen.content["topic_id"]:
             raise topic_changed(topic.name, now=topic.id, was=seen.content["topic_id"], subscription=key)
         return topic
+
+    def _partition(self, key: SubscriptionKey, topic: TopicInfo, partition: int) -> int:
+        """Return `partition`; raises `InvalidDestination` if the topic does not have it."""
+        if not 0 <= partition < topic.partitions:
+            raise InvalidDestination(
+                f"Topic {topic.name} has no partition {partition}.",
+                state=f"its partitions are 0 to {topic.partitions - 1}",
+                owner=f"subscription {key}",
+                remedy="name one of them",
+            )
+        return partition
 
     def _records(self, topic: str, *stretches: tuple[int, int, int]) -> Iterator[Message]:
         """Read the records of a topic in stretches (partition, start, end)."""

@@ -136,14 +136,7 @@ local_command = functools.partial(command, connection=False)
 def with_parameters(
     function: Callable[..., None], parameters: Sequence[inspect.Parameter]
 ) -> Callable[..., None]:
-    """Make typer read these parameters instead of those of the function.
-
-    Flags are shown without a value.
-    """
-    for parameter in parameters:
-        for option in getattr(parameter.annotation, "__metadata__", ()):
-            if option.metavar is None and parameter.annotation.__origin__ in (bool, bool | None):
-                option.metavar = ""
+    """Make typer read these parameters instead of those of the function."""
     function.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
     # Older versions of typer take the types from here.
     function.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}

@@ -8,7 +8,7 @@ import json
 import signal
 import sys
 import uuid
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Mapping
 from types import FrameType
 from typing import Annotated, Any, cast, get_args
 
@@ -168,13 +168,19 @@ def _stopped_by_signals(stop: Callable[[], None]) -> Generator[list[int]]:
 
 
 def _as_text(delivery: kafkadur.sync.Delivery) -> str:
-    parts = [f"{delivery.partition}@{delivery.offset}", f"attempt={delivery.attempt}"]
-    if delivery.key is not None:
-        parts.append(f"key={_text(delivery.key)}")
-    for name, value in delivery.properties.items():
-        shown = repr(value) if isinstance(value, bytes) else json.dumps(value, ensure_ascii=False)
+    place = f"{delivery.partition}@{delivery.offset}  attempt={delivery.attempt}"
+    return line_of(place, delivery.key, delivery.properties, delivery.value)
+
+
+def line_of(place: str, key: bytes | None, properties: Mapping[str, Property], value: bytes | None) -> str:
+    """Return a message as one line; `place` says where it is."""
+    parts = [place]
+    if key is not None:
+        parts.append(f"key={_text(key)}")
+    for name, content in properties.items():
+        shown = repr(content) if isinstance(content, bytes) else json.dumps(content, ensure_ascii=False)
         parts.append(f"{_text(name.encode(errors='replace'))}={shown}")
-    parts.append("null" if delivery.value is None else _text(delivery.value))
+    parts.append("null" if value is None else _text(value))
     return "  ".join(parts)
 
 
@@ -195,15 +201,15 @@ def _as_json(delivery: kafkadur.sync.Delivery) -> str:
         "timestamp": delivery.timestamp,
         "attempt": delivery.attempt,
         "redelivered": delivery.redelivered,
-        "key": _plain(delivery.key),
-        "properties": {name: _plain(value) for name, value in delivery.properties.items()},
+        "key": plain_value(delivery.key),
+        "properties": {name: plain_value(value) for name, value in delivery.properties.items()},
         "message_id": delivery.fields.message_id,
-        "value": _plain(delivery.value),
+        "value": plain_value(delivery.value),
     }
     return json.dumps(record, ensure_ascii=False)
 
 
-def _plain(value: Property) -> Any:  # noqa: ANN401 - any value of JSON
+def plain_value(value: Property) -> Any:  # noqa: ANN401 - any value of JSON
     """Return a value for JSON: bytes as text if they are UTF-8, else as {"base64": ...}."""
     if not isinstance(value, bytes):
         return value

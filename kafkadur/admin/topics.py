@@ -1,0 +1,151 @@
+"""Create topics, and list them with their sizes."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, cast
+
+from confluent_kafka import IsolationLevel, KafkaError, KafkaException, TopicPartition
+from confluent_kafka.admin import AdminClient, NewTopic, OffsetSpec
+
+from kafkadur_coordinators.topics import Topics
+from kafkadur_sharing.errors import IllegalState, StateLost
+from kafkadur_sharing.names import validate_topic
+
+#: Seconds between two looks at a new topic.
+_LOOK_S = 0.05
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Topic:
+    """A topic of Kafka."""
+
+    name: str
+    partitions: int
+    #: Replicas of the partition that has the fewest.
+    replicas: int
+    #: Offsets between the first and the end of each partition: messages, if nothing was compacted away.
+    messages: int
+
+
+class TopicAdmin(Topics):
+    """Creates and lists topics. Methods raise `StateLost` when Kafka does not answer, and `KafkaRefused`."""
+
+    def create(
+        self,
+        name: str,
+        *,
+        partitions: int = 1,
+        replicas: int = -1,
+        config: Mapping[str, str] | None = None,
+    ) -> None:
+        """Create a topic, and return when its partitions take messages.
+
+        `replicas` -1: the default of the broker. Raises `InvalidDestination` for a wrong name, and
+        `IllegalState` if there is such a topic, or if Kafka does not accept a value.
+        """
+        new = NewTopic(
+            validate_topic(name), num_partitions=partitions, replication_factor=replicas,
+            config=dict(config or {}),
+        )  # fmt: skip
+
+        def question(admin: AdminClient, seconds: float) -> None:
+            cast("Any", admin.create_topics([new], request_timeout=seconds))[name].result(seconds)
+
+        try:
+            self._ask(question)
+        except KafkaException as error:
+            self._refuse(name, error.args[0])
+        self._wait(name, partitions)
+
+    def _refuse(self, name: str, error: KafkaError) -> None:
+        if error.code() == KafkaError.TOPIC_ALREADY_EXISTS:
+            raise IllegalState(f"There is a topic {name} already.", owner="Kafka", remedy="use it")
+        if error.code() in _WRONG:
+            raise IllegalState(
+                f"Topic {name} cannot be created.",
+                state=error.str(),
+                owner="Kafka",
+                remedy="correct the number of partitions or replicas, or the setting it names",
+            )
+        raise self._failed(error)
+
+    def _wait(self, name: str, partitions: int) -> None:
+        """Wait until each partition has a leader that takes messages.
+
+        Else the first messages would be refused and sent again, and lie behind later ones.
+        """
+        deadline = time.monotonic() + self._timeout
+        while self.describe(name).partitions < partitions or not self._answers(name, partitions):
+            if time.monotonic() > deadline:
+                raise StateLost(
+                    f"Topic {name} was created, but its partitions take no messages yet.",
+                    owner="Kafka",
+                    remedy="look at the brokers; the topic can be used when they are well",
+                )
+            time.sleep(_LOOK_S)  # polls for a condition, with a deadline
+
+    def _answers(self, name: str, partitions: int) -> bool:
+        try:
+            self.offsets(name, partitions, "latest")
+        except KafkaException:
+            return False
+        return True
+
+    def all(self) -> tuple[Topic, ...]:
+        """Return all topics by name, except those of Kafka itself (`__...`)."""
+
+        def question(admin: AdminClient, seconds: float) -> dict[str, Any]:
+            return cast("dict[str, Any]", admin.list_topics(timeout=seconds).topics)
+
+        found = {
+            name: topic.partitions
+            for name, topic in sorted(self._answer(question).items())
+            if not name.startswith("__")
+        }
+        sizes = self._sizes({name: list(partitions) for name, partitions in found.items()})
+        return tuple(
+            Topic(
+                name=name,
+                partitions=len(partitions),
+                replicas=min((len(each.replicas) for each in partitions.values()), default=0),
+                messages=sizes[name],
+            )
+            for name, partitions in found.items()
+        )
+
+    def _sizes(self, topics: Mapping[str, list[int]]) -> dict[str, int]:
+        """Return the number of offsets of each topic that Kafka keeps."""
+        places = [(name, partition) for name, partitions in topics.items() for partition in partitions]
+        if not places:
+            return {}
+
+        def ask(spec: OffsetSpec) -> dict[tuple[str, int], int]:
+            request = {TopicPartition(name, partition): spec for name, partition in places}
+
+            def question(admin: AdminClient, seconds: float) -> dict[tuple[str, int], int]:
+                futures = admin.list_offsets(
+                    request, isolation_level=IsolationLevel.READ_COMMITTED, request_timeout=seconds
+                )
+                return {(tp.topic, tp.partition): each.result(seconds).offset for tp, each in futures.items()}
+
+            return self._answer(question)
+
+        firsts, ends = (
+            ask(cast("OffsetSpec", spec)) for spec in (OffsetSpec.earliest(), OffsetSpec.latest())
+        )
+        sizes = dict.fromkeys(topics, 0)
+        for place in places:
+            sizes[place[0]] += ends[place] - firsts[place]
+        return sizes
+
+
+_WRONG = (
+    KafkaError.INVALID_PARTITIONS,
+    KafkaError.INVALID_REPLICATION_FACTOR,
+    KafkaError.INVALID_CONFIG,
+    KafkaError.INVALID_REQUEST,
+    KafkaError.POLICY_VIOLATION,
+)

@@ -1,0 +1,166 @@
+"""`kafkadur sub peek | watch`: the messages that wait in a subscription, and how their numbers change."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Sequence
+from itertools import count as counter
+from itertools import islice
+from typing import Annotated, Any, cast
+
+import typer
+
+from kafkadur.admin.explain import Explanation, OffsetState
+from kafkadur.admin.peek import Peeked
+from kafkadur.admin.subscription_info import SubscriptionInfo
+from kafkadur.cli.call import Call, command
+from kafkadur.cli.messages import line_of, plain_value
+from kafkadur.cli.output import clock, duration, iso
+from kafkadur.cli.output import count as count_of
+from kafkadur.cli.subscriptions import NameArgument
+from kafkadur.message.headers import decode
+
+# --- peek -----------------------------------------------------------------------------------------------
+
+
+@command
+def peek(
+    call: Call,
+    name: NameArgument,
+    *,
+    limit: Annotated[
+        int, typer.Option("--limit", min=1, metavar="N", help="The most messages that are shown.")
+    ] = 10,
+    partition: Annotated[
+        int | None, typer.Option("--partition", min=0, metavar="N", help="Only messages of this partition.")
+    ] = None,
+) -> None:
+    """Show the messages that wait or are in flight, the oldest of each partition first.
+
+    Nothing is consumed, and no attempt is counted.
+    """
+    with call.admin() as admin:
+        key = admin.key(name)
+        types, now = admin.info(key).definition.header_types, admin.info(key).now
+        shown = 0
+        for each in islice(admin.peek(key, partition), limit):
+            shown += 1
+            call.out.line(_as_json(each, types) if call.options.json else _as_text(each, types, now))
+    call.out.say(f"{shown} shown." if shown else f"No message waits in subscription {key}.")
+
+
+def _as_text(each: Peeked, types: Any, now: int) -> str:  # noqa: ANN401 - as decode takes them
+    message, headers = each.message, cast("Any", each.message.headers())
+    place = f"{message.partition()}@{message.offset()}  {_state(each.explanation, now)}"
+    return line_of(place, message.key(), decode(headers, types).properties, message.value())
+
+
+def _state(explanation: Explanation, now: int) -> str:
+    """Return the state of a message in a few words."""
+    if explanation.state is OffsetState.LEASED:
+        lease, holder = explanation.lease, explanation.holder
+        by = holder.name if holder is not None else "" if lease is None else lease.member
+        return f"in flight at {by}, attempt={explanation.attempt}"
+    due = "ready" if explanation.due is None else f"due in {duration(max(explanation.due - now, 0))}"
+    return f"{due}, attempts={explanation.attempts}"
+
+
+def _as_json(each: Peeked, types: Any) -> str:  # noqa: ANN401 - as decode takes them
+    message, explanation = each.message, each.explanation
+    decoded = decode(cast("Any", message.headers()), types)
+    record = {
+        "topic": message.topic(),
+        "partition": message.partition(),
+        "offset": message.offset(),
+        "timestamp": message.timestamp()[1],
+        "state": explanation.state.name.lower(),
+        "attempts": explanation.attempts,
+        "redelivered": explanation.redelivered,
+        "due": iso(explanation.due),
+        "holder": None if explanation.holder is None else explanation.holder.name,
+        "key": plain_value(message.key()),
+        "properties": {name: plain_value(value) for name, value in decoded.properties.items()},
+        "message_id": decoded.fields.message_id,
+        "value": plain_value(message.value()),
+    }
+    return json.dumps(record, ensure_ascii=False)
+
+
+# --- watch ----------------------------------------------------------------------------------------------
+
+#: Titles of the columns, and their widths; and after how many lines the titles come again.
+_COLUMNS = (
+    ("time", 8), ("state", 10), ("members", 7), ("in flight", 9), ("backlog", 11), ("arrived/s", 9),
+    ("settled/s", 9),
+)  # fmt: skip
+_TITLES_EVERY = 20
+
+
+@command
+def watch(
+    call: Call,
+    name: NameArgument,
+    *,
+    every: Annotated[
+        float, typer.Option("--every", min=0.1, metavar="SECONDS", help="Time between two lines.")
+    ] = 2.0,
+    count: Annotated[
+        int | None, typer.Option("--count", min=1, metavar="N", help="End after so many lines.")
+    ] = None,
+) -> None:
+    """Print a line about a subscription every few seconds, until Ctrl-C."""
+    with call.admin() as admin:
+        key = admin.key(name)
+        before: SubscriptionInfo | None = None
+        for number in counter():
+            now = admin.info(key)
+            rates = _rates(before, now)
+            if call.options.json:
+                call.out.line(json.dumps(_sample(now, rates)))
+            else:
+                if number % _TITLES_EVERY == 0:
+                    call.out.line(_aligned([title for title, _ in _COLUMNS]))
+                call.out.line(_aligned(_cells(now, rates)))
+            if number + 1 == count:
+                return
+            before = now
+            time.sleep(every)  # the time between two looks
+
+
+def _rates(before: SubscriptionInfo | None, now: SubscriptionInfo) -> tuple[float, float] | None:
+    """Return messages a second that arrived in the topic, and that were settled; None: not known."""
+    ends = [sum(each.log_end or 0 for each in info.partitions) for info in (before, now) if info is not None]
+    if before is None or before.backlog is None or now.backlog is None or now.now <= before.now:
+        return None
+    seconds = (now.now - before.now) / 1_000
+    arrived = ends[1] - ends[0]
+    return arrived / seconds, (arrived - (now.backlog - before.backlog)) / seconds
+
+
+def _cells(info: SubscriptionInfo, rates: tuple[float, float] | None) -> list[str]:
+    arrived, settled = ("-", "-") if rates is None else (f"{rate:,.0f}" for rate in rates)
+    numbers = [count_of(len(info.attached)), count_of(info.in_flight), count_of(info.backlog)]
+    return [clock(info.now).partition(" ")[2], info.state, *numbers, arrived, settled]
+
+
+def _aligned(cells: Sequence[str]) -> str:
+    """Return a line: texts to the left, numbers to the right."""
+    widths = [width for _, width in _COLUMNS]
+    texts = [cell.ljust(width) for cell, width in zip(cells[:2], widths[:2], strict=True)]
+    numbers = [cell.rjust(width) for cell, width in zip(cells[2:], widths[2:], strict=True)]
+    return "  ".join([*texts, *numbers]).rstrip()
+
+
+def _sample(info: SubscriptionInfo, rates: tuple[float, float] | None) -> dict[str, Any]:
+    arrived, settled = (None, None) if rates is None else rates
+    return {
+        "time": iso(info.now),
+        "subscription": str(info.key),
+        "state": info.state,
+        "attached": len(info.attached),
+        "in_flight": info.in_flight,
+        "backlog": info.backlog,
+        "arrived_per_s": arrived,
+        "settled_per_s": settled,
+    }
