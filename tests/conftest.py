@@ -82,6 +82,28 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> Schedul
     return Scheduler(config, log)
 
 
+class FailuresAtOnce:
+    """Names each failed test at once: all tests take a quarter of an hour and more."""
+
+    def __init__(self, reporter: pytest.TerminalReporter) -> None:
+        self._reporter = reporter
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        """Print the name of a failed test, and the first line of its error."""
+        if report.failed:
+            crash = getattr(report.longrepr, "reprcrash", None)
+            reason = "" if crash is None else f": {crash.message.splitlines()[0]}"
+            self._reporter.write_line(f"\nFAILED {report.nodeid}{reason}")
+
+
+def pytest_sessionstart(session: pytest.Session) -> None:
+    """Report failures at once where the results of all workers come together."""
+    if not hasattr(session.config, "workerinput"):
+        reporter = session.config.pluginmanager.get_plugin("terminalreporter")
+        if isinstance(reporter, pytest.TerminalReporter):
+            session.config.pluginmanager.register(FailuresAtOnce(reporter), "kafkadur-failures-at-once")
+
+
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Mark as long what only `make test-all` tries, and check that expensive fixtures are made once."""

@@ -37,8 +37,8 @@ from tests.end_to_end.histories.working import END as END_ORDER
 Progress = Callable[[int, int, str], None]
 
 _TICK_S = 0.05
-_START_S = 60.0
-_END_S = 30.0
+_START_S = 180.0
+_END_S = 120.0
 #: A run takes at most so many times as long as asked for.
 _MOST_TIMES = 4
 

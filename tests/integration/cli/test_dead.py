@@ -10,7 +10,7 @@ from kafkadur.settings import settings
 from kafkadur.testing.pytest_plugin import TopicFactory
 from tests.integration.cli.conftest import Run
 
-LIMIT_S = 60.0
+LIMIT_S = 180.0
 
 
 @pytest.fixture

@@ -27,7 +27,7 @@ from kafkadur_coordinators.journal.topic import journal_topic
 from kafkadur_coordinators.redis.access import COMMANDS, redis_rules
 from tests.integration.cli.conftest import Ended, Run
 
-LIMIT_S = 60.0
+LIMIT_S = 180.0
 
 
 def by_check(ended: Ended) -> dict[str, dict[str, str]]:

@@ -18,7 +18,7 @@ from kafkadur_sharing.definition import Scope
 from tests.integration.cli.conftest import Run
 from tests.integration.subscriptions.helpers import wait_until
 
-LIMIT_S = 60.0
+LIMIT_S = 180.0
 TYPES = ("shared", "serial", "key-ordered")
 KINDS: tuple[tuple[str, Scope], ...] = (
     ("shared", "subscription"),

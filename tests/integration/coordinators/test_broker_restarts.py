@@ -17,7 +17,7 @@ from kafkadur.stack.kafka import quiet_admin
 from kafkadur_coordinators.topics import Topics
 from kafkadur_sharing.errors import IllegalState
 
-LIMIT_S = 60.0
+LIMIT_S = 180.0
 PARTITIONS = 2
 
 #: Asks for the offsets of a group while Kafka cannot be reached, and again when it can.

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-LIMIT_S = 60.0
+LIMIT_S = 180.0
 
 
 def wait_until(condition: Callable[[], bool], what: str) -> None:

@@ -41,7 +41,7 @@ from kafkadur.stack import Stack, TcpProxy, embedded
 from kafkadur.stack.kafka import quiet_admin
 
 #: Seconds that one request to Kafka may take.
-LIMIT_S = 60.0
+LIMIT_S = 180.0
 #: The password of everybody: it must never be seen in what a program says.
 SECRET = "Geheim-7f3a?&%/#@:x"
 HOST = "127.0.0.1"

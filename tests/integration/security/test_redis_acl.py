@@ -29,7 +29,7 @@ from kafkadur_sharing.errors import CoordinatorRefused, CoordinatorUnavailable, 
 from tests.integration.coordinators.world import World, blob, report, rolled_back, settled
 
 ROOT = Path(__file__).resolve().parents[3]
-LIMIT_S = 60.0
+LIMIT_S = 180.0
 
 
 @pytest.fixture(scope="module")

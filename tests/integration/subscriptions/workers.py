@@ -17,7 +17,8 @@ from typing import Any
 
 import kafkadur.sync
 
-ANSWER_LIMIT_S = 90.0
+#: Seconds within which a child has answered, or ended.
+ANSWER_LIMIT_S = 240.0
 ROOT = Path(__file__).parents[3]
 
 
