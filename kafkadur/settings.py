@@ -9,8 +9,9 @@ import os
 import re
 from collections.abc import Iterable, Mapping
 from datetime import timedelta
+from difflib import get_close_matches
 from pathlib import Path
-from typing import Annotated, Any, Final
+from typing import Annotated, Any, Final, TypedDict
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
@@ -100,6 +101,26 @@ class Settings(BaseModel):
         return round(self.session_timeout.total_seconds() * 1000)
 
 
+class MoreSettings(TypedDict, total=False):
+    """The settings that have no parameter of their own in `kafkadur.connect`.
+
+    Times are timedeltas or numbers of seconds. `kafka_config` is a file with settings of Kafka.
+    """
+
+    kafka_config: str | Path | None
+    mode: Mode
+    prefix: str
+    redis_timeout: timedelta | float
+    kafka_timeout: timedelta | float
+    retention_check: timedelta | float
+    replicas: int
+    level_timeout: timedelta | float
+    tracing: bool
+    state_version: int
+    journal_partitions: int
+    journal_replication: int
+
+
 def visible(kafka: Mapping[str, Any]) -> dict[str, Any]:
     """Return settings of Kafka to show: secret values are hidden."""
     return {name: _HIDDEN if _SECRET.search(name) else value for name, value in kafka.items()}
@@ -152,6 +173,12 @@ def settings(given: Mapping[str, Any], environment: Mapping[str, str] | None = N
         name: environment[_PREFIX + name.upper()] for name in names if _PREFIX + name.upper() in environment
     }
     values |= {name: value for name, value in given.items() if value is not None}
+    if unknown := sorted(values.keys() - names.keys() - {"kafka_config"}):
+        raise IllegalState(
+            f"There is no setting {unknown[0]!r}.",
+            owner="the caller",
+            remedy=f"use one of {', '.join(get_close_matches(unknown[0], names) or names)}",
+        )
     for name in ("session_timeout", "redis_timeout", "kafka_timeout", "retention_check", "level_timeout"):
         if isinstance(values.get(name), str):
             try:

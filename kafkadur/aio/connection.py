@@ -17,7 +17,7 @@ from datetime import timedelta
 from enum import StrEnum
 from typing import Any, Self
 
-from typing_extensions import TypeVar
+from typing_extensions import TypeVar, Unpack
 
 from kafkadur.aio.distributed import Distributed
 from kafkadur.aio.durable import DurableSubscriptions
@@ -36,7 +36,7 @@ from kafkadur.runtime.members import Wanted
 from kafkadur.runtime.opened import Opened, close_when_collected, process_name
 from kafkadur.runtime.stages import Probe, no_probe
 from kafkadur.runtime.transactions import Transaction
-from kafkadur.settings import Settings, settings
+from kafkadur.settings import MoreSettings, Settings, settings
 from kafkadur_coordinators.interface import Rank
 from kafkadur_coordinators.redis.coordinator import Recorder
 from kafkadur_sharing.changing import check_parts, subscription_type
@@ -79,15 +79,16 @@ def connect(
     client_id: str | None = None,
     client_id_policy: ClientIdPolicy | str | None = None,
     namespace: str | None = None,
-    session_timeout: timedelta | None = None,
+    session_timeout: timedelta | float | None = None,
     recorder: Recorder | None = None,
     probe: Probe = no_probe,
-    **more: Any,  # noqa: ANN401 - settings of any type, checked by Settings
+    **more: Unpack[MoreSettings],
 ) -> Connection:
     """Return a connection that opens when its context is entered.
 
     `kafka` is bootstrap servers or confluent-kafka configuration, `redis` a URL; further settings are those
-    of `kafkadur.settings.Settings`, each also read from the environment as KAFKADUR_<NAME>. `recorder` sees
+    of `kafkadur.settings.Settings`, each also read from the environment as KAFKADUR_<NAME>; times are
+    timedeltas or numbers of seconds. `recorder` sees
     every call to the coordinator; `probe` is called at the stages of `kafkadur.runtime.stages`, for tests.
     Raises `IllegalState` for a wrong setting.
     """

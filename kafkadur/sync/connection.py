@@ -18,7 +18,7 @@ from datetime import timedelta
 from enum import StrEnum
 from typing import Any, Self
 
-from typing_extensions import TypeVar
+from typing_extensions import TypeVar, Unpack
 
 from kafkadur.events import Event
 from kafkadur.message.serialization import Decoding, Deserializer, Serializer
@@ -32,7 +32,7 @@ from kafkadur.runtime.members import Wanted
 from kafkadur.runtime.opened import Opened, close_when_collected, process_name
 from kafkadur.runtime.stages import Probe, no_probe
 from kafkadur.runtime.transactions import Transaction
-from kafkadur.settings import Settings, settings
+from kafkadur.settings import MoreSettings, Settings, settings
 from kafkadur.sync.distributed import Distributed
 from kafkadur.sync.durable import DurableSubscriptions
 from kafkadur.sync.session import Session
@@ -66,15 +66,16 @@ def connect(
     client_id: str | None = None,
     client_id_policy: ClientIdPolicy | str | None = None,
     namespace: str | None = None,
-    session_timeout: timedelta | None = None,
+    session_timeout: timedelta | float | None = None,
     recorder: Recorder | None = None,
     probe: Probe = no_probe,
-    **more: Any,
+    **more: Unpack[MoreSettings],
 ) -> Connection:
     """Return a connection that opens when its context is entered.
 
     `kafka` is bootstrap servers or confluent-kafka configuration, `redis` a URL; further settings are those
-    of `kafkadur.settings.Settings`, each also read from the environment as KAFKADUR_<NAME>. `recorder` sees
+    of `kafkadur.settings.Settings`, each also read from the environment as KAFKADUR_<NAME>; times are
+    timedeltas or numbers of seconds. `recorder` sees
     every call to the coordinator; `probe` is called at the stages of `kafkadur.runtime.stages`, for tests.
     Raises `IllegalState` for a wrong setting.
     """

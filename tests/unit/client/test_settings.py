@@ -1,10 +1,12 @@
 """Settings: code before environment, and a clear word about what is wrong."""
 
+import inspect
 from datetime import timedelta
 
 import pytest
 
-from kafkadur.settings import settings
+import kafkadur
+from kafkadur.settings import MoreSettings, Settings, settings
 from kafkadur_sharing.errors import IllegalState, InvalidName
 
 
@@ -34,12 +36,33 @@ def test_kafka_must_be_said() -> None:
         ("session_timeout", timedelta(minutes=11)),
         ("redis_timeout", "soon"),
         ("journal_partitions", 0),
-        ("colour", "blue"),
     ],
 )
 def test_what_is_wrong_is_named(name: str, value: object) -> None:
     with pytest.raises(IllegalState, match=f"The setting {name} is wrong"):
         settings({"kafka": "broker:9092", name: value}, {})
+
+
+def test_a_typing_error_in_the_name_of_a_setting_is_named() -> None:
+    with pytest.raises(IllegalState, match=r"no setting 'kafka_timout'.*use one of kafka_timeout"):
+        settings({"kafka": "broker:9092", "kafka_timout": 5}, {})
+    with pytest.raises(IllegalState, match=r"no setting 'colour'.*session_timeout"):
+        settings({"kafka": "broker:9092", "colour": "blue"}, {})
+
+
+def test_type_checkers_know_every_setting() -> None:
+    """Else they would take a typing error for one of the others."""
+    own = set(inspect.signature(kafkadur.connect).parameters) - {"recorder", "probe", "more"}
+    assert own | set(MoreSettings.__annotations__) == {*Settings.model_fields, "kafka_config"}
+
+
+@pytest.mark.parametrize(
+    "name", ["session_timeout", "redis_timeout", "kafka_timeout", "retention_check", "level_timeout"]
+)
+def test_a_time_is_a_timedelta_or_a_number_of_seconds(name: str) -> None:
+    for value in (2, 2.0, timedelta(seconds=2)):
+        found = settings({"kafka": "broker:9092", name: value}, {})
+        assert getattr(found, name) == timedelta(seconds=2)
 
 
 @pytest.mark.parametrize("name", ["client_id", "namespace"])
