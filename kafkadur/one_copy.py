@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from kafkadur_sharing.definition import Sharing, SubscriptionType
+from kafkadur_sharing.definition import Sharing, SubscriptionType, TypeName
 from kafkadur_sharing.errors import IllegalState
 from kafkadur_sharing.keys import ClientIdPolicy
 from kafkadur_sharing.names import validate_client_id, validate_subscription_name
@@ -47,7 +47,7 @@ def one_copy_per_application(
     application: str,
     *,
     durable: str | None = None,
-    type: SubscriptionType | str = "shared",  # noqa: A002 - the field's word
+    type: SubscriptionType | TypeName = "shared",  # noqa: A002 - the field's word
 ) -> Copies:
     """All instances of an application together get each message once (rule O2).
 

@@ -13,7 +13,7 @@ import queue
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from datetime import timedelta
 from pathlib import Path
@@ -23,6 +23,7 @@ import kafkadur.sync
 from examples.demo.flights import row_of
 from examples.demo.ledger import ACK, ROLLBACK, LedgerWriter, line
 from kafkadur.stack.errors import file_error
+from kafkadur_sharing.definition import TypeName
 from kafkadur_sharing.errors import KafkadurError, LeaseLost, SubscriptionActive
 from kafkadur_sharing.keys import ClientIdPolicy
 
@@ -30,9 +31,9 @@ TOPIC: Final = "flights"
 AUDIT: Final = "audit"
 BILLING: Final = "billing"
 #: Type of each subscription of the demo.
-TYPES: Final = {AUDIT: "exclusive", BILLING: "shared"}
+TYPES: Final[Mapping[str, TypeName]] = {AUDIT: "exclusive", BILLING: "shared"}
 #: Subscriptions that are handed over, and their types (`handover.py`).
-HANDOVERS: Final = {"dispatch": "serial", "control": "priority"}
+HANDOVERS: Final[Mapping[str, TypeName]] = {"dispatch": "serial", "control": "priority"}
 #: The subscription of the report that Spark makes, and its topic (`report.py`).
 REPORT: Final = "report"
 REPORT_TOPIC: Final = "flights-report"

@@ -42,10 +42,18 @@ from kafkadur_coordinators.interface import Rank
 from kafkadur_coordinators.redis.coordinator import Recorder
 from kafkadur_sharing.changing import check_parts, subscription_type
 from kafkadur_sharing.decisions import OnChange, Request, nondurable_name, parts_given, validate_on_change
-from kafkadur_sharing.definition import AckLevel, Definition, HeaderType, Scope, Start, SubscriptionType
+from kafkadur_sharing.definition import (
+    AckLevel,
+    Definition,
+    HeaderType,
+    Scope,
+    Start,
+    SubscriptionType,
+    TypeName,
+)
 from kafkadur_sharing.distributed import DistributedTopic
 from kafkadur_sharing.errors import ConnectionClosed, IllegalState, KafkadurError, NotConnected
-from kafkadur_sharing.keys import ClientIdPolicy, SubscriptionKey
+from kafkadur_sharing.keys import ClientIdPolicy, PolicyName, SubscriptionKey
 from kafkadur_sharing.names import validate_client_id
 from kafkadur_sharing.redelivery import Redelivery
 from kafkadur_sharing.selector import parse_selector
@@ -64,7 +72,7 @@ def connect(
     kafka: str | Mapping[str, Any] | None = None,
     redis: str | None = None,
     client_id: str | None = None,
-    client_id_policy: ClientIdPolicy | str | None = None,
+    client_id_policy: ClientIdPolicy | PolicyName | None = None,
     namespace: str | None = None,
     session_timeout: timedelta | float | None = None,
     recorder: Recorder | None = None,
@@ -189,7 +197,7 @@ class Connection(DurableSubscriptions, ClosingContext):
             if connection._opened is not None:
                 connection._opened.thread.displace(error)
 
-    def set_client_id(self, client_id: str, policy: ClientIdPolicy | str | None = None) -> None:
+    def set_client_id(self, client_id: str, policy: ClientIdPolicy | PolicyName | None = None) -> None:
         """Set the client id of an open connection, before it is used for anything else (rule C4).
 
         `policy` None: that of the settings. Raises `IllegalState` if the connection was used already or has
@@ -314,7 +322,7 @@ class Connection(DurableSubscriptions, ClosingContext):
         *,
         durable: str | None = None,
         shared: str | None = None,
-        type: SubscriptionType | str = SubscriptionType.SHARED,
+        type: SubscriptionType | TypeName = SubscriptionType.SHARED,
         window: int = WINDOW,
         window_bytes: int = WINDOW_BYTES,
         unconfirmed: int | None = None,

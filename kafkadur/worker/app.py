@@ -18,7 +18,7 @@ from kafkadur.handlers.results import check_handler
 from kafkadur.handlers.retries import ATTEMPTS, Exceptions, RetryDelay
 from kafkadur.message.serialization import Deserializer
 from kafkadur_sharing.decisions import OnChange
-from kafkadur_sharing.definition import AckLevel, HeaderType, Scope, Start, SubscriptionType
+from kafkadur_sharing.definition import AckLevel, HeaderType, Scope, Start, SubscriptionType, TypeName
 from kafkadur_sharing.errors import IllegalState
 from kafkadur_sharing.redelivery import Redelivery
 
@@ -31,7 +31,7 @@ class SubscribeOptions(TypedDict, total=False):
     """The options that `App.subscription` passes to `Connection.subscribe`, which documents them."""
 
     shared: str
-    type: SubscriptionType | str
+    type: SubscriptionType | TypeName
     window: int
     window_bytes: int
     unconfirmed: int

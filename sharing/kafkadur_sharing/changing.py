@@ -11,7 +11,15 @@ from datetime import timedelta
 from typing import Any, Final, TypedDict, cast
 
 from kafkadur_sharing.decisions import Mode
-from kafkadur_sharing.definition import AckLevel, Definition, HeaderType, Scope, Sharing, SubscriptionType
+from kafkadur_sharing.definition import (
+    AckLevel,
+    Definition,
+    HeaderType,
+    Scope,
+    Sharing,
+    SubscriptionType,
+    TypeName,
+)
 from kafkadur_sharing.errors import IllegalState
 from kafkadur_sharing.keys import SubscriptionKey
 from kafkadur_sharing.redelivery import Redelivery
@@ -23,7 +31,7 @@ class Changes(TypedDict, total=False):
     The last six are parts of the redelivery policy, which `redelivery` replaces as a whole.
     """
 
-    type: SubscriptionType | str
+    type: SubscriptionType | TypeName
     selector: str | None
     no_local: bool
     header_types: Mapping[str, HeaderType] | None

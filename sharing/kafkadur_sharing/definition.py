@@ -24,6 +24,9 @@ Start = Literal["latest", "earliest"]
 #: What passes to the next member at the end of a turn: all partitions together, or each separately.
 Scope = Literal["subscription", "partition"]
 
+#: The names of the subscription types.
+TypeName = Literal["exclusive", "priority", "serial", "shared", "key-ordered"]
+
 #: Where an acknowledgement is stored when it is confirmed: in Redis, also in its replicas, or in Kafka.
 AckLevel = Literal["redis", "replicated", "journal"]
 

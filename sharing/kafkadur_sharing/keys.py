@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import cached_property
-from typing import Any, Final
+from typing import Any, Final, Literal
 from zlib import crc32
 
 from kafkadur_sharing.errors import IllegalState
@@ -31,6 +31,10 @@ class ClientIdPolicy(StrEnum):
     RESTRICTED = "restricted"
     #: Any number of connections (rule C2).
     UNRESTRICTED = "unrestricted"
+
+
+#: The names of the policies.
+PolicyName = Literal["restricted", "unrestricted"]
 
 
 @dataclass(frozen=True, kw_only=True)

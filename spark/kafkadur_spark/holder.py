@@ -13,7 +13,7 @@ from kafkadur_coordinators.exclusive_settlement import ExclusiveSettlement, Verd
 from kafkadur_coordinators.settlement_states import SettlementState
 from kafkadur_sharing.changing import check_parts, subscription_type
 from kafkadur_sharing.decisions import OnChange, Request, parts_given, validate_on_change
-from kafkadur_sharing.definition import Definition, HeaderType, Start, SubscriptionType
+from kafkadur_sharing.definition import Definition, HeaderType, Start, SubscriptionType, TypeName
 from kafkadur_sharing.errors import IllegalState, StateLost
 from kafkadur_sharing.redelivery import Redelivery
 from kafkadur_sharing.selector import parse_selector
@@ -26,7 +26,7 @@ def hold(
     topic: str,
     *,
     durable: str,
-    type: SubscriptionType | str = SubscriptionType.SHARED,  # noqa: A002 - the field's word
+    type: SubscriptionType | TypeName = SubscriptionType.SHARED,  # noqa: A002 - the field's word
     start: Start | None = None,
     selector: str | None = None,
     no_local: bool = False,

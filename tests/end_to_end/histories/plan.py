@@ -8,6 +8,8 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+from kafkadur_sharing.definition import TypeName
+
 #: Partitions of a topic.
 PARTITIONS = 3
 #: Keys of every topic; all messages of a key lie in one partition.
@@ -23,7 +25,7 @@ class SubscriptionPlan:
     """One subscription, on a topic of its own with the same name."""
 
     name: str
-    type: str
+    type: TypeName
     #: records
     window: int
     max_attempts: int = 5

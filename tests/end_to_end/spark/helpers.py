@@ -15,6 +15,7 @@ import kafkadur_spark
 from kafkadur.admin.browse import records_of
 from kafkadur.stack import as_administrator
 from kafkadur_coordinators.topics import Topics
+from kafkadur_sharing.definition import TypeName
 from kafkadur_spark.attachment import Attachment
 from kafkadur_spark.generations import Acking, OnAhead
 from tests.integration.subscriptions.helpers import LIMIT_S, Place, wait_until
@@ -66,7 +67,7 @@ class Lab:
 
     @contextlib.contextmanager
     def hold(
-        self, topic: str, *, kind: str = "shared", selector: str | None = None, **settings: object
+        self, topic: str, *, kind: TypeName = "shared", selector: str | None = None, **settings: object
     ) -> Generator[kafkadur_spark.Holder]:
         """Hold the subscription `d` on a topic, on a connection of its own."""
         with (

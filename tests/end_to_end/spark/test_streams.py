@@ -4,6 +4,7 @@ import signal
 import threading
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 from confluent_kafka import Producer
@@ -16,6 +17,7 @@ import kafkadur_spark
 from kafkadur.admin.changes import Admin
 from kafkadur.settings import settings
 from kafkadur_coordinators.exclusive_settlement import Verdicts
+from kafkadur_sharing.definition import TypeName
 from kafkadur_sharing.errors import IllegalState, LeaseLost, SubscriptionActive, SubscriptionDiffers
 from tests.end_to_end.spark.drivers import Driver, written
 from tests.end_to_end.spark.helpers import At, Lab, add_partition, forget_state, freeze, in_partition, records
@@ -325,7 +327,7 @@ def test_more_partitions_than_one_exchange_carries(lab: Lab) -> None:
 
 
 @pytest.mark.parametrize("kind", ["exclusive", "serial", "priority"])
-def test_other_types(lab: Lab, kind: str) -> None:
+def test_other_types(lab: Lab, kind: TypeName) -> None:
     topic = lab.place.topic(range(10))
     with lab.hold(topic, kind=kind) as holder:
         assert lab.go(holder).records == in_partition(0, *range(10))
@@ -347,9 +349,11 @@ def test_who_holds_all_is_alone(lab: Lab) -> None:
 
 def test_a_key_ordered_subscription_has_no_whole(lab: Lab) -> None:
     topic = lab.place.topic(range(3))
-    for kind, said in (("key-ordered", "cannot be held as a whole"), ("queue", "no type of subscription")):
-        with pytest.raises(IllegalState, match=said), lab.hold(topic, kind=kind):
-            pass
+    wrong: Any = "queue"
+    with pytest.raises(IllegalState, match="cannot be held as a whole"), lab.hold(topic, kind="key-ordered"):
+        pass
+    with pytest.raises(IllegalState, match="no subscription type 'queue'"), lab.hold(topic, kind=wrong):
+        pass
 
 
 def test_a_subscription_with_a_selector_is_refused_and_kept(lab: Lab) -> None:

@@ -14,7 +14,7 @@ from kafkadur.admin.changes import Admin
 from kafkadur.settings import settings
 from kafkadur.stack import as_administrator
 from kafkadur.testing.pytest_plugin import TopicFactory
-from kafkadur_sharing.definition import Scope
+from kafkadur_sharing.definition import Scope, TypeName
 from tests.integration.cli.conftest import Run
 from tests.integration.subscriptions.helpers import wait_until
 
@@ -31,7 +31,7 @@ KINDS: tuple[tuple[str, Scope], ...] = (
 
 
 def received(
-    topic: str, *, kind: str = "shared", most: int = 100, silence: float = 0.8
+    topic: str, *, kind: TypeName = "shared", most: int = 100, silence: float = 0.8
 ) -> list[tuple[int, bool]]:
     """Receive and acknowledge what there is: number and whether it was redelivered, sorted."""
     found: list[tuple[int, bool]] = []
@@ -73,7 +73,7 @@ def test_older_state_is_stored_anew_on_demand(run: Run, topic: str, monkeypatch:
 
 
 @pytest.mark.parametrize("kind", TYPES)
-def test_back_to_the_beginning_and_on_to_the_end(run: Run, topic: str, kind: str) -> None:
+def test_back_to_the_beginning_and_on_to_the_end(run: Run, topic: str, kind: TypeName) -> None:
     assert received(topic, kind=kind) == [(n, False) for n in range(10)]
     looked = run("sub", "seek", "d", "earliest", "--json").data
     assert looked["moved"] is False
@@ -170,7 +170,9 @@ CHANGES = [
 
 @pytest.mark.usefixtures("client_id")
 @pytest.mark.parametrize(("kind", "other"), CHANGES)
-def test_another_type_in_place_keeps_what_is_settled(here: Path, topic: str, kind: str, other: str) -> None:
+def test_another_type_in_place_keeps_what_is_settled(
+    here: Path, topic: str, kind: TypeName, other: TypeName
+) -> None:
     del here
     with (
         kafkadur.sync.Connection(settings({})) as connection,
@@ -215,7 +217,7 @@ def test_shared_then_key_ordered_then_exclusive(run: Run, topic: str) -> None:
 
 
 @pytest.mark.parametrize("kind", TYPES)
-def test_back_to_a_snapshot(run: Run, topic: str, tmp_path: Path, kind: str) -> None:
+def test_back_to_a_snapshot(run: Run, topic: str, tmp_path: Path, kind: TypeName) -> None:
     file = tmp_path / "d.json"
     first = received(topic, kind=kind, most=4)
     assert run("sub", "snapshot", "d", str(file)).code == 0
@@ -338,7 +340,7 @@ def test_turns_get_another_scope(run: Run, topic: str) -> None:
 
 @pytest.mark.parametrize(("kind", "scope"), KINDS)
 def test_paused_subscription_hands_nothing_out(
-    run: Run, topic: str, kind: str, scope: Scope, caplog: pytest.LogCaptureFixture
+    run: Run, topic: str, kind: TypeName, scope: Scope, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Its members are told so, and it does not look like an idle one."""
     events: list[Event] = []
@@ -409,7 +411,7 @@ def test_from_a_consumer_group_and_back(run: Run, topic: str) -> None:
 
 @pytest.mark.usefixtures("client_id")
 @pytest.mark.parametrize(("kind", "scope"), KINDS)
-def test_drained_while_members_stay(run: Run, topic: str, kind: str, scope: Scope) -> None:
+def test_drained_while_members_stay(run: Run, topic: str, kind: TypeName, scope: Scope) -> None:
     """What is not in hands is given back uncounted, what is can be settled; then everything goes on."""
     with (
         kafkadur.sync.Connection(settings({})) as connection,

@@ -11,6 +11,7 @@ import kafkadur.sync
 from kafkadur.settings import settings
 from kafkadur.sync import Subscription
 from kafkadur.testing.pytest_plugin import TopicFactory
+from kafkadur_sharing.definition import TypeName
 from tests.integration.cli.conftest import Run
 
 LIMIT_S = 180.0
@@ -31,7 +32,7 @@ def topic(here: Path, kafkadur_topic: TopicFactory) -> str:
 def subscribed(
     topic: str,
     *,
-    kind: str = "shared",
+    kind: TypeName = "shared",
     window: int = 1_000,
     selector: str | None = None,
     strict: bool = False,

@@ -12,6 +12,7 @@ from confluent_kafka.admin import AdminClient
 import kafkadur.sync
 from kafkadur.settings import settings
 from kafkadur.testing.pytest_plugin import TopicFactory
+from kafkadur_sharing.keys import PolicyName
 from tests.integration.cli.conftest import Run
 from tests.integration.subscriptions.helpers import remove
 
@@ -158,7 +159,12 @@ def test_ls_tells_subscriptions_of_one_name_apart(
 ) -> None:
     monkeypatch.setenv("COLUMNS", "200")
     topic = kafkadur_topic()
-    for policy, member in (("restricted", None), ("unrestricted", None), ("restricted", "east")):
+    ways: tuple[tuple[PolicyName, str | None], ...] = (
+        ("restricted", None),
+        ("unrestricted", None),
+        ("restricted", "east"),
+    )
+    for policy, member in ways:
         with kafkadur.sync.connect(client_id="office", client_id_policy=policy) as connection:
             connection.subscribe(topic, durable="d", topic_member=member).close()
     lines = run("sub", "ls").out.splitlines()[1:]

@@ -18,6 +18,7 @@ from kafkadur import KafkadurError
 from kafkadur.admin.changes import Admin
 from kafkadur.admin.subscription_info import SubscriptionInfo
 from kafkadur.settings import settings
+from kafkadur_sharing.definition import TypeName
 from tests.integration.subscriptions.helpers import Place, number
 
 #: After a change of the server nothing is granted for one session: a short one keeps the tests short.
@@ -31,10 +32,10 @@ HEALED_S = 60.0
 class Crew:
     """Some members of the subscription "d" on partition 0 of a topic whose values are their offsets."""
 
-    def __init__(self, place: Place, topic: str, kind: str, count: int) -> None:
+    def __init__(self, place: Place, topic: str, kind: TypeName, count: int) -> None:
         self.place = place
         self.topic = topic
-        self.kind = kind
+        self.kind: TypeName = kind
         self.count = count
         #: how often each message was handed out
         self.given: Counter[int] = Counter()

@@ -18,6 +18,7 @@ from kafkadur.admin.changes import Admin
 from kafkadur.settings import settings
 from kafkadur.stack import Broker, Stack, embedded
 from kafkadur.stack.kafka import quiet_admin
+from kafkadur_sharing.definition import TypeName
 from tests.integration.faults.crew import SESSION, Crew, work_through
 from tests.integration.subscriptions.helpers import LIMIT_S, Place, number, speaks, wait_until
 
@@ -98,7 +99,7 @@ def replicated(place: Place, on: list[int], **config: str) -> str:
 
 @pytest.mark.long
 @pytest.mark.parametrize("kind", ["shared", "exclusive"])
-async def test_the_leader_is_killed(place: Place, kind: str) -> None:
+async def test_the_leader_is_killed(place: Place, kind: TypeName) -> None:
     topic = await asyncio.to_thread(replicated, place, [1, 2, 3])
     place.publish(topic, range(COUNT))
 
@@ -214,7 +215,7 @@ LONG_BUT_SHARED = pytest.mark.parametrize(
 @LONG_BUT_SHARED
 @pytest.mark.parametrize("grown", [20, pytest.param(80, marks=pytest.mark.long)])
 async def test_new_records_at_settled_offsets_are_delivered(
-    place: Place, diverging: str, kind: str, grown: int, caplog: pytest.LogCaptureFixture
+    place: Place, diverging: str, kind: TypeName, grown: int, caplog: pytest.LogCaptureFixture
 ) -> None:
     """A member is attached, and has settled 40 records that Kafka then loses; fewer or more come instead."""
     events: list[Event] = []
@@ -240,7 +241,7 @@ async def test_new_records_at_settled_offsets_are_delivered(
 
 @pytest.mark.long
 @pytest.mark.parametrize("kind", ALL)
-async def test_cut_off_while_nobody_was_attached(place: Place, diverging: str, kind: str) -> None:
+async def test_cut_off_while_nobody_was_attached(place: Place, diverging: str, kind: TypeName) -> None:
     """The oldest unsettled record lies before the cut, so reading begins where both logs agree."""
     await asyncio.to_thread(leave_behind, place, diverging)
     place.publish_values(diverging, values("a", KEPT, LOST))

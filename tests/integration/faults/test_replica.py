@@ -13,6 +13,7 @@ import redis
 
 from kafkadur.runtime import checkpoint_thread
 from kafkadur.stack import Stack, TcpProxy, Valkey, embedded
+from kafkadur_sharing.definition import TypeName
 from tests.integration.faults.crew import Crew
 from tests.integration.subscriptions.helpers import Place, wait_until
 
@@ -87,7 +88,7 @@ async def test_a_copy_from_before_takes_over(
     pair: Pair,
     place_on: Callable[[Stack], Place],
     monkeypatch: pytest.MonkeyPatch,
-    kind: str,
+    kind: TypeName,
 ) -> None:
     """What was settled after the copy ended comes again; nothing else, and nothing is lost."""
     # On a busy machine a second passes before the first server is killed. Then the journal knows all of it.
@@ -110,7 +111,7 @@ async def test_a_copy_from_before_takes_over(
 
 @LONG_EXCLUSIVE
 async def test_back_to_the_first_master(
-    stack: Stack, pair: Pair, place_on: Callable[[Stack], Place], kind: str
+    stack: Stack, pair: Pair, place_on: Callable[[Stack], Place], kind: TypeName
 ) -> None:
     """The first master, with what it had, takes over again from one that went further."""
     place = place_on(stack)

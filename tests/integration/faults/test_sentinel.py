@@ -13,6 +13,7 @@ import redis
 from kafkadur import CoordinatorUnavailable, connect
 from kafkadur.stack import Stack, Valkey, embedded
 from kafkadur_coordinators.redis import server as redis_server
+from kafkadur_sharing.definition import TypeName
 from tests.integration.faults.crew import Crew, work_through
 from tests.integration.subscriptions.helpers import Place, speaks, wait_until
 
@@ -45,7 +46,9 @@ def pair(stack: Stack) -> tuple[Valkey, Valkey]:
 
 
 @pytest.mark.parametrize("kind", ["shared", pytest.param("exclusive", marks=pytest.mark.long)])
-async def test_the_master_is_killed(watched: Stack, place_on: Callable[[Stack], Place], kind: str) -> None:
+async def test_the_master_is_killed(
+    watched: Stack, place_on: Callable[[Stack], Place], kind: TypeName
+) -> None:
     place = place_on(watched)
     master, other = pair(watched)
 

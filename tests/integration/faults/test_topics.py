@@ -14,6 +14,7 @@ from kafkadur.admin.changes import Admin
 from kafkadur.settings import settings
 from kafkadur.stack import Stack
 from kafkadur.testing.pytest_plugin import takes_messages
+from kafkadur_sharing.definition import TypeName
 from tests.integration.faults.crew import SESSION
 from tests.integration.subscriptions.helpers import (
     LIMIT_S,
@@ -40,7 +41,7 @@ def place(kafkadur_stack: Stack, place_on: Callable[[Stack], Place]) -> Place:
 
 @BOTH
 async def test_records_are_removed_past_what_members_hold(
-    place: Place, kafkadur_admin: AdminClient, kind: str
+    place: Place, kafkadur_admin: AdminClient, kind: TypeName
 ) -> None:
     """What is in hands can still be acknowledged; what was neither read nor settled is told of."""
     topic = place.topic(range(200))
@@ -70,7 +71,7 @@ async def test_records_are_removed_past_what_members_hold(
 
 @BOTH
 async def test_the_topic_is_made_anew_under_a_member(
-    place: Place, kafkadur_admin: AdminClient, kind: str
+    place: Place, kafkadur_admin: AdminClient, kind: TypeName
 ) -> None:
     """The member is stopped with a clear error: settled offsets mean nothing in the new topic."""
     topic = place.topic(range(5))
@@ -121,7 +122,7 @@ def _stop_while_the_topic_is_made_anew(
 
 @pytest.mark.parametrize("kind", ["exclusive", PRIORITY_TOO, "serial", "shared", "key-ordered"])
 async def test_partitions_are_added_under_members(
-    place: Place, kafkadur_admin: AdminClient, kind: str
+    place: Place, kafkadur_admin: AdminClient, kind: TypeName
 ) -> None:
     """The attached members read them from their beginning, without a new one."""
     topic = place.topic(range(3))

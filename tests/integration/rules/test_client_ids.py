@@ -214,11 +214,12 @@ async def test_c4_not_where_it_was_given_when_connecting(place: Place) -> None:
 
 
 async def test_c4_one_that_is_refused_can_be_set_to_another(place: Place) -> None:
+    wrong: Any = "shy"
     async with place.connect(**ALONE), place.connect(client_id=None) as connection:
         with pytest.raises(InvalidName):
             await connection.set_client_id("no name")
         with pytest.raises(IllegalState, match="policy"):
-            await connection.set_client_id("me", "shy")
+            await connection.set_client_id("me", wrong)
         with pytest.raises(InvalidClientId):
             await connection.set_client_id("me", "restricted")
         await connection.set_client_id("me", ClientIdPolicy.UNRESTRICTED)

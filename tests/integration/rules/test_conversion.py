@@ -8,6 +8,7 @@ import pytest
 
 import kafkadur.sync
 from kafkadur import InvalidSubscriptionSharing, KafkadurError, SubscriptionActive, SubscriptionTypeMismatch
+from kafkadur_sharing.definition import TypeName
 from tests.integration.subscriptions.helpers import LIMIT_S, Place
 from tests.integration.subscriptions.workers import Worker
 
@@ -26,7 +27,7 @@ def rest(subscription: kafkadur.sync.Subscription) -> list[int]:
     return sorted(found)
 
 
-def settle_two(connection: kafkadur.sync.Connection, topic: str, kind: str, **options: Any) -> None:
+def settle_two(connection: kafkadur.sync.Connection, topic: str, kind: TypeName, **options: Any) -> None:
     """Create it, settle e1 and e2, and leave the others waiting."""
     with connection.subscribe(topic, durable="d", type=kind, start="earliest", **options) as subscription:
         for _ in range(2):
@@ -36,7 +37,7 @@ def settle_two(connection: kafkadur.sync.Connection, topic: str, kind: str, **op
 
 
 @pytest.mark.parametrize(("one", "other"), WAYS)
-def test_d1_l3_with_allow_conversion_what_waits_is_kept(place: Place, one: str, other: str) -> None:
+def test_d1_l3_with_allow_conversion_what_waits_is_kept(place: Place, one: TypeName, other: TypeName) -> None:
     topic = place.topic(range(1, COUNT + 1))
     with place.connect_sync() as connection:
         settle_two(connection, topic, one)
@@ -95,7 +96,7 @@ def test_l3_not_while_another_process_is_attached(place: Place, start_worker: Ca
 
 @pytest.mark.parametrize(("one", "other"), [("exclusive", "shared"), ("shared", "exclusive")])
 def test_p7_in_weblogic_mode_the_policy_changes_without_being_asked(
-    place: Place, one: str, other: str
+    place: Place, one: TypeName, other: TypeName
 ) -> None:
     topic = place.topic(range(1, COUNT + 1))
     with place.connect_sync(mode="weblogic") as connection:
@@ -149,7 +150,7 @@ def test_l3_two_who_convert_at_once(place: Place) -> None:
     with place.connect_sync() as connection:
         settle_two(connection, topic, "exclusive")
 
-    def convert(kind: str) -> list[int] | KafkadurError:
+    def convert(kind: TypeName) -> list[int] | KafkadurError:
         with place.connect_sync() as own:
             try:
                 with own.subscribe(topic, durable="d", type=kind, allow_conversion=True) as subscription:

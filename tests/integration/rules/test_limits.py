@@ -6,7 +6,7 @@ import pytest
 
 from kafkadur import IllegalState, ResourceLimit
 from kafkadur.admin.changes import Admin
-from kafkadur_sharing.definition import Definition, SubscriptionType
+from kafkadur_sharing.definition import Definition, SubscriptionType, TypeName
 from tests.integration.subscriptions.helpers import LIMIT_S, Place
 from tests.integration.subscriptions.workers import Worker
 
@@ -14,7 +14,7 @@ KINDS = ("shared", "serial", "priority", "key-ordered")
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_l1_any_number_unless_there_is_a_limit(place: Place, kind: str) -> None:
+def test_l1_any_number_unless_there_is_a_limit(place: Place, kind: TypeName) -> None:
     topic = place.topic([])
     with place.connect_sync() as connection:
         for _ in range(6):
@@ -24,7 +24,7 @@ def test_l1_any_number_unless_there_is_a_limit(place: Place, kind: str) -> None:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_l2_c5_one_more_is_refused_and_nobody_put_out(
-    place: Place, start_worker: Callable[..., Worker], kind: str
+    place: Place, start_worker: Callable[..., Worker], kind: TypeName
 ) -> None:
     topic = place.topic(range(1, 5))
     workers = [

@@ -6,7 +6,7 @@ import pytest
 
 from kafkadur import InvalidSubscriptionSharing
 from kafkadur_sharing.decisions import nondurable_name
-from kafkadur_sharing.definition import Definition, SubscriptionType
+from kafkadur_sharing.definition import Definition, SubscriptionType, TypeName
 from tests.integration.subscriptions.helpers import LIMIT_S, Place, nothing, numbers
 from tests.integration.subscriptions.workers import Worker
 
@@ -72,10 +72,13 @@ async def test_p6_other_details_are_another_subscription(place: Place) -> None:
         await nothing(some)
 
 
-async def test_p3_p4_exclusive_and_shared_consumers_refuse_each_other(place: Place) -> None:
+@pytest.mark.parametrize(
+    ("held", "wanted"), [("exclusive", "exclusive"), ("exclusive", "shared"), ("shared", "exclusive")]
+)
+async def test_p3_p4_exclusive_and_shared_consumers_refuse_each_other(
+    place: Place, held: TypeName, wanted: TypeName
+) -> None:
     topic = place.topic()
-    async with place.connect(mode="weblogic") as connection:
-        for held, wanted in (("exclusive", "exclusive"), ("exclusive", "shared"), ("shared", "exclusive")):
-            async with await connection.subscribe(topic, type=held):
-                with pytest.raises(InvalidSubscriptionSharing):
-                    await connection.subscribe(topic, type=wanted)
+    async with place.connect(mode="weblogic") as connection, await connection.subscribe(topic, type=held):
+        with pytest.raises(InvalidSubscriptionSharing):
+            await connection.subscribe(topic, type=wanted)

@@ -11,6 +11,7 @@ from kafkadur import (
     KafkadurError,
     SubscriptionActive,
 )
+from kafkadur_sharing.definition import TypeName
 from tests.integration.subscriptions.helpers import LIMIT_S, SILENCE_S, Place, speaks, wait_until
 from tests.integration.subscriptions.workers import Worker
 
@@ -66,7 +67,7 @@ def test_what_another_process_has_is_refused(
 
 @pytest.mark.parametrize("kind", ["exclusive", "shared"])
 def test_u6_s5_a_closed_one_of_another_process_keeps_its_kind(
-    place: Place, start_worker: Start, kind: str
+    place: Place, start_worker: Start, kind: TypeName
 ) -> None:
     """Also without a consumer."""
     topic = place.topic([1])
@@ -106,7 +107,7 @@ def test_u3_u9_who_comes_after_a_process_that_closed_gets_what_waits(
 
 @pytest.mark.parametrize("kind", ["exclusive", "shared"])
 def test_u4_s3_who_wants_other_details_replaces_what_a_process_left(
-    place: Place, start_worker: Start, kind: str
+    place: Place, start_worker: Start, kind: TypeName
 ) -> None:
     """What waited is dropped; the process that comes back finds another subscription."""
     topic = place.topic()

@@ -34,7 +34,7 @@ from kafkadur_sharing.decisions import (
     decide,
     decide_unsubscribe,
 )
-from kafkadur_sharing.definition import Definition, SubscriptionType
+from kafkadur_sharing.definition import Definition, SubscriptionType, TypeName
 from kafkadur_sharing.keys import SubscriptionKey
 from tests.integration.subscriptions.helpers import Place
 from tests.integration.subscriptions.workers import Child
@@ -45,18 +45,20 @@ DONE = "done"
 class Wish(NamedTuple):
     """What a process does in a round: it attaches and closes, or unsubscribes."""
 
-    type: str | None
+    type: TypeName | None
     selector: str | None = None
     allow_conversion: bool = False
     on_change: OnChange | None = None
 
 
+TWO: tuple[TypeName, ...] = ("exclusive", "shared")
+THREE: tuple[TypeName, ...] = (*TWO, "serial")
 WISHES = [
     Wish(None),
-    *(Wish(kind) for kind in ("exclusive", "shared", "serial")),
-    *(Wish(kind, "n = 1", on_change="replace") for kind in ("exclusive", "shared")),
-    *(Wish(kind, "n = 1", on_change="alter") for kind in ("exclusive", "shared")),
-    *(Wish(kind, allow_conversion=True) for kind in ("exclusive", "shared", "serial")),
+    *(Wish(kind) for kind in THREE),
+    *(Wish(kind, "n = 1", on_change="replace") for kind in TWO),
+    *(Wish(kind, "n = 1", on_change="alter") for kind in TWO),
+    *(Wish(kind, allow_conversion=True) for kind in THREE),
 ]
 
 

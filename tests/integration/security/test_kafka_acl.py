@@ -26,10 +26,11 @@ from kafkadur.admin.kafka_access import Role, Rule, kafka_commands, kafka_rules
 from kafkadur.cli.application import app
 from kafkadur.settings import settings
 from kafkadur_coordinators.topics import Topics
+from kafkadur_sharing.definition import TypeName
 from kafkadur_sharing.errors import IllegalState, KafkaRefused
 from tests.integration.security.secured import LIMIT_S, Secured
 
-TYPES = ("shared", "exclusive", "priority", "serial", "key-ordered")
+TYPES: tuple[TypeName, ...] = ("shared", "exclusive", "priority", "serial", "key-ordered")
 KAFKA_TIMEOUT = timedelta(seconds=15)
 
 
@@ -115,7 +116,7 @@ def publish_in_transactions(shop: Shop) -> None:
     producer.commit_transaction(LIMIT_S)
 
 
-def receive(shop: Shop, kind: str = "shared") -> None:
+def receive(shop: Shop, kind: TypeName = "shared") -> None:
     with (
         shop.connect() as connection,
         connection.subscribe(shop.topic, durable=f"d-{kind}", type=kind, start="earliest") as subscription,

@@ -17,6 +17,7 @@ from kafkadur import (
     SubscriptionActive,
 )
 from kafkadur_coordinators.journal.topic import journal_topic, transactions_topic
+from kafkadur_sharing.definition import TypeName
 from tests.integration.subscriptions.helpers import (
     LIMIT_S,
     Place,
@@ -42,7 +43,7 @@ async def test_u1_exclusive_needs_a_client_id(place: Place) -> None:
 
 
 @both_types
-async def test_u2_s1_created_at_the_end_or_the_beginning(place: Place, kind: str) -> None:
+async def test_u2_s1_created_at_the_end_or_the_beginning(place: Place, kind: TypeName) -> None:
     topic = place.topic(range(1, 4))
     async with place.connect() as connection:
         async with await connection.subscribe(topic, durable="latest", type=kind) as subscription:
@@ -56,7 +57,7 @@ async def test_u2_s1_created_at_the_end_or_the_beginning(place: Place, kind: str
 
 
 @both_types
-async def test_u3_u9_s10_subscription_accumulates_while_closed(place: Place, kind: str) -> None:
+async def test_u3_u9_s10_subscription_accumulates_while_closed(place: Place, kind: TypeName) -> None:
     topic = place.topic()
     async with place.connect() as first:
         await (await first.subscribe(topic, durable="d", type=kind)).close()
@@ -73,7 +74,7 @@ async def test_u3_u9_s10_subscription_accumulates_while_closed(place: Place, kin
 
 
 @both_types
-async def test_u4_s3_other_details_replace_and_drop(place: Place, kind: str) -> None:
+async def test_u4_s3_other_details_replace_and_drop(place: Place, kind: TypeName) -> None:
     one, other = place.topic(), place.topic()
     async with place.connect() as connection:
         async with await connection.subscribe(one, durable="d", type=kind) as subscription:
@@ -96,7 +97,7 @@ async def test_u4_s3_other_details_replace_and_drop(place: Place, kind: str) -> 
 
 
 @both_types
-async def test_u5_s4_other_details_while_active_are_refused(place: Place, kind: str) -> None:
+async def test_u5_s4_other_details_while_active_are_refused(place: Place, kind: TypeName) -> None:
     one, other = place.topic(), place.topic()
     async with (
         place.connect() as first,
@@ -112,7 +113,9 @@ async def test_u5_s4_other_details_while_active_are_refused(place: Place, kind: 
 
 @pytest.mark.parametrize(("first", "second"), [("shared", "exclusive"), ("exclusive", "shared")])
 @pytest.mark.parametrize("active", [True, False])
-async def test_u6_s5_other_sharing_is_refused(place: Place, first: str, second: str, *, active: bool) -> None:
+async def test_u6_s5_other_sharing_is_refused(
+    place: Place, first: TypeName, second: TypeName, *, active: bool
+) -> None:
     topic = place.topic()
     async with place.connect() as connection:
         subscription = await connection.subscribe(topic, durable="d", type=first)
@@ -253,7 +256,7 @@ async def test_s9_a_full_member_leaves_messages_to_others(place: Place) -> None:
 
 
 @both_types
-async def test_x1_unsubscribe_deletes_with_all_that_waits(place: Place, kind: str) -> None:
+async def test_x1_unsubscribe_deletes_with_all_that_waits(place: Place, kind: TypeName) -> None:
     topic = place.topic()
     async with place.connect() as connection:
         await (await connection.subscribe(topic, durable="d", type=kind)).close()
@@ -292,7 +295,7 @@ async def test_x2_unknown_names_and_other_client_ids(place: Place) -> None:
 
 
 @both_types
-async def test_x3_x4_active_subscription_is_not_deleted(place: Place, kind: str) -> None:
+async def test_x3_x4_active_subscription_is_not_deleted(place: Place, kind: TypeName) -> None:
     topic = place.topic([1, 2])
     async with (
         place.connect() as first,
@@ -311,12 +314,14 @@ async def test_x3_x4_active_subscription_is_not_deleted(place: Place, kind: str)
 
 async def test_d8_shared_queued_is_shared_by_another_name(place: Place) -> None:
     topic = place.topic()
+    old: Any = "shared-queued"
+    wrong: Any = "queue"
     async with place.connect() as connection:
         with pytest.warns(DeprecationWarning, match="called shared"):
-            subscription = await connection.subscribe(topic, durable="d", type="shared-queued")
+            subscription = await connection.subscribe(topic, durable="d", type=old)
         assert subscription.definition.definition.type == "shared"
         with pytest.raises(IllegalState, match="no subscription type 'queue'") as caught:
-            await connection.subscribe(topic, durable="d", type="queue")
+            await connection.subscribe(topic, durable="d", type=wrong)
         assert "key-ordered" in str(caught.value)
 
 

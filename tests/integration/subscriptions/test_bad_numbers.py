@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 import kafkadur
+from kafkadur_sharing.definition import TypeName
 from kafkadur_sharing.errors import IllegalState
 from tests.integration.subscriptions.helpers import PRIORITY_TOO, Place, next_of, number
 
@@ -19,7 +20,7 @@ WRONG: dict[str, tuple[Any, ...]] = {
 
 
 @pytest.mark.parametrize("kind", ["shared", PRIORITY_TOO, "serial", "key-ordered"])
-async def test_a_refused_member_does_not_disturb_its_neighbour(place: Place, kind: str) -> None:
+async def test_a_refused_member_does_not_disturb_its_neighbour(place: Place, kind: TypeName) -> None:
     topic = place.topic(range(COUNT))
     async with (
         place.connect() as connection,

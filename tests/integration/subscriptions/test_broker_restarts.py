@@ -14,6 +14,7 @@ import pytest
 
 import kafkadur
 from kafkadur.stack import Stack, embedded
+from kafkadur_sharing.definition import TypeName
 from tests.integration.subscriptions.helpers import LIMIT_S, Place, number, ordered_producer, place_on
 
 #: Seconds after which a client that has lost Kafka must have been replaced: 5 of silence, and what it takes
@@ -43,7 +44,7 @@ def fragile(own_stack: Stack) -> Iterator[Place]:
 
 
 @pytest.mark.parametrize("kind", ["shared", "exclusive"])
-async def test_all_goes_on_after_each_restart(fragile: Place, kind: str) -> None:
+async def test_all_goes_on_after_each_restart(fragile: Place, kind: TypeName) -> None:
     topic = fragile.topic(partitions=PARTITIONS)
     kafka = {"bootstrap.servers": fragile.stack.kafka, **FORGETFUL}
     async with (

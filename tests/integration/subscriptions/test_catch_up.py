@@ -23,6 +23,7 @@ import kafkadur.sync
 from kafkadur import CoordinatorUnavailable, Event
 from kafkadur.runtime.stages import Probe, Stage
 from kafkadur.stack import TcpProxy
+from kafkadur_sharing.definition import TypeName
 from tests.integration.subscriptions.helpers import (
     LIMIT_S,
     PRIORITY_TOO,
@@ -173,7 +174,7 @@ def redis_proxy(place: Place) -> Iterator[TcpProxy]:
 
 
 @every_type
-async def test_caught_up_once_everything_is_handed_out(place: Place, kind: str) -> None:
+async def test_caught_up_once_everything_is_handed_out(place: Place, kind: TypeName) -> None:
     topic, told = a_topic(place, BACKLOG), Told()
     async with (
         place.connect() as connection,
@@ -195,7 +196,7 @@ async def test_caught_up_once_everything_is_handed_out(place: Place, kind: str) 
 
 
 @every_type
-async def test_caught_up_with_an_empty_topic(place: Place, kind: str) -> None:
+async def test_caught_up_with_an_empty_topic(place: Place, kind: TypeName) -> None:
     topic, told = a_topic(place, partitions=3), Told()
     async with (
         place.connect() as connection,
@@ -234,7 +235,7 @@ async def test_not_caught_up_before_the_last_message_is_received(place: Place) -
 
 
 @every_type
-async def test_b2_falls_behind_when_a_whole_buffer_waits_and_not_before(place: Place, kind: str) -> None:
+async def test_b2_falls_behind_when_a_whole_buffer_waits_and_not_before(place: Place, kind: TypeName) -> None:
     """The fall-back: the reader pauses, and the rest is pulled from Kafka when there is room again."""
     topic, told = a_topic(place), Told()
     async with (
@@ -397,7 +398,7 @@ async def test_members_of_a_shared_subscription_speak_for_what_they_read(place: 
 
 @every_type
 async def test_an_application_that_raises_in_on_event_goes_on(
-    place: Place, kind: str, caplog: pytest.LogCaptureFixture
+    place: Place, kind: TypeName, caplog: pytest.LogCaptureFixture
 ) -> None:
     topic = a_topic(place, 5)
 
@@ -420,7 +421,7 @@ async def test_an_application_that_raises_in_on_event_goes_on(
 
 
 @every_type
-async def test_b1_step_1_written_before_the_first_pull(place: Place, kind: str) -> None:
+async def test_b1_step_1_written_before_the_first_pull(place: Place, kind: TypeName) -> None:
     """It is attached and knows where to begin; before its reader does, more is written."""
     topic = a_topic(place, BACKLOG)
     race = Race(Stage.FOLLOW, lambda: publish(place, topic, MORE))
@@ -434,7 +435,7 @@ async def test_b1_step_1_written_before_the_first_pull(place: Place, kind: str) 
 
 @every_type
 async def test_b1_step_1_trimmed_below_the_first_pull(
-    place: Place, kind: str, kafkadur_admin: AdminClient
+    place: Place, kind: TypeName, kafkadur_admin: AdminClient
 ) -> None:
     """What is removed lies before where it begins: nothing of it was to be delivered."""
     topic = a_topic(place, BACKLOG)
@@ -455,7 +456,7 @@ async def test_b1_step_1_trimmed_below_the_first_pull(
 
 @every_type
 async def test_b1_step_1_trimmed_above_the_first_pull(
-    place: Place, kind: str, kafkadur_admin: AdminClient
+    place: Place, kind: TypeName, kafkadur_admin: AdminClient
 ) -> None:
     """What is removed was to be delivered: that is said, and not passed over as a gap."""
     topic, told = a_topic(place, BACKLOG), Told()
@@ -473,7 +474,7 @@ async def test_b1_step_1_trimmed_above_the_first_pull(
 
 
 @every_type
-async def test_b1_step_2_written_after_the_end_was_read(place: Place, kind: str) -> None:
+async def test_b1_step_2_written_after_the_end_was_read(place: Place, kind: TypeName) -> None:
     """The reader has met the end; before the member knows, it is not the end any more."""
     topic, told = a_topic(place, BACKLOG), Told()
     race = Race(Stage.END, lambda: publish(place, topic, MORE))
@@ -489,7 +490,7 @@ async def test_b1_step_2_written_after_the_end_was_read(place: Place, kind: str)
 
 
 @every_type
-async def test_b1_step_3_read_while_the_exchange_is_on_its_way(place: Place, kind: str) -> None:
+async def test_b1_step_3_read_while_the_exchange_is_on_its_way(place: Place, kind: TypeName) -> None:
     """The exchange with which it waits says how far was read; meanwhile more is read, and kept back."""
     topic, told = a_topic(place), Told()
     subscriptions: list[kafkadur.Subscription] = []
@@ -558,7 +559,7 @@ async def ready_to_receive(*subscriptions: kafkadur.Subscription) -> None:
 
 
 @every_type
-async def test_b1_step_4_read_after_the_last_exchange_was_answered(place: Place, kind: str) -> None:
+async def test_b1_step_4_read_after_the_last_exchange_was_answered(place: Place, kind: TypeName) -> None:
     """The answer says there is nothing more; before it is taken in, more was written and read."""
     topic, told = a_topic(place), Told()
     subscriptions: list[kafkadur.Subscription] = []
@@ -588,7 +589,7 @@ async def test_b1_step_4_read_after_the_last_exchange_was_answered(place: Place,
 
 @every_type
 @pytest.mark.parametrize("stage", [Stage.SEND, Stage.ANSWERED])
-async def test_b1_step_4_the_last_exchange_fails(place: Place, kind: str, stage: Stage) -> None:
+async def test_b1_step_4_the_last_exchange_fails(place: Place, kind: TypeName, stage: Stage) -> None:
     """It did not arrive, or its answer did not: it is made again, and applied once.
 
     It carries acknowledgements, and how far was read.
@@ -638,7 +639,7 @@ async def test_b1_step_4_the_last_exchange_fails(place: Place, kind: str, stage:
 
 @every_type
 async def test_b1_step_4_the_connection_breaks_under_the_last_exchange(
-    place: Place, kind: str, redis_proxy: TcpProxy
+    place: Place, kind: TypeName, redis_proxy: TcpProxy
 ) -> None:
     topic, told = a_topic(place, BACKLOG), Told()
     assert place.stack.valkey is not None
@@ -665,7 +666,7 @@ async def test_b1_step_4_the_connection_breaks_under_the_last_exchange(
 @pytest.mark.parametrize("kind", ["shared", "serial", "priority", "key-ordered"])
 @pytest.mark.parametrize("stage", [Stage.READ, Stage.ANSWERED])
 async def test_b1_step_5_the_lease_changes_under_what_the_last_exchange_brought(
-    place: Place, kind: str, stage: Stage
+    place: Place, kind: TypeName, stage: Stage
 ) -> None:
     """What it read, or what was granted, is not handed out yet: another member comes and gets its part."""
     topic, told = a_topic(place, BACKLOG), Told()
@@ -721,7 +722,7 @@ async def test_b1_step_5_the_lease_changes_under_what_the_last_exchange_brought(
 
 @every_type
 @pytest.mark.parametrize("stage", [Stage.READ, Stage.END, Stage.ANSWERED])
-async def test_b1_step_6_the_reader_begins_anew(place: Place, kind: str, stage: Stage) -> None:
+async def test_b1_step_6_the_reader_begins_anew(place: Place, kind: TypeName, stage: Stage) -> None:
     """What is kept back and what was handed out comes from Kafka again: it is known by its offsets."""
     topic, told = a_topic(place, BACKLOG), Told()
     read_anew: list[Callable[[], None]] = []
@@ -754,7 +755,7 @@ async def test_b1_step_6_the_reader_begins_anew(place: Place, kind: str, stage: 
 
 @every_type
 async def test_b1_step_7_live_until_its_leases_are_lost(
-    place: Place, kind: str, redis_proxy: TcpProxy
+    place: Place, kind: TypeName, redis_proxy: TcpProxy
 ) -> None:
     """Cut off for longer than its session, it is taken for dead; what is written meanwhile comes once."""
     topic, told = a_topic(place, BACKLOG), Told()
@@ -786,7 +787,9 @@ async def alone(connection: kafkadur.Connection) -> None:
         await asyncio.sleep(0.02)
 
 
-async def attach_when_free(connection: kafkadur.Connection, topic: str, kind: str) -> kafkadur.Subscription:
+async def attach_when_free(
+    connection: kafkadur.Connection, topic: str, kind: TypeName
+) -> kafkadur.Subscription:
     """Attach as soon as nobody else is in the way."""
     deadline = time.monotonic() + LIMIT_S
     while True:
@@ -798,7 +801,9 @@ async def attach_when_free(connection: kafkadur.Connection, topic: str, kind: st
 
 
 @every_type
-async def test_b2_fall_back_written_and_read_anew_while_the_buffer_is_full(place: Place, kind: str) -> None:
+async def test_b2_fall_back_written_and_read_anew_while_the_buffer_is_full(
+    place: Place, kind: TypeName
+) -> None:
     """A reader that paused is sent back to the beginning, and more is written."""
     topic, told = a_topic(place), Told()
     async with (

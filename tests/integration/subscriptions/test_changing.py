@@ -11,6 +11,7 @@ import kafkadur
 from kafkadur import Redelivery, SubscriptionDiffers
 from kafkadur.admin.changes import Admin
 from kafkadur.settings import settings
+from kafkadur_sharing.definition import TypeName
 from tests.integration.faults.crew import SESSION
 from tests.integration.subscriptions.helpers import (
     LIMIT_S,
@@ -29,7 +30,7 @@ from tests.integration.subscriptions.workers import Worker
 LOGGER = "kafkadur"
 
 
-async def leave_five(place: Place, kind: str, **options: Any) -> str:
+async def leave_five(place: Place, kind: TypeName, **options: Any) -> str:
     """A subscription `d` in which 3 to 7 wait, each with a property `n`; returns the topic."""
     topic = place.topic()
     async with (
@@ -59,7 +60,7 @@ OTHER_DETAILS: list[tuple[str, dict[str, Any]]] = [
 @pytest.mark.parametrize("on_change", [None, "refuse"])
 @pytest.mark.parametrize(("kind", "other"), OTHER_DETAILS)
 async def test_u4_s3_other_details_are_refused_and_nothing_is_lost(
-    place: Place, kind: str, on_change: Any, other: dict[str, Any]
+    place: Place, kind: TypeName, on_change: Any, other: dict[str, Any]
 ) -> None:
     topic = await leave_five(place, kind)
     asked: dict[str, Any] = {"topic": topic, "on_change": on_change, **other}
@@ -76,7 +77,7 @@ async def test_u4_s3_other_details_are_refused_and_nothing_is_lost(
 
 
 @both_types
-async def test_u4_s3_the_selector_is_altered_and_what_waits_is_kept(place: Place, kind: str) -> None:
+async def test_u4_s3_the_selector_is_altered_and_what_waits_is_kept(place: Place, kind: TypeName) -> None:
     topic = await leave_five(place, kind)
     async with place.connect() as connection:
         async with await connection.subscribe(
@@ -92,7 +93,7 @@ async def test_u4_s3_the_selector_is_altered_and_what_waits_is_kept(place: Place
 
 @both_types
 async def test_u4_s3_a_replacement_is_a_warning_with_what_was_lost(
-    place: Place, kind: str, caplog: pytest.LogCaptureFixture
+    place: Place, kind: TypeName, caplog: pytest.LogCaptureFixture
 ) -> None:
     topic = await leave_five(place, kind)
     async with (
@@ -112,7 +113,7 @@ POLICY = Redelivery(max_attempts=5)
 
 @both_types
 async def test_other_parts_stay_with_a_warning_unless_asked_otherwise(
-    place: Place, kind: str, caplog: pytest.LogCaptureFixture
+    place: Place, kind: TypeName, caplog: pytest.LogCaptureFixture
 ) -> None:
     topic = await leave_five(place, kind, redelivery=POLICY)
     more: dict[str, Any] = {"durable": "d", "type": kind}
@@ -239,7 +240,7 @@ async def test_what_cannot_be_altered_is_refused_and_nothing_changes(place: Plac
     ],
 )
 async def test_a_parameter_that_the_type_does_not_have_is_refused(
-    place: Place, kind: str, wrong: dict[str, Any]
+    place: Place, kind: TypeName, wrong: dict[str, Any]
 ) -> None:
     async with place.connect() as connection:
         with pytest.raises(kafkadur.IllegalState, match=f"the type {kind} has no {next(iter(wrong))}"):

@@ -15,6 +15,7 @@ from kafkadur.runtime.retention_watch import RetentionWatch
 from kafkadur.runtime.stages import Stage
 from kafkadur.runtime.waiters import Waiters
 from kafkadur_coordinators.redis.presence import Presence
+from kafkadur_sharing.definition import TypeName
 from tests.integration.subscriptions.helpers import LIMIT_S, Place, next_of, numbers, speaks, take, wait_until
 
 COUNT = 5
@@ -39,7 +40,7 @@ class Defect:
 @pytest.mark.parametrize("kind", ["shared", "exclusive", "serial", "key-ordered"])
 @pytest.mark.parametrize("stage", list(Stage))
 async def test_who_waits_is_told_and_what_was_in_hands_comes_again(
-    place: Place, stage: Stage, kind: str, caplog: pytest.LogCaptureFixture
+    place: Place, stage: Stage, kind: TypeName, caplog: pytest.LogCaptureFixture
 ) -> None:
     topic, defect = place.topic(range(COUNT)), Defect(stage)
     async with place.connect(probe=defect) as connection:
@@ -61,7 +62,7 @@ async def test_who_waits_is_told_and_what_was_in_hands_comes_again(
 
 
 @pytest.mark.parametrize("kind", ["shared", "serial"])
-async def test_who_waits_for_a_confirmation_is_told(place: Place, kind: str) -> None:
+async def test_who_waits_for_a_confirmation_is_told(place: Place, kind: TypeName) -> None:
     topic, defect = place.topic(range(1)), Defect(Stage.SEND)
     defect.armed = False
     async with place.connect(probe=defect) as connection:

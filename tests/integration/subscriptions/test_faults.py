@@ -17,6 +17,7 @@ import kafkadur
 import kafkadur.sync
 from kafkadur import CoordinatorRefused, CoordinatorUnavailable, KafkadurError
 from kafkadur.stack import Stack, TcpProxy, embedded
+from kafkadur_sharing.definition import TypeName
 from tests.integration.subscriptions.helpers import (
     LIMIT_S,
     Place,
@@ -54,7 +55,7 @@ def fragile(own_stack: Stack) -> Iterator[Place]:
 
 
 async def drain_through(
-    place: Place, topic: str, kind: str, fault: Callable[[], Coroutine[None, None, None]]
+    place: Place, topic: str, kind: TypeName, fault: Callable[[], Coroutine[None, None, None]]
 ) -> list[int]:
     """Consume COUNT messages, with a fault after a quarter of them; the numbers in the order of delivery.
 
@@ -107,7 +108,7 @@ async def drain_through(
 
 
 @both_types
-async def test_redis_restarts_in_the_middle(fragile: Place, kind: str) -> None:
+async def test_redis_restarts_in_the_middle(fragile: Place, kind: TypeName) -> None:
     valkey = fragile.stack.valkey
     assert valkey is not None
 
@@ -121,7 +122,7 @@ async def test_redis_restarts_in_the_middle(fragile: Place, kind: str) -> None:
 
 
 @both_types
-async def test_redis_is_killed_in_the_middle(fragile: Place, kind: str) -> None:
+async def test_redis_is_killed_in_the_middle(fragile: Place, kind: TypeName) -> None:
     valkey = fragile.stack.valkey
     assert valkey is not None
 
@@ -133,7 +134,7 @@ async def test_redis_is_killed_in_the_middle(fragile: Place, kind: str) -> None:
 
 
 @both_types
-async def test_redis_loses_everything_in_the_middle(fragile: Place, kind: str) -> None:
+async def test_redis_loses_everything_in_the_middle(fragile: Place, kind: TypeName) -> None:
     async def flush() -> None:
         with redis.Redis.from_url(fragile.stack.admin_redis) as client:
             client.flushall()
@@ -143,7 +144,7 @@ async def test_redis_loses_everything_in_the_middle(fragile: Place, kind: str) -
 
 
 @both_types
-async def test_flushed_while_nobody_is_attached(fragile: Place, kind: str) -> None:
+async def test_flushed_while_nobody_is_attached(fragile: Place, kind: TypeName) -> None:
     """The journal knows the subscription: `latest` at its creation stays where it was."""
     topic = fragile.topic(range(3))
     async with fragile.connect(session_timeout=SESSION) as connection:
@@ -164,7 +165,7 @@ async def test_flushed_while_nobody_is_attached(fragile: Place, kind: str) -> No
 
 
 @both_types
-async def test_flushed_after_all_was_settled_and_closed(fragile: Place, kind: str) -> None:
+async def test_flushed_after_all_was_settled_and_closed(fragile: Place, kind: TypeName) -> None:
     """Closing mirrors the floor, so nothing comes again."""
     topic = fragile.topic(range(10))
     async with (
@@ -227,7 +228,7 @@ async def test_late_verdict_after_the_state_was_lost(fragile: Place) -> None:
 
 
 @both_types
-async def test_what_an_old_holder_hands_out_after_a_loss_is_marked(fragile: Place, kind: str) -> None:
+async def test_what_an_old_holder_hands_out_after_a_loss_is_marked(fragile: Place, kind: TypeName) -> None:
     """It has not noticed the loss, so its lease brings it what is written while another member recovers."""
     topic = fragile.topic([1])
     valkey = fragile.stack.valkey
@@ -267,7 +268,7 @@ async def test_what_an_old_holder_hands_out_after_a_loss_is_marked(fragile: Plac
 
 
 @both_types
-async def test_kafka_restarts_in_the_middle(fragile: Place, kind: str) -> None:
+async def test_kafka_restarts_in_the_middle(fragile: Place, kind: TypeName) -> None:
     (broker,) = fragile.stack.brokers
 
     async def restart() -> None:
@@ -280,7 +281,7 @@ async def test_kafka_restarts_in_the_middle(fragile: Place, kind: str) -> None:
 
 @both_types
 async def test_messages_published_after_kafka_came_back(
-    fragile: Place, kind: str, caplog: pytest.LogCaptureFixture
+    fragile: Place, kind: TypeName, caplog: pytest.LogCaptureFixture
 ) -> None:
     """A consumer that waits through the restart goes on by itself, and says so."""
     topic = fragile.topic([1])
@@ -307,7 +308,7 @@ async def test_messages_published_after_kafka_came_back(
 
 
 @both_types
-async def test_i13_redis_evicts_the_state_of_an_attached_member(fragile: Place, kind: str) -> None:
+async def test_i13_redis_evicts_the_state_of_an_attached_member(fragile: Place, kind: TypeName) -> None:
     """An administrator has changed the policy of a server that members use, and others fill its memory."""
     topic = fragile.topic(range(40))
     async with fragile.connect(session_timeout=SESSION) as connection:

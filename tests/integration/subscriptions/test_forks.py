@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 import kafkadur.sync
+from kafkadur_sharing.definition import TypeName
 from tests.integration.subscriptions.forking import in_child
 from tests.integration.subscriptions.helpers import LIMIT_S, PRIORITY_TOO, Place, number
 
@@ -25,7 +26,7 @@ def taken(subscription: kafkadur.sync.Subscription) -> kafkadur.sync.Delivery:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_every_call_of_a_forked_child_is_refused(place: Place, kind: str) -> None:
+def test_every_call_of_a_forked_child_is_refused(place: Place, kind: TypeName) -> None:
     topic = place.topic(range(COUNT))
     session = {"exclusive": None}.get(kind, "session")
     with place.connect_sync() as connection:

@@ -9,6 +9,7 @@ from confluent_kafka import ConsumerGroupTopicPartitions, TopicPartition
 from confluent_kafka.admin import AdminClient
 
 from kafkadur import Connection
+from kafkadur_sharing.definition import TypeName
 from tests.integration.subscriptions.helpers import (
     LIMIT_S,
     Place,
@@ -52,7 +53,7 @@ def mirrored(admin: AdminClient, connection: Connection, topic: str) -> int:
 
 @both_types
 async def test_markers_and_aborted_transactions_are_gaps(
-    place: Place, kind: str, transactions: confluent_kafka.Producer, kafkadur_admin: AdminClient
+    place: Place, kind: TypeName, transactions: confluent_kafka.Producer, kafkadur_admin: AdminClient
 ) -> None:
     topic = place.topic()
     for start in range(0, 60, 10):
@@ -84,7 +85,7 @@ async def test_markers_and_aborted_transactions_are_gaps(
 
 @both_types
 async def test_a_gap_of_many_windows_takes_no_time_of_its_own(
-    place: Place, kind: str, transactions: confluent_kafka.Producer
+    place: Place, kind: TypeName, transactions: confluent_kafka.Producer
 ) -> None:
     """While nothing can be dispatched, each grant of gaps is settled at once, not with the next heartbeat."""
     topic = place.topic()
@@ -101,7 +102,9 @@ async def test_a_gap_of_many_windows_takes_no_time_of_its_own(
 
 
 @both_types
-async def test_redelivery_among_gaps(place: Place, kind: str, transactions: confluent_kafka.Producer) -> None:
+async def test_redelivery_among_gaps(
+    place: Place, kind: TypeName, transactions: confluent_kafka.Producer
+) -> None:
     """Every transaction holds one record: half of all offsets are markers."""
     topic = place.topic()
     for n in range(20):
@@ -130,7 +133,7 @@ async def test_redelivery_among_gaps(place: Place, kind: str, transactions: conf
 
 @both_types
 async def test_open_transaction_holds_delivery_back(
-    place: Place, kind: str, transactions: confluent_kafka.Producer
+    place: Place, kind: TypeName, transactions: confluent_kafka.Producer
 ) -> None:
     topic = place.topic([1])
     async with (
@@ -156,7 +159,7 @@ async def test_open_transaction_holds_delivery_back(
 
 @both_types
 async def test_created_while_a_transaction_is_open_loses_nothing_of_it(
-    place: Place, kind: str, transactions: confluent_kafka.Producer
+    place: Place, kind: TypeName, transactions: confluent_kafka.Producer
 ) -> None:
     """`latest` is the end of what can be read: what is committed later is later."""
     topic = place.topic([1])
@@ -172,7 +175,7 @@ async def test_created_while_a_transaction_is_open_loses_nothing_of_it(
 
 @pytest.mark.long
 @both_types
-async def test_compacted_topic(place: Place, kind: str) -> None:
+async def test_compacted_topic(place: Place, kind: TypeName) -> None:
     topic = place.topic(
         cleanup_policy="compact",
         segment_ms=100,

@@ -11,6 +11,7 @@ import pytest
 
 import kafkadur
 from kafkadur.runtime.coordinator_thread import CoordinatorThread
+from kafkadur_sharing.definition import TypeName
 from tests.integration.subscriptions.helpers import (
     LIMIT_S,
     Place,
@@ -150,7 +151,7 @@ async def test_a_close_that_was_cancelled_leaves(place: Place) -> None:
 
 
 @pytest.mark.parametrize("kind", ["shared", "exclusive"])
-async def test_who_waits_for_a_dead_letter_is_told_of_the_close(place: Place, kind: str) -> None:
+async def test_who_waits_for_a_dead_letter_is_told_of_the_close(place: Place, kind: TypeName) -> None:
     """Of one that is not written: the message stays unsettled, and comes again."""
     topic = place.topic(range(1))
     async with place.connect() as connection:

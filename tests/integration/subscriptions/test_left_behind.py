@@ -8,6 +8,7 @@ import pytest
 
 from kafkadur.admin.changes import Admin
 from kafkadur.settings import settings
+from kafkadur_sharing.definition import TypeName
 from tests.integration.subscriptions.helpers import Place, take, wait_until
 
 #: One of its threads is in every client of librdkafka that is there.
@@ -38,7 +39,7 @@ def uncollected() -> Iterator[None]:
 
 @pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="threads are counted as Linux lists them")
 @pytest.mark.parametrize("kind", ["shared", "exclusive", "priority", "serial", "key-ordered"])
-async def test_a_closed_connection_leaves_no_client_behind(place: Place, kind: str) -> None:
+async def test_a_closed_connection_leaves_no_client_behind(place: Place, kind: TypeName) -> None:
     topic = place.topic(range(1))
     async with place.connect():  # the first one creates the journal
         pass

@@ -15,7 +15,7 @@ from kafkadur import IllegalState, LeaseLost, LevelNotReached
 from kafkadur.stack import Stack, as_administrator, embedded
 from kafkadur_coordinators.journal.topic import Journal
 from kafkadur_coordinators.redis.rows import PartitionRow
-from kafkadur_sharing.definition import AckLevel
+from kafkadur_sharing.definition import AckLevel, TypeName
 from tests.integration.coordinators import stored
 from tests.integration.subscriptions.helpers import PRIORITY_TOO, SERIAL_TOO, Place, next_of, number, place_on
 
@@ -43,7 +43,7 @@ def wipe(stack: Stack) -> None:
         server.flushall()
 
 
-async def rest_of(place: Place, topic: str, kind: str) -> set[int]:
+async def rest_of(place: Place, topic: str, kind: TypeName) -> set[int]:
     """What is delivered from now on until all that was not settled was."""
     found: set[int] = set()
     async with (
@@ -57,7 +57,7 @@ async def rest_of(place: Place, topic: str, kind: str) -> set[int]:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-async def test_what_the_journal_confirmed_survives_the_loss_of_redis(fragile: Place, kind: str) -> None:
+async def test_what_the_journal_confirmed_survives_the_loss_of_redis(fragile: Place, kind: TypeName) -> None:
     """Every second one is confirmed by the journal, in the moment before Redis is wiped."""
     topic = fragile.topic(range(1, COUNT + 1))
     confirmed: set[int] = set()

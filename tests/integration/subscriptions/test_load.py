@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 
 import pytest
 
+from kafkadur_sharing.definition import TypeName
 from tests.integration.subscriptions.helpers import LIMIT_S, Place, both_types, nothing, take
 from tests.integration.subscriptions.workers import Worker
 
@@ -84,7 +85,7 @@ def test_shared_by_processes_each_message_is_acknowledged_once(
 
 
 @both_types
-async def test_full_window_waits_without_exchanges(place: Place, kind: str) -> None:
+async def test_full_window_waits_without_exchanges(place: Place, kind: TypeName) -> None:
     """Messages that could come at once, but for which there is no room, are no reason to ask and ask."""
     topic = place.topic(range(20))
     async with place.connect() as connection:

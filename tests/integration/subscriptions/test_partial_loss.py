@@ -14,6 +14,7 @@ import redis
 
 import kafkadur
 from kafkadur import KafkadurError
+from kafkadur_sharing.definition import TypeName
 from tests.integration.subscriptions.helpers import LIMIT_S, Place, next_of, number
 
 KINDS = ("shared", "exclusive", "priority", "serial", "key-ordered")
@@ -116,7 +117,7 @@ async def drain(subscription: kafkadur.Subscription, acked: set[int], wanted: se
 
 @pytest.mark.parametrize(("damage", "kind", "where"), CASES)
 async def test_i13_the_damage_is_noticed_and_nothing_is_skipped(
-    place: Place, administrator: Any, damage: tuple[str, str], kind: str, where: str
+    place: Place, administrator: Any, damage: tuple[str, str], kind: TypeName, where: str
 ) -> None:
     topic = place.topic(range(BEFORE))
     acked: set[int] = set()

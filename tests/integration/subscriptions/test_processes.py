@@ -12,6 +12,7 @@ import pytest
 
 from kafkadur import SubscriptionActive
 from kafkadur.sync import Subscription
+from kafkadur_sharing.definition import TypeName
 from tests.integration.subscriptions.helpers import LIMIT_S, Place, both_types
 from tests.integration.subscriptions.workers import Worker
 
@@ -97,7 +98,7 @@ def test_w7_holder_in_another_process_is_named(place: Place, start_worker: Calla
 
 @both_types
 def test_frozen_process_is_replaced_after_its_session_and_fenced(
-    place: Place, start_worker: Callable[..., Worker], kind: str
+    place: Place, start_worker: Callable[..., Worker], kind: TypeName
 ) -> None:
     session = 1.5
     topic = place.topic(range(1, 4))
@@ -123,7 +124,9 @@ def test_frozen_process_is_replaced_after_its_session_and_fenced(
 
 
 @both_types
-def test_clean_close_hands_over_at_once(place: Place, start_worker: Callable[..., Worker], kind: str) -> None:
+def test_clean_close_hands_over_at_once(
+    place: Place, start_worker: Callable[..., Worker], kind: TypeName
+) -> None:
     topic = place.topic(range(1, 4))
     worker = start_worker(topic, durable="d", type=kind, start="earliest")
     assert worker.receive(3) == [(1, 1), (2, 1), (3, 1)]

@@ -11,6 +11,7 @@ import pytest
 import kafkadur
 from kafkadur import AlreadySettled, LeaseLost, Redelivery
 from kafkadur.consumer.chunk import Chunk
+from kafkadur_sharing.definition import TypeName
 from tests.integration.subscriptions.helpers import LIMIT_S, Place, next_of, nothing, number, take, wait_until
 from tests.integration.subscriptions.workers import Worker
 
@@ -24,7 +25,7 @@ def publish(place: Place, topic: str, messages: Iterable[tuple[str, int]], *, pa
 
 @pytest.mark.parametrize("kind", ["key-ordered", "exclusive"])
 def test_crash_then_orderly_restart_of_a_last_attempt(
-    place: Place, start_worker: Callable[..., Worker], kind: str
+    place: Place, start_worker: Callable[..., Worker], kind: TypeName
 ) -> None:
     """What was released is no suspect any more, and lies before one that has to be alone."""
     topic = place.make_topic(1)
@@ -88,7 +89,7 @@ async def test_reason_that_is_no_text_to_others(place: Place) -> None:
 
 
 @pytest.mark.parametrize("kind", ["shared", "key-ordered", "exclusive"])
-async def test_nothing_stale_is_handed_out_after_a_loss(place: Place, kind: str) -> None:
+async def test_nothing_stale_is_handed_out_after_a_loss(place: Place, kind: TypeName) -> None:
     topic = place.make_topic(1)
     publish(place, topic, [(f"k{n}", n) for n in range(50)])
     async with (

@@ -10,6 +10,7 @@ import kafkadur
 import kafkadur.sync
 from kafkadur import ConnectionClosed
 from kafkadur.message.headers import Property
+from kafkadur_sharing.definition import TypeName
 from tests.integration.subscriptions.helpers import (
     LIMIT_S,
     SILENCE_S,
@@ -25,7 +26,7 @@ from tests.integration.subscriptions.helpers import (
 
 
 @both_types
-async def test_receive(place: Place, kind: str) -> None:
+async def test_receive(place: Place, kind: TypeName) -> None:
     topic = place.topic(range(1, 11))
     async with (
         place.connect() as connection,
@@ -45,7 +46,7 @@ async def test_receive(place: Place, kind: str) -> None:
 
 
 @both_types
-async def test_iterate_until_stopped(place: Place, kind: str) -> None:
+async def test_iterate_until_stopped(place: Place, kind: TypeName) -> None:
     topic = place.topic(range(1, 51))
     seen: list[int] = []
     async with (
@@ -61,7 +62,7 @@ async def test_iterate_until_stopped(place: Place, kind: str) -> None:
 
 
 @both_types
-async def test_receive_batch(place: Place, kind: str) -> None:
+async def test_receive_batch(place: Place, kind: TypeName) -> None:
     topic = place.topic(range(1, 101))
     async with place.connect() as connection:
         seen: list[bytes | None] = []
@@ -83,7 +84,7 @@ async def test_receive_batch(place: Place, kind: str) -> None:
 
 @both_types
 @pytest.mark.parametrize("concurrency", [1, 4])
-async def test_run_settles_by_outcome(place: Place, kind: str, concurrency: int) -> None:
+async def test_run_settles_by_outcome(place: Place, kind: TypeName, concurrency: int) -> None:
     topic = place.topic(range(1, 21))
     tries: list[tuple[int, int]] = []
     running = most = 0
@@ -137,7 +138,7 @@ async def test_run_cancelled_releases_what_its_handlers_hold(place: Place) -> No
 
 
 @both_types
-async def test_leaving_the_loop_releases_uncounted(place: Place, kind: str) -> None:
+async def test_leaving_the_loop_releases_uncounted(place: Place, kind: TypeName) -> None:
     topic = place.topic(range(1, 9))
     async with place.connect() as connection:
         async with await connection.subscribe(
@@ -154,7 +155,7 @@ async def test_leaving_the_loop_releases_uncounted(place: Place, kind: str) -> N
 
 
 @both_types
-async def test_cancelled_task_releases_uncounted(place: Place, kind: str) -> None:
+async def test_cancelled_task_releases_uncounted(place: Place, kind: TypeName) -> None:
     topic = place.topic(range(1, 4))
     async with place.connect() as connection:
         entered = asyncio.Event()
@@ -202,7 +203,7 @@ async def test_receive_after_close_raises(place: Place) -> None:
 
 
 @both_types
-async def test_properties_and_fields_arrive_typed(place: Place, kind: str) -> None:
+async def test_properties_and_fields_arrive_typed(place: Place, kind: TypeName) -> None:
     topic = place.topic()
     given: dict[str, Property] = {
         "text": "grüße",
@@ -277,7 +278,7 @@ async def test_tombstones_and_empty_values(place: Place) -> None:
 
 
 @both_types
-async def test_more_partitions_than_one_exchange_touches(place: Place, kind: str) -> None:
+async def test_more_partitions_than_one_exchange_touches(place: Place, kind: TypeName) -> None:
     partitions = 40
     topic = place.topic(partitions=partitions)
     expected: list[int] = []
@@ -299,7 +300,7 @@ async def test_more_partitions_than_one_exchange_touches(place: Place, kind: str
 
 
 @both_types
-async def test_rollback_on_many_partitions(place: Place, kind: str) -> None:
+async def test_rollback_on_many_partitions(place: Place, kind: TypeName) -> None:
     """What comes again is a lease of its own on each partition, beside its lane."""
     partitions = 70
     topic = place.topic(partitions=partitions)
@@ -324,7 +325,7 @@ async def test_rollback_on_many_partitions(place: Place, kind: str) -> None:
 
 
 @both_types
-def test_sync_receive_iterate_and_batch(place: Place, kind: str) -> None:
+def test_sync_receive_iterate_and_batch(place: Place, kind: TypeName) -> None:
     topic = place.topic(range(1, 31))
     with place.connect_sync() as connection:
         with connection.subscribe(topic, durable="d", type=kind, start="earliest") as subscription:
@@ -351,7 +352,7 @@ def test_sync_receive_iterate_and_batch(place: Place, kind: str) -> None:
 
 @both_types
 @pytest.mark.parametrize("concurrency", [1, 4])
-def test_sync_run_settles_by_outcome(place: Place, kind: str, concurrency: int) -> None:
+def test_sync_run_settles_by_outcome(place: Place, kind: TypeName, concurrency: int) -> None:
     topic = place.topic(range(1, 21))
     tries: list[tuple[int, int]] = []
     lock = threading.Lock()
@@ -399,7 +400,7 @@ def test_sync_stop_from_another_thread_ends_the_iteration(place: Place) -> None:
 
 
 @pytest.mark.parametrize("kind", ["priority", "serial"])
-async def test_single_messages_and_batches_in_turn(place: Place, kind: str) -> None:
+async def test_single_messages_and_batches_in_turn(place: Place, kind: TypeName) -> None:
     """On a lane that may pass both count as handed out one after the other."""
     topic = place.topic(range(1, 13))
     async with (
@@ -420,7 +421,7 @@ async def test_single_messages_and_batches_in_turn(place: Place, kind: str) -> N
 
 
 @pytest.mark.parametrize("kind", ["priority", "serial", "exclusive"])
-async def test_window_counts_single_messages_and_batches(place: Place, kind: str) -> None:
+async def test_window_counts_single_messages_and_batches(place: Place, kind: TypeName) -> None:
     topic = place.topic(range(1, 21))
     async with (
         place.connect() as connection,

@@ -12,6 +12,7 @@ import redis
 
 import kafkadur
 from kafkadur.stack import Stack, TcpProxy, Valkey, embedded
+from kafkadur_sharing.definition import TypeName
 from tests.integration.subscriptions.helpers import PRIORITY_TOO, Place, next_of, number, place_on
 
 #: A member that was not heard for a session claims nothing: longer than a restart of Valkey takes.
@@ -54,7 +55,9 @@ FAULTS = {"wiped": wipe, "restarted": restart}
 
 @pytest.mark.parametrize("fault", FAULTS)
 @pytest.mark.parametrize("kind", KINDS)
-async def test_what_is_in_hands_is_settled_and_not_repeated(fragile: Place, kind: str, fault: str) -> None:
+async def test_what_is_in_hands_is_settled_and_not_repeated(
+    fragile: Place, kind: TypeName, fault: str
+) -> None:
     topic = fragile.topic(range(1, COUNT + 1))
     async with (
         fragile.connect(session_timeout=SESSION) as connection,
@@ -79,7 +82,9 @@ async def test_what_is_in_hands_is_settled_and_not_repeated(fragile: Place, kind
 
 @pytest.mark.parametrize("fault", FAULTS)
 @pytest.mark.parametrize("kind", KINDS)
-async def test_a_roll_back_that_nobody_had_confirmed_counts(fragile: Place, kind: str, fault: str) -> None:
+async def test_a_roll_back_that_nobody_had_confirmed_counts(
+    fragile: Place, kind: TypeName, fault: str
+) -> None:
     topic = fragile.topic([1, 2, 3])
     async with (
         fragile.connect(session_timeout=SESSION) as connection,
@@ -135,7 +140,7 @@ async def test_what_is_claimed_goes_to_nobody_else(fragile: Place) -> None:
 
 @pytest.mark.parametrize("kind", ["shared", PRIORITY_TOO, "serial"])
 async def test_a_message_that_was_taken_over_before_a_wipe_is_not_confirmed_twice(
-    fragile: Place, kind: str
+    fragile: Place, kind: TypeName
 ) -> None:
     """Its first holder was cut off for less than a session, and the wiped state knew of the second one."""
     topic = fragile.topic([1])

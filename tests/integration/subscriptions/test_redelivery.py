@@ -15,6 +15,7 @@ import kafkadur
 from kafkadur import LeaseLost, Redelivery, Reject
 from kafkadur.handlers.failures import FailureDetail
 from kafkadur.runtime.dead_letters import ATTEMPTS, CAUSE, ORIGIN, REASON, SUBSCRIPTION
+from kafkadur_sharing.definition import TypeName
 from tests.integration.subscriptions.helpers import (
     LIMIT_S,
     PRIORITY_TOO,
@@ -43,7 +44,7 @@ def headers(message: confluent_kafka.Message) -> dict[str, str]:
 
 
 @each_type
-async def test_rejected_message_is_a_dead_letter_and_settled(place: Place, kind: str) -> None:
+async def test_rejected_message_is_a_dead_letter_and_settled(place: Place, kind: TypeName) -> None:
     topic = place.make_topic(1)
     place.raw.produce(topic, b"1", key=b"k", headers={"color": b"red"})
     place.publish(topic, [2])
@@ -70,7 +71,7 @@ async def test_rejected_message_is_a_dead_letter_and_settled(place: Place, kind:
 
 
 @each_type
-async def test_attempts_that_are_used_up_end_in_a_dead_letter(place: Place, kind: str) -> None:
+async def test_attempts_that_are_used_up_end_in_a_dead_letter(place: Place, kind: TypeName) -> None:
     topic = place.topic([1, 2])
     async with (
         place.connect() as connection,
@@ -91,7 +92,7 @@ async def test_attempts_that_are_used_up_end_in_a_dead_letter(place: Place, kind
 
 
 @each_type
-async def test_the_policy_is_part_of_the_subscription(place: Place, kind: str) -> None:
+async def test_the_policy_is_part_of_the_subscription(place: Place, kind: TypeName) -> None:
     topic = place.topic([1])
     policy = Redelivery(max_attempts=2, dead_letter_topic=f"{topic}-elsewhere.dead")
     async with place.connect() as connection:
@@ -249,7 +250,7 @@ async def test_run_rejects_and_backs_off(place: Place, concurrency: int) -> None
 
 
 @each_type
-async def test_dead_letters_are_not_lost_while_they_cannot_be_written(place: Place, kind: str) -> None:
+async def test_dead_letters_are_not_lost_while_they_cannot_be_written(place: Place, kind: TypeName) -> None:
     """A topic whose records are limited to less than the dead letter needs: the message stays unsettled."""
     topic = place.topic([1])
     place.make_topic(1)
@@ -272,7 +273,7 @@ async def test_dead_letters_are_not_lost_while_they_cannot_be_written(place: Pla
 
 @each_type
 def test_poison_takes_no_innocent_with_it(
-    place: Place, start_worker: Callable[..., Worker], kind: str
+    place: Place, start_worker: Callable[..., Worker], kind: TypeName
 ) -> None:
     """A message that kills its process, among 1,000 others in the window (`max_attempts` 3)."""
     count, poison = 1_000, 517
@@ -297,7 +298,7 @@ def test_poison_takes_no_innocent_with_it(
 
 
 @each_type
-async def test_held_too_long_is_rolled_back(place: Place, kind: str) -> None:
+async def test_held_too_long_is_rolled_back(place: Place, kind: TypeName) -> None:
     topic = place.topic([1, 2])
     policy = Redelivery(max_hold=timedelta(seconds=0.3))
     async with (
@@ -332,7 +333,7 @@ async def test_extending_begins_the_time_anew(place: Place) -> None:
 
 
 @lanes
-async def test_strict_order_withholds_what_is_later(place: Place, kind: str) -> None:
+async def test_strict_order_withholds_what_is_later(place: Place, kind: TypeName) -> None:
     topic = place.topic(range(1, 7))
     async with (
         place.connect() as connection,
@@ -355,7 +356,7 @@ async def test_strict_order_withholds_what_is_later(place: Place, kind: str) -> 
 
 
 @lanes
-async def test_strict_order_holds_for_the_next_holder(place: Place, kind: str) -> None:
+async def test_strict_order_holds_for_the_next_holder(place: Place, kind: TypeName) -> None:
     topic = place.topic(range(1, 5))
     async with place.connect() as first:
         subscription = await first.subscribe(

@@ -14,6 +14,7 @@ from kafkadur.admin.changes import Admin
 from kafkadur.admin.subscription_info import SubscriptionInfo
 from kafkadur.runtime.dead_letters import CAUSE
 from kafkadur.settings import settings
+from kafkadur_sharing.definition import TypeName
 from tests.integration.subscriptions.helpers import (
     LIMIT_S,
     Place,
@@ -41,7 +42,7 @@ def remove(admin: AdminClient, topic: str, before: int) -> None:
 
 @pytest.mark.parametrize("kind", ALL)
 async def test_what_was_removed_while_nobody_was_there(
-    place: Place, kind: str, kafkadur_admin: AdminClient, caplog: pytest.LogCaptureFixture
+    place: Place, kind: TypeName, kafkadur_admin: AdminClient, caplog: pytest.LogCaptureFixture
 ) -> None:
     topic = place.topic(range(10))
     async with place.connect() as connection:
@@ -151,7 +152,7 @@ def keep_for(admin: AdminClient, topic: str, ms: int) -> None:
 
 @pytest.mark.parametrize("kind", ALL)
 async def test_what_is_about_to_expire_is_rescued(
-    place: Place, kind: str, kafkadur_admin: AdminClient
+    place: Place, kind: TypeName, kafkadur_admin: AdminClient
 ) -> None:
     topic = place.topic(**HOUR)
     publish_old(place, topic, range(50), 3_000, b"a")

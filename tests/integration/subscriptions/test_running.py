@@ -15,6 +15,7 @@ import pytest
 import kafkadur
 import kafkadur.sync
 from kafkadur import CircuitBreaker, Event, IllegalState, RateLimit, Redelivery
+from kafkadur_sharing.definition import TypeName
 from tests.integration.subscriptions.helpers import (
     LIMIT_S,
     PRIORITY_TOO,
@@ -69,7 +70,9 @@ class Book:
 
 @pytest.mark.parametrize("kind", ORDERED)
 @pytest.mark.parametrize("backoff", [None, 0.02])
-async def test_each_key_in_order_through_rollbacks(place: Place, kind: str, backoff: float | None) -> None:
+async def test_each_key_in_order_through_rollbacks(
+    place: Place, kind: TypeName, backoff: float | None
+) -> None:
     topic = place.topic()
     keys = ["a", "b", "c", "d", "e"]
     publish(place, topic, ((keys[n % 5], n) for n in range(200)))
@@ -192,7 +195,7 @@ async def test_on_a_shared_subscription_handlers_of_a_key_do_not_overlap(place: 
 
 
 @pytest.mark.parametrize("kind", ["exclusive", "key-ordered"])
-async def test_a_key_whose_message_is_given_up_goes_on(place: Place, kind: str) -> None:
+async def test_a_key_whose_message_is_given_up_goes_on(place: Place, kind: TypeName) -> None:
     topic = place.topic()
     publish(place, topic, [("a", 1), ("a", 2)])
     seen: list[tuple[int, int]] = []
@@ -488,7 +491,7 @@ async def test_stop_ends_the_wait_for_what_is_held_back(place: Place, kind: str)
 
 
 @pytest.mark.parametrize("kind", ["shared", "exclusive"])
-async def test_a_rate_limit_is_kept(place: Place, kind: str) -> None:
+async def test_a_rate_limit_is_kept(place: Place, kind: TypeName) -> None:
     topic = place.topic(range(30))
     times: list[float] = []
     async with (
@@ -569,7 +572,7 @@ class Downstream:
     ],
 )
 async def test_the_breaker_opens_tries_one_and_closes(
-    place: Place, caplog: pytest.LogCaptureFixture, kind: str, concurrency: int, *, ordered: bool
+    place: Place, caplog: pytest.LogCaptureFixture, kind: TypeName, concurrency: int, *, ordered: bool
 ) -> None:
     topic = place.topic()
     publish(place, topic, ((f"key-{n % 7}", n) for n in range(40)))

@@ -9,6 +9,7 @@ import pytest
 import kafkadur
 from kafkadur import InvalidSelector
 from kafkadur.message.headers import Property
+from kafkadur_sharing.definition import TypeName
 from tests.integration.subscriptions.helpers import (
     LIMIT_S,
     PRIORITY_TOO,
@@ -47,7 +48,7 @@ async def settled_up_to(subscription: kafkadur.Subscription, offset: int) -> Non
 
 
 @each_type
-async def test_only_what_matches_is_delivered_and_the_rest_is_settled(place: Place, kind: str) -> None:
+async def test_only_what_matches_is_delivered_and_the_rest_is_settled(place: Place, kind: TypeName) -> None:
     topic = place.make_topic(1)
     async with place.connect() as connection:
         subscription = await connection.subscribe(
@@ -66,7 +67,7 @@ async def test_only_what_matches_is_delivered_and_the_rest_is_settled(place: Pla
 
 
 @each_type
-async def test_jms_fields_can_be_selected(place: Place, kind: str) -> None:
+async def test_jms_fields_can_be_selected(place: Place, kind: TypeName) -> None:
     topic = place.make_topic(1)
     async with place.connect() as connection, connection.producer() as producer:
         producer.publish(topic, b"1", type="note", priority=3)
@@ -94,7 +95,7 @@ async def test_a_wrong_selector_creates_nothing(place: Place) -> None:
 
 
 @each_type
-async def test_u4_s3_another_selector_replaces(place: Place, kind: str) -> None:
+async def test_u4_s3_another_selector_replaces(place: Place, kind: TypeName) -> None:
     topic = place.make_topic(1)
     async with place.connect() as connection:
         async with await connection.subscribe(
@@ -109,7 +110,7 @@ async def test_u4_s3_another_selector_replaces(place: Place, kind: str) -> None:
 
 
 @each_type
-async def test_a_rolled_back_match_comes_again(place: Place, kind: str) -> None:
+async def test_a_rolled_back_match_comes_again(place: Place, kind: TypeName) -> None:
     topic = place.make_topic(1)
     async with place.connect() as connection:
         publish(connection, topic, ((n, {"even": n % 2 == 0}) for n in range(1, 9)))
@@ -131,7 +132,7 @@ async def test_a_rolled_back_match_comes_again(place: Place, kind: str) -> None:
 
 
 @each_type
-async def test_a_rare_match_costs_no_exchange_a_message(place: Place, kind: str) -> None:
+async def test_a_rare_match_costs_no_exchange_a_message(place: Place, kind: TypeName) -> None:
     """One match in 10,000 records: the floor moves on, in few exchanges."""
     count, every = 100_000, 10_000
     topic = place.make_topic(1)

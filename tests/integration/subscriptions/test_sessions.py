@@ -12,6 +12,7 @@ import kafkadur
 import kafkadur.sync
 from kafkadur import AlreadySettled, ConnectionClosed, LeaseLost
 from kafkadur_coordinators.redis.coordinator import RedisCoordinator
+from kafkadur_sharing.definition import TypeName
 from tests.integration.subscriptions.helpers import (
     LIMIT_S,
     PRIORITY_TOO,
@@ -71,7 +72,7 @@ def end_leases(place: Place, subscription: kafkadur.Subscription | kafkadur.sync
 
 
 @every_type
-async def test_k1_acknowledges_everything_received(place: Place, settled: Counts, kind: str) -> None:
+async def test_k1_acknowledges_everything_received(place: Place, settled: Counts, kind: TypeName) -> None:
     topic = place.topic(range(1, 21))
     async with place.connect() as connection:
         session = connection.session()
@@ -94,7 +95,7 @@ async def test_k1_acknowledges_everything_received(place: Place, settled: Counts
 
 @both_types
 async def test_k1_what_waits_for_the_iterator_is_not_acknowledged(
-    place: Place, settled: Counts, kind: str
+    place: Place, settled: Counts, kind: TypeName
 ) -> None:
     """The iterator takes ten records at once, of which three were received."""
     topic = place.topic(range(1, 31))
@@ -117,7 +118,7 @@ async def test_k1_what_waits_for_the_iterator_is_not_acknowledged(
 
 
 @every_type
-async def test_k1_acknowledging_on_many_partitions(place: Place, settled: Counts, kind: str) -> None:
+async def test_k1_acknowledging_on_many_partitions(place: Place, settled: Counts, kind: TypeName) -> None:
     """More of them than one exchange touches."""
     topic = place.topic(partitions=20)
     for partition in range(20):
@@ -135,7 +136,7 @@ async def test_k1_acknowledging_on_many_partitions(place: Place, settled: Counts
 
 
 @every_type
-async def test_k1_acknowledging_within_the_iteration(place: Place, kind: str) -> None:
+async def test_k1_acknowledging_within_the_iteration(place: Place, kind: TypeName) -> None:
     topic = place.topic(range(1, 51))
     seen: list[int] = []
     async with place.connect() as connection:
@@ -179,7 +180,7 @@ async def test_k1_acknowledging_within_a_handler(place: Place) -> None:
 
 
 @every_type
-async def test_k1_a_window_of_one_goes_on_after_it(place: Place, kind: str) -> None:
+async def test_k1_a_window_of_one_goes_on_after_it(place: Place, kind: TypeName) -> None:
     topic = place.topic([1, 2, 3])
     async with place.connect() as connection:
         session = connection.session()
@@ -198,7 +199,7 @@ async def test_k1_a_window_of_one_goes_on_after_it(place: Place, kind: str) -> N
 
 
 @every_type
-async def test_k3_everything_received_and_unsettled_comes_again(place: Place, kind: str) -> None:
+async def test_k3_everything_received_and_unsettled_comes_again(place: Place, kind: TypeName) -> None:
     topic = place.topic(range(1, 11))
     async with place.connect() as connection:
         session = connection.session()
@@ -220,7 +221,7 @@ async def test_k3_everything_received_and_unsettled_comes_again(place: Place, ki
 
 
 @every_type
-async def test_k3_what_waits_for_the_iterator_is_no_attempt(place: Place, kind: str) -> None:
+async def test_k3_what_waits_for_the_iterator_is_no_attempt(place: Place, kind: TypeName) -> None:
     topic = place.topic(range(1, 31))
     async with place.connect() as connection:
         session = connection.session()
@@ -235,7 +236,7 @@ async def test_k3_what_waits_for_the_iterator_is_no_attempt(place: Place, kind: 
 
 
 @every_type
-async def test_k3_recovering_within_the_iteration(place: Place, kind: str) -> None:
+async def test_k3_recovering_within_the_iteration(place: Place, kind: TypeName) -> None:
     topic = place.topic(range(1, 31))
     attempts: dict[int, int] = {}
     async with place.connect() as connection:
@@ -325,7 +326,7 @@ async def test_a_closed_subscription_does_not_hinder_the_others(place: Place, se
 
 
 @every_type
-async def test_an_error_on_the_way_gives_back_what_was_not_acknowledged(place: Place, kind: str) -> None:
+async def test_an_error_on_the_way_gives_back_what_was_not_acknowledged(place: Place, kind: TypeName) -> None:
     topic = place.topic(range(1, 7))
     async with place.connect() as connection:
         session = connection.session()
@@ -369,7 +370,7 @@ async def test_a_cancelled_acknowledgement_is_made_good_by_the_next(place: Place
 
 
 @every_type
-async def test_lost_leases_are_told(place: Place, kind: str) -> None:
+async def test_lost_leases_are_told(place: Place, kind: TypeName) -> None:
     topic = place.topic([1, 2])
     async with place.connect(session_timeout=SESSION) as connection:
         session = connection.session()
@@ -386,7 +387,7 @@ async def test_lost_leases_are_told(place: Place, kind: str) -> None:
 
 
 @every_type
-async def test_what_was_lost_comes_again_and_can_be_acknowledged(place: Place, kind: str) -> None:
+async def test_what_was_lost_comes_again_and_can_be_acknowledged(place: Place, kind: TypeName) -> None:
     """The state is lost before the acknowledgement is sent: whether that is told or not, nothing is lost."""
     topic = place.topic([1, 2])
     async with place.connect(session_timeout=SESSION) as connection:
@@ -406,7 +407,7 @@ async def test_what_was_lost_comes_again_and_can_be_acknowledged(place: Place, k
 
 
 @both_types
-async def test_lost_leases_are_told_once(place: Place, kind: str) -> None:
+async def test_lost_leases_are_told_once(place: Place, kind: TypeName) -> None:
     """Of the ten records that the iterator took three were received; nothing is received after the loss."""
     topic = place.topic(range(1, 31))
     async with place.connect(session_timeout=SESSION) as connection:
@@ -442,7 +443,7 @@ async def test_lost_leases_of_one_do_not_hinder_the_others(place: Place, settled
 
 @every_type
 async def test_acknowledging_twice_and_recovering_what_is_settled_does_nothing(
-    place: Place, kind: str
+    place: Place, kind: TypeName
 ) -> None:
     topic = place.topic([1, 2])
     async with place.connect() as connection:
@@ -465,7 +466,7 @@ async def test_acknowledging_twice_and_recovering_what_is_settled_does_nothing(
 
 
 @every_type
-async def test_verdicts_given_one_by_one_stay(place: Place, settled: Counts, kind: str) -> None:
+async def test_verdicts_given_one_by_one_stay(place: Place, settled: Counts, kind: TypeName) -> None:
     topic = place.topic(range(1, 6))
     async with place.connect() as connection:
         session = connection.session()
@@ -485,7 +486,7 @@ async def test_verdicts_given_one_by_one_stay(place: Place, settled: Counts, kin
 
 
 @every_type
-async def test_tasks_that_acknowledge_at_once(place: Place, settled: Counts, kind: str) -> None:
+async def test_tasks_that_acknowledge_at_once(place: Place, settled: Counts, kind: TypeName) -> None:
     topic = place.topic(range(1, 51))
     async with place.connect() as connection:
         session = connection.session()
@@ -518,7 +519,7 @@ def sync_take(subscription: kafkadur.sync.Subscription, count: int) -> list[kafk
 
 
 @both_types
-def test_sync_k1_k3_several_subscriptions_together(place: Place, settled: Counts, kind: str) -> None:
+def test_sync_k1_k3_several_subscriptions_together(place: Place, settled: Counts, kind: TypeName) -> None:
     topic = place.topic(range(1, 31))
     with place.connect_sync() as connection:
         session = connection.session()
@@ -546,7 +547,7 @@ def test_sync_k1_k3_several_subscriptions_together(place: Place, settled: Counts
 
 
 @both_types
-def test_sync_an_error_gives_back_what_was_not_acknowledged(place: Place, kind: str) -> None:
+def test_sync_an_error_gives_back_what_was_not_acknowledged(place: Place, kind: TypeName) -> None:
     topic = place.topic(range(1, 5))
     with place.connect_sync() as connection:
         session = connection.session()

@@ -9,6 +9,7 @@ import pytest
 
 import kafkadur
 from kafkadur import Event
+from kafkadur_sharing.definition import TypeName
 from tests.integration.subscriptions.helpers import (
     LIMIT_S,
     SILENCE_S,
@@ -324,7 +325,7 @@ async def test_preemption_drains_first(place: Place, window: int) -> None:
 
 
 @pytest.mark.parametrize("kind", ["serial", "priority"])
-def test_w9_killed_holder(place: Place, start_worker: Callable[..., Worker], kind: str) -> None:
+def test_w9_killed_holder(place: Place, start_worker: Callable[..., Worker], kind: TypeName) -> None:
     topic = place.topic(range(1, 6))
     worker = start_worker(topic, durable="d", type=kind, window=1, start="earliest")
     assert worker.receive(1) == [(1, 1)]

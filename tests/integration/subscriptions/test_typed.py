@@ -25,6 +25,7 @@ import kafkadur
 import kafkadur.sync
 from kafkadur import IllegalState, Redelivery, Undecodable, Unencodable
 from kafkadur.runtime.dead_letters import ATTEMPTS, CAUSE, REASON
+from kafkadur_sharing.definition import TypeName
 from tests.integration.subscriptions.helpers import LIMIT_S, Place, dead_letters, next_of, nothing, speaks
 from tests.integration.subscriptions.test_redelivery import headers
 
@@ -133,7 +134,7 @@ async def test_without_a_deserializer_a_delivery_is_of_bytes(place: Place) -> No
 
 @pytest.mark.parametrize("window", [1, 100])
 @pytest.mark.parametrize("kind", ["shared", "exclusive", "serial", "key-ordered"])
-async def test_every_way_to_receive_deserializes(place: Place, kind: str, window: int) -> None:
+async def test_every_way_to_receive_deserializes(place: Place, kind: TypeName, window: int) -> None:
     topic = place.topic()
     async with place.connect() as connection:
         subscription = await connection.subscribe(
@@ -295,7 +296,7 @@ async def test_undecodable_is_raised_where_it_is_touched_and_nothing_is_lost(pla
 
 
 @pytest.mark.parametrize("kind", ["shared", "exclusive", "key-ordered"])
-async def test_run_rejects_what_cannot_be_deserialized(place: Place, kind: str) -> None:
+async def test_run_rejects_what_cannot_be_deserialized(place: Place, kind: TypeName) -> None:
     topic = place.topic()
     place.publish_values(topic, [b"no json", b'{"number": 1, "amount": 2}'])
     seen: list[Order] = []

@@ -8,6 +8,7 @@ from typing import Any, cast
 import pytest
 
 from kafkadur import AlreadySettled, IllegalState, LeaseLost
+from kafkadur_sharing.definition import TypeName
 from tests.integration.subscriptions.helpers import (
     LIMIT_S,
     SOON_S,
@@ -23,7 +24,7 @@ from tests.integration.subscriptions.helpers import (
 
 
 @both_types
-async def test_k4_attempts_are_counted(place: Place, kind: str) -> None:
+async def test_k4_attempts_are_counted(place: Place, kind: TypeName) -> None:
     topic = place.topic([1])
     async with (
         place.connect() as connection,
@@ -36,7 +37,7 @@ async def test_k4_attempts_are_counted(place: Place, kind: str) -> None:
 
 
 @both_types
-async def test_k4_attempts_outlive_the_subscriber(place: Place, kind: str) -> None:
+async def test_k4_attempts_outlive_the_subscriber(place: Place, kind: TypeName) -> None:
     topic = place.topic([1])
     async with place.connect() as connection:
         async with await connection.subscribe(
@@ -51,7 +52,7 @@ async def test_k4_attempts_outlive_the_subscriber(place: Place, kind: str) -> No
 
 
 @both_types
-async def test_k6_closing_the_connection_gives_back(place: Place, kind: str) -> None:
+async def test_k6_closing_the_connection_gives_back(place: Place, kind: TypeName) -> None:
     topic = place.topic(range(1, 4))
     async with place.connect() as first:
         subscription = await first.subscribe(topic, durable="d", type=kind, start="earliest")
@@ -65,7 +66,7 @@ async def test_k6_closing_the_connection_gives_back(place: Place, kind: str) -> 
 
 
 @both_types
-async def test_k7_acknowledged_never_again(place: Place, kind: str) -> None:
+async def test_k7_acknowledged_never_again(place: Place, kind: TypeName) -> None:
     topic = place.topic(range(1, 101))
     async with place.connect() as connection:
         for round_ in range(4):
@@ -82,7 +83,7 @@ async def test_k7_acknowledged_never_again(place: Place, kind: str) -> None:
 
 @both_types
 @pytest.mark.parametrize("confirmed", [True, False])
-async def test_every_second_one_acknowledged(place: Place, kind: str, *, confirmed: bool) -> None:
+async def test_every_second_one_acknowledged(place: Place, kind: TypeName, *, confirmed: bool) -> None:
     """Half of a window of 200 is acknowledged; the other half comes again, all of it into one window."""
     topic = place.topic(range(1, 201))
     async with place.connect() as connection:
@@ -107,7 +108,7 @@ async def test_every_second_one_acknowledged(place: Place, kind: str, *, confirm
 
 
 @both_types
-async def test_every_second_one_rolled_back(place: Place, kind: str) -> None:
+async def test_every_second_one_rolled_back(place: Place, kind: TypeName) -> None:
     topic = place.topic(range(1, 101))
     async with (
         place.connect() as connection,
@@ -129,7 +130,7 @@ async def test_every_second_one_rolled_back(place: Place, kind: str) -> None:
 
 @both_types
 @pytest.mark.parametrize("delay", [0.4, timedelta(milliseconds=400)])
-async def test_rollback_with_delay(place: Place, kind: str, delay: timedelta | float) -> None:
+async def test_rollback_with_delay(place: Place, kind: TypeName, delay: timedelta | float) -> None:
     """Not before the delay, and soon after it; others come meanwhile."""
     topic = place.topic(range(1, 4))
     async with (
@@ -164,7 +165,7 @@ async def test_rollback_with_delay_holds_a_lane_of_window_1(place: Place) -> Non
 
 
 @both_types
-async def test_rollback_without_a_verdict_elsewhere_wakes_the_waiting(place: Place, kind: str) -> None:
+async def test_rollback_without_a_verdict_elsewhere_wakes_the_waiting(place: Place, kind: TypeName) -> None:
     """A consumer that waits gets what another task of it gives back, at once."""
     topic = place.topic([1])
     async with (
@@ -187,7 +188,7 @@ async def nothing_done(task: "asyncio.Task[object]") -> None:
 
 
 @both_types
-async def test_release_is_not_counted(place: Place, kind: str) -> None:
+async def test_release_is_not_counted(place: Place, kind: TypeName) -> None:
     topic = place.topic([1])
     async with (
         place.connect() as connection,
@@ -203,7 +204,7 @@ async def test_release_is_not_counted(place: Place, kind: str) -> None:
 @both_types
 @pytest.mark.parametrize("first", ["ack", "rollback", "release"])
 @pytest.mark.parametrize("second", ["ack", "rollback", "release", "extend"])
-async def test_second_verdict_is_refused(place: Place, kind: str, first: str, second: str) -> None:
+async def test_second_verdict_is_refused(place: Place, kind: TypeName, first: str, second: str) -> None:
     topic = place.topic([1])
     async with (
         place.connect() as connection,
@@ -246,7 +247,7 @@ async def test_unknown_ack_level_changes_nothing(place: Place) -> None:
 
 
 @both_types
-async def test_extend_confirms_the_lease(place: Place, kind: str) -> None:
+async def test_extend_confirms_the_lease(place: Place, kind: TypeName) -> None:
     topic = place.topic([1])
     async with (
         place.connect() as connection,
@@ -258,7 +259,9 @@ async def test_extend_confirms_the_lease(place: Place, kind: str) -> None:
 
 
 @both_types
-async def test_verdict_after_close_is_refused_and_the_message_comes_again(place: Place, kind: str) -> None:
+async def test_verdict_after_close_is_refused_and_the_message_comes_again(
+    place: Place, kind: TypeName
+) -> None:
     topic = place.topic([1])
     async with place.connect() as connection:
         async with await connection.subscribe(
@@ -273,7 +276,7 @@ async def test_verdict_after_close_is_refused_and_the_message_comes_again(place:
 
 
 @both_types
-async def test_fencing_tokens_rise(place: Place, kind: str) -> None:
+async def test_fencing_tokens_rise(place: Place, kind: TypeName) -> None:
     topic = place.topic([1])
     tokens: list[tuple[int, int]] = []
     async with place.connect() as connection:
@@ -309,7 +312,8 @@ async def test_closing_raises_what_could_not_be_confirmed_never_silently(place: 
     """Acknowledgements without waiting are confirmed by closing."""
     topic = place.topic(range(1, 51))
     async with place.connect() as connection:
-        for kind, durable in (("shared", "s"), ("exclusive", "e")):
+        kinds: tuple[tuple[TypeName, str], ...] = (("shared", "s"), ("exclusive", "e"))
+        for kind, durable in kinds:
             subscription = await connection.subscribe(topic, durable=durable, type=kind, start="earliest")
             for delivery in await take(subscription, 50):
                 delivery.ack_nowait()

@@ -9,6 +9,7 @@ import random
 import pytest
 
 from kafkadur import SubscriptionActive
+from kafkadur_sharing.definition import TypeName
 from tests.integration.subscriptions.helpers import (
     Place,
     ack_all,
@@ -81,7 +82,7 @@ async def test_w2b_rolled_back_comes_before_what_was_not_sent(place: Place) -> N
 
 
 @both_types
-async def test_w3_acks_in_any_order(place: Place, kind: str) -> None:
+async def test_w3_acks_in_any_order(place: Place, kind: TypeName) -> None:
     topic = place.topic(range(1, 5))
     async with place.connect() as connection:
         async with await connection.subscribe(
@@ -95,7 +96,7 @@ async def test_w3_acks_in_any_order(place: Place, kind: str) -> None:
 
 
 @both_types
-async def test_w3b_only_the_unacknowledged_come_again(place: Place, kind: str) -> None:
+async def test_w3b_only_the_unacknowledged_come_again(place: Place, kind: TypeName) -> None:
     topic = place.topic(range(1, 5))
     async with place.connect() as connection:
         async with await connection.subscribe(
@@ -157,7 +158,7 @@ async def test_w8_next_subscriber_starts_at_the_first_unsettled(place: Place) ->
 
 @both_types
 @pytest.mark.parametrize("window", [1, 3, 10])
-async def test_i7_window_by_count(place: Place, kind: str, window: int) -> None:
+async def test_i7_window_by_count(place: Place, kind: TypeName, window: int) -> None:
     total = 3 * window + 5
     topic = place.topic(range(1, total + 1))
     async with (
@@ -180,7 +181,7 @@ async def test_i7_window_by_count(place: Place, kind: str, window: int) -> None:
 
 
 @both_types
-async def test_i7_window_by_count_in_batches(place: Place, kind: str) -> None:
+async def test_i7_window_by_count_in_batches(place: Place, kind: TypeName) -> None:
     topic = place.topic(range(1, 21))
     async with (
         place.connect() as connection,
@@ -196,7 +197,7 @@ async def test_i7_window_by_count_in_batches(place: Place, kind: str) -> None:
 
 
 @both_types
-async def test_i7_window_by_bytes(place: Place, kind: str) -> None:
+async def test_i7_window_by_bytes(place: Place, kind: TypeName) -> None:
     topic = place.topic()
     place.publish_values(topic, [bytes([65 + index]) * 4_000 for index in range(6)])
     async with (
@@ -215,7 +216,7 @@ async def test_i7_window_by_bytes(place: Place, kind: str) -> None:
 
 
 @both_types
-async def test_i7_message_larger_than_the_window_is_alone(place: Place, kind: str) -> None:
+async def test_i7_message_larger_than_the_window_is_alone(place: Place, kind: TypeName) -> None:
     topic = place.topic()
     place.publish_values(topic, [b"a" * 100, b"b" * 100, b"C" * 50_000, b"d" * 100, b"e" * 100])
     async with (
@@ -235,7 +236,7 @@ async def test_i7_message_larger_than_the_window_is_alone(place: Place, kind: st
 
 
 @both_types
-async def test_i7_window_by_bytes_with_messages_of_all_sizes(place: Place, kind: str) -> None:
+async def test_i7_window_by_bytes_with_messages_of_all_sizes(place: Place, kind: TypeName) -> None:
     rng = random.Random(7)
     limit, count = 20_000, 120
     sizes = [rng.choice((1, 50, 300, 2_000, 2_400, 9_000, 30_000)) for _ in range(count)]

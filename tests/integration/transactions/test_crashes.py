@@ -15,6 +15,7 @@ import redis
 
 import kafkadur.sync
 from kafkadur.stack import as_administrator
+from kafkadur_sharing.definition import TypeName
 from kafkadur_sharing.errors import SubscriptionActive, TransactionRolledBack
 from tests.integration.subscriptions.helpers import LIMIT_S, SILENCE_S, Place, number, wait_until
 from tests.integration.transactions.helpers import committed
@@ -29,7 +30,7 @@ every_type = pytest.mark.parametrize("kind", ["shared", "exclusive", "serial", "
 
 
 def rest(
-    place: Place, topic: str, kind: str, out: str, count: int, **settings: object
+    place: Place, topic: str, kind: TypeName, out: str, count: int, **settings: object
 ) -> list[tuple[int, int]]:
     """Process so many messages in a transacted session, and see that no more come: (number, attempt)."""
 
@@ -60,7 +61,7 @@ def rest(
 
 
 @every_type
-def test_who_dies_before_kafka_commits_has_done_nothing(place: Place, start: Start, kind: str) -> None:
+def test_who_dies_before_kafka_commits_has_done_nothing(place: Place, start: Start, kind: TypeName) -> None:
     topic, out = place.topic(range(10)), place.topic()
     worker = start(place, topic, out, type=kind)
     assert [number for number, _ in worker.receive(4)] == [0, 1, 2, 3]
@@ -72,7 +73,7 @@ def test_who_dies_before_kafka_commits_has_done_nothing(place: Place, start: Sta
 
 
 @every_type
-def test_who_dies_between_kafka_and_redis_has_done_all(place: Place, start: Start, kind: str) -> None:
+def test_who_dies_between_kafka_and_redis_has_done_all(place: Place, start: Start, kind: TypeName) -> None:
     topic, out = place.topic(range(10)), place.topic()
     worker = start(place, topic, out, type=kind)
     worker.receive(4)
@@ -83,7 +84,7 @@ def test_who_dies_between_kafka_and_redis_has_done_all(place: Place, start: Star
 
 
 @every_type
-def test_a_loss_of_redis_between_kafka_and_redis(own_place: Place, start: Start, kind: str) -> None:
+def test_a_loss_of_redis_between_kafka_and_redis(own_place: Place, start: Start, kind: TypeName) -> None:
     place = own_place
     topic, out = place.topic(range(10)), place.topic()
     worker = start(place, topic, out, type=kind)
@@ -112,7 +113,7 @@ def test_a_loss_of_redis_after_a_session_that_ended_in_order(own_place: Place, s
 
 
 @every_type
-def test_who_comes_late_commits_nothing(place: Place, start: Start, kind: str) -> None:
+def test_who_comes_late_commits_nothing(place: Place, start: Start, kind: TypeName) -> None:
     """A process that was frozen while others took over finds its transaction rolled back."""
     topic, out = place.topic(range(6)), place.topic()
     worker = start(place, topic, out, type=kind, session_timeout=1.0)
@@ -153,7 +154,7 @@ def test_an_ordinary_consumer_takes_over_what_is_left(place: Place, start: Start
 
 @every_type
 @pytest.mark.long
-def test_processes_are_killed_again_and_again(place: Place, start: Start, kind: str) -> None:
+def test_processes_are_killed_again_and_again(place: Place, start: Start, kind: TypeName) -> None:
     """One or two processes; every now and then one is killed, wherever it is, and another one begins."""
     portion, kills, rng = 300, 4, random.Random(kind)
     count = portion * (kills + 1)

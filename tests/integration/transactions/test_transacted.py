@@ -24,6 +24,7 @@ from kafkadur.producer.transacted import TransactedProducer
 from kafkadur.runtime import transactions
 from kafkadur.runtime.transactions import Transaction
 from kafkadur_coordinators.journal.topic import Journal
+from kafkadur_sharing.definition import TypeName
 from tests.integration.subscriptions.helpers import (
     LIMIT_S,
     Place,
@@ -62,7 +63,7 @@ async def seen(place: Place, topic: str) -> list[int]:
 
 
 @every_type
-async def test_k1_commit_covers_what_was_received_and_sent(place: Place, kind: str) -> None:
+async def test_k1_commit_covers_what_was_received_and_sent(place: Place, kind: TypeName) -> None:
     topic, out = place.topic(range(20)), place.topic()
     async with working(place, topic, type=kind) as (connection, session, subscription):
         producer = session.producer()
