@@ -12,10 +12,11 @@ the specification leaves it open:
   integer that meets a float becomes one, in comparisons too.
 - A bool is no number. Arithmetic on what is no number is unknown. A property that stands as a condition and
   is no bool is false, as in `property = TRUE`. Bytes are unlike everything, themselves included.
-- `x NOT BETWEEN a AND b` is `x < a OR x > b`; `NOT IN` and `NOT LIKE` are the opposite of `IN` and `LIKE`.
-  So of a text the first is false, and of a number the other two are true.
-- Number literals are decimal, with Java's suffixes: `L` makes no difference, `D` and `F` make a double. An
-  integer literal is an int64.
+- `x NOT BETWEEN a AND b` is `x < a OR x > b`, so it is false of a text. `x NOT IN ('a', 'b')` is
+  `x <> 'a' AND x <> 'b'`, so it is false of a number. `NOT LIKE` is the opposite of `LIKE`, so it is true of
+  a number.
+- Number literals are Java's: `123`, `0x7B`, `0173` (octal), `0b1111011` and `1_000` are integers, and the
+  suffix `L` makes no difference; `D` and `F` make a double. An integer literal is an int64.
 - In a LIKE pattern the escape character takes the meaning from any character behind it; `_` is one code
   point.
 - An identifier is what a property may be called, plus the JMS names a selector may use (`JMS_HEADERS`).

@@ -23,6 +23,7 @@ from kafkadur_sharing.selector_operators import (
     comparison,
     conjunction,
     disjunction,
+    member_test,
     negation,
     signed,
     text_test,
@@ -104,7 +105,7 @@ class Compiler(Transformer[Token, Node]):
     def membership(self, node: Node, negated: Token | None, word: Token, *texts: Token) -> Node:
         """Compile `name [NOT] IN ('text', ...)`."""
         members = frozenset(unquoted(text) for text in texts)
-        test = text_test(_bare(node, word), members.__contains__, negated=negated is not None)
+        test = member_test(_bare(node, word), members, negated=negated is not None)
         return _made("a condition", test, node)
 
     def like(
@@ -203,9 +204,27 @@ def unquoted(token: Token) -> str:
     return token[1:-1].replace("''", "'")
 
 
+#: Bases of integers by what they begin with; all others are decimal.
+_BASES: Final = {"0x": 16, "0b": 2, "0": 8}
+
+
 def whole_number(tokens: Sequence[Token]) -> int:
-    """Return the integer written as an optional sign and digits."""
-    return int("".join(tokens).rstrip("lL"))
+    """Return the integer written as an optional sign and a literal of Java.
+
+    Raises `Fault` for an octal literal with the digit 8 or 9.
+    """
+    *signs, literal = tokens
+    digits = literal.rstrip("lL").lower().replace("_", "")
+    prefix = "0" if digits.startswith("0") and digits.isdecimal() and digits.strip("0") else digits[:2]
+    try:
+        value = int(digits, _BASES.get(prefix, 10))
+    except ValueError:
+        raise Fault(
+            start(literal),
+            "an integer that begins with 0 is octal, and has the digits 0 to 7",
+            "write it without the 0",
+        ) from None
+    return -value if "-" in signs else value
 
 
 def decimal_number(token: Token) -> float:

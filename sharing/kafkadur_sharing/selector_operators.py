@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import operator
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, Final, TypeAlias
 
 #: The values of properties; an int is an int64. Values of other types equal nothing.
@@ -117,6 +117,21 @@ def text_test(name: str, test: Callable[[str], bool], *, negated: bool) -> Evalu
         if value is None:
             return None
         return (type(value) is str and test(value)) is not negated
+
+    return evaluate
+
+
+def member_test(name: str, members: Collection[str], *, negated: bool) -> Evaluate:
+    """Return whether a property is one of some texts, or another text if `negated`.
+
+    Compared with a text, a value of another type is false both ways, as with `=` and `<>`.
+    """
+
+    def evaluate(properties: Properties) -> bool | None:
+        value = properties.get(name)
+        if value is None:
+            return None
+        return type(value) is str and (value in members) is not negated
 
     return evaluate
 

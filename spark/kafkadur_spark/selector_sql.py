@@ -177,7 +177,9 @@ class Translator(Transformer[Token, Part]):
     def membership(self, part: Part, negated: Token | None, _word: Token, *texts: Token) -> Part:
         """Translate `name [NOT] IN ('text', ...)`."""
         test = call("in", str(part.text), *(text(unquoted(each)) for each in texts))
-        return _tested(part, test, negated=negated is not None)
+        # null if it is no text: that is false both ways
+        wanted = f"coalesce({test if negated is None else call('not', test)}, false)"
+        return Part(truth=f"if({part.unknown}, null, {wanted})")
 
     def like(
         self,

@@ -148,7 +148,8 @@ TERMS = [
     *(f"a {compare} {n}" for compare in ("=", "<>", "<", ">=") for n in ("1", "1.", "-(0. / 0.)")),
     *(f"a {compare} {n}" for compare in ("=", "<>") for n in ("'1'", "TRUE", "(b = 1)", "(b)", "''")),
     "1 / (a / b) < 0", "a / -b / b = 1", "a BETWEEN b AND b", "a NOT BETWEEN b AND 1", "-a = b", "+a = b",
-    "- -a = b", "a = 9007199254740993", "a <> 9007199254740993.", "a < 9007199254740993",
+    "- -a = b", "a = 0x7B", "a = -01", "a <> 0b1", "a NOT IN ('1', '')", "NOT (a IN ('1'))", "a NOT LIKE '1'",
+    "a = 9007199254740993", "a <> 9007199254740993.", "a < 9007199254740993",
     "a * b - a / b > 0", "a", "a AND b", "a OR NOT b", "1 / 0 = 1", "a * 0.1 + b * 3 - 7 = 0",
 ]  # fmt: skip
 

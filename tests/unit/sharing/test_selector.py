@@ -196,7 +196,12 @@ def test_grammar(text: str, expected: bool | None) -> None:
 @pytest.mark.parametrize(
     ("literal", "value"),
     [
-        ("57", 57), ("0", 0), ("007", 7), ("57L", 57), ("57l", 57), ("+57", 57), ("-57", -57),
+        ("57", 57), ("0", 0), ("00", 0), ("007", 7), ("0173", 123), ("-0173L", -123),
+        ("0x7B", 123), ("0X7bL", 123), ("-0x7B", -123), ("0b1111011", 123),
+        ("1_000", 1_000), ("0x7F_FF", 32_767), ("0_17", 15),
+        ("0x7fffffffffffffff", 2**63 - 1), ("-0x8000000000000000", -(2**63)),
+        ("0777777777777777777777", 2**63 - 1), ("1__0", 10),
+        ("57L", 57), ("57l", 57), ("+57", 57), ("-57", -57),
         ("9223372036854775807", 2**63 - 1), ("-9223372036854775808", -(2**63)),
         ("- 9223372036854775808", -(2**63)),
     ],
@@ -324,7 +329,8 @@ def test_bytes_are_unlike_themselves() -> None:
 @pytest.mark.parametrize("value", [1, 1.0, True, b"a"])
 def test_what_is_no_text_is_in_no_list_and_like_nothing(value: Value) -> None:
     assert truth("a IN ('1')", a=value) is False
-    assert truth("a NOT IN ('1')", a=value) is True
+    assert truth("a NOT IN ('1')", a=value) is False, "as a <> '1' is"
+    assert truth("NOT (a IN ('1'))", a=value) is True
     assert truth("a LIKE '%'", a=value) is False
     assert truth("a NOT LIKE '%'", a=value) is True
 
@@ -516,7 +522,14 @@ REFUSED = [
     ("a LIKE 'b' ESCAPE !", 18, "'!' is no part"),
     ("a = 'b' 'c'", 8, "or the end"),
     ("3abc = 1", 1, "or the end"),
-    ("a = 0x1F", 5, "or the end"),
+    ("a = 0x1G", 7, "or the end"),
+    ("a = 0x", 5, "or the end"),
+    ("a = 0b12", 7, "or the end"),
+    ("a = 1_", 5, "or the end"),
+    ("a = 08", 4, "octal"),
+    ("a = -0179", 5, "octal"),
+    ("a = 0x8000000000000000", 4, "beyond int64"),
+    ("a = 01000000000000000000000", 4, "beyond int64"),
     # Characters of other languages.
     ("a = 'b", 4, "is no part"),
     ("a = 'b''", 4, "is no part"),

@@ -146,7 +146,9 @@ def member(name: str, word: str, texts: list[str]) -> Tree:
 
     def value(properties: Properties) -> Value:
         x = properties.get(name)
-        return None if x is None else any(type(x) is str and x == text for text in texts) != negated
+        if x is None:
+            return None
+        return type(x) is str and any(x == text for text in texts) != negated
 
     return Tree(text, PREDICATE, value)
 
