@@ -31,7 +31,7 @@ from kafkadur_sharing.errors import (
     IllegalState,
     InvalidDestination,
     KafkadurError,
-    StateLost,
+    KafkaUnavailable,
     TopicChanged,
 )
 
@@ -80,7 +80,7 @@ def floor_metadata(subscription_id: str, epoch: int, topic_id: str) -> str:
 
 
 class Topics:
-    """Questions to Kafka about topics. Methods raise `StateLost` when Kafka does not answer in time."""
+    """Questions to Kafka about topics. Methods raise `KafkaUnavailable` when it does not answer in time."""
 
     def __init__(self, kafka: Mapping[str, Any], *, timeout: float = 15.0) -> None:
         """`kafka` is confluent configuration; `timeout` in seconds. Raises `IllegalState` for a wrong one."""
@@ -157,7 +157,18 @@ class Topics:
         if isinstance(error, KafkaError) and (refusal := refused(error, _NAME)) is not None:
             return refusal
         self._client().poll(0)  # it tells of refusals only then
-        return self._refusals.error(_NAME) or _no_answer(error if isinstance(error, str) else error.str())
+        return self._refusals.error(_NAME) or self._no_answer(
+            error if isinstance(error, str) else error.str()
+        )
+
+    def _no_answer(self, state: str) -> KafkaUnavailable:
+        return KafkaUnavailable(
+            "Kafka does not answer.",
+            state=state,
+            owner=f"Kafka at {self._config.get('bootstrap.servers', 'an unknown address')}",
+            remedy="check that Kafka runs and can be reached, and that security.protocol is what its "
+            "listener speaks; nothing is lost",
+        )
 
     def describe(self, topic: str) -> TopicInfo:
         """Id and partitions of a topic; raises `InvalidDestination` if there is none."""
@@ -186,7 +197,7 @@ class Topics:
             if info is not None:
                 return info
             if time.monotonic() > deadline:
-                raise _no_answer(f"topic {topic} has partitions without a leader")
+                raise self._no_answer(f"topic {topic} has partitions without a leader")
             time.sleep(0.02)  # polls for a condition, with a deadline
 
     def retention(self, topic: str) -> int | None:
@@ -324,16 +335,6 @@ def _group_in_use(group: str, error: KafkaError) -> IllegalState:
         state=error.str(),
         owner=f"consumer group {group}",
         remedy="stop its consumers first",
-    )
-
-
-def _no_answer(state: str) -> StateLost:
-    return StateLost(
-        "Kafka does not answer.",
-        state=state,
-        owner="Kafka",
-        remedy="check that Kafka runs and can be reached, and that security.protocol is what its listener "
-        "speaks; nothing is lost",
     )
 
 

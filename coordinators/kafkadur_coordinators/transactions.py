@@ -21,7 +21,7 @@ from kafkadur_coordinators.journal.topic import Journal
 from kafkadur_coordinators.kafka_refusal import Refusals, refused
 from kafkadur_coordinators.settlement_states import SettlementState, Waiting
 from kafkadur_coordinators.topics import Topics
-from kafkadur_sharing.errors import StateLost
+from kafkadur_sharing.errors import KafkaUnavailable
 
 #: Seconds between checks whether open transactions have ended.
 _LOOK_EVERY = 0.05
@@ -65,8 +65,8 @@ class Transactions:
         """Offsets that these sessions have settled of a subscription; they can commit no more afterwards.
 
         Each takes Kafka a moment: `between` is called after each. A session that is alive notices at its next
-        commit, which is rolled back. Raises `StateLost` when Kafka does not answer, or a transaction of
-        another session does not end in time; `KafkaRefused`.
+        commit, which is rolled back. Raises `KafkaUnavailable` when Kafka does not answer, or when a
+        transaction of another session does not end in time; `KafkaRefused`.
         """
         for session in sessions:
             self._fence(session)
@@ -79,7 +79,10 @@ class Transactions:
         return self._journal.read_shards([number])[number]
 
     def forget(self, tag: str, keys: Iterable[bytes]) -> None:
-        """Remove checkpoints of a subscription that the journal itself holds now. Raises `StateLost`."""
+        """Remove checkpoints of a subscription that the journal itself holds now.
+
+        Raises `KafkaUnavailable`.
+        """
         number = self._journal.shard(tag)
         self._journal.append([(number, key, None) for key in keys])
 
@@ -98,7 +101,7 @@ class Transactions:
             raise (
                 refused(error.args[0], owner)
                 or refusals.error(owner)
-                or StateLost(
+                or KafkaUnavailable(
                     "It is not known what a transacted session has committed.",
                     state=error.args[0].str(),
                     owner=owner,
@@ -116,7 +119,7 @@ class Transactions:
         deadline = time.monotonic() + self._journal.timeout
         while self._topics.offsets(topic, count, "latest")[number] < end:
             if time.monotonic() > deadline:
-                raise StateLost(
+                raise KafkaUnavailable(
                     "A transaction is open that holds back what others have committed.",
                     state=f"{topic}[{number}] cannot be read up to {end}",
                     owner="a transacted session of this namespace",

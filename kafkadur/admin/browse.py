@@ -14,7 +14,7 @@ from kafkadur_coordinators.client_log import client_log
 from kafkadur_coordinators.kafka_refusal import refused
 from kafkadur_coordinators.topics import TopicInfo, Topics
 from kafkadur_sharing.definition import Definition
-from kafkadur_sharing.errors import InvalidDestination, StateLost
+from kafkadur_sharing.errors import InvalidDestination, KafkaUnavailable
 from kafkadur_sharing.keys import SLOTS, key_slot
 
 _AT_ONCE = 500
@@ -31,7 +31,7 @@ def records_of(
 ) -> Iterator[Message]:
     """Yield the records of a topic in stretches (partition, start, end), one stretch after the other.
 
-    `namespace` is the reader's. Raises `StateLost` when no record comes for `timeout` seconds, and
+    `namespace` is the reader's. Raises `KafkaUnavailable` when no record comes for `timeout` seconds, and
     `KafkaRefused`.
     """
     config = {
@@ -66,7 +66,7 @@ def _partition(consumer: Consumer, start: TopicPartition, end: int, timeout: flo
                 raise refusal
             deadline = time.monotonic() + timeout
         if time.monotonic() > deadline:
-            raise StateLost(
+            raise KafkaUnavailable(
                 "Kafka does not answer.",
                 state=f"no record of {start.topic}[{start.partition}] came within {timeout:g} s",
                 owner=f"topic {start.topic}",
@@ -75,7 +75,7 @@ def _partition(consumer: Consumer, start: TopicPartition, end: int, timeout: flo
 
 
 def bounds(topics: Topics, topic: TopicInfo) -> dict[int, tuple[int, int]]:
-    """Return the first offset and the readable end of each partition. Raises `StateLost`."""
+    """Return the first offset and the readable end of each partition. Raises `KafkaUnavailable`."""
     starts = topics.offsets(topic.name, topic.partitions, "earliest")
     ends = topics.offsets(topic.name, topic.partitions, "latest")
     return {partition: (start, ends[partition]) for partition, start in starts.items()}

@@ -54,8 +54,9 @@ class Admin(Inspector):
 
     Used by one thread at a time.
 
-    Every method raises `CoordinatorUnavailable` and `CoordinatorRefused` when Redis cannot be asked, and
-    `StateLost` when Kafka does not answer or no consistent state is reached in time.
+    Every method raises `CoordinatorUnavailable` and `CoordinatorRefused` when Redis cannot be asked,
+    `KafkaUnavailable` when Kafka does not answer, and `StateLost` when no consistent state is reached in
+    time.
     """
 
     def recoveries(self) -> list[Recovery]:

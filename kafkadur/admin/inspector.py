@@ -76,8 +76,9 @@ class Inspector:
 
     Used by one thread at a time.
 
-    Every method raises `CoordinatorUnavailable` and `CoordinatorRefused` when Redis cannot be asked, and
-    `StateLost` when Kafka does not answer or no consistent state is reached in time.
+    Every method raises `CoordinatorUnavailable` and `CoordinatorRefused` when Redis cannot be asked,
+    `KafkaUnavailable` when Kafka does not answer, and `StateLost` when no consistent state is reached in
+    time.
     """
 
     def __init__(self, settings: Settings, *, on_warning: Callable[[str], None] | None = None) -> None:

@@ -25,7 +25,7 @@ from confluent_kafka.admin import (
 from kafkadur_coordinators.client_log import client_log
 from kafkadur_coordinators.journal.topic import journal_topic, transactions_topic
 from kafkadur_coordinators.kafka_refusal import Refusals, refused
-from kafkadur_sharing.errors import IllegalState, StateLost
+from kafkadur_sharing.errors import IllegalState, KafkaUnavailable
 from kafkadur_sharing.names import validate_namespace, validate_topic
 
 
@@ -182,7 +182,7 @@ def apply_rules(
 ) -> None:
     """Add these rules to the existing ones. `kafka` configures a client that may alter them.
 
-    Raises `KafkaRefused`, and `StateLost` when Kafka does not answer within `timeout` seconds.
+    Raises `KafkaRefused`, and `KafkaUnavailable` when Kafka does not answer within `timeout` seconds.
     """
     refusals = Refusals(kafka.get("error_cb"))
     config: dict[str, Any] = {**kafka, "error_cb": refusals}
@@ -205,7 +205,7 @@ def apply_rules(
     except KafkaException as error:
         admin.poll(0)
         refusal = refused(error.args[0], "the access control list") or refusals.error("Kafka")
-        raise refusal or StateLost(
+        raise refusal or KafkaUnavailable(
             "The access control list was not changed, or in part.",
             state=error.args[0].str(),
             owner="Kafka",

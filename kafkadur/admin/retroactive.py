@@ -46,7 +46,7 @@ class Skipped:
     def look(self, ranges: Mapping[int, tuple[int, int]]) -> None:
         """Read [start, end) of each partition, except what was read before.
 
-        Raises `IllegalState` when more than `MOST` messages are found, and `StateLost`.
+        Raises `IllegalState` when more than `MOST` messages are found, and `KafkaUnavailable`.
         """
         if self._old is None:  # everything was taken
             return

@@ -11,7 +11,7 @@ from confluent_kafka import IsolationLevel, KafkaError, KafkaException, TopicPar
 from confluent_kafka.admin import AdminClient, NewTopic, OffsetSpec
 
 from kafkadur_coordinators.topics import Topics
-from kafkadur_sharing.errors import IllegalState, StateLost
+from kafkadur_sharing.errors import IllegalState, KafkaUnavailable
 from kafkadur_sharing.names import validate_topic
 
 #: Seconds between two looks at a new topic.
@@ -31,7 +31,7 @@ class Topic:
 
 
 class TopicAdmin(Topics):
-    """Creates and lists topics. Methods raise `StateLost` when Kafka does not answer, and `KafkaRefused`."""
+    """Creates and lists topics. Methods raise `KafkaUnavailable` and `KafkaRefused`."""
 
     def create(
         self,
@@ -80,7 +80,7 @@ class TopicAdmin(Topics):
         deadline = time.monotonic() + self._timeout
         while self.describe(name).partitions < partitions or not self._answers(name, partitions):
             if time.monotonic() > deadline:
-                raise StateLost(
+                raise KafkaUnavailable(
                     f"Topic {name} was created, but its partitions take no messages yet.",
                     owner="Kafka",
                     remedy="look at the brokers; the topic can be used when they are well",

@@ -11,7 +11,6 @@ import os
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Annotated, Any, Concatenate, ParamSpec
 
 import typer
@@ -20,11 +19,12 @@ from kafkadur.admin.changes import Admin
 from kafkadur.cli.output import Output
 from kafkadur.settings import Settings, settings
 from kafkadur.stack import FOLDER, status
-from kafkadur_coordinators.redis.server import shown
 from kafkadur_sharing.errors import IllegalState, KafkadurError
 from kafkadur_sharing.keys import ClientIdPolicy
 
 FAILED, INTERRUPTED = 1, 130
+#: Seconds that the servers have for an answer to a command.
+_PATIENCE_S = {"kafka_timeout": 4.0, "redis_timeout": 2.0}
 
 YesOption = Annotated[
     bool, typer.Option("--yes", help="Do it; without it the command only says what it would do.")
@@ -73,10 +73,12 @@ class Call:
     options: Options
     out: Output = field(compare=False)
 
-    def settings(self) -> Settings:
+    def settings(self, *, patient: bool = False) -> Settings:
         """Return the settings: from the options, else the environment, else the stack of the current folder.
 
-        Raises IllegalState for a wrong setting, and when nothing says where Kafka is.
+        Somebody waits for most commands, so servers have a few seconds to answer unless the environment says
+        otherwise; `patient`: they have as long as an application gives them. Raises `IllegalState` for a
+        wrong setting, and when nothing says where Kafka is.
         """
         given: dict[str, Any] = {name: value for name, value in vars(self.options).items() if name != "json"}
         said = any(
@@ -84,10 +86,11 @@ class Call:
             for name in ("kafka", "kafka_config", "redis")
         )
         if not said and (running := status(FOLDER).stack) is not None:
-            self.out.say(
-                f"Using the stack of {Path(FOLDER)}: Kafka {running.kafka}, Redis {shown(running.redis)}"
-            )
             given |= {"kafka": running.kafka, "redis": running.redis}
+        if not patient:
+            given |= {
+                each: s for each, s in _PATIENCE_S.items() if f"KAFKADUR_{each.upper()}" not in os.environ
+            }
         chosen = settings(given)
         # Errors of kafkadur say what went wrong; librdkafka would also write it to standard error.
         quiet = {"log_level": 0, "error_cb": _ignore}
@@ -156,7 +159,7 @@ def _guarded(out: Output, act: Callable[[], None]) -> None:
         act()
         sys.stdout.flush()
     except KafkadurError as error:
-        out.complain(str(error))
+        out.fail(error)
         raise typer.Exit(FAILED) from None
     except KeyboardInterrupt:
         out.complain("Interrupted.")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import json
 import os
+import re
 import sys
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
@@ -16,6 +17,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from kafkadur_sharing.errors import KafkadurError
 from kafkadur_sharing.plain import plain
 
 #: Columns of a table in a file or a pipe: wide enough that nothing is cut.
@@ -26,6 +28,22 @@ _KEPT, _TAB = "\n\t", "\t"
 
 #: Terminals of fewer columns are narrow.
 _WIDE = 100
+
+#: Parts of errors that speak of the library, and what they are on the command line.
+_WORDS = {
+    "pass kafka='host:port'": "give --kafka HOST:PORT",
+    "connect with client_id=...": "name it CLIENT_ID/NAME, give --client-id ID",
+    "or keep what is settled and what waits: on_change='alter', or lose what waits: on_change='replace'": (
+        "or change it with `kafkadur sub alter`, which keeps what is settled and what waits"
+    ),
+    "or lose what waits: on_change='replace'": "or delete it with `kafkadur sub unsubscribe`",
+    "on_change='alter'": "`kafkadur sub alter`",
+}
+#: A parameter with its value.
+_PARAMETER = re.compile(
+    r"\b(type|selector|start|client_id|client_id_policy|key_lanes|scope|ack_level|max_consumers|max_attempts"
+    r"|backoff|max_backoff|max_hold)=('[^']*'|[\w.-]+)"
+)
 
 _MINUTE_S, _HOUR_S, _DAY_S = 60, 3_600, 86_400
 
@@ -66,6 +84,20 @@ class Output:
     def complain(self, text: str) -> None:
         """Print an error message."""
         self.talk.print(_text(text, "red"), soft_wrap=True)
+
+    def fail(self, error: KafkadurError) -> None:
+        """Print an error: each part on a line of its own, or as JSON."""
+        parts = {"state": error.state, "owner": error.owner, "remedy": error.remedy}
+        texts = {name: None if part is None else for_options(part) for name, part in parts.items()}
+        message = for_options(error.message)
+        if self.as_json:
+            told = {"error": type(error).__name__, "message": message, **texts}
+            sys.stderr.write(f"{json.dumps(told, ensure_ascii=False)}\n")
+            return
+        self.complain(message)
+        for name, text in texts.items():
+            if text is not None:
+                self.say(f"  {name}: {text}")
 
     # -- data --------------------------------------------------------------------------------------------
 
@@ -115,6 +147,13 @@ class Output:
     def title(self, text: str) -> None:
         """Print the headline of what follows."""
         self._data.print(_text(text, "bold"), soft_wrap=True)
+
+
+def for_options(text: str) -> str:
+    """Return the text of an error in which parameters of the library are options of the command line."""
+    for parameter, option in _WORDS.items():
+        text = text.replace(parameter, option)
+    return _PARAMETER.sub(lambda found: f"--{found[1].replace('_', '-')} {found[2]}", text)
 
 
 def _text(text: str, style: str = "") -> Text:

@@ -78,7 +78,7 @@ def run(call: Call) -> None:
     """Rebuild now the state that Redis lost of all subscriptions; else each is rebuilt when it is used."""
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     with (
-        Admin(call.settings()) as admin,
+        Admin(call.settings(patient=True)) as admin,
         Progress(*columns, console=call.out.talk, transient=True) as progress,
     ):
         task = progress.add_task("subscriptions", total=None)

@@ -34,7 +34,7 @@ from kafkadur_coordinators.transactions import (
     settlement_of_ranges,
     with_offsets,
 )
-from kafkadur_sharing.errors import IllegalState, KafkadurError, StateLost, TransactionRolledBack
+from kafkadur_sharing.errors import IllegalState, KafkadurError, KafkaUnavailable, TransactionRolledBack
 
 T = TypeVar("T")
 
@@ -113,7 +113,7 @@ class Transaction:
         self._looked_since = -1
 
     def start(self) -> Future[None]:
-        """Connect. Raises `StateLost` and `KafkaRefused` if Kafka cannot be used for transactions."""
+        """Connect. Raises `KafkaUnavailable` and `KafkaRefused` if Kafka cannot be used for transactions."""
         return self._run(self._start)
 
     def _start(self) -> None:
@@ -146,8 +146,8 @@ class Transaction:
     def commit(self, parts: Sequence[Part]) -> Future[None]:
         """Commit the sent messages, and that these offsets are settled.
 
-        Raises `TransactionRolledBack` if neither was committed; `StateLost` and `KafkaRefused` if Kafka does
-        not answer: if the outcome is `unknown` then, call `look_up` next, else nothing was done.
+        Raises `TransactionRolledBack` if neither was committed; `KafkaUnavailable` and `KafkaRefused` if
+        Kafka does not answer: if the outcome is `unknown` then, call `look_up` next, else nothing was done.
         """
         return self._run(lambda: self._commit(parts))
 
@@ -289,7 +289,7 @@ class Transaction:
     def roll_back(self, *, anew: bool = False) -> Future[None]:
         """Roll back the sent messages; `anew`: with a new producer, because another process took over.
 
-        Raises `StateLost` when Kafka does not answer.
+        Raises `KafkaUnavailable` when Kafka does not answer.
         """
         return self._run(lambda: self._roll_back(anew=anew))
 
@@ -303,7 +303,8 @@ class Transaction:
     def close(self) -> Future[None]:
         """Roll back the open transaction, move the settled offsets into the journal, and close the clients.
 
-        Raises `StateLost` if the journal could not be written: then the next member looks the offsets up.
+        Raises `KafkaUnavailable` if the journal could not be written: then the next member looks the offsets
+        up.
         """
         done = self._run(self._close)
         self._thread.shutdown(wait=False)
@@ -347,7 +348,7 @@ def _guarded(job: Callable[[], T]) -> T:
         reason = error.args[0]
         raise (
             refused(reason, "the transacted session")
-            or StateLost(
+            or KafkaUnavailable(
                 "Kafka cannot be used for a transaction.",
                 state=reason.str(),
                 owner="the transacted session",

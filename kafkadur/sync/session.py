@@ -132,8 +132,8 @@ class Session(ClosingContext):
         Everything delivered by the session so far is settled in the Kafka transaction in which its messages
         are sent, and is never delivered again, even if this process is killed at any moment. Raises
         `TransactionRolledBack` if nothing was committed: the messages are delivered again, counted as an
-        attempt. Raises `StateLost` or `KafkaRefused` while Kafka does not answer: call this again, or close
-        the session; while the outcome of a commit is unknown, other members get no messages of the
+        attempt. Raises `KafkaUnavailable` or `KafkaRefused` while Kafka does not answer: call this again, or
+        close the session; while the outcome of a commit is unknown, other members get no messages of the
         subscriptions. If a call is cancelled, the next call finishes its commit or rollback. Only one call
         may run at a time.
         """
@@ -157,8 +157,9 @@ class Session(ClosingContext):
         """Roll back the received and the sent messages.
 
         Received messages are delivered again, counted as an attempt; readers of committed messages never see
-        the sent ones. A commit that has begun is finished first; if it succeeds, it stays. Raises `StateLost`
-        or `KafkaRefused` when Kafka does not answer: call this again, or close the session.
+        the sent ones. A commit that has begun is finished first; if it succeeds, it stays. Raises
+        `KafkaUnavailable` or `KafkaRefused` when Kafka does not answer: call this again, or close the
+        session.
         """
         transaction = self._transacted()
         with contextlib.suppress(TransactionRolledBack):
@@ -250,7 +251,7 @@ class Session(ClosingContext):
     def open(self) -> None:
         """Connect a transacted session; opening again does nothing.
 
-        Raises `StateLost` and `KafkaRefused`, and `IllegalState` after it was closed.
+        Raises `KafkaUnavailable` and `KafkaRefused`, and `IllegalState` after it was closed.
         """
         transaction = self._transaction
         if transaction is None or (transaction.is_started and (not self._closed)):

@@ -30,6 +30,7 @@ __all__ = [
     "InvalidSelector",
     "InvalidSubscriptionSharing",
     "KafkaRefused",
+    "KafkaUnavailable",
     "KafkadurError",
     "LeaseLost",
     "LevelNotReached",
@@ -50,6 +51,8 @@ __all__ = [
 class KafkadurError(Exception):
     """Something in kafkadur failed."""
 
+    #: What failed, without the other parts.
+    message: str
     #: The state, as a short phrase; None if the message is complete without it.
     state: str | None
     #: The owner of what the error is about (a member, a subscription, a server); None if there is none.
@@ -77,6 +80,7 @@ class KafkadurError(Exception):
         # with its `args` and restores the keyword-only attributes from the instance's `__dict__`. `plain`,
         # because a part from elsewhere (a member's name, a server's answer) must not begin a line of a log.
         super().__init__(plain(text))
+        self.message = plain(message.rstrip())
         self.state = state
         self.owner = owner
         self.remedy = remedy
@@ -290,6 +294,10 @@ class KafkaRefused(KafkadurError):
 
 class StateLost(KafkadurError):
     """Redis lost coordination state; messages may be delivered again, none is lost."""
+
+
+class KafkaUnavailable(StateLost):
+    """Kafka does not answer, so that state cannot be read or written now; nothing is lost."""
 
 
 class TopicChanged(KafkadurError):

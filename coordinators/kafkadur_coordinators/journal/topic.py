@@ -32,7 +32,7 @@ from kafkadur_coordinators.journal.records import Change, Entry, by_tag, in_forc
 from kafkadur_coordinators.journal.shard import CHANGE, INCARNATION, SHARDS, Scan, Shard
 from kafkadur_coordinators.kafka_refusal import Refusals, refused
 from kafkadur_coordinators.lost_brokers import SILENT_S, answers
-from kafkadur_sharing.errors import CoordinatorRefused, KafkadurError, StateLost
+from kafkadur_sharing.errors import CoordinatorRefused, KafkadurError, KafkaUnavailable
 from kafkadur_sharing.names import JOURNAL_PREFIX, TRANSACTIONS_PREFIX
 
 #: Partitions of a new journal.
@@ -79,7 +79,7 @@ def journal_topic(namespace: str) -> str:
 class Journal:
     """The journal of one namespace.
 
-    Every method that talks to Kafka raises `StateLost` when Kafka does not answer.
+    Every method that talks to Kafka raises `KafkaUnavailable` when Kafka does not answer.
     """
 
     def __init__(
@@ -536,12 +536,12 @@ class Journal:
                 raise self._lost(error)
 
     def _lost(self, state: str | KafkaError) -> KafkadurError:
-        owner = f"topic {self.topic}"
+        owner = f"topic {self.topic} of Kafka at {self.kafka.get('bootstrap.servers', 'an unknown address')}"
         said = None if isinstance(state, str) else refused(state, owner)
         return (
             said
             or self._refusals.error(owner)
-            or StateLost(
+            or KafkaUnavailable(
                 "The journal in Kafka cannot be used.",
                 state=state if isinstance(state, str) else state.str(),
                 owner=owner,

@@ -50,8 +50,8 @@ async def test_an_app_without_a_handler_is_no_worker() -> None:
     ("target", "told"),
     [
         ("nowhere_to_be_found:app", "There is no module 'nowhere_to_be_found'"),
-        ("app_under_test:other", "'other' of module 'app_under_test' is no app. State: it is not there"),
-        ("app_under_test:handle", "State: it is function"),
+        ("app_under_test:other", "'other' of module 'app_under_test' is no app.\n  state: it is not there"),
+        ("app_under_test:handle", "state: it is function"),
         ("app_under_test.app", "There is no module 'app_under_test.app'"),
         ("", "'' names no app"),
         (":app", "':app' names no app"),

@@ -49,6 +49,8 @@ def here(
     monkeypatch.setenv("KAFKADUR_NAMESPACE", kafkadur_namespace)
     monkeypatch.setenv("KAFKADUR_JOURNAL_PARTITIONS", "2")
     monkeypatch.setenv("COLUMNS", "120")
+    monkeypatch.setenv("KAFKADUR_KAFKA_TIMEOUT", "60")  # the machine may be busy
+    monkeypatch.setenv("KAFKADUR_REDIS_TIMEOUT", "30")
     return tmp_path
 
 

@@ -1,6 +1,8 @@
 """Where the command line looks for Kafka and Redis, and what it says when they are not there."""
 
+import json
 import os
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -9,6 +11,7 @@ import pytest
 
 from kafkadur.cli.call import Call, Options
 from kafkadur.cli.output import Output
+from kafkadur.testing.pytest_plugin import TopicFactory
 from kafkadur_sharing.errors import IllegalState
 from tests.integration.cli.conftest import Run
 
@@ -42,7 +45,9 @@ def test_wrong_settings_are_named(
     refused = run("sub", "ls")
     assert refused.code == 1
     assert said in refused.err
-    assert refused.err.count("\n") == 1
+    message, *parts = refused.err.splitlines()
+    assert message.endswith(".")
+    assert [part.partition(":")[0].strip() for part in parts] == ["state", "remedy"][-len(parts) :]
 
 
 def test_nothing_says_where_kafka_is(run: Run, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -75,5 +80,55 @@ def test_server_that_is_not_there_is_one_message_and_no_chatter(
         env={**os.environ, "KAFKADUR_KAFKA_TIMEOUT": "1"}, timeout=60,
     )  # fmt: skip
     assert (ended.returncode, ended.stdout) == (1, "")
-    assert len(ended.stderr.splitlines()) == 1
-    assert "Remedy: " in ended.stderr
+    assert ended.stderr.count("\n  remedy: ") == 1
+    assert "127.0.0.1:1" in ended.stderr
+    assert "Traceback" not in ended.stderr
+    assert "StateLost" not in ended.stderr
+
+
+def test_an_error_speaks_of_options_and_has_a_line_for_each_part(
+    run: Run, kafkadur_topic: TopicFactory
+) -> None:
+    topic = kafkadur_topic()
+    assert run("sub", "create", "d", topic, "--selector", "n = 1").code == 0
+    refused = run("consume", topic, "--durable", "d", "--selector", "n = 2", "--timeout", "0")
+    assert refused.code == 1
+    message, *parts = refused.err.splitlines()
+    remedy = "attach with --selector 'n = 1', or change it with `kafkadur sub alter`, "
+    remedy += "which keeps what is settled and what waits"
+    assert message == "Subscription d has another definition than asked for."
+    assert parts == [
+        "  state: selector is 'n = 1', asked for is 'n = 2'; 0 messages wait",
+        "  owner: subscription d",
+        f"  remedy: {remedy}",
+    ]
+    refused = run("consume", topic, "--durable", "e", "--type", "exclusive", "--timeout", "0")
+    assert "give --client-id ID" in refused.err
+
+
+def test_an_error_is_json_where_data_is(run: Run) -> None:
+    refused = run("sub", "info", "d", "--json")
+    assert (refused.code, refused.out) == (1, "")
+    told = json.loads(refused.err)
+    assert told["error"] == "InvalidDestination"
+    assert told["message"].startswith("There is no durable subscription d")
+    assert "kafkadur sub ls" in told["remedy"]
+    assert (told["state"], told["owner"]) == (None, None)
+
+
+@pytest.mark.parametrize("option", ["--kafka", "--redis"])
+def test_an_address_that_does_not_answer_is_named_within_seconds(here: Path, option: str) -> None:
+    """It takes connections and never answers, as behind a firewall or a wrong port."""
+    silent = socket.create_server(("127.0.0.1", 0))
+    address = f"127.0.0.1:{silent.getsockname()[1]}"
+    environment = {name: value for name, value in os.environ.items() if not name.endswith("_TIMEOUT")}
+    with silent:
+        ended = subprocess.run(
+            [sys.executable, "-m", "kafkadur.cli", "sub", "ls", option,
+             f"redis://{address}" if option == "--redis" else address],
+            check=False, capture_output=True, text=True, cwd=here, env=environment, timeout=60,
+        )  # fmt: skip
+    assert ended.returncode == 1
+    assert address in ended.stderr
+    assert "  remedy: " in ended.stderr
+    assert "Traceback" not in ended.stderr
