@@ -18,6 +18,7 @@ import kafkadur.sync
 from kafkadur.admin.browse import bounds_if_any, records_of
 from kafkadur.admin.changes import Admin
 from kafkadur.admin.explain import is_settled
+from kafkadur.admin.subscription_info import SubscriptionInfo
 from kafkadur.message.headers import Property, decode_properties
 from kafkadur.runtime.clients import topics_of
 from kafkadur.runtime.dead_letters import ATTEMPTS, CAUSE, HEADERS, ORIGIN, REASON, SUBSCRIPTION, TIMESTAMP
@@ -80,6 +81,21 @@ class DeadLetter:
         return where is None or where.matches(self.facts()) is True
 
 
+def _handled_key(key: SubscriptionKey) -> SubscriptionKey:
+    """Return the key of the subscription that records which dead letters of another one were handled."""
+    name = f"{key.name}.dead"
+    if len(name) > MAX_NAME_LENGTH:
+        name = f"{key.tag}.dead"
+    return SubscriptionKey(namespace=key.namespace, client_id=key.client_id, policy=key.policy, name=name)
+
+
+def without_records(found: Iterable[SubscriptionInfo]) -> tuple[SubscriptionInfo, ...]:
+    """Leave out the subscriptions that only record which dead letters of another one were handled."""
+    found = tuple(found)
+    records = {(_handled_key(info.key), info.definition.dead_letter_topic) for info in found}
+    return tuple(info for info in found if (info.key, info.definition.topic) not in records)
+
+
 class DeadLetterAdmin:
     """The dead letters of the subscriptions of one namespace."""
 
@@ -98,7 +114,7 @@ class DeadLetterAdmin:
         kept = bounds_if_any(self._topics, topic)
         if not kept:
             return
-        views = self._admin.views(self._key(key))
+        views = self._admin.views(_handled_key(key))
         stretches = [
             (p, max(start, views[p].floor if p in views else 0), end) for p, (start, end) in kept.items()
         ]
@@ -204,12 +220,6 @@ class DeadLetterAdmin:
                     settle()
         return count
 
-    def _key(self, key: SubscriptionKey) -> SubscriptionKey:
-        name = f"{key.name}.dead"
-        if len(name) > MAX_NAME_LENGTH:
-            name = f"{key.tag}.dead"
-        return SubscriptionKey(namespace=key.namespace, client_id=key.client_id, policy=key.policy, name=name)
-
     def _pass(
         self, connection: kafkadur.sync.Connection, key: SubscriptionKey, where: Selector | None
     ) -> Iterator[tuple[kafkadur.sync.Delivery, DeadLetter] | None]:
@@ -220,7 +230,7 @@ class DeadLetterAdmin:
             return
         with connection.subscribe(
             topic,
-            durable=self._key(key).name,
+            durable=_handled_key(key).name,
             type="shared",
             start="earliest",
             window=_WINDOW,

@@ -13,6 +13,7 @@ import typer
 
 from kafkadur.admin.kafka_access import Role, apply_rules, kafka_commands, kafka_rules
 from kafkadur.cli.call import Call, command
+from kafkadur.cli.output import plural
 from kafkadur_coordinators.redis.access import redis_rules, redis_user
 
 #: Variable with the password of the new user: a password must not be on a command line.
@@ -97,7 +98,7 @@ def kafka(
         settings = call.settings()
         timeout = settings.kafka_timeout.total_seconds()
         apply_rules(settings.kafka, rules, principal=principal, timeout=timeout)
-        call.out.say(f"{principal} has {len(rules)} rules.")
+        call.out.say(f"{principal} has {plural(len(rules), 'rule')}.")
     if call.options.json:
         call.out.json([asdict(rule) for rule in rules])
     elif not apply:

@@ -14,7 +14,7 @@ from rich.progress import Progress
 from kafkadur.admin.changes import Move
 from kafkadur.admin.snapshots import Snapshot
 from kafkadur.cli.call import Call, YesOption, command
-from kafkadur.cli.output import Column, count
+from kafkadur.cli.output import Column, count, plural
 from kafkadur.cli.subscriptions import NameArgument
 from kafkadur_sharing.errors import IllegalState
 
@@ -72,7 +72,7 @@ def drain(
         )
     else:
         call.out.complain(
-            f"{count(found.in_flight)} messages of subscription {key} are still in flight at "
+            f"Subscription {key} still has {plural(found.in_flight, 'message')} in flight, at "
             f"{', '.join(holders)}. It stays paused: `kafkadur sub resume` lets it go on."
         )
     if holders:

@@ -168,6 +168,11 @@ def count(number: int | None) -> str:
     return "-" if number is None else f"{number:,}"
 
 
+def plural(number: int, word: str) -> str:
+    """Return a number with a word, which is in the plural unless the number is 1."""
+    return f"{number:,} {word}" if number == 1 else f"{number:,} {word}s"
+
+
 def duration(ms: int) -> str:
     """Return a length of time given in ms, in a fitting unit."""
     seconds = ms / 1_000

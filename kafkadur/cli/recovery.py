@@ -9,7 +9,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from kafkadur.admin.changes import Admin
 from kafkadur.cli.call import Call, command
-from kafkadur.cli.output import Column, clock, count, iso
+from kafkadur.cli.output import Column, clock, count, iso, plural
 from kafkadur_coordinators.journal.rebuilding import Outcome
 from kafkadur_coordinators.journal.recoveries import Cause, PartitionRecovery, Recovery
 from kafkadur_sharing.errors import StateLost
@@ -54,7 +54,7 @@ def report(call: Call, names: NamesArgument = None) -> None:
             [
                 ("recovered", f"{clock(item.at)}: {_WHY[item.cause]}"),
                 ("incarnation", str(item.incarnation)),
-                ("may come again", f"{count(item.offsets)} offsets"),
+                ("may come again", plural(item.offsets, "offset")),
             ]
         )
         if item.partitions:
@@ -97,6 +97,6 @@ def run(call: Call) -> None:
             call.out.complain(f"{name}: {error}")
     if failed:
         raise StateLost(
-            f"{len(failed)} subscriptions could not be brought back.",
+            f"{plural(len(failed), 'subscription')} could not be brought back.",
             remedy="look at the reasons above, then run this again; nothing is lost",
         )

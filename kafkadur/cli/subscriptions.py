@@ -10,12 +10,13 @@ import typer
 from rich.progress import Progress
 
 from kafkadur.admin.changes import Explained, SubscriptionInfo
+from kafkadur.admin.dead_letters import without_records
 from kafkadur.admin.explain import OffsetState
 from kafkadur.admin.parked import ParkedKey
 from kafkadur.admin.sizes import Sizes
 from kafkadur.admin.subscription_info import is_attached
 from kafkadur.cli.call import Call, YesOption, command
-from kafkadur.cli.output import Column, ago, clock, count, duration, iso, readable
+from kafkadur.cli.output import Column, ago, clock, count, duration, iso, plural, readable
 from kafkadur_coordinators.holder_progress import HolderProgress
 from kafkadur_coordinators.interface import MemberInfo
 from kafkadur_sharing.definition import Definition
@@ -32,11 +33,17 @@ NameArgument = Annotated[
 
 
 @command
-def ls(call: Call) -> None:
+def ls(
+    call: Call,
+    *,
+    everything: Annotated[
+        bool, typer.Option("--all", help="Also those that record which dead letters were handled.")
+    ] = False,
+) -> None:
     """List the durable subscriptions of the namespace."""
     settings = call.settings()
     with call.admin(settings) as admin:
-        found = admin.list()
+        found = admin.list() if everything else without_records(admin.list())
     if call.options.json:
         call.out.json([_summary(info) for info in found])
         return
@@ -127,7 +134,7 @@ def _show_definition(call: Call, found: SubscriptionInfo, measured: Sizes | None
         ("Kafka group", found.key.group),
     ]
     if found.behind is not None:
-        live = f"no, {count(found.behind)} offsets are granted to no member yet" if found.behind else "yes"
+        live = f"no, {plural(found.behind, 'offset')} not granted to a member yet" if found.behind else "yes"
         facts.append(("live", live))
     if found.is_stored_as_before:
         upgrade = "as by the version before; `kafkadur sub alter --upgrade` stores it anew"
@@ -182,7 +189,7 @@ def _time(time: timedelta) -> str:
 
 
 def _amount(messages: int, size: int) -> str:
-    return f"{count(messages)} messages, {count(size)} bytes"
+    return f"{plural(messages, 'message')}, {plural(size, 'byte')}"
 
 
 def _show_members(call: Call, found: SubscriptionInfo) -> None:
@@ -230,13 +237,12 @@ def _show_partitions(call: Call, found: SubscriptionInfo) -> None:
     call.out.table(
         found.partitions,
         Column("partition", lambda each: str(each.partition), number=True, total="total"),
-        Column("floor", lambda each: str(each.floor), number=True),
-        Column("base", lambda each: str(each.base), number=True, wide=True),
-        Column("next", lambda each: str(each.next), number=True),
-        Column("avail", lambda each: str(each.avail), number=True, wide=True),
+        Column("settled to", lambda each: str(each.floor), number=True),
+        Column("granted to", lambda each: str(each.next), number=True),
+        Column("readable to", lambda each: str(each.avail), number=True, wide=True),
         Column("end", lambda each: "-" if each.log_end is None else str(each.log_end), number=True),
         Column("in flight", lambda each: count(each.in_flight), number=True, total=count(found.in_flight)),
-        Column("exceptions", lambda each: count(each.exceptions), number=True, total=count(found.exceptions)),
+        Column("came back", lambda each: count(each.exceptions), number=True, total=count(found.exceptions)),
         Column("lag", lambda each: count(each.lag), number=True, total=count(found.lag)),
         Column("backlog", lambda each: count(each.backlog), number=True, total=count(found.backlog)),
     )
@@ -342,7 +348,7 @@ def _facts(found: Explained) -> list[tuple[str, str]]:
     if explanation.redelivered:
         facts.append(("delivered", "perhaps before"))
     if view is not None:
-        place = f"floor {view.floor}, base {view.base}, next {view.next}, avail {view.readable_end}"
+        place = f"settled to {view.floor}, granted to {view.next}, readable to {view.readable_end}"
         facts.append(("partition", place))
     facts.append(("log", f"[{found.log.start}, {found.log.end}), subscribed from {found.log.subscribed}"))
     facts += [("note", note) for note in explanation.notes]

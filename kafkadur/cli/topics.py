@@ -11,7 +11,7 @@ import typer
 
 from kafkadur.admin.topics import TopicAdmin
 from kafkadur.cli.call import Call, command
-from kafkadur.cli.output import Column, count
+from kafkadur.cli.output import Column, count, plural
 
 
 @contextmanager
@@ -48,7 +48,7 @@ def create(
     if call.options.json:
         call.out.json({"topic": name, "partitions": partitions})
     else:
-        call.out.say(f"Created topic {name} with {count(partitions)} {_plural('partition', partitions)}.")
+        call.out.say(f"Created topic {name} with {plural(partitions, 'partition')}.")
 
 
 @command
@@ -76,7 +76,3 @@ def _setting(text: str) -> tuple[str, str]:
     if not equals:
         raise typer.BadParameter(f"{text!r} is not NAME=VALUE", param_hint="--config")
     return name, value
-
-
-def _plural(word: str, number: int) -> str:
-    return word if number == 1 else f"{word}s"

@@ -73,6 +73,8 @@ def test_list_show_redrive_and_purge(run: Run, topic: str) -> None:
     assert run("sub", "dead", "purge", "d", "--yes", "--json").data["done"] == 1
     assert run("sub", "dead", "ls", "d", "--json").data == []
     assert "no dead letters" in run("sub", "dead", "ls", "d").err
+    assert [each["name"] for each in run("sub", "ls", "--json").data] == ["d"]
+    assert [each["name"] for each in run("sub", "ls", "--all", "--json").data] == ["d", "d.dead"]
 
 
 def test_no_such_letter_or_subscription_or_filter(run: Run, topic: str) -> None:
