@@ -147,6 +147,21 @@ def _both(one: Waiting, other: Waiting) -> Waiting:
     )
 
 
+def unsettled_within(settlement: SettlementState, start: int, end: int) -> int:
+    """How many offsets from `start` to before `end` are not settled."""
+    waiting = sum(max(min(item.end, end) - max(item.start, start), 0) for item in settlement.waiting)
+    return waiting + max(end - max(settlement.next, start), 0)
+
+
+def difference(before: SettlementState, after: SettlementState, start: int, end: int) -> tuple[int, int]:
+    """Return how many offsets are settled only before, and how many only after, from `start` to `end`.
+
+    The first are delivered again after a change from `before` to `after`, the second are skipped.
+    """
+    both = unsettled_within(unite(before, after), start, end)
+    return unsettled_within(after, start, end) - both, unsettled_within(before, start, end) - both
+
+
 def cut_off(settlement: SettlementState, end: int) -> SettlementState:
     """The settlement state without settled or seen offsets at or beyond `end`."""
     if max(settlement.next, settlement.seen) <= end:

@@ -13,14 +13,21 @@ from datetime import datetime
 from typing_extensions import Unpack
 
 from kafkadur.admin.browse import bounds
-from kafkadur.admin.inspector import Explained, Inspector
+from kafkadur.admin.inspector import Explained, Inspector, Seen
 from kafkadur.admin.retroactive import Skipped
 from kafkadur.admin.snapshots import Snapshot, partition_snapshot
 from kafkadur.admin.subscription_info import PartitionInfo, SubscriptionInfo
 from kafkadur_coordinators.changes import origins_of
 from kafkadur_coordinators.journal.rebuilding import Rebuilt
 from kafkadur_coordinators.journal.recoveries import Recovery
-from kafkadur_coordinators.settlement_states import SettlementState, join, moved_from, settlement_of, unsettle
+from kafkadur_coordinators.settlement_states import (
+    SettlementState,
+    difference,
+    join,
+    moved_from,
+    settlement_of,
+    unsettle,
+)
 from kafkadur_coordinators.topics import TopicInfo
 from kafkadur_sharing.changing import Changes, changed, subscription_type
 from kafkadur_sharing.decisions import UnsubscribeRequest, no_client_id
@@ -47,6 +54,30 @@ class Move:
     after: int
     #: Unsettled messages before; None if there is no such topic.
     backlog: int | None
+    #: Messages that were settled and are delivered again, and unsettled ones that are skipped: offsets that
+    #: Kafka keeps, those that the selector does not match included.
+    again: int
+    skipped: int
+
+
+def _move(
+    info: PartitionInfo,
+    standing: SettlementState | None,
+    target: SettlementState | None,
+    kept: Mapping[int, tuple[int, int]],
+) -> Move:
+    """Return the effect of a seek; `target` None: the partition is not moved. `kept`: bounds of the log."""
+    start, end = kept.get(info.partition, (0, 0))
+    standing = standing or SettlementState(next=start)
+    again, skipped = difference(standing, target or standing, start, end)
+    return Move(
+        partition=info.partition,
+        before=info.floor,
+        after=info.floor if target is None else target.floor,
+        backlog=info.backlog,
+        again=again,
+        skipped=skipped,
+    )
 
 
 class Admin(Inspector):
@@ -208,13 +239,9 @@ class Admin(Inspector):
         topic = self._topic_of(key, seen)
         found = self._info(key, seen, {})
         settlements = self._settlements(key, topic, to)
+        kept = bounds(self._topics, topic)
         moves = tuple(
-            Move(
-                partition=info.partition,
-                before=info.floor,
-                after=settlements[info.partition].floor if info.partition in settlements else info.floor,
-                backlog=info.backlog,
-            )
+            _move(info, self._standing(seen, info.partition), settlements.get(info.partition), kept)
             for info in found.partitions
         )
         if not dry_run:
@@ -226,6 +253,16 @@ class Admin(Inspector):
                 },
             )
         return moves
+
+    def _standing(self, seen: Seen, partition: int) -> SettlementState | None:
+        """Return the settlement state of a partition; None if the subscription does not know it yet."""
+        lanes = seen.definition.lanes
+        views = [
+            seen.views[number]
+            for number in range(partition * lanes, (partition + 1) * lanes)
+            if number in seen.views
+        ]
+        return join([settlement_of(view) for view in views]) if views else None
 
     def snapshot(self, key: SubscriptionKey) -> Snapshot:
         """Return the whole settled state of a subscription; its members can go on meanwhile.

@@ -61,7 +61,7 @@ class Explained:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class _Seen:
+class Seen:
     """The shared state of a subscription; up to `MAX_PARTITIONS` partitions are read at one moment."""
 
     known: Known
@@ -278,12 +278,12 @@ class Inspector:
             return False
         return True
 
-    def _found(self, key: SubscriptionKey) -> _Seen | None:
+    def _found(self, key: SubscriptionKey) -> Seen | None:
         # Redis first: if it cannot be reached, this fails at once and says so.
         self._coordinator.connect()
         return self._seen(key) if self._has_journal() else None
 
-    def _existing(self, key: SubscriptionKey) -> _Seen:
+    def _existing(self, key: SubscriptionKey) -> Seen:
         seen = self._found(key)
         if seen is None:
             raise InvalidDestination(
@@ -299,10 +299,10 @@ class Inspector:
         names = [str(other) for other in others if other.name == key.name]
         return f"of this name there is {', '.join(names)}" if names else None
 
-    def _seen(self, key: SubscriptionKey) -> _Seen | None:
+    def _seen(self, key: SubscriptionKey) -> Seen | None:
         """Read a subscription; None if there is none."""
 
-        def look() -> _Seen | None:
+        def look() -> Seen | None:
             known = self._lifecycle.known(key)
             return None if known is None else self._inspect(key, known)
 
@@ -318,7 +318,7 @@ class Inspector:
                 if time.monotonic() > deadline:
                     raise state_lost(str(key), f"the coordinator answers {refusal.code}") from refusal
 
-    def _inspect(self, key: SubscriptionKey, known: Known) -> _Seen:
+    def _inspect(self, key: SubscriptionKey, known: Known) -> Seen:
         content = json.loads(known.definition)
         address = self._lifecycle.address(key)
         state = state_in_force(known)
@@ -329,7 +329,7 @@ class Inspector:
             found = self._coordinator.inspect(address, known.id, state, wanted)
             views |= {view.partition: view for view in found.partitions}
             leases += [lease for lease in found.leases if lease.partition in wanted]
-        return _Seen(
+        return Seen(
             known=known,
             content=content,
             definition=Definition.from_record(content["definition"]),
@@ -345,7 +345,7 @@ class Inspector:
 
     # -- what Kafka says
 
-    def _topic_of(self, key: SubscriptionKey, seen: _Seen) -> TopicInfo:
+    def _topic_of(self, key: SubscriptionKey, seen: Seen) -> TopicInfo:
         """Describe the topic of a subscription; raises `InvalidDestination` and `TopicChanged`."""
         topic = self._topics.describe(seen.definition.topic)
         if topic.id != seen.content["topic_id"]:
@@ -369,7 +369,7 @@ class Inspector:
         timeout = chosen.kafka_timeout.total_seconds()
         return records_of(chosen.kafka, topic, stretches, namespace=chosen.namespace, timeout=timeout)
 
-    def _info(self, key: SubscriptionKey, seen: _Seen, topics: dict[str, TopicLogs]) -> SubscriptionInfo:
+    def _info(self, key: SubscriptionKey, seen: Seen, topics: dict[str, TopicLogs]) -> SubscriptionInfo:
         topic = self._topic(key, seen, topics)
         known = seen.known
         members = {member.id: member for member in known.members}
@@ -392,7 +392,7 @@ class Inspector:
             state_version=known.state_version,
         )
 
-    def _topic(self, key: SubscriptionKey, seen: _Seen, topics: dict[str, TopicLogs]) -> TopicLogs:
+    def _topic(self, key: SubscriptionKey, seen: Seen, topics: dict[str, TopicLogs]) -> TopicLogs:
         name = seen.definition.topic
         if name not in topics:
             topics[name] = self._look_at(name)
@@ -411,7 +411,7 @@ class Inspector:
         soon = expiring(self._topics, name, topic.partitions, round(time.time() * 1000))
         return TopicLogs(id=topic.id, logs=logs, problem=None, expiring=soon)
 
-    def _lane(self, seen: _Seen, log: Log, partition: int, offset: int) -> int:
+    def _lane(self, seen: Seen, log: Log, partition: int, offset: int) -> int:
         """Return the lane that an offset is in; if keys have lanes, the key of the record is read."""
         lanes = seen.definition.lanes
         if lanes > 1 and log.start <= offset < log.end:
@@ -421,7 +421,7 @@ class Inspector:
         return partition * lanes + key_slot(None, offset) * lanes // SLOTS
 
     def _verdict(
-        self, key: SubscriptionKey, seen: _Seen, log: Log, explanation: Explanation
+        self, key: SubscriptionKey, seen: Seen, log: Log, explanation: Explanation
     ) -> tuple[Verdict | None, str | None]:
         """Return how an offset was settled, as far as it is known, and the place of its dead letter."""
         partition, offset = explanation.partition, explanation.offset

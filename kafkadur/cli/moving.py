@@ -120,11 +120,23 @@ def _show(call: Call, key: str, moves: Sequence[Move], *, moved: bool) -> None:
     call.out.table(
         moves,
         Column("partition", lambda move: str(move.partition), number=True),
-        Column("floor", lambda move: str(move.before), number=True),
+        Column("settled to", lambda move: str(move.before), number=True),
         Column("goes to", lambda move: str(move.after), number=True),
         Column("backlog", lambda move: count(move.backlog), number=True),
+        Column("come again", lambda move: count(move.again), number=True),
+        Column("skipped", lambda move: count(move.skipped), number=True),
     )
-    call.out.say(f"Moved subscription {key}." if moved else "Nothing was moved. To do it, add --yes.")
+    again, skipped = sum(move.again for move in moves), sum(move.skipped for move in moves)
+    if moved:
+        call.out.say(
+            f"Moved subscription {key}. Settled before, delivered again: {plural(again, 'message')}. "
+            f"Unsettled before, skipped: {plural(skipped, 'message')}."
+        )
+    else:
+        call.out.say(
+            f"Nothing was moved. With --yes {plural(again, 'settled message')} would be delivered again, "
+            f"and {plural(skipped, 'unsettled message')} would be skipped."
+        )
 
 
 # --- snapshot, restore, fork ----------------------------------------------------------------------------
@@ -144,8 +156,8 @@ def snapshot(call: Call, name: NameArgument, file: FileArgument) -> None:
     call.out.table(
         taken.settlements.items(),
         Column("partition", lambda item: str(item[0]), number=True),
-        Column("floor", lambda item: str(item[1].floor), number=True),
-        Column("next", lambda item: str(item[1].next), number=True),
+        Column("settled to", lambda item: str(item[1].floor), number=True),
+        Column("granted to", lambda item: str(item[1].next), number=True),
         Column("waiting", lambda item: count(item[1].unsettled), number=True),
     )
     call.out.say(f"Wrote a snapshot of subscription {key} to {file}.")

@@ -57,7 +57,8 @@ def judge_subscription(info: SubscriptionInfo) -> Iterator[Finding]:
         yield warning(
             check,
             f"unsettled: {counted(info.backlog, 'message')}; nobody is attached",
-            "start its consumers, or delete it: kafkadur sub unsubscribe",
+            "start its consumers; if nobody needs it, look at what waits (kafkadur sub peek), "
+            "then kafkadur sub unsubscribe",
         )
     if info.is_stored_as_before:
         yield warning(

@@ -78,13 +78,16 @@ def test_back_to_the_beginning_and_on_to_the_end(run: Run, topic: str, kind: Typ
     looked = run("sub", "seek", "d", "earliest", "--json").data
     assert looked["moved"] is False
     assert [(m["before"], m["after"]) for m in looked["partitions"]] == [(5, 0), (5, 0)]
+    assert [(m["again"], m["skipped"]) for m in looked["partitions"]] == [(5, 0), (5, 0)]
+    assert "10 settled messages would be delivered again" in run("sub", "seek", "d", "earliest").err
     assert received(topic, kind=kind) == [], "a dry run moves nothing"
     assert run("sub", "seek", "d", "earliest", "--yes").code == 0
     assert received(topic, kind=kind) == [(n, True) for n in range(10)]
     assert run("sub", "seek", "d", "0:3", "--yes").code == 0
     assert received(topic, kind=kind) == [(6, True), (8, True)], "the other partition stays"
     assert run("sub", "seek", "d", "earliest", "--yes").code == 0
-    assert run("sub", "seek", "d", "latest", "--yes").code == 0
+    skipping = run("sub", "seek", "d", "latest", "--yes", "--json").data["partitions"]
+    assert [(m["again"], m["skipped"]) for m in skipping] == [(0, 5), (0, 5)]
     assert received(topic, kind=kind) == []
 
 

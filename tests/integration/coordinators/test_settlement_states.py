@@ -10,6 +10,7 @@ from kafkadur_coordinators.redis.replies import parse_runs
 from kafkadur_coordinators.settlement_states import (
     SettlementState,
     Waiting,
+    difference,
     earliest,
     join,
     moved_from,
@@ -149,3 +150,15 @@ def test_read_from_what_the_scripts_wrote(make: Callable[..., World]) -> None:
     assert found[2].attempts == 1
     assert found[2].due == world.clock.now + 50
     assert all(found[offset].redelivered for offset in (3, 6, 7))
+
+
+@given(before=settlements(), after=settlements(), start=st.integers(0, 40), end=st.integers(0, 60))
+def test_what_comes_again_and_what_is_skipped_is_counted(
+    before: SettlementState, after: SettlementState, start: int, end: int
+) -> None:
+    """As counted one by one."""
+    offsets = set(range(start, end))
+    first, second = (
+        offsets & (unsettled(each).keys() | set(range(each.next, end))) for each in (before, after)
+    )
+    assert difference(before, after, start, end) == (len(second - first), len(first - second))
