@@ -19,6 +19,7 @@ if TYPE_CHECKING:  # type checkers read these imports, and report a missing name
     from kafkadur.aio.subscription import Subscription as Subscription
     from kafkadur.consumer.delivery import Batch as Batch
     from kafkadur.events import Event as Event
+    from kafkadur.handlers.arguments import Part as Part
     from kafkadur.handlers.limits import CircuitBreaker as CircuitBreaker
     from kafkadur.handlers.limits import RateLimit as RateLimit
     from kafkadur.handlers.results import Reject as Reject
@@ -44,6 +45,7 @@ else:
         "kafkadur.aio.subscription": ("Subscription",),
         "kafkadur.consumer.delivery": ("Batch",),
         "kafkadur.events": ("Event",),
+        "kafkadur.handlers.arguments": ("Part",),
         "kafkadur.handlers.limits": ("CircuitBreaker", "RateLimit"),
         "kafkadur.handlers.results": ("Reject",),
         "kafkadur.producer.producer": ("Producer",),

@@ -17,6 +17,7 @@ from kafkadur.aio.waiting import Pool, Signal, interrupted
 from kafkadur.consumer.delivery import K_co, V_co
 from kafkadur.consumer.member import Member
 from kafkadur.events import Event
+from kafkadur.handlers.arguments import with_arguments
 from kafkadur.handlers.failures import FailureDetail, check_detail, describe
 from kafkadur.handlers.key_queue import HandlerKeyQueue
 from kafkadur.handlers.limits import Breaker, BreakerState, CircuitBreaker, RateLimit, TokenBucket
@@ -60,7 +61,7 @@ class Run(Generic[V_co, K_co]):
     def __init__(
         self,
         subscription: _Receiving[V_co, K_co],
-        handler: Callable[[Delivery[V_co, K_co]], Any],
+        handler: Callable[..., Any],
         *,
         member: Member,
         bell: Signal,
@@ -89,7 +90,7 @@ class Run(Generic[V_co, K_co]):
         check_detail(failure_detail, f"subscription {member.display}")
         self._failure_detail: FailureDetail = failure_detail
         self._subscription = subscription
-        self._handler = handler
+        self._handler = with_arguments(handler, f"subscription {member.display}")
         self._member = member
         self._bell = bell
         self._pool = Pool(concurrency)
@@ -276,10 +277,11 @@ class Run(Generic[V_co, K_co]):
         """Give the verdict after a failure, and log it: each retry is one line."""
         ids = {"subscription": self._member.display, "topic": delivery.topic}
         undecodable = _is_undecodable(error, delivery)
-        if self._rejects_undecodable and undecodable:
+        if self._rejects_undecodable and undecodable and isinstance(error, Undecodable):
             _log.warning("%s It becomes a dead letter.", error, extra=ids)
             cause = error.__cause__
-            reason = f"{error.args[0].partition('.')[0]}: {type(cause).__name__}: {cause}"
+            why = error.state if cause is None else f"{type(cause).__name__}: {cause}"
+            reason = f"{error.message.rstrip('.')}: {why}"
             delivery.reject_as(Cause.UNDECODABLE, reason)
             return
         retries, reason = self._retries, describe(error, self._handler, self._failure_detail)

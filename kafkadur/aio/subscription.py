@@ -234,7 +234,7 @@ class Subscription(ClosingContext, Generic[V_co, K_co]):
 
     async def run(
         self,
-        handler: Callable[[Delivery[V_co, K_co]], Any],
+        handler: Callable[..., Any],
         *,
         concurrency: int = 1,
         attempts: int | None = ATTEMPTS,
@@ -249,6 +249,12 @@ class Subscription(ClosingContext, Generic[V_co, K_co]):
         failure_detail: FailureDetail = "message",
     ) -> None:
         """Call `handler` with every delivery, at most `concurrency` calls at the same time, until `stop`.
+
+        A handler with one parameter gets the delivery, of this class. Others say by names and annotations
+        what they get: `value`, `key`, `properties` and `delivery`, each converted to its annotation by
+        pydantic; a parameter with a pydantic model as annotation is the value; `Annotated[str, Part.KEY]`
+        says it for any name. Bytes are read as JSON unless `str` or `bytes` is asked for. What does not fit
+        raises `Undecodable`.
 
         A coroutine function is awaited. Any other function is called in a thread, so it may block; in the
         synchronous surface with a `concurrency` of 1 that is the caller's thread. A thread cannot be

@@ -12,6 +12,7 @@ from typing_extensions import Unpack
 from kafkadur.aio.connection import Connection
 from kafkadur.aio.running import OnUndecodable
 from kafkadur.events import Event
+from kafkadur.handlers.arguments import with_arguments
 from kafkadur.handlers.failures import FailureDetail
 from kafkadur.handlers.limits import CircuitBreaker, RateLimit
 from kafkadur.handlers.results import check_handler
@@ -22,7 +23,7 @@ from kafkadur_sharing.definition import AckLevel, HeaderType, Scope, Start, Subs
 from kafkadur_sharing.errors import IllegalState
 from kafkadur_sharing.redelivery import Redelivery
 
-Handler = TypeVar("Handler", bound=Callable[[Any], Any])
+Handler = TypeVar("Handler", bound=Callable[..., Any])
 #: Provides the resources of a running app, such as a producer of the worker's connection.
 Lifespan = Callable[[Connection], AbstractAsyncContextManager[object]]
 
@@ -60,7 +61,7 @@ class SubscribeOptions(TypedDict, total=False):
 class Declared:
     """A handler and the subscription it works on."""
 
-    handler: Callable[[Any], Any]
+    handler: Callable[..., Any]
     topic: str
     durable: str | None
     options: SubscribeOptions
@@ -116,13 +117,14 @@ class App:
     ) -> Callable[[Handler], Handler]:
         """Decorate the handler of a subscription; the function itself is not changed.
 
-        The handler is called with each delivery. A coroutine function is awaited in the worker's loop, any
-        other function is called in a thread, up to `concurrency` at once. `attempts` to `failure_detail`
-        are those of `Subscription.run`. As there, a handler that returns acknowledges its message, `Reject`
-        sends it to dead letters, and any other exception rolls it back; after ten failed attempts it becomes
-        a dead letter, unless `attempts` or the redelivery policy say otherwise. The other options are those
-        of `Connection.subscribe`. Raises `IllegalState` if two handlers would share a name, and for a
-        generator function, because calling it runs nothing.
+        The handler is called with each delivery, or with what its parameters ask for. A coroutine function is
+        awaited in the worker's loop, any other function is called in a thread, up to `concurrency` at once.
+        `attempts` to `failure_detail` are those of `Subscription.run`. As there, a handler that returns
+        acknowledges its message, `Reject` sends it to dead letters, and any other exception rolls it back;
+        after ten failed attempts it becomes a dead letter, unless `attempts` or the redelivery policy say
+        otherwise. The other options are those of `Connection.subscribe`. Raises `IllegalState` if two
+        handlers would share a name, for a parameter that asks for nothing known, and for a generator
+        function, because calling it runs nothing.
         """
         running = {
             "concurrency": concurrency,
@@ -140,6 +142,7 @@ class App:
 
         def declare(handler: Handler) -> Handler:
             check_handler(handler)
+            with_arguments(handler, "the app")  # raises for a parameter that asks for nothing known
             made = Declared(handler=handler, topic=topic, durable=durable, options=options, running=running)
             if any(each.name == made.name and each.topic == topic for each in self._declared):
                 raise IllegalState(

@@ -24,6 +24,7 @@ from redis.backoff import ExponentialBackoff
 from kafkadur.aio.connection import Connection
 from kafkadur.aio.delivery import Delivery
 from kafkadur.aio.subscription import Subscription
+from kafkadur.handlers.arguments import with_arguments
 from kafkadur.handlers.results import check_result
 from kafkadur.settings import Settings
 from kafkadur.worker.app import App, Declared
@@ -337,7 +338,8 @@ class Worker:
         self, declared: Declared, threads: ThreadPoolExecutor
     ) -> Callable[[Delivery[Any, Any]], Awaitable[None]]:
         """Return the handler as the subscription calls it: measured, a plain function in a thread."""
-        handler, loop = declared.handler, asyncio.get_running_loop()
+        handler = with_arguments(declared.handler, f"subscription {declared.name}")
+        loop = asyncio.get_running_loop()
         plain = not inspect.iscoroutinefunction(handler)
 
         async def handle(delivery: Delivery[Any, Any]) -> None:

@@ -20,6 +20,7 @@ from confluent_kafka.serialization import (
     StringDeserializer,
     StringSerializer,
 )
+from pydantic import BaseModel
 
 import kafkadur
 import kafkadur.sync
@@ -427,3 +428,37 @@ async def test_each_consumer_may_deserialize_in_its_own_way(place: Place) -> Non
         assert delivery.value == "1"
         await delivery.ack()
         await text.close()
+
+
+class Invoice(BaseModel):
+    """What a handler takes."""
+
+    number: int
+
+
+async def test_a_handler_gets_what_its_parameters_ask_for(
+    place: Place, caplog: pytest.LogCaptureFixture
+) -> None:
+    """What does not fit is undecodable: a dead letter that names the place, and nothing of it in the log."""
+    topic = place.topic()
+    place.raw.produce(topic, b'{"number": 7}', key=b"k1", partition=0)
+    place.raw.produce(topic, b'{"number": "secret"}', key=b"k2", partition=0)
+    assert place.raw.flush(LIMIT_S) == 0
+    got: list[tuple[int, str, int]] = []
+
+    async def handle(invoice: Invoice, key: str, delivery: kafkadur.Delivery) -> None:
+        got.append((invoice.number, key, delivery.offset))
+
+    async with (
+        place.connect() as connection,
+        await connection.subscribe(topic, durable="d", start="earliest") as subscription,
+    ):
+        running = asyncio.create_task(subscription.run(handle, on_undecodable="reject"))
+        (letter,) = await asyncio.to_thread(dead_letters, place, topic, 1)
+        subscription.stop()
+        await running
+    assert got == [(7, "k1", 0)]
+    told = headers(letter)
+    assert told[CAUSE] == "undecodable"
+    assert "number: Input should be a valid integer" in told[REASON]
+    assert "secret" not in caplog.text + told[REASON]
