@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from kafkadur.stack import Stack
 
 #: Seconds the creation or deletion of a topic may take.
-TOPIC_LIMIT_S = 30.0
+TOPIC_LIMIT_S = 120.0
 
 POLL_S = 0.01
 

@@ -54,6 +54,17 @@ def test_first_program_of_the_readme(folder: Path) -> None:
     assert found[1] in (ROOT / "examples" / "first.py").read_text()
 
 
+def test_the_tests_of_an_application(folder: Path) -> None:
+    """With the pytest plugin, in a process of its own."""
+    program = str(ROOT / "examples" / "test_billing.py")
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", program],
+        cwd=folder, capture_output=True, text=True, timeout=240, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "1 passed" in done.stdout
+
+
 def test_exclusive(folder: Path) -> None:
     lines = run(ROOT / "examples" / "exclusive.py", folder).splitlines()
     assert lines[0] == "refused: the first holds it"
