@@ -61,6 +61,7 @@ bench: setup ## all benchmarks
 		$(RUN) -m benchmarks $$workload $(ARGS) || exit 1; done
 	@$(RUN) -m benchmarks.rebuild
 	@$(RUN) -m benchmarks.holes
+	@$(RUN) -m benchmarks.startup
 	@$(RUN) -m benchmarks spark
 
 histories: setup ## real processes through all kinds of faults, checked (ARGS="--minutes 10 --seed 7")

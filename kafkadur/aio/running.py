@@ -285,7 +285,10 @@ class Run(Generic[V_co, K_co]):
             delivery.reject_as(Cause.UNDECODABLE, reason)
             return
         retries, reason = self._retries, describe(error, self._handler, self._failure_detail)
-        if (given_up := retries.cause_to_give_up(error, delivery.attempt)) is not None:
+        given_up = retries.cause_to_give_up(error, delivery.attempt)
+        if given_up is Cause.ATTEMPTS and self._is_outage(error):
+            given_up = None
+        if given_up is not None:
             _log.error("handler failed for %r; it becomes a dead letter", delivery, exc_info=error, extra=ids)
             rejected_undecodable = undecodable and given_up is Cause.REJECTED
             delivery.reject_as(Cause.UNDECODABLE if rejected_undecodable else given_up, reason)
@@ -299,6 +302,12 @@ class Run(Generic[V_co, K_co]):
             exc_info=error if _log.isEnabledFor(logging.DEBUG) else None, extra=ids,
         )  # fmt: skip
         delivery.rollback_failed(delay, reason)
+
+    def _is_outage(self, error: BaseException) -> bool:
+        """Whether a failure says nothing about its message: such failures make no dead letters."""
+        if self._breaker is not None and self._breaker.state is not BreakerState.CLOSED:
+            return True
+        return isinstance(error, Undecodable) and error.transient
 
     def _is_failure(self, error: BaseException) -> bool:
         """Whether an exception counts as a failure for the circuit breaker."""

@@ -266,7 +266,9 @@ class Subscription(ClosingContext, Generic[V_co, K_co]):
         handlers have ended.
 
         - `attempts`: the failed attempts after which a message becomes a dead letter; None: never. If the
-          redelivery policy of the subscription has `max_attempts`, that number counts instead.
+          redelivery policy of the subscription has `max_attempts`, that number counts instead. A failure
+          while the circuit breaker is not closed, or because a value cannot be deserialized at the moment
+          (`Undecodable.transient`), makes no dead letter unless that policy says so.
         - `retry_delay`: the time until the next attempt, in seconds or as a timedelta; or a mapping of
           classes of exceptions to such times, of which the class nearest to the exception counts. By default
           it is the back-off of the redelivery policy; if that has none, 0.5 to 1 s after the first attempt,

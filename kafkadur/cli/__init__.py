@@ -12,23 +12,22 @@ in `output.py`, the commands are in the files named for them.
 """
 
 import sys
+from importlib.util import find_spec
 
 #: The packages of the extra `cli`.
-EXTRA = {"click", "rich", "typer"}
+EXTRA = ("typer", "rich")
 
 
 def main() -> None:
     """Run the command line of this process; does not return."""
-    try:
-        from kafkadur.cli.application import app  # noqa: PLC0415 - it needs the extra; its absence is reported below
-    except ModuleNotFoundError as error:
-        if error.name not in EXTRA:
-            raise
+    if missing := [package for package in EXTRA if find_spec(package) is None]:
         sys.stderr.write(
-            f"The command line needs the package {error.name}, which is not installed: "
+            f"The command line needs the package {missing[0]}, which is not installed: "
             "pip install 'kafkadur[cli]'.\n"
         )
         sys.exit(2)
+    from kafkadur.cli.application import app  # noqa: PLC0415 - it needs the extra
+
     app(prog_name="kafkadur")
 
 

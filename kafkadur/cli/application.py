@@ -1,27 +1,20 @@
-"""The tree of commands. The commands are in the files named for their groups."""
+"""The tree of commands.
+
+The commands are in the files named for their groups. Each is imported when it is called, so that help and
+completion of the others need not wait for the clients of Kafka and Redis.
+"""
 
 from __future__ import annotations
 
 import inspect
-from typing import Annotated, Any
+from collections.abc import Callable
+from importlib import import_module
+from typing import Annotated, Any, ClassVar
 
 import typer
 from typer.core import TyperCommand, TyperGroup
 
-from kafkadur.cli import acl, topics
-from kafkadur.cli import dead as letters
-from kafkadur.cli import recovery as recoveries
-from kafkadur.cli.abandoned import abandoned
-from kafkadur.cli.call import OPTIONS, Options, with_parameters
-from kafkadur.cli.defining import alter, create
-from kafkadur.cli.doctor import doctor
-from kafkadur.cli.messages import consume, publish
-from kafkadur.cli.metrics import metrics
-from kafkadur.cli.moving import drain, export, fork, pause, restore, resume, seek, snapshot
-from kafkadur.cli.run import run
-from kafkadur.cli.stack import down, status, up
-from kafkadur.cli.subscriptions import explain, info, ls, parked, unsubscribe
-from kafkadur.cli.watching import peek, watch
+from kafkadur.cli.options import OPTIONS, Options, with_parameters
 
 _EPILOG = (
     "Exit status: 0 done, 1 failed (standard error says why), 2 wrong command line, 130 interrupted. "
@@ -29,6 +22,68 @@ _EPILOG = (
     "other KAFKADUR_ settings of the environment, else from the stack that `kafkadur up` started in this "
     "folder."
 )
+LOCAL, DATA = "Kafka and Valkey on this machine", "Messages and subscriptions"
+
+#: The commands: for each group the places of their functions, and what each does, in a few words.
+COMMANDS: dict[str, dict[str, str]] = {
+    LOCAL: {
+        "stack.up": "Start Kafka and Valkey on this machine; they run until `kafkadur down`.",
+        "stack.status": "Show the stack that `kafkadur up` started.",
+        "stack.down": "Stop the stack that `kafkadur up` started and remove its data.",
+    },
+    DATA: {
+        "messages.publish": "Publish a message, or each line of standard input as a message.",
+        "messages.consume": "Receive messages of a durable subscription and print each on a line.",
+        "run.run": "Run the handlers of an app until SIGTERM or Ctrl-C.",
+        "metrics.metrics": "Serve metrics of all durable subscriptions at /metrics, until Ctrl-C.",
+        "doctor.doctor": "Look at the servers and the subscriptions, and say what to change.",
+    },
+    "sub": {
+        "subscriptions.ls": "List the durable subscriptions of the namespace.",
+        "subscriptions.info": "Show a subscription: definition, members, partitions.",
+        "watching.watch": "Print a line about a subscription every few seconds.",
+        "watching.peek": "Show the messages that wait or are in flight; consumes nothing.",
+        "subscriptions.explain": "Show the state of one message, and what it waits for.",
+        "subscriptions.parked": "List the keys that are stuck behind a message.",
+        "defining.create": "Create a durable subscription without attaching to it.",
+        "defining.alter": "Change parts of the definition; what waits is kept.",
+        "moving.pause": "Stop handing out messages; members stay attached.",
+        "moving.resume": "Resume a paused subscription.",
+        "moving.drain": "Pause, and wait until nothing is in flight.",
+        "moving.seek": "Move to another position: messages come again, or are skipped.",
+        "moving.snapshot": "Write which messages are settled to a file.",
+        "moving.restore": "Bring a subscription to where it stood in a snapshot.",
+        "moving.fork": "Make a second subscription at the same position.",
+        "moving.export": "Set the offsets of a consumer group to this position.",
+        "subscriptions.unsubscribe": "Delete a subscription with all that waits in it.",
+        "abandoned.abandoned": "List durable subscriptions that have had no member for long.",
+    },
+    "dead": {
+        "dead.ls": "List the dead letters that were neither redriven nor purged.",
+        "dead.show": "Show one dead letter: its cause, its origin, its properties.",
+        "dead.redrive": "Publish dead letters to their topic again.",
+        "dead.purge": "Discard dead letters.",
+    },
+    "topic": {
+        "topics.create": "Create a topic, and wait until it takes messages.",
+        "topics.ls": "List the topics, except those of Kafka itself.",
+    },
+    "recovery": {
+        "recovery.report": "Show the last recovery of each subscription.",
+        "recovery.run": "Rebuild now the state that Redis lost of all subscriptions.",
+    },
+    "acl": {
+        "acl.redis": "Print the Redis user that kafkadur needs.",
+        "acl.kafka": "Print, or apply, the rights that a Kafka principal needs.",
+    },
+}
+
+
+def function_of(place: str) -> Callable[..., None]:
+    """Import the function of a command, by its place in `COMMANDS`."""
+    module, _, name = place.rpartition(".")
+    found: Callable[..., None] = getattr(import_module(f"kafkadur.cli.{module}"), name)
+    return found
 
 
 class _Flags:
@@ -51,22 +106,16 @@ class _Group(_Flags, TyperGroup):
     """A group of commands."""
 
 
-app = typer.Typer(
-    cls=_Group,
-    help="Durable subscriptions for Apache Kafka.",
-    epilog=_EPILOG,
-    no_args_is_help=True,
-    pretty_exceptions_enable=False,
-    context_settings={"help_option_names": ["-h", "--help"]},
-)
+class _Later(TyperCommand):
+    """Stands for a command in the help of its group; the command is imported when it is called."""
 
+    place: ClassVar[str]
 
-def _group(text: str) -> typer.Typer:
-    """Return a group of commands with this help text."""
-    return typer.Typer(cls=_Group, help=text, no_args_is_help=True)
-
-
-LOCAL, DATA = "Kafka and Valkey on this machine", "Messages and subscriptions"
+    def make_context(self, info_name: Any, *rest: Any, **more: Any) -> Any:  # noqa: ANN401 - as above
+        """Return the context of a call, or of the completion of one."""
+        alone = typer.Typer(add_completion=False)
+        alone.command(name=self.name, cls=_Command)(function_of(self.place))
+        return typer.main.get_command(alone).make_context(info_name, *rest, **more)
 
 
 def _version(wanted: bool) -> None:  # noqa: FBT001 - typer passes the value of the option
@@ -90,31 +139,42 @@ def common(
     ctx.obj = Options(**given)
 
 
+def _group(text: str) -> typer.Typer:
+    """Return a group of commands with this help text."""
+    return typer.Typer(cls=_Group, help=text, no_args_is_help=True)
+
+
+def _none() -> None:
+    """Take no parameters: the command that this stands for has its own."""
+
+
+app = typer.Typer(
+    cls=_Group,
+    help="Durable subscriptions for Apache Kafka.",
+    epilog=_EPILOG,
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
 _ctx, _show_version, _ = inspect.signature(common, eval_str=True).parameters.values()
 app.callback()(with_parameters(common, [_ctx, *OPTIONS, _show_version]))
-sub = _group("Create subscriptions, look at them, change and delete them.")
-recovery = _group("Show and repair a loss of Redis.")
-dead = _group("Look at dead letters, send them again, remove them.")
-topic = _group("Create and list topics.")
-rights = _group("Print what users of Redis and Kafka must be allowed.")
-for each in (up, status, down):
-    app.command(rich_help_panel=LOCAL, cls=_Command)(each)
-for each in (publish, consume, run, metrics, doctor):
-    app.command(rich_help_panel=DATA, cls=_Command)(each)
-for group, commands in {
-    sub: (
-        ls, info, watch, peek, explain, parked, create, alter, pause, resume, drain, seek, snapshot,
-        restore, fork, export, unsubscribe, abandoned,
-    ),
-    recovery: (recoveries.report, recoveries.run),
-    dead: (letters.ls, letters.show, letters.redrive, letters.purge),
-    rights: (acl.redis, acl.kafka),
-    topic: (topics.create, topics.ls),
-}.items():  # fmt: skip
-    for each in commands:
-        group.command(cls=_Command)(each)
-app.add_typer(sub, name="sub", rich_help_panel=DATA)
-app.add_typer(topic, name="topic", rich_help_panel=DATA)
-app.add_typer(recovery, name="recovery", rich_help_panel=DATA)
-app.add_typer(rights, name="acl", rich_help_panel=DATA)
-sub.add_typer(dead, name="dead")
+_GROUPS = {
+    LOCAL: app,
+    DATA: app,
+    "sub": _group("Create subscriptions, look at them, change and delete them."),
+    "dead": _group("Look at dead letters, send them again, remove them."),
+    "topic": _group("Create and list topics."),
+    "recovery": _group("Show and repair a loss of Redis."),
+    "acl": _group("Print what users of Redis and Kafka must be allowed."),
+}
+for _name, _commands in COMMANDS.items():
+    for _place, _help in _commands.items():
+        _GROUPS[_name].command(
+            _place.rpartition(".")[2],
+            cls=type("Later", (_Later,), {"place": _place}),
+            help=_help,
+            rich_help_panel=_name if _GROUPS[_name] is app else None,
+        )(_none)
+for _name in ("sub", "topic", "recovery", "acl"):
+    app.add_typer(_GROUPS[_name], name=_name, rich_help_panel=DATA)
+_GROUPS["sub"].add_typer(_GROUPS["dead"], name="dead")

@@ -1,4 +1,4 @@
-"""What all commands share: the options of the connection, --json, and the handling of errors.
+"""What all commands share: the connection, --json, and the handling of errors.
 
 `@command` gives a function these options and calls it with a `Call`.
 """
@@ -9,18 +9,18 @@ import functools
 import inspect
 import os
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Annotated, Any, Concatenate, ParamSpec
 
 import typer
 
 from kafkadur.admin.changes import Admin
+from kafkadur.cli.options import OPTIONS, Options, with_parameters
 from kafkadur.cli.output import Output
 from kafkadur.settings import Settings, settings
 from kafkadur.stack import FOLDER, status
 from kafkadur_sharing.errors import IllegalState, KafkadurError
-from kafkadur_sharing.keys import ClientIdPolicy
 
 FAILED, INTERRUPTED = 1, 130
 #: Seconds that the servers have for an answer to a command.
@@ -29,41 +29,6 @@ _PATIENCE_S = {"kafka_timeout": 4.0, "redis_timeout": 2.0}
 YesOption = Annotated[
     bool, typer.Option("--yes", help="Do it; without it the command only says what it would do.")
 ]
-
-
-def _connection(name: str, help: str, metavar: str | None = None) -> Any:  # noqa: A002, ANN401 - as typer.Option
-    return typer.Option(name, help=help, metavar=metavar, rich_help_panel="Connection")
-
-
-@dataclass(frozen=True, kw_only=True)
-class Options:
-    """The common options as they were given; None: not given."""
-
-    kafka: Annotated[str | None, _connection("--kafka", "Bootstrap servers.", "HOST:PORT")] = None
-    kafka_config: Annotated[
-        str | None,
-        _connection(
-            "--kafka-config", "Further settings of Kafka's client, name=value a line: SASL, TLS.", "FILE"
-        ),
-    ] = None
-    redis: Annotated[str | None, _connection("--redis", "Redis or Valkey.", "URL")] = None
-    namespace: Annotated[str | None, _connection("--namespace", "Namespace of subscriptions.", "NAME")] = None
-    client_id: Annotated[str | None, _connection("--client-id", "Client id of the connection.", "ID")] = None
-    client_id_policy: Annotated[
-        ClientIdPolicy | None,
-        _connection(
-            "--client-id-policy", "Whether one connection at a time may have the client id, or any number."
-        ),
-    ] = None
-    json: Annotated[bool, typer.Option("--json", help="Print JSON on standard output.")] = False
-
-    def over(self, outer: Options) -> Options:
-        """Join with the options before the command's name; those behind it win."""
-        return Options(**{name: value or getattr(outer, name) for name, value in vars(self).items()})
-
-
-#: The common options as parameters of a function.
-OPTIONS = tuple(inspect.signature(Options, eval_str=True).parameters.values())
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -134,16 +99,6 @@ def command(
 
 #: `command` for the commands that need no connection.
 local_command = functools.partial(command, connection=False)
-
-
-def with_parameters(
-    function: Callable[..., None], parameters: Sequence[inspect.Parameter]
-) -> Callable[..., None]:
-    """Make typer read these parameters instead of those of the function."""
-    function.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
-    # Older versions of typer take the types from here.
-    function.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
-    return function
 
 
 def missing_extra(message: str, error: ImportError, extra: str) -> IllegalState:

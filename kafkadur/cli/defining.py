@@ -11,7 +11,8 @@ from typing import Annotated, Any, cast, get_args
 import typer
 from rich.progress import Progress
 
-from kafkadur.cli.call import Call, command, with_parameters
+from kafkadur.cli.call import Call, command
+from kafkadur.cli.options import with_parameters
 from kafkadur.cli.output import Output
 from kafkadur.cli.subscriptions import NameArgument, definition_facts
 from kafkadur_sharing.changing import Changes

@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from kafkadur.cli.call import Call, Options
+from kafkadur.cli.call import Call
+from kafkadur.cli.options import Options
 from kafkadur.cli.output import Output
 from kafkadur.testing.pytest_plugin import TopicFactory
 from kafkadur_sharing.errors import IllegalState

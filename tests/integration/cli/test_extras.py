@@ -1,7 +1,9 @@
 """What a program imports that has no use for the command line, and the command line without its extra."""
 
+import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -49,3 +51,31 @@ def test_without_its_extra_the_command_says_what_to_install(missing: str) -> Non
         f"The command line needs the package {missing}, which is not installed: "
         "pip install 'kafkadur[cli]'.\n"
     )
+
+
+def test_help_and_completion_import_no_client() -> None:
+    code = (
+        "import sys\n"
+        "from typer.testing import CliRunner\n"
+        "from kafkadur.cli.application import app\n"
+        "assert CliRunner().invoke(app, ['--help']).exit_code == 0\n"
+        "assert CliRunner().invoke(app, ['sub', '--help']).exit_code == 0\n"
+        "print(*{'confluent_kafka', 'redis', 'lark'} & sys.modules.keys())\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
+    assert done.stdout == "\n"
+
+
+def test_options_are_completed(tmp_path: Path) -> None:
+    """As a shell asks for them, after `kafkadur --install-completion`."""
+    environment = {
+        **os.environ,
+        "_KAFKADUR_COMPLETE": "complete_bash",
+        "COMP_WORDS": "kafkadur sub create --max",
+        "COMP_CWORD": "3",
+    }
+    done = subprocess.run(
+        [sys.executable, "-c", "from kafkadur.cli import main; main()"],
+        check=False, capture_output=True, text=True, env=environment, cwd=tmp_path,
+    )  # fmt: skip
+    assert {"--max-attempts", "--max-backoff", "--max-hold", "--max-consumers"} == set(done.stdout.split())

@@ -627,6 +627,26 @@ async def test_the_breaker_opens_tries_one_and_closes(
     assert sum("circuit breaker of its handlers is open" in text for text in caplog.messages) == 2
 
 
+async def test_an_outage_makes_no_dead_letters(place: Place) -> None:
+    """A message is tried more often than `attempts` while the breaker is not closed, and handled in the end."""
+    topic = place.topic([1])
+    plan = CircuitBreaker(failures=2, pause=0.05)
+    below = Downstream()
+    async with (
+        place.connect() as connection,
+        await connection.subscribe(topic, durable="d", type="exclusive", start="earliest") as subscription,
+    ):
+
+        def handle(delivery: kafkadur.Delivery) -> None:
+            below.up = delivery.attempt == 9
+            below.call(delivery)
+            subscription.stop()
+
+        async with asyncio.timeout(LIMIT_S):
+            await subscription.run(handle, attempts=3, breaker=plan, retry_delay=0)
+    assert [attempt for _, attempt, _ in below.calls] == list(range(1, 10))
+
+
 async def test_while_it_is_open_others_get_the_messages(place: Place) -> None:
     """Of a shared subscription: what one consumer gives up for a while goes to another one."""
     topic = place.topic()
