@@ -628,7 +628,7 @@ async def test_the_breaker_opens_tries_one_and_closes(
 
 
 async def test_an_outage_makes_no_dead_letters(place: Place) -> None:
-    """A message is tried more often than `attempts` while the breaker is not closed, and handled in the end."""
+    """While the breaker is not closed, a message is tried more often than `attempts`, and is handled."""
     topic = place.topic([1])
     plan = CircuitBreaker(failures=2, pause=0.05)
     below = Downstream()
