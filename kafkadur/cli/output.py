@@ -88,8 +88,9 @@ class Output:
     def fail(self, error: KafkadurError) -> None:
         """Print an error: each part on a line of its own, or as JSON."""
         parts = {"state": error.state, "owner": error.owner, "remedy": error.remedy}
-        texts = {name: None if part is None else for_options(part) for name, part in parts.items()}
-        message = for_options(error.message)
+        # a part from elsewhere, such as a name, must not begin a line
+        texts = {name: None if part is None else plain(for_options(part)) for name, part in parts.items()}
+        message = plain(for_options(error.message))
         if self.as_json:
             told = {"error": type(error).__name__, "message": message, **texts}
             sys.stderr.write(f"{json.dumps(told, ensure_ascii=False)}\n")
