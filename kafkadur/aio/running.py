@@ -22,7 +22,7 @@ from kafkadur.handlers.failures import FailureDetail, check_detail, describe
 from kafkadur.handlers.key_queue import HandlerKeyQueue
 from kafkadur.handlers.limits import Breaker, BreakerState, CircuitBreaker, RateLimit, TokenBucket
 from kafkadur.handlers.results import Reject, check_handler
-from kafkadur.handlers.retries import Retries
+from kafkadur.handlers.retries import Retries, says_nothing
 from kafkadur.message.tracing import processing
 from kafkadur.runtime.dead_letters import Cause
 from kafkadur_sharing.errors import IllegalState, LeaseLost, LevelNotReached, Undecodable
@@ -55,7 +55,8 @@ class _Receiving(AsyncIterable[Delivery[V_co, K_co]], Protocol[V_co, K_co]):
 class Run(Generic[V_co, K_co]):
     """Calls a handler with the deliveries of a subscription.
 
-    Logs ids of messages, never their payloads.
+    It logs ids of messages, not their payloads; an exception of the handler is logged as `failure_detail`
+    says.
     """
 
     def __init__(
@@ -278,36 +279,40 @@ class Run(Generic[V_co, K_co]):
         ids = {"subscription": self._member.display, "topic": delivery.topic}
         undecodable = _is_undecodable(error, delivery)
         if self._rejects_undecodable and undecodable and isinstance(error, Undecodable):
-            _log.warning("%s It becomes a dead letter.", error, extra=ids)
             cause = error.__cause__
             why = error.state if cause is None else f"{type(cause).__name__}: {cause}"
             reason = f"{error.message.rstrip('.')}: {why}"
             delivery.reject_as(Cause.UNDECODABLE, reason)
+            _log.warning("%s It becomes a dead letter.", error, extra=ids)
             return
         retries, reason = self._retries, describe(error, self._handler, self._failure_detail)
-        given_up = retries.cause_to_give_up(error, delivery.attempt)
-        if given_up is Cause.ATTEMPTS and self._is_outage(error):
-            given_up = None
-        if given_up is not None:
-            _log.error("handler failed for %r; it becomes a dead letter", delivery, exc_info=error, extra=ids)
-            rejected_undecodable = undecodable and given_up is Cause.REJECTED
-            delivery.reject_as(Cause.UNDECODABLE if rejected_undecodable else given_up, reason)
+        cause_given = retries.cause_to_give_up(error, delivery.attempt)
+        if cause_given is Cause.ATTEMPTS and self._is_outage(error):
+            cause_given = None
+        told = self._failure_detail != "class"  # else the log has no text of the exception
+        if cause_given is not None:
+            rejected_undecodable = undecodable and cause_given is Cause.REJECTED
+            delivery.reject_as(Cause.UNDECODABLE if rejected_undecodable else cause_given, reason)
+            _log.error(
+                "handler failed for %r; it becomes a dead letter: %s", delivery, " ".join(reason.split()),
+                exc_info=error if told else None, extra=ids,
+            )  # fmt: skip
             return
         attempts = "" if retries.attempts is None else f" of {retries.attempts}"
         delay = retries.delay(error, delivery.attempt)
+        delivery.rollback_failed(delay, reason)
         again = "" if delay is None else f" after {delay:.3g} s"
         _log.warning(
             "handler failed for %r%s; it is delivered again%s: %s",
             delivery, attempts, again, " ".join(reason.split()),
-            exc_info=error if _log.isEnabledFor(logging.DEBUG) else None, extra=ids,
+            exc_info=error if told and _log.isEnabledFor(logging.DEBUG) else None, extra=ids,
         )  # fmt: skip
-        delivery.rollback_failed(delay, reason)
 
     def _is_outage(self, error: BaseException) -> bool:
         """Whether a failure says nothing about its message: such failures make no dead letters."""
         if self._breaker is not None and self._breaker.state is not BreakerState.CLOSED:
             return True
-        return isinstance(error, Undecodable) and error.transient
+        return says_nothing(error) and isinstance(error, Exception)
 
     def _is_failure(self, error: BaseException) -> bool:
         """Whether an exception counts as a failure for the circuit breaker."""

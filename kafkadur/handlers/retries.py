@@ -11,14 +11,15 @@ from random import random as any_random
 from typing import Final, TypeAlias
 
 from kafkadur.runtime.dead_letters import Cause
-from kafkadur_sharing.errors import IllegalState
+from kafkadur_sharing.errors import ConnectionClosed, IllegalState, LeaseLost, Undecodable
 from kafkadur_sharing.numbers import check_delay, check_integer
 from kafkadur_sharing.redelivery import MOST_ATTEMPTS, Redelivery
 
 #: Attempts at a message, where neither the redelivery policy nor the application sets their number.
 ATTEMPTS: Final = 10
-#: The longest wait before the second attempt, where nothing sets a back-off, and before any attempt, seconds.
+#: Where nothing sets a back-off: the longest wait before the second attempt, seconds.
 FIRST_DELAY_S: Final = 1.0
+#: Where nothing sets a back-off: the longest wait before any attempt, seconds.
 LONGEST_DELAY_S: Final = 300.0
 _MOST_DOUBLINGS: Final = 40
 
@@ -64,7 +65,8 @@ class Retries:
         """
         if isinstance(error, self._reject_on):
             return Cause.REJECTED
-        if self._retry_on is not None and not isinstance(error, self._retry_on):
+        retried = self._retry_on is None or isinstance(error, self._retry_on)
+        if not retried and not says_nothing(error):
             return Cause.REJECTED
         if self.attempts is not None and attempt >= self.attempts:
             return Cause.ATTEMPTS
@@ -79,6 +81,13 @@ class Retries:
             return None
         longest = min(FIRST_DELAY_S * 2.0 ** min(attempt - 1, _MOST_DOUBLINGS), LONGEST_DELAY_S)
         return longest * (1 + self._random()) / 2
+
+
+def says_nothing(error: BaseException) -> bool:
+    """Whether an error says nothing about its message: something else failed, or the handler was ended."""
+    if isinstance(error, Undecodable):
+        return error.transient
+    return isinstance(error, LeaseLost | ConnectionClosed) or not isinstance(error, Exception)
 
 
 def _delays(delay: RetryDelay | None) -> dict[type, float]:

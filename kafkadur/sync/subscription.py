@@ -255,20 +255,23 @@ class Subscription(ClosingContext, Generic[V_co, K_co]):
         and it is delivered again. A handler may also settle its message itself. This method returns when all
         handlers have ended.
 
-        - `attempts`: the failed attempts after which a message becomes a dead letter; None: never. If the
-          redelivery policy of the subscription has `max_attempts`, that number counts instead. A failure
+        - `attempts`: the attempts after which a message whose handler fails becomes a dead letter; None:
+          never. Deliveries that ended with the death of a process count, too. If the redelivery policy of the
+          subscription has `max_attempts`, that number counts instead. A failure
           while the circuit breaker is not closed, or because a value cannot be deserialized at the moment
           (`Undecodable.transient`), makes no dead letter unless that policy says so.
         - `retry_delay`: the time until the next attempt, in seconds or as a timedelta; or a mapping of
           classes of exceptions to such times, of which the class nearest to the exception counts. By default
           it is the back-off of the redelivery policy; if that has none, 0.5 to 1 s after the first attempt,
-          doubled with each further one, up to 5 minutes.
+          doubled with each further one, at most 5 minutes.
         - `reject_on`: a class of exceptions, or a tuple of them, that send the message to dead letters at
           once.
         - `retry_on`: the exceptions after which a message is delivered again; any other one sends it to dead
-          letters at once. `reject_on` goes first.
+          letters at once, unless it says nothing about the message (`LeaseLost`, `ConnectionClosed`, what is
+          no `Exception`). `reject_on` goes first.
 
-        A failure is logged in one line, with its traceback if it is the last attempt or the level is DEBUG.
+        A failure is logged in one line, with its traceback if it is the last attempt or the level is DEBUG,
+        unless `failure_detail` is "class".
 
         With `ordered_by_key` the handlers of one key (of a partition) run one after the other, in the order
         of offsets; messages without a key have no order. On a type with an order, messages of a key that are

@@ -142,7 +142,7 @@ class App:
 
         def declare(handler: Handler) -> Handler:
             check_handler(handler)
-            with_arguments(handler, "the app")  # raises for a parameter that asks for nothing known
+            with_arguments(handler, "the app", later=True)  # raises for an unknown parameter
             made = Declared(handler=handler, topic=topic, durable=durable, options=options, running=running)
             if any(each.name == made.name and each.topic == topic for each in self._declared):
                 raise IllegalState(

@@ -10,7 +10,7 @@ from datetime import date
 from typing import Annotated, Any, cast
 
 import pytest
-from pydantic import BaseModel
+from pydantic import BaseModel, ConfigDict, field_validator
 from typing_extensions import TypedDict
 
 import kafkadur
@@ -248,7 +248,107 @@ def test_methods_partials_and_objects() -> None:
         assert called(handler, Fake()) == Order(number=7)
 
 
-def unknown(order: Order, session: object) -> None:
+def spaced(value: int, retries: int = 3, key: Annotated[str, Part.KEY] = "") -> object:
+    return value, retries, key
+
+
+def by_place(value: int, /, key: str) -> object:
+    return value, key
+
+
+def with_client(delivery, client: object = ODD, key=None) -> object:  # type: ignore[no-untyped-def]  # as users do
+    return delivery, client, key
+
+
+def test_defaults_stay_and_no_argument_slips_into_another_parameter() -> None:
+    assert called(spaced, Fake(value=b"1")) == (1, 3, "k")
+    assert called(by_place, Fake(value=b"1")) == (1, "k")
+    assert with_arguments(with_client, "d") is with_client, "a default asks for nothing by its name"
+    bound = functools.partial(spaced, key="mine")
+    assert called(bound, Fake(value=b"1")) == (1, 3, "mine")
+
+
+def model_called_message(message: Order) -> object:
+    return message
+
+
+def model_with_default(order: Order | None = None) -> object:
+    return order
+
+
+def marked_in_a_union(who: Annotated[Order, Part.VALUE] | None) -> object:
+    return who
+
+
+@pytest.mark.parametrize("handler", [model_called_message, model_with_default, marked_in_a_union])
+def test_the_annotation_of_data_goes_before_the_name(handler: Callable[..., Any]) -> None:
+    assert called(handler, Fake()) == Order(number=7)
+
+
+def returning(order: Order, key: str) -> "NotThere":  # type: ignore[name-defined]  # noqa: F821 - on purpose
+    return order, key
+
+
+def for_checkers(message: "checkers.Delivery") -> object:  # type: ignore[name-defined]  # noqa: F821 - on purpose
+    return message
+
+
+def missing(order: "NotThere", key: str) -> None:  # type: ignore[name-defined]  # noqa: F821 - on purpose
+    del order, key
+
+
+def alone(order: "NotThere") -> None:  # type: ignore[name-defined]  # noqa: F821 - on purpose
+    del order
+
+
+def nothing() -> None: ...
+
+
+class Incomplete(BaseModel):
+    """A model that names a class that does not exist."""
+
+    part: "NotThere"  # type: ignore[name-defined]  # noqa: F821 - on purpose
+
+
+def incomplete(order: Incomplete) -> None:
+    del order
+
+
+def test_an_annotation_that_cannot_be_resolved_switches_no_check_off() -> None:
+    assert called(returning, Fake()) == (Order(number=7), "k")
+    assert with_arguments(for_checkers, "d") is for_checkers
+    refused: dict[Callable[..., Any], str] = {
+        missing: "parameter 'order'.*cannot be resolved",
+        alone: "parameter 'order'.*cannot be resolved",
+        nothing: "takes no argument",
+        incomplete: "Nothing can be converted",
+    }
+    for handler, words in refused.items():
+        with pytest.raises(IllegalState, match=words):
+            with_arguments(handler, "d")
+    kafkadur.App().subscription("t", durable="d")(missing)  # it may be defined further down
+
+
+def test_an_error_shows_nothing_that_the_message_brought() -> None:
+    class Card(BaseModel):
+        model_config = ConfigDict(extra="forbid")
+        number: str
+
+        @field_validator("number")
+        @classmethod
+        def check(cls, number: str) -> str:
+            raise ValueError(number)
+
+    def pay(card: Card) -> None:
+        del card
+
+    with pytest.raises(Undecodable) as raised:
+        called(pay, Fake(value=b'{"number": "4111-SECRET", "SECRET": 1}'))
+    assert "SECRET" not in str(raised.value)
+    assert "number: value_error" in str(raised.value)
+
+
+def unknown(order: Order, session) -> None:  # type: ignore[no-untyped-def]  # as users do
     del order, session
 
 

@@ -1,5 +1,6 @@
 """What becomes of a message whose handler failed (`kafkadur/handlers/retries.py`)."""
 
+import asyncio
 import math
 from datetime import timedelta
 from typing import Any
@@ -8,7 +9,7 @@ import pytest
 
 from kafkadur.handlers.retries import Retries
 from kafkadur.runtime.dead_letters import Cause
-from kafkadur_sharing.errors import IllegalState
+from kafkadur_sharing.errors import ConnectionClosed, IllegalState, LeaseLost, Undecodable
 from kafkadur_sharing.redelivery import Redelivery
 
 NONE = Redelivery()
@@ -72,6 +73,17 @@ def test_exceptions_that_are_rejected_and_retried() -> None:
     assert retries.cause_to_give_up(ConnectionError(), 1) is None
     assert retries.cause_to_give_up(ConnectionError(), 2) is Cause.ATTEMPTS
     assert Retries(NONE, reject_on=()).cause_to_give_up(SystemExit(), 1) is None
+
+
+@pytest.mark.parametrize(
+    "error",
+    [SystemExit(), asyncio.CancelledError(), LeaseLost(), ConnectionClosed(), Undecodable(transient=True)],
+)
+def test_what_says_nothing_about_the_message_is_retried_whatever_retry_on_says(error: BaseException) -> None:
+    retries = Retries(NONE, attempts=2, retry_on=KeyError)
+    assert retries.cause_to_give_up(error, 1) is None
+    assert retries.cause_to_give_up(error, 2) is Cause.ATTEMPTS
+    assert retries.cause_to_give_up(Undecodable(), 1) is Cause.REJECTED
 
 
 @pytest.mark.parametrize(
