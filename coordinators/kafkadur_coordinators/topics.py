@@ -170,6 +170,10 @@ class Topics:
             "listener speaks; nothing is lost",
         )
 
+    def reach(self) -> None:
+        """Raise an error unless Kafka answers."""
+        self._answer(lambda admin, seconds: admin.describe_cluster(request_timeout=seconds).result(seconds))
+
     def describe(self, topic: str) -> TopicInfo:
         """Id and partitions of a topic; raises `InvalidDestination` if there is none."""
 

@@ -105,6 +105,11 @@ class Inspector:
         """Close."""
         self.close()
 
+    def reach(self) -> None:
+        """Raise an error unless Redis and Kafka answer."""
+        self._coordinator.connect()
+        self._topics.reach()
+
     def key(self, name: str) -> SubscriptionKey:
         """Return the key of a durable subscription.
 

@@ -11,7 +11,7 @@ from confluent_kafka import IsolationLevel, KafkaError, KafkaException, TopicPar
 from confluent_kafka.admin import AdminClient, NewTopic, OffsetSpec
 
 from kafkadur_coordinators.topics import Topics
-from kafkadur_sharing.errors import IllegalState, KafkaUnavailable
+from kafkadur_sharing.errors import IllegalState, InvalidDestination, KafkaUnavailable
 from kafkadur_sharing.names import validate_topic
 
 #: Seconds between two looks at a new topic.
@@ -51,13 +51,19 @@ class TopicAdmin(Topics):
             config=dict(config or {}),
         )  # fmt: skip
 
+        tries = 0
+
         def question(admin: AdminClient, seconds: float) -> None:
+            nonlocal tries
+            tries += 1
             cast("Any", admin.create_topics([new], request_timeout=seconds))[name].result(seconds)
 
         try:
             self._ask(question)
         except KafkaException as error:
-            self._refuse(name, error.args[0])
+            exists = error.args[0].code() == KafkaError.TOPIC_ALREADY_EXISTS
+            if not (exists and tries > 1):  # else an earlier try, whose answer did not come, made it
+                self._refuse(name, error.args[0])
         self._wait(name, partitions)
 
     def _refuse(self, name: str, error: KafkaError) -> None:
@@ -78,7 +84,7 @@ class TopicAdmin(Topics):
         Else the first messages would be refused and sent again, and lie behind later ones.
         """
         deadline = time.monotonic() + self._timeout
-        while self.describe(name).partitions < partitions or not self._answers(name, partitions):
+        while not self._takes_messages(name, partitions):
             if time.monotonic() > deadline:
                 raise KafkaUnavailable(
                     f"Topic {name} was created, but its partitions take no messages yet.",
@@ -87,10 +93,12 @@ class TopicAdmin(Topics):
                 )
             time.sleep(_LOOK_S)  # polls for a condition, with a deadline
 
-    def _answers(self, name: str, partitions: int) -> bool:
+    def _takes_messages(self, name: str, partitions: int) -> bool:
         try:
+            if self.describe(name).partitions < partitions:
+                return False
             self.offsets(name, partitions, "latest")
-        except KafkaException:
+        except (InvalidDestination, KafkaUnavailable):  # not every broker knows it yet
             return False
         return True
 

@@ -38,12 +38,11 @@ class Call:
     options: Options
     out: Output = field(compare=False)
 
-    def settings(self, *, patient: bool = False) -> Settings:
+    def settings(self, *, quick: bool = False) -> Settings:
         """Return the settings: from the options, else the environment, else the stack of the current folder.
 
-        Somebody waits for most commands, so servers have a few seconds to answer unless the environment says
-        otherwise; `patient`: they have as long as an application gives them. Raises `IllegalState` for a
-        wrong setting, and when nothing says where Kafka is.
+        `quick`: servers have a few seconds to answer, because somebody waits for one answer; the environment
+        may say otherwise. Raises `IllegalState` for a wrong setting, and when nothing says where Kafka is.
         """
         given: dict[str, Any] = {name: value for name, value in vars(self.options).items() if name != "json"}
         said = any(
@@ -52,7 +51,7 @@ class Call:
         )
         if not said and (running := status(FOLDER).stack) is not None:
             given |= {"kafka": running.kafka, "redis": running.redis}
-        if not patient:
+        if quick:
             given |= {
                 each: s for each, s in _PATIENCE_S.items() if f"KAFKADUR_{each.upper()}" not in os.environ
             }
@@ -61,9 +60,19 @@ class Call:
         quiet = {"log_level": 0, "error_cb": _ignore}
         return chosen.model_copy(update={"kafka": {**quiet, **chosen.kafka}})
 
+    def reached(self) -> Settings:
+        """Return the settings for what may take longer, after a quick look whether the servers answer."""
+        with Admin(self.settings(quick=True)) as admin:
+            admin.reach()
+        return self.settings()
+
+    def looking(self) -> Admin:
+        """Return an `Admin` for one answer; its warnings are printed."""
+        return self.admin(self.settings(quick=True))
+
     def admin(self, settings: Settings | None = None) -> Admin:
-        """Return an `Admin` whose warnings are printed; with `self.settings()`, unless others are given."""
-        return Admin(settings or self.settings(), on_warning=self.out.say)
+        """Return an `Admin` whose warnings are printed: for changes, and for what may take longer."""
+        return Admin(settings or self.reached(), on_warning=self.out.say)
 
 
 def _ignore(_error: object) -> None:

@@ -31,7 +31,7 @@ LimitOption = Annotated[int, typer.Option("--limit", min=1, help="Show at most t
 def ls(call: Call, name: NameArgument, *, where: WhereOption = None, limit: LimitOption = 100) -> None:
     """List the dead letters that were neither redriven nor purged."""
     selector = parse_selector(where)
-    settings = call.settings()
+    settings = call.settings(quick=True)
     with call.admin(settings) as admin:
         letters = list(islice(DeadLetterAdmin(settings, admin).letters(admin.key(name), selector), limit + 1))
     more, letters = len(letters) > limit, letters[:limit]
@@ -63,7 +63,7 @@ def show(
     payload: Annotated[bool, typer.Option("--payload", help="Show value and key, too.")] = False,
 ) -> None:
     """Show one dead letter: why it was given up, where it comes from, its properties."""
-    settings = call.settings()
+    settings = call.settings(quick=True)
     with call.admin(settings) as admin:
         letters = DeadLetterAdmin(settings, admin).letters(admin.key(name))
         found = next((item for item in letters if f"{item.partition}:{item.offset}" == letter), None)
@@ -113,7 +113,7 @@ def purge(call: Call, name: NameArgument, *, where: WhereOption = None, yes: Yes
 
 def _work(call: Call, name: str, *, where: str | None, yes: bool, rate: float | None, verb: str) -> None:
     selector = parse_selector(where)
-    settings = call.settings()
+    settings = call.reached()
     with call.admin(settings) as admin:
         office, key = DeadLetterAdmin(settings, admin), admin.key(name)
         waiting = sum(1 for _ in office.letters(key, selector))

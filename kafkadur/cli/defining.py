@@ -23,6 +23,7 @@ from kafkadur_sharing.keys import SubscriptionKey
 _DEFINITION, _REDELIVERY = "Definition", "Redelivery"
 _HEADER_TYPES = ", ".join(get_args(HeaderType))
 _TYPES = ", ".join(SubscriptionType)
+_LEVELS = ", ".join(get_args(AckLevel))
 #: Parts whose value is None where the option is 0 or empty.
 _OR_NONE = {"selector", "key_lanes", "max_consumers", "max_attempts", "max_hold", "dead_letter_topic"}
 
@@ -50,7 +51,7 @@ class Parts:
         list[str] | None,
         _part(
             "--header-type",
-            f"Type of a header of producers that write none: {_HEADER_TYPES}; repeatable.",
+            f"Type of a header whose producer does not write its type: {_HEADER_TYPES}; repeatable.",
             metavar="NAME=TYPE",
         ),
     ] = None
@@ -62,7 +63,11 @@ class Parts:
     ] = None
     key_lanes: Annotated[
         int | None,
-        _part("--key-lanes", "Key-ordered: members that can share a partition; 0: chosen.", metavar="N"),
+        _part(
+            "--key-lanes",
+            "Key-ordered: members that can share a partition; 0: kafkadur chooses.",
+            metavar="N",
+        ),
     ] = None
     scope: Annotated[
         Scope | None,
@@ -76,7 +81,7 @@ class Parts:
         AckLevel | None,
         _part(
             "--ack-level",
-            f"What an acknowledgement waits for, unless it says so: {', '.join(get_args(AckLevel))}.",
+            f"What an acknowledgement waits for, unless it names a level: {_LEVELS}.",
             metavar="LEVEL",
         ),
     ] = None
@@ -195,7 +200,10 @@ def alter(
     ] = False,
     upgrade: Annotated[
         bool,
-        typer.Option("--upgrade", help="Store the state as this version does; other changes do so, too."),
+        typer.Option(
+            "--upgrade",
+            help="Rewrite the state in the format of this version; any other change does so, too.",
+        ),
     ] = False,
     parts: Parts,
 ) -> None:

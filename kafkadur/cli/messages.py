@@ -62,7 +62,7 @@ def publish(
 ) -> None:  # fmt: skip
     """Publish a message, or each line of standard input as a message."""
     typed = parse_properties(properties or ())
-    settings = call.settings()
+    settings = call.reached()
     # Kafka's client would search for a missing topic for half a minute.
     topics_of(settings).describe(topic)
     where = _Positions()
@@ -120,7 +120,7 @@ def consume(
     """
     if start not in (None, *get_args(Start)):
         raise typer.BadParameter(f"{start!r} is neither latest nor earliest", param_hint="--start")
-    settings = call.settings()
+    settings = call.reached()
     show = _as_json if call.options.json else _as_text
     printed = 0
     with (

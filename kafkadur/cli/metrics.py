@@ -27,7 +27,7 @@ def metrics(
         from kafkadur.metrics import SCRAPE_S, SubscriptionMetrics  # noqa: PLC0415 - it needs the extra, too
     except ImportError as error:
         raise missing_extra("Metrics need the Prometheus client.", error, "cli,metrics") from error
-    with call.admin(call.settings(patient=True)) as admin:
+    with call.admin(call.settings()) as admin:
         registry = CollectorRegistry()
         registry.register(SubscriptionMetrics(admin, limit=None if once else SCRAPE_S))
         if once:

@@ -129,13 +129,13 @@ def _show(call: Call, key: str, moves: Sequence[Move], *, moved: bool) -> None:
     again, skipped = sum(move.again for move in moves), sum(move.skipped for move in moves)
     if moved:
         call.out.say(
-            f"Moved subscription {key}. Settled before, delivered again: {plural(again, 'message')}. "
-            f"Unsettled before, skipped: {plural(skipped, 'message')}."
+            f"Moved subscription {key}. Settled before, delivered again: at most {plural(again, 'message')}. "
+            f"Unsettled before, skipped: at most {plural(skipped, 'message')}."
         )
     else:
         call.out.say(
-            f"Nothing was moved. With --yes {plural(again, 'settled message')} would be delivered again, "
-            f"and {plural(skipped, 'unsettled message')} would be skipped."
+            f"Nothing was moved. With --yes at most {plural(again, 'settled message')} would be delivered "
+            f"again, and at most {plural(skipped, 'unsettled message')} would be skipped."
         )
 
 

@@ -17,7 +17,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from kafkadur_sharing.errors import KafkadurError
+from kafkadur_sharing.errors import InvalidSelector, KafkadurError
 from kafkadur_sharing.plain import plain
 
 #: Columns of a table in a file or a pipe: wide enough that nothing is cut.
@@ -38,11 +38,19 @@ _WORDS = {
     ),
     "or lose what waits: on_change='replace'": "or delete it with `kafkadur sub unsubscribe`",
     "on_change='alter'": "`kafkadur sub alter`",
+    "a timedelta, or seconds,": "seconds",
 }
-#: A parameter with its value.
+#: The owner of an error that is the caller's own.
+_CALLER = "the caller"
+#: A parameter with its value, and the names of some without.
 _PARAMETER = re.compile(
     r"\b(type|selector|start|client_id|client_id_policy|key_lanes|scope|ack_level|max_consumers|max_attempts"
-    r"|backoff|max_backoff|max_hold)=('[^']*'|[\w.-]+)"
+    r"|backoff|max_backoff|max_hold)=('[^']*'|\"[^\"]*\"|[\w.-]+)"
+)
+
+_NAME = re.compile(
+    r"(?<![-\w])(strict_order|no_local|key_lanes|ack_level|max_consumers|max_attempts|max_backoff|max_hold"
+    r"|dead_letter_topic|header_types)\b"
 )
 
 _MINUTE_S, _HOUR_S, _DAY_S = 60, 3_600, 86_400
@@ -87,10 +95,13 @@ class Output:
 
     def fail(self, error: KafkadurError) -> None:
         """Print an error: each part on a line of its own, or as JSON."""
-        parts = {"state": error.state, "owner": error.owner, "remedy": error.remedy}
-        # a part from elsewhere, such as a name, must not begin a line
-        texts = {name: None if part is None else plain(for_options(part)) for name, part in parts.items()}
-        message = plain(for_options(error.message))
+        # a part from elsewhere, such as a name, must not begin a line; what the user wrote is not translated
+        texts = {
+            "state": None if error.state is None else plain(error.state),
+            "owner": None if error.owner in (None, _CALLER) else plain(error.owner or ""),
+            "remedy": None if error.remedy is None else plain(for_options(error.remedy)),
+        }
+        message = plain(error.message if isinstance(error, InvalidSelector) else for_options(error.message))
         if self.as_json:
             told = {"error": type(error).__name__, "message": message, **texts}
             sys.stderr.write(f"{json.dumps(told, ensure_ascii=False)}\n")
@@ -154,7 +165,8 @@ def for_options(text: str) -> str:
     """Return the text of an error in which parameters of the library are options of the command line."""
     for parameter, option in _WORDS.items():
         text = text.replace(parameter, option)
-    return _PARAMETER.sub(lambda found: f"--{found[1].replace('_', '-')} {found[2]}", text)
+    text = _PARAMETER.sub(lambda found: f"--{found[1].replace('_', '-')} {found[2]}", text)
+    return _NAME.sub(lambda found: f"--{found[0].replace('_', '-')}", text)
 
 
 def _text(text: str, style: str = "") -> Text:

@@ -39,7 +39,7 @@ def _ranges(partition: PartitionRecovery) -> str:
 @command
 def report(call: Call, names: NamesArgument = None) -> None:
     """Show the last recovery of each subscription: which offsets may come again, though settled or held."""
-    with Admin(call.settings()) as admin:
+    with Admin(call.settings(quick=True)) as admin:
         keys = {admin.key(name).tag for name in names or []}
         found = [item for item in admin.recoveries() if not names or item.tag in keys]
     if call.options.json:
@@ -78,7 +78,7 @@ def run(call: Call) -> None:
     """Rebuild now the state that Redis lost of all subscriptions; else each is rebuilt when it is used."""
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     with (
-        Admin(call.settings(patient=True)) as admin,
+        Admin(call.settings()) as admin,
         Progress(*columns, console=call.out.talk, transient=True) as progress,
     ):
         task = progress.add_task("subscriptions", total=None)

@@ -122,7 +122,7 @@ def run(
         _reloading(folder, deadline)
         return
     signal.signal(signal.SIGTERM, end_early)
-    settings = call.settings(patient=True)
+    settings = call.settings()
     try:
         from prometheus_client import REGISTRY, disable_created_metrics  # noqa: PLC0415 - of the extra
 

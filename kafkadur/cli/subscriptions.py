@@ -41,7 +41,7 @@ def ls(
     ] = False,
 ) -> None:
     """List the durable subscriptions of the namespace."""
-    settings = call.settings()
+    settings = call.settings(quick=True)
     with call.admin(settings) as admin:
         found = admin.list() if everything else without_records(admin.list())
     if call.options.json:
@@ -81,7 +81,8 @@ def info(
     ] = False,
 ) -> None:
     """Show a subscription: definition, members, partitions."""
-    with call.admin() as admin, Progress(console=call.out.talk, transient=True) as progress:
+    opened = call.admin() if sizes else call.looking()
+    with opened as admin, Progress(console=call.out.talk, transient=True) as progress:
         key = admin.key(name)
         found = admin.info(key)
         task = progress.add_task("reading unsettled messages", total=found.backlog, visible=sizes)
@@ -311,7 +312,7 @@ def explain(
     offset: Annotated[int, typer.Argument(metavar="OFFSET", min=0, help="Offset in the partition.")],
 ) -> None:
     """Show the state of one message: which member holds it, when it is due, or that it is settled."""
-    with call.admin() as admin:
+    with call.looking() as admin:
         found = admin.explain(admin.key(name), partition, offset)
     if call.options.json:
         call.out.json(_explained(found))
@@ -397,7 +398,7 @@ def _explained(found: Explained) -> dict[str, Any]:
 @command
 def parked(call: Call, name: NameArgument) -> None:
     """List the keys that are stuck: at which message, when it comes again, and how many wait behind it."""
-    with call.admin() as admin:
+    with call.looking() as admin:
         key = admin.key(name)
         now = admin.info(key).now
         found = admin.parked(key)

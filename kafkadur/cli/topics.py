@@ -12,11 +12,11 @@ import typer
 from kafkadur.admin.topics import TopicAdmin
 from kafkadur.cli.call import Call, command
 from kafkadur.cli.output import Column, count, plural
+from kafkadur.settings import Settings
 
 
 @contextmanager
-def _admin(call: Call) -> Generator[TopicAdmin]:
-    settings = call.settings()
+def _admin(settings: Settings) -> Generator[TopicAdmin]:
     admin = TopicAdmin(settings.kafka, timeout=settings.kafka_timeout.total_seconds())
     try:
         yield admin
@@ -43,7 +43,7 @@ def create(
 ) -> None:
     """Create a topic, and wait until it takes messages."""
     settings = dict(map(_setting, config or ()))
-    with _admin(call) as admin:
+    with _admin(call.reached()) as admin:
         admin.create(name, partitions=partitions, replicas=replicas or -1, config=settings)
     if call.options.json:
         call.out.json({"topic": name, "partitions": partitions})
@@ -54,7 +54,7 @@ def create(
 @command
 def ls(call: Call) -> None:
     """List the topics, except those of Kafka itself."""
-    with _admin(call) as admin:
+    with _admin(call.settings(quick=True)) as admin:
         found = admin.all()
     if call.options.json:
         call.out.json([asdict(topic) for topic in found])

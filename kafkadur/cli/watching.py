@@ -11,6 +11,7 @@ from typing import Annotated, Any, cast
 
 import typer
 
+from kafkadur.admin.changes import Admin
 from kafkadur.admin.explain import Explanation, OffsetState
 from kafkadur.admin.peek import Peeked
 from kafkadur.admin.subscription_info import SubscriptionInfo
@@ -20,6 +21,8 @@ from kafkadur.cli.output import clock, duration, iso
 from kafkadur.cli.output import count as count_of
 from kafkadur.cli.subscriptions import NameArgument
 from kafkadur.message.headers import decode
+from kafkadur_sharing.errors import CoordinatorUnavailable, StateLost
+from kafkadur_sharing.keys import SubscriptionKey
 
 # --- peek -----------------------------------------------------------------------------------------------
 
@@ -36,7 +39,7 @@ def peek(
         int | None, typer.Option("--partition", min=0, metavar="N", help="Only messages of this partition.")
     ] = None,
 ) -> None:
-    """Show the messages that wait or are in flight, the oldest of each partition first.
+    """Show the messages that wait or are in flight: partition by partition, in each the oldest first.
 
     Nothing is consumed, and no attempt is counted.
     """
@@ -58,6 +61,8 @@ def _as_text(each: Peeked, types: Any, now: int) -> str:  # noqa: ANN401 - as de
 
 def _state(explanation: Explanation, now: int) -> str:
     """Return the state of a message in a few words."""
+    if explanation.reserved:
+        return "reserved for a member that has not read it yet"
     if explanation.state is OffsetState.LEASED:
         lease, holder = explanation.lease, explanation.holder
         by = holder.name if holder is not None else "" if lease is None else lease.member
@@ -114,18 +119,31 @@ def watch(
         key = admin.key(name)
         before: SubscriptionInfo | None = None
         for number in counter():
-            now = admin.info(key)
-            rates = _rates(before, now)
-            if call.options.json:
-                call.out.line(json.dumps(_sample(now, rates)))
-            else:
-                if number % _TITLES_EVERY == 0:
-                    call.out.line(_aligned([title for title, _ in _COLUMNS]))
-                call.out.line(_aligned(_cells(now, rates)))
+            before = _look(call, admin, key, number, before)
             if number + 1 == count:
                 return
-            before = now
             time.sleep(every)  # the time between two looks
+
+
+def _look(
+    call: Call, admin: Admin, key: SubscriptionKey, number: int, before: SubscriptionInfo | None
+) -> SubscriptionInfo | None:
+    """Print a line; return what was seen. A server that does not answer is told, and looked at again."""
+    try:
+        now = admin.info(key)
+    except (CoordinatorUnavailable, StateLost) as error:
+        if before is None:
+            raise
+        call.out.fail(error)
+        return before
+    rates = _rates(before, now)
+    if call.options.json:
+        call.out.line(json.dumps(_sample(now, rates)))
+        return now
+    if number % _TITLES_EVERY == 0:
+        call.out.line(_aligned([title for title, _ in _COLUMNS]))
+    call.out.line(_aligned(_cells(now, rates)))
+    return now
 
 
 def _rates(before: SubscriptionInfo | None, now: SubscriptionInfo) -> tuple[float, float] | None:
@@ -134,8 +152,8 @@ def _rates(before: SubscriptionInfo | None, now: SubscriptionInfo) -> tuple[floa
     if before is None or before.backlog is None or now.backlog is None or now.now <= before.now:
         return None
     seconds = (now.now - before.now) / 1_000
-    arrived = ends[1] - ends[0]
-    return arrived / seconds, (arrived - (now.backlog - before.backlog)) / seconds
+    arrived, expired = ends[1] - ends[0], now.expired - before.expired
+    return arrived / seconds, (arrived - (now.backlog - before.backlog) - expired) / seconds
 
 
 def _cells(info: SubscriptionInfo, rates: tuple[float, float] | None) -> list[str]:

@@ -49,6 +49,13 @@ class Changes(TypedDict, total=False):
     rescue: bool
 
 
+#: Parts that may be None; None for any other one says that it stays.
+_NONE: Final = frozenset(
+    {
+        "selector", "header_types", "key_lanes", "max_consumers", "max_attempts", "max_hold",
+        "dead_letter_topic",
+    }
+)  # fmt: skip
 _REDELIVERY: Final = frozenset(each.name for each in fields(Redelivery))
 
 
@@ -67,14 +74,15 @@ def changed(key: SubscriptionKey, before: Definition, changes: Changes, *, mode:
             owner=f"subscription {key}",
             remedy=f"use one of {', '.join(Changes.__annotations__)}",
         )
-    parts: dict[str, Any] = {name: value for name, value in changes.items() if name not in _REDELIVERY}
-    policy: dict[str, Any] = {name: value for name, value in changes.items() if name in _REDELIVERY}
-    kind = subscription_type(changes.get("type", before.type))
+    given = {name: value for name, value in changes.items() if value is not None or name in _NONE}
+    parts: dict[str, Any] = {name: value for name, value in given.items() if name not in _REDELIVERY}
+    policy: dict[str, Any] = {name: value for name, value in given.items() if name in _REDELIVERY}
+    kind = subscription_type(parts.get("type", before.type))
     if kind is not before.type:
-        parts = _defaults_of(kind) | parts
+        parts = _defaults_of(kind, mode) | parts
     parts["type"] = kind
     parts["redelivery"] = replace(parts.get("redelivery", before.redelivery), **policy)
-    check_parts(kind, {name: value for name, value in parts.items() if name in changes}, mode=mode)
+    check_parts(kind, {name: value for name, value in parts.items() if name in given}, mode=mode)
     if kind is SubscriptionType.EXCLUSIVE and key.client_id is None:
         raise IllegalState(
             f"Subscription {key} cannot be exclusive.",
@@ -86,14 +94,14 @@ def changed(key: SubscriptionKey, before: Definition, changes: Changes, *, mode:
     return replace(before, **parts)
 
 
-def _defaults_of(kind: SubscriptionType) -> dict[str, Any]:
+def _defaults_of(kind: SubscriptionType, mode: Mode) -> dict[str, Any]:
     """Return the parts to set when a subscription becomes one of this type, which may not have them."""
     parts: dict[str, Any] = {"key_lanes": None, "scope": "subscription"}
     if kind is SubscriptionType.SHARED:
         parts["strict_order"] = False
     if kind.sharing is Sharing.UNSHARED:
         parts["max_consumers"] = None
-    else:
+    elif mode != "weblogic":
         parts["no_local"] = False
     return parts
 

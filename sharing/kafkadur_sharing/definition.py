@@ -13,7 +13,7 @@ from typing import Final, Literal, cast, get_args
 
 from kafkadur_sharing.errors import IllegalState, InvalidProperty
 from kafkadur_sharing.names import validate_property_name, validate_topic
-from kafkadur_sharing.numbers import check_integer
+from kafkadur_sharing.numbers import check_bool, check_integer
 from kafkadur_sharing.redelivery import Redelivery, in_ms, number
 
 #: The type as which a header of a plain producer is read.
@@ -130,6 +130,7 @@ class Definition:
                 remedy="use start='latest' or start='earliest'",
             )
         object.__setattr__(self, "selector", (self.selector or "").strip() or None)
+        self._check()
         # A copy: the caller's mapping may change, a definition may not.
         types = dict(self.header_types or {})
         for name, header_type in types.items():
@@ -163,6 +164,18 @@ class Definition:
             raise IllegalState(
                 f"A subscription of type {self.type} has no turns that could have a scope.",
                 remedy="use type serial, or leave scope out",
+            )
+
+    def _check(self) -> None:
+        """Raise an error for what cannot be, whatever the type."""
+        for name in ("no_local", "strict_order"):
+            check_bool(name, getattr(self, name))
+        if self.dead_letter_topic == self.topic:
+            raise IllegalState(
+                "The dead letters of a subscription cannot be sent to its own topic.",
+                state=f"dead_letter_topic={self.topic!r}",
+                owner="the caller",
+                remedy="name another topic: each dead letter would be delivered as a new message",
             )
 
     @property

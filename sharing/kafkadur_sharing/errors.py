@@ -296,6 +296,7 @@ class StateLost(KafkadurError):
     """Redis lost coordination state; messages may be delivered again, none is lost."""
 
 
+# A StateLost, because a caller that waits until lost state is rebuilt waits for Kafka, too.
 class KafkaUnavailable(StateLost):
     """Kafka does not answer, so that state cannot be read or written now; nothing is lost."""
 

@@ -49,6 +49,13 @@ def check_delay(name: str, value: object) -> float:
     raise _refusal(name, value, f"use a timedelta, or seconds, from 0 to {LONGEST_DELAY.days} days")
 
 
+def check_bool(name: str, value: object) -> bool:
+    """Return `value` if it is True or False. Raises `IllegalState`."""
+    if isinstance(value, bool):
+        return value
+    raise _refusal(name, value, "use True or False")
+
+
 def _refusal(name: str, value: object, remedy: str) -> IllegalState:
     shown = repr(value)
     if len(shown) > _LONGEST_SHOWN:

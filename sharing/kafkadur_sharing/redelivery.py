@@ -12,7 +12,8 @@ from datetime import timedelta
 from typing import Any, Final
 
 from kafkadur_sharing.errors import IllegalState
-from kafkadur_sharing.numbers import check_delay, check_integer
+from kafkadur_sharing.names import validate_topic
+from kafkadur_sharing.numbers import check_bool, check_delay, check_integer
 
 #: Most attempts that can be counted.
 MOST_ATTEMPTS: Final = 10_000
@@ -50,7 +51,8 @@ class Redelivery:
     ) -> None:
         """Validate, and round times to whole ms; a time is a timedelta or a number of seconds.
 
-        Raises `IllegalState` for a value out of its range.
+        Raises `IllegalState` for a value out of its range, and `InvalidDestination` for a topic's name that
+        cannot be.
         """
         if max_attempts is not None:
             max_attempts = check_integer("max_attempts", max_attempts, 1, MOST_ATTEMPTS, instead=", or None")
@@ -59,8 +61,8 @@ class Redelivery:
             "backoff": _whole_ms(check_delay("backoff", backoff)),
             "max_backoff": _whole_ms(check_delay("max_backoff", max_backoff)),
             "max_hold": None if max_hold is None else _whole_ms(_check_hold(max_hold)),
-            "dead_letter_topic": dead_letter_topic,
-            "rescue": rescue,
+            "dead_letter_topic": None if dead_letter_topic is None else validate_topic(dead_letter_topic),
+            "rescue": check_bool("rescue", rescue),
         }
         for name, value in values.items():
             object.__setattr__(self, name, value)

@@ -15,8 +15,9 @@ the specification leaves it open:
 - `x NOT BETWEEN a AND b` is `x < a OR x > b`, so it is false of a text. `x NOT IN ('a', 'b')` is
   `x <> 'a' AND x <> 'b'`, so it is false of a number. `NOT LIKE` is the opposite of `LIKE`, so it is true of
   a number.
-- Number literals are Java's: `123`, `0x7B`, `0173` (octal), `0b1111011` and `1_000` are integers, and the
-  suffix `L` makes no difference; `D` and `F` make a double. An integer literal is an int64.
+- Number literals are written as in Java: `123`, `0x7B`, `0173` (octal), `0b1111011` and `1_000` are integers,
+  and the suffix `L` makes no difference; `D` and `F` make a double. An integer literal is an int64 with the
+  value that it shows: `0xFFFFFFFF` is 4,294,967,295.
 - In a LIKE pattern the escape character takes the meaning from any character behind it; `_` is one code
   point.
 - An identifier is what a property may be called, plus the JMS names a selector may use (`JMS_HEADERS`).
@@ -108,6 +109,8 @@ def parse_selector(text: str | None) -> Selector | None:
 
     Raises `InvalidSelector` as `Selector` does.
     """
+    if text is not None and not isinstance(cast("object", text), str):
+        raise InvalidSelector(f"A selector is a text, not {type(text).__name__}.", owner="the caller")
     return None if text is None or not text.strip() else Selector(text)
 
 

@@ -222,7 +222,7 @@ def whole_number(tokens: Sequence[Token]) -> int:
         raise Fault(
             start(literal),
             "an integer that begins with 0 is octal, and has the digits 0 to 7",
-            "write it without the 0",
+            "write it without the 0 for a decimal integer",
         ) from None
     return -value if "-" in signs else value
 

@@ -95,4 +95,4 @@ def test_what_cannot_be_brought_back_is_named(
     assert ended.code == 1
     assert "0 subscriptions were brought back" in ended.err
     assert "The topic does not exist" in ended.err
-    assert "1 subscriptions could not be brought back" in ended.err
+    assert "1 subscription could not be brought back" in ended.err

@@ -7,7 +7,7 @@ import pytest
 
 from kafkadur_sharing.changing import Changes, changed, check_parts
 from kafkadur_sharing.definition import Definition, SubscriptionType
-from kafkadur_sharing.errors import IllegalState, InvalidProperty
+from kafkadur_sharing.errors import IllegalState, InvalidDestination, InvalidProperty
 from kafkadur_sharing.keys import SubscriptionKey
 from kafkadur_sharing.redelivery import Redelivery
 
@@ -83,6 +83,9 @@ def test_parts_that_only_the_old_type_has_are_reset(
         (KEY, {"no_local": True}, ["shared has no no_local"]),
         (KEY, {"max_attempts": 0}, ["max_attempts cannot be 0"]),
         (KEY, {"backoff": "soon"}, ["backoff cannot be 'soon'"]),
+        (KEY, {"rescue": 1}, ["rescue cannot be 1"]),
+        (KEY, {"type": "serial", "strict_order": 1}, ["strict_order cannot be 1"]),
+        (KEY, {"dead_letter_topic": "t"}, ["cannot be sent to its own topic"]),
         (NOBODY, {"type": "exclusive"}, ["d cannot be exclusive", "U1", "kafkadur sub fork d CLIENT_ID/d"]),
     ],
 )
@@ -90,6 +93,23 @@ def test_impossible_changes_are_refused(key: SubscriptionKey, changes: Any, word
     with pytest.raises(IllegalState) as refused:
         changed(key, SHARED, changes)
     assert all(word in str(refused.value) for word in words), refused.value
+
+
+def test_none_says_that_a_part_stays_unless_it_may_be_none() -> None:
+    stay: Any = {"redelivery": None, "rescue": None, "strict_order": None, "scope": None, "type": None}
+    assert changed(KEY, SHARED, stay) == SHARED
+    assert changed(KEY, SHARED, {"max_attempts": None}).redelivery.max_attempts is None
+
+
+def test_a_topic_of_dead_letters_has_a_valid_name() -> None:
+    with pytest.raises(InvalidDestination):
+        changed(KEY, SHARED, {"dead_letter_topic": "a b!"})
+
+
+def test_in_the_mode_weblogic_no_local_stays_with_another_type() -> None:
+    before = Definition(type=SubscriptionType.EXCLUSIVE, topic="t", no_local=True)
+    assert changed(KEY, before, {"type": "shared"}, mode="weblogic").no_local
+    assert not changed(KEY, before, {"type": "shared"}).no_local
 
 
 def test_wrong_header_types_are_refused() -> None:
