@@ -26,8 +26,9 @@ class Topic:
     partitions: int
     #: Replicas of the partition that has the fewest.
     replicas: int
-    #: Offsets between the first and the end of each partition: messages, if nothing was compacted away.
-    messages: int
+    #: Offsets between the first and the end of each partition: messages, if nothing was compacted away. None:
+    #: Kafka does not tell now, as while the topic is created or deleted.
+    messages: int | None
 
 
 class TopicAdmin(Topics):
@@ -124,30 +125,39 @@ class TopicAdmin(Topics):
             for name, partitions in found.items()
         )
 
-    def _sizes(self, topics: Mapping[str, list[int]]) -> dict[str, int]:
-        """Return the number of offsets of each topic that Kafka keeps."""
+    def _sizes(self, topics: Mapping[str, list[int]]) -> dict[str, int | None]:
+        """Return the number of offsets of each topic that Kafka keeps; None where it does not tell."""
         places = [(name, partition) for name, partitions in topics.items() for partition in partitions]
         if not places:
             return {}
 
-        def ask(spec: OffsetSpec) -> dict[tuple[str, int], int]:
+        def ask(spec: OffsetSpec) -> dict[tuple[str, int], int | None]:
             request = {TopicPartition(name, partition): spec for name, partition in places}
 
-            def question(admin: AdminClient, seconds: float) -> dict[tuple[str, int], int]:
+            def question(admin: AdminClient, seconds: float) -> dict[tuple[str, int], int | None]:
                 futures = admin.list_offsets(
                     request, isolation_level=IsolationLevel.READ_COMMITTED, request_timeout=seconds
                 )
-                return {(tp.topic, tp.partition): each.result(seconds).offset for tp, each in futures.items()}
+                return {(tp.topic, tp.partition): _offset(each, seconds) for tp, each in futures.items()}
 
             return self._answer(question)
 
         firsts, ends = (
             ask(cast("OffsetSpec", spec)) for spec in (OffsetSpec.earliest(), OffsetSpec.latest())
         )
-        sizes = dict.fromkeys(topics, 0)
+        sizes: dict[str, int | None] = dict.fromkeys(topics, 0)
         for place in places:
-            sizes[place[0]] += ends[place] - firsts[place]
+            first, end, size = firsts[place], ends[place], sizes[place[0]]
+            sizes[place[0]] = None if None in (first, end, size) else (size or 0) + (end or 0) - (first or 0)
         return sizes
+
+
+def _offset(future: Any, seconds: float) -> int | None:  # noqa: ANN401 - confluent-kafka types it in part
+    """Return an offset; None for a partition that has none at the moment."""
+    try:
+        return int(future.result(seconds).offset)
+    except KafkaException:
+        return None
 
 
 _WRONG = (

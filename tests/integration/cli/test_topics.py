@@ -1,13 +1,16 @@
 """`topic create` and `topic ls`."""
 
+import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from uuid import uuid4
 
 import pytest
 from confluent_kafka.admin import AdminClient
+from confluent_kafka.cimpl import NewTopic
 
 from tests.integration.cli.conftest import Run
-from tests.integration.subscriptions.helpers import remove
+from tests.integration.subscriptions.helpers import LIMIT_S, remove
 
 
 @pytest.fixture
@@ -56,3 +59,20 @@ def test_a_topic_is_created_once(run: Run, name: str) -> None:
     assert refused.code == 1
     assert f"There is a topic {name} already" in refused.err
     assert run("topic", "create", "a b").code == 1
+
+
+def test_topics_that_come_and_go_do_not_disturb_the_list(run: Run, kafkadur_admin: AdminClient) -> None:
+    over = threading.Event()
+
+    def come_and_go() -> None:
+        while not over.is_set():
+            topic = f"passing-{uuid4().hex[:12]}"
+            kafkadur_admin.create_topics([NewTopic(topic, 8)])[topic].result(LIMIT_S)
+            remove(kafkadur_admin, topic)
+
+    with ThreadPoolExecutor(1) as pool:
+        passing = pool.submit(come_and_go)
+        ended = [run("topic", "ls", "--json") for _ in range(15)]
+        over.set()
+        passing.result(LIMIT_S)
+    assert {each.code for each in ended} == {0}, [each.err for each in ended if each.code]
