@@ -7,7 +7,7 @@ import pytest
 
 from kafkadur.stack.ports import free_ports
 from kafkadur_coordinators.topics import Topics
-from kafkadur_sharing.errors import StateLost
+from kafkadur_sharing.errors import KafkaUnavailable, StateLost
 
 QUESTIONS: dict[str, Callable[[Topics], object]] = {
     "describe": lambda topics: topics.describe("t"),
@@ -27,6 +27,7 @@ def test_a_kafka_that_is_not_there_is_said_in_time(question: str) -> None:
     # librdkafka, the process would abort
     with closing(topics), pytest.raises(StateLost, match="Kafka does not answer") as caught:
         QUESTIONS[question](topics)
-    assert caught.value.owner == "Kafka"
+    assert type(caught.value) is KafkaUnavailable
+    assert caught.value.owner == f"Kafka at 127.0.0.1:{port}"
     assert caught.value.state
     assert "check that Kafka runs" in (caught.value.remedy or "")

@@ -30,7 +30,8 @@ async def test_a_refused_member_does_not_disturb_its_neighbour(place: Place, kin
         seen: list[int] = []
         for name, values in WRONG.items():
             for value in values:
-                with pytest.raises(IllegalState, match=f"{name} cannot be "):
+                words = f"{name} cannot be |has no {name}"  # or the type does not know it at all
+                with pytest.raises(IllegalState, match=words):
                     await others.subscribe(topic, durable="d", type=kind, **{name: value})
                 delivery = await next_of(neighbour)
                 seen.append(number(delivery))

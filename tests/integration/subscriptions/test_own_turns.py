@@ -201,5 +201,5 @@ async def test_a_member_that_leaves_gives_its_partitions_away(place: Place) -> N
 async def test_other_types_have_no_scope(place: Place) -> None:
     topic = place.topic()
     async with place.connect() as connection:
-        with pytest.raises(IllegalState, match="no turns"):
+        with pytest.raises(IllegalState, match="shared has no scope"):
             await connection.subscribe(topic, durable="d", type="shared", scope="partition")
