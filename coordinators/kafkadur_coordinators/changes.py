@@ -36,11 +36,10 @@ from kafkadur_coordinators.redis.wire import (
 )
 from kafkadur_coordinators.settlement_states import (
     SettlementState,
+    by_partition,
     earliest,
-    join,
     moved_from,
     packed,
-    settlement_of,
 )
 from kafkadur_coordinators.topics import TopicInfo, Topics
 from kafkadur_sharing.definition import Definition, SubscriptionType
@@ -433,11 +432,7 @@ class Changes:
 
     def settlements(self, key: SubscriptionKey, known: Known) -> dict[int, SettlementState]:
         """Where a subscription stands, by partition."""
-        lanes = definition_of(known).lanes
-        found: dict[int, list[SettlementState]] = {}
-        for number, view in self.views(key, known).items():
-            found.setdefault(number // lanes, []).append(settlement_of(view))
-        return {partition: join(settlements) for partition, settlements in found.items()}
+        return by_partition(self.views(key, known), definition_of(known).lanes)
 
     def _is_before(self, known: Known) -> bool:
         """Whether the state is of an earlier version than new ones are."""

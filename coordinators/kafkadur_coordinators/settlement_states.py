@@ -7,7 +7,7 @@ another type, another settlement state, another subscription. Pure; `changes.py`
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import pairwise
 from typing import NamedTuple
 
@@ -106,6 +106,14 @@ def join(settlements: Sequence[SettlementState]) -> SettlementState:
     return SettlementState(
         next=end, seen=max(settlement.seen for settlement in settlements), waiting=tuple(_merged(waiting))
     )
+
+
+def by_partition(views: Mapping[int, PartitionView], lanes: int) -> dict[int, SettlementState]:
+    """Read the settlement state of each partition from the states of its lanes, by number of the lane."""
+    found: dict[int, list[SettlementState]] = {}
+    for number, view in sorted(views.items()):
+        found.setdefault(number // lanes, []).append(settlement_of(view))
+    return {partition: join(settlements) for partition, settlements in found.items()}
 
 
 def unite(one: SettlementState, other: SettlementState) -> SettlementState:

@@ -13,7 +13,7 @@ from datetime import datetime
 from typing_extensions import Unpack
 
 from kafkadur.admin.browse import bounds
-from kafkadur.admin.inspector import Explained, Inspector, Seen
+from kafkadur.admin.inspector import Explained, Inspector
 from kafkadur.admin.retroactive import Skipped
 from kafkadur.admin.snapshots import Snapshot, partition_snapshot
 from kafkadur.admin.subscription_info import PartitionInfo, SubscriptionInfo
@@ -22,10 +22,9 @@ from kafkadur_coordinators.journal.rebuilding import Rebuilt
 from kafkadur_coordinators.journal.recoveries import Recovery
 from kafkadur_coordinators.settlement_states import (
     SettlementState,
+    by_partition,
     difference,
-    join,
     moved_from,
-    settlement_of,
     unsettle,
 )
 from kafkadur_coordinators.topics import TopicInfo
@@ -60,14 +59,12 @@ class Move:
     skipped: int
 
 
-def _move(
-    info: PartitionInfo,
-    standing: SettlementState | None,
-    target: SettlementState | None,
-    kept: Mapping[int, tuple[int, int]],
-) -> Move:
-    """Return the effect of a seek; `target` None: the partition is not moved. `kept`: bounds of the log."""
-    start, end = kept.get(info.partition, (0, 0))
+def _move(info: PartitionInfo, standing: SettlementState | None, target: SettlementState | None) -> Move:
+    """Return the effect of a seek.
+
+    `standing` None: the subscription does not know the partition yet. `target` None: it is not moved.
+    """
+    start, end = info.log_start or 0, info.log_end or 0
     standing = standing or SettlementState(next=start)
     again, skipped = difference(standing, target or standing, start, end)
     return Move(
@@ -239,9 +236,9 @@ class Admin(Inspector):
         topic = self._topic_of(key, seen)
         found = self._info(key, seen, {})
         settlements = self._settlements(key, topic, to)
-        kept = bounds(self._topics, topic)
+        standing = by_partition(seen.views, seen.definition.lanes)
         moves = tuple(
-            _move(info, self._standing(seen, info.partition), settlements.get(info.partition), kept)
+            _move(info, standing.get(info.partition), settlements.get(info.partition))
             for info in found.partitions
         )
         if not dry_run:
@@ -254,26 +251,13 @@ class Admin(Inspector):
             )
         return moves
 
-    def _standing(self, seen: Seen, partition: int) -> SettlementState | None:
-        """Return the settlement state of a partition; None if the subscription does not know it yet."""
-        lanes = seen.definition.lanes
-        views = [
-            seen.views[number]
-            for number in range(partition * lanes, (partition + 1) * lanes)
-            if number in seen.views
-        ]
-        return join([settlement_of(view) for view in views]) if views else None
-
     def snapshot(self, key: SubscriptionKey) -> Snapshot:
         """Return the whole settled state of a subscription; its members can go on meanwhile.
 
         Messages in flight are not settled in the snapshot. Raises `InvalidDestination` if there is none.
         """
         seen = self._existing(key)
-        lanes = seen.definition.lanes
-        settlements: dict[int, list[SettlementState]] = {}
-        for number, view in sorted(seen.views.items()):
-            settlements.setdefault(number // lanes, []).append(settlement_of(view))
+        settlements = by_partition(seen.views, seen.definition.lanes)
         return Snapshot(
             subscription=str(key),
             topic=seen.definition.topic,
@@ -281,7 +265,7 @@ class Admin(Inspector):
             taken=seen.known.now,
             definition=seen.definition.to_record(),
             partitions=tuple(
-                partition_snapshot(partition, join(of)) for partition, of in settlements.items()
+                partition_snapshot(partition, settlement) for partition, settlement in settlements.items()
             ),
         )
 

@@ -32,7 +32,7 @@ from kafkadur_coordinators.changes import origins_of, state_in_force
 from kafkadur_coordinators.holder_progress import HolderProgress
 from kafkadur_coordinators.interface import MAX_PARTITIONS, Known, LeaseView, PartitionView
 from kafkadur_coordinators.redis.coordinator import Refusal, state_lost
-from kafkadur_coordinators.settlement_states import settlement_of
+from kafkadur_coordinators.settlement_states import by_partition, settlement_of
 from kafkadur_coordinators.topics import TopicInfo, topic_changed
 from kafkadur_sharing.definition import Definition, SubscriptionType
 from kafkadur_sharing.errors import IllegalState, InvalidDestination
@@ -61,7 +61,7 @@ class Explained:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Seen:
+class _Seen:
     """The shared state of a subscription; up to `MAX_PARTITIONS` partitions are read at one moment."""
 
     known: Known
@@ -222,12 +222,8 @@ class Inspector:
         chosen = sorted(kept) if partition is None else [self._partition(key, topic, partition)]
         origins = origins_of(seen.content)
         logs = {p: Log(start=kept[p][0], end=kept[p][1], subscribed=origins.get(p, 0)) for p in chosen}
-        by_partition: dict[int, list[PartitionView]] = {}
-        for number, view in seen.views.items():
-            by_partition.setdefault(number // definition.lanes, []).append(view)
-        stretches = [
-            each for p in chosen for each in unsettled_stretches(p, by_partition.get(p, []), logs[p])
-        ]
+        standing = by_partition(seen.views, definition.lanes)
+        stretches = [each for p in chosen for each in unsettled_stretches(p, standing.get(p), logs[p])]
         return peeked(
             self._records(topic.name, *stretches),
             seen.views,
@@ -283,12 +279,12 @@ class Inspector:
             return False
         return True
 
-    def _found(self, key: SubscriptionKey) -> Seen | None:
+    def _found(self, key: SubscriptionKey) -> _Seen | None:
         # Redis first: if it cannot be reached, this fails at once and says so.
         self._coordinator.connect()
         return self._seen(key) if self._has_journal() else None
 
-    def _existing(self, key: SubscriptionKey) -> Seen:
+    def _existing(self, key: SubscriptionKey) -> _Seen:
         seen = self._found(key)
         if seen is None:
             raise InvalidDestination(
@@ -304,10 +300,10 @@ class Inspector:
         names = [str(other) for other in others if other.name == key.name]
         return f"of this name there is {', '.join(names)}" if names else None
 
-    def _seen(self, key: SubscriptionKey) -> Seen | None:
+    def _seen(self, key: SubscriptionKey) -> _Seen | None:
         """Read a subscription; None if there is none."""
 
-        def look() -> Seen | None:
+        def look() -> _Seen | None:
             known = self._lifecycle.known(key)
             return None if known is None else self._inspect(key, known)
 
@@ -323,7 +319,7 @@ class Inspector:
                 if time.monotonic() > deadline:
                     raise state_lost(str(key), f"the coordinator answers {refusal.code}") from refusal
 
-    def _inspect(self, key: SubscriptionKey, known: Known) -> Seen:
+    def _inspect(self, key: SubscriptionKey, known: Known) -> _Seen:
         content = json.loads(known.definition)
         address = self._lifecycle.address(key)
         state = state_in_force(known)
@@ -334,7 +330,7 @@ class Inspector:
             found = self._coordinator.inspect(address, known.id, state, wanted)
             views |= {view.partition: view for view in found.partitions}
             leases += [lease for lease in found.leases if lease.partition in wanted]
-        return Seen(
+        return _Seen(
             known=known,
             content=content,
             definition=Definition.from_record(content["definition"]),
@@ -350,7 +346,7 @@ class Inspector:
 
     # -- what Kafka says
 
-    def _topic_of(self, key: SubscriptionKey, seen: Seen) -> TopicInfo:
+    def _topic_of(self, key: SubscriptionKey, seen: _Seen) -> TopicInfo:
         """Describe the topic of a subscription; raises `InvalidDestination` and `TopicChanged`."""
         topic = self._topics.describe(seen.definition.topic)
         if topic.id != seen.content["topic_id"]:
@@ -374,7 +370,7 @@ class Inspector:
         timeout = chosen.kafka_timeout.total_seconds()
         return records_of(chosen.kafka, topic, stretches, namespace=chosen.namespace, timeout=timeout)
 
-    def _info(self, key: SubscriptionKey, seen: Seen, topics: dict[str, TopicLogs]) -> SubscriptionInfo:
+    def _info(self, key: SubscriptionKey, seen: _Seen, topics: dict[str, TopicLogs]) -> SubscriptionInfo:
         topic = self._topic(key, seen, topics)
         known = seen.known
         members = {member.id: member for member in known.members}
@@ -397,7 +393,7 @@ class Inspector:
             state_version=known.state_version,
         )
 
-    def _topic(self, key: SubscriptionKey, seen: Seen, topics: dict[str, TopicLogs]) -> TopicLogs:
+    def _topic(self, key: SubscriptionKey, seen: _Seen, topics: dict[str, TopicLogs]) -> TopicLogs:
         name = seen.definition.topic
         if name not in topics:
             topics[name] = self._look_at(name)
@@ -416,7 +412,7 @@ class Inspector:
         soon = expiring(self._topics, name, topic.partitions, round(time.time() * 1000))
         return TopicLogs(id=topic.id, logs=logs, problem=None, expiring=soon)
 
-    def _lane(self, seen: Seen, log: Log, partition: int, offset: int) -> int:
+    def _lane(self, seen: _Seen, log: Log, partition: int, offset: int) -> int:
         """Return the lane that an offset is in; if keys have lanes, the key of the record is read."""
         lanes = seen.definition.lanes
         if lanes > 1 and log.start <= offset < log.end:
@@ -426,7 +422,7 @@ class Inspector:
         return partition * lanes + key_slot(None, offset) * lanes // SLOTS
 
     def _verdict(
-        self, key: SubscriptionKey, seen: Seen, log: Log, explanation: Explanation
+        self, key: SubscriptionKey, seen: _Seen, log: Log, explanation: Explanation
     ) -> tuple[Verdict | None, str | None]:
         """Return how an offset was settled, as far as it is known, and the place of its dead letter."""
         partition, offset = explanation.partition, explanation.offset

@@ -14,7 +14,7 @@ from kafkadur.admin.browse import lane_of
 from kafkadur.admin.explain import Explanation, Log, OffsetState, explain
 from kafkadur.admin.parked import together
 from kafkadur_coordinators.interface import LeaseView, MemberInfo, PartitionView
-from kafkadur_coordinators.settlement_states import join, settlement_of
+from kafkadur_coordinators.settlement_states import SettlementState
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -27,17 +27,16 @@ class Peeked:
 
 
 def unsettled_stretches(
-    partition: int, views: Sequence[PartitionView], log: Log
+    partition: int, standing: SettlementState | None, log: Log
 ) -> Iterator[tuple[int, int, int]]:
     """Yield stretches (partition, start, end) with all unsettled offsets of a partition that Kafka keeps.
 
-    `views` are those of its lanes; none: the subscription does not know the partition yet.
+    `standing` None: the subscription does not know the partition yet.
     """
     fresh = log.subscribed
-    if views:
-        settlement = join([settlement_of(view) for view in views])
-        fresh = settlement.next
-        for start, end in together((item.start, item.end) for item in settlement.waiting):
+    if standing is not None:
+        fresh = standing.next
+        for start, end in together((item.start, item.end) for item in standing.waiting):
             yield partition, max(start, log.start), min(end, log.end)
     yield partition, max(fresh, log.start), log.end
 

@@ -16,7 +16,7 @@ from collections.abc import Awaitable, Callable
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
-from kafkadur.handlers.results import check_result
+from kafkadur.handlers.results import check_result, is_coroutine_function
 from kafkadur.producer.producer import Producer
 from kafkadur_sharing.errors import KafkadurError
 
@@ -197,7 +197,7 @@ class Pool:
 
     async def call(self, handler: Callable[..., Any], argument: object) -> None:
         """Await a coroutine function; call any other function in a thread, in the context of the caller."""
-        if _is_coroutine_function(handler):
+        if is_coroutine_function(handler):
             result = await handler(argument)
         else:
             context = contextvars.copy_context()
@@ -208,12 +208,6 @@ class Pool:
             if inspect.isawaitable(result):  # a function can return one, too
                 result = await result
         check_result(result, handler)
-
-
-def _is_coroutine_function(handler: Callable[..., Any]) -> bool:
-    return inspect.iscoroutinefunction(handler) or inspect.iscoroutinefunction(
-        getattr(handler, "__call__", None)  # noqa: B004 - an object whose call is a coroutine function
-    )
 
 
 def _called(handler: Callable[..., Any], argument: object) -> object:

@@ -7,8 +7,8 @@ Data goes to standard output, messages go to standard error; `--json` prints dat
 - 2: the command line is wrong
 - 130: interrupted by Ctrl-C (143: by SIGTERM)
 
-This module has only the entry point. Options and errors common to all commands are in `call.py`, printing is
-in `output.py`, the commands are in the files named for them.
+This module has only the entry point. Options common to all commands are in `options.py`, the handling of
+errors is in `call.py`, printing is in `output.py`, the commands are in the files named for them.
 """
 
 import sys

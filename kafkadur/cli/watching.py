@@ -45,7 +45,8 @@ def peek(
     """
     with call.admin() as admin:
         key = admin.key(name)
-        types, now = admin.info(key).definition.header_types, admin.info(key).now
+        info = admin.info(key)
+        types, now = info.definition.header_types, info.now
         shown = 0
         for each in islice(admin.peek(key, partition), limit):
             shown += 1

@@ -20,6 +20,7 @@ from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError
 from pydantic.errors import PydanticSchemaGenerationError, PydanticUserError
 
 from kafkadur.consumer.delivery import Delivery
+from kafkadur.handlers.results import is_coroutine_function
 from kafkadur_sharing.errors import IllegalState, Undecodable
 
 
@@ -60,7 +61,7 @@ def with_arguments(handler: Callable[..., Any], owner: str, *, later: bool = Fal
         arguments = [getter(delivery) for getter in positional]
         return handler(*arguments, **{name: getter(delivery) for name, getter in by_name.items()})
 
-    if not _is_coroutine_function(handler):
+    if not is_coroutine_function(handler):
         return _named(call, handler)
 
     async def call_and_wait(delivery: Delivery[Any, Any]) -> Any:  # noqa: ANN401 - as above
@@ -72,12 +73,6 @@ def with_arguments(handler: Callable[..., Any], owner: str, *, later: bool = Fal
 def _named(call: Callable[..., Any], handler: Callable[..., Any]) -> Callable[..., Any]:
     call.__qualname__ = getattr(handler, "__qualname__", type(handler).__qualname__)  # for logs
     return call
-
-
-def _is_coroutine_function(handler: Callable[..., Any]) -> bool:
-    return inspect.iscoroutinefunction(handler) or inspect.iscoroutinefunction(
-        getattr(handler, "__call__", None)  # noqa: B004 - an object whose call is a coroutine function
-    )
 
 
 # -- parameters
@@ -111,8 +106,8 @@ def _parameters(handler: Callable[..., Any], owner: str, *, later: bool) -> list
     asked = {each.name: _asked(each, hints[each.name]) for each in needed}
     required = [each for each in needed if each.default is inspect.Parameter.empty]
     for each in required:
-        hint, single = hints[each.name], len(required) == 1
-        if (hint is _UNRESOLVED or asked[each.name] is None) and not (single and hint is not _UNRESOLVED):
+        hint = hints[each.name]
+        if hint is _UNRESOLVED or (asked[each.name] is None and len(required) > 1):
             raise _unknown(handler, each.name, hint)
     if len(required) <= 1 and set(asked.values()) <= {None, Part.DELIVERY}:
         return None

@@ -29,6 +29,13 @@ def check_handler(handler: Callable[..., Any]) -> None:
         raise _unrun("a generator function", handler)
 
 
+def is_coroutine_function(handler: Callable[..., Any]) -> bool:
+    """Whether a call of the handler gives a coroutine: of a function, or of an object with such a call."""
+    return inspect.iscoroutinefunction(handler) or inspect.iscoroutinefunction(
+        getattr(handler, "__call__", None)  # noqa: B004 - its code
+    )
+
+
 def check_result(result: object, handler: Callable[..., Any]) -> None:
     """Raise `IllegalState` for a result that shows that the body was not run."""
     if isinstance(result, Coroutine):

@@ -25,7 +25,7 @@ from kafkadur.aio.connection import Connection
 from kafkadur.aio.delivery import Delivery
 from kafkadur.aio.subscription import Subscription
 from kafkadur.handlers.arguments import with_arguments
-from kafkadur.handlers.results import check_result
+from kafkadur.handlers.results import check_result, is_coroutine_function
 from kafkadur.settings import Settings
 from kafkadur.worker.app import App, Declared
 from kafkadur_sharing.errors import (
@@ -340,7 +340,7 @@ class Worker:
         """Return the handler as the subscription calls it: measured, a plain function in a thread."""
         handler = with_arguments(declared.handler, f"subscription {declared.name}")
         loop = asyncio.get_running_loop()
-        plain = not inspect.iscoroutinefunction(handler)
+        plain = not is_coroutine_function(handler)
 
         async def handle(delivery: Delivery[Any, Any]) -> None:
             with self._measure(declared):
