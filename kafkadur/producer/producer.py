@@ -69,6 +69,11 @@ class _Auto(Enum):
 AUTO: Final = _Auto.AUTO
 
 
+def client_of(config: Mapping[str, Any]) -> confluent_kafka.Producer:
+    """Return a client of Kafka; raises `KafkaException` for a configuration that librdkafka refuses."""
+    return confluent_kafka.Producer(dict(config))
+
+
 def release(client: confluent_kafka.Producer) -> None:
     """Close a Kafka client, also after a fatal error."""
     try:
@@ -99,11 +104,14 @@ class Producer(FlushingContext, Generic[V_contra, K_contra]):
         key_serializer: Serializer[K_contra] | None = None,
         value_serializer: Serializer[V_contra] | None = None,
         tracing: Tracing | None = None,
+        client: Callable[[Mapping[str, Any]], confluent_kafka.Producer] = client_of,
     ) -> None:
         """Start the producer; it connects by itself when needed.
 
-        `tracing`: traces sent messages as spans, with their context in the headers.
+        `tracing`: traces sent messages as spans, with their context in the headers. `client` makes its client
+        of Kafka from the configuration.
         """
+        self._make_client = client
         self._tracing = tracing
         encoding = Encoding(key=key_serializer, value=value_serializer)
         self._encoding = None if encoding.is_raw else encoding
@@ -412,7 +420,7 @@ class Producer(FlushingContext, Generic[V_contra, K_contra]):
     # --- reports out of the buffer --------------------------------------------------------------------------
 
     def _make(self) -> confluent_kafka.Producer:
-        return confluent_kafka.Producer(self._settings)
+        return self._make_client(self._settings)
 
     def _serve_reports(self) -> None:
         while not self._stopped.is_set():

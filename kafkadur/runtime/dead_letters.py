@@ -93,8 +93,20 @@ def headers_of(letter: Letter) -> list[tuple[str, bytes | None]]:
 class DeadLetters:
     """Writes dead letters in a thread of its own, which starts with the first one."""
 
-    def __init__(self, kafka: Mapping[str, Any]) -> None:
-        """`kafka` is confluent-kafka configuration."""
+    def __init__(
+        self,
+        kafka: Mapping[str, Any],
+        *,
+        client: Callable[[Mapping[str, Any]], Producer] | None = None,
+        create: Callable[[Letter], None] | None = None,
+    ) -> None:
+        """`kafka` is confluent-kafka configuration.
+
+        `client` makes the client that writes from its configuration, and `create` creates the topic of a
+        letter if it does not exist; by default both use Kafka.
+        """
+        self._make = client if client is not None else _client
+        self._create = create if create is not None else self._create_in_kafka
         self._kafka = {name: value for name, value in kafka.items() if not callable(value)}
         self._config = {
             **self._kafka,
@@ -138,7 +150,7 @@ class DeadLetters:
             self._thread.join()
 
     def _main(self) -> None:
-        producer = Producer(self._config, logger=client_log)
+        producer = self._make(self._config)
         self._heard_at = time.monotonic()
         while not self._closing:
             letter = self._next()
@@ -164,7 +176,7 @@ class DeadLetters:
         if now - max(self._heard_at, self._asked_at) < SILENT_S:
             return producer
         stuck = now - self._heard_at > _STUCK
-        new = Producer(self._config, logger=client_log) if stuck or not answers(producer) else None
+        new = self._make(self._config) if stuck or not answers(producer) else None
         found = new is not None and answers(new)
         self._asked_at = time.monotonic()
         # Kafka may have come back just now: then the old producer finds it, too
@@ -225,12 +237,15 @@ class DeadLetters:
         self._retry.append((time.monotonic() + _RETRY, letter))
 
     def _ensure(self, letter: Letter) -> None:
+        if letter.topic not in self._known:
+            self._create(letter)
+            self._known.add(letter.topic)
+
+    def _create_in_kafka(self, letter: Letter) -> None:
         """Create the topic of dead letters if it does not exist.
 
         It has as many partitions as the message's own topic, and takes messages as large, with more headers.
         """
-        if letter.topic in self._known:
-            return
         admin = AdminClient(self._kafka, logger=client_log)
         topics = admin.list_topics(timeout=5.0).topics
         if letter.topic not in topics:
@@ -246,7 +261,10 @@ class DeadLetters:
             except KafkaException as error:
                 if error.args[0].code() != KafkaError.TOPIC_ALREADY_EXISTS:
                     raise
-        self._known.add(letter.topic)
+
+
+def _client(config: Mapping[str, Any]) -> Producer:
+    return Producer(dict(config), logger=client_log)
 
 
 def _largest(admin: AdminClient, topic: str) -> int:

@@ -15,7 +15,6 @@ from kafkadur.consumer.intake import Intake
 from kafkadur.consumer.member import Callbacks, Member
 from kafkadur.consumer.terms import Terms
 from kafkadur.events import Event
-from kafkadur.fetch.fetchers import Fetchers
 from kafkadur.fetch.filtering import taking
 from kafkadur.fetch.key_router import KeyRouter
 from kafkadur.message.serialization import Decoding
@@ -24,6 +23,7 @@ from kafkadur.runtime.checkpoint_thread import CheckpointThread
 from kafkadur.runtime.coordinator_thread import CoordinatorThread, Served
 from kafkadur.runtime.dead_letters import DeadLetters
 from kafkadur.runtime.forked import refuse_forks_of
+from kafkadur.runtime.kafka_clients import KafkaClients
 from kafkadur.runtime.retention_watch import RetentionWatch
 from kafkadur.runtime.stages import Probe
 from kafkadur.runtime.transactions import Transaction
@@ -86,6 +86,7 @@ class Members:
     """Attaches and detaches members; the coordinator thread serves them in between."""
 
     settings: Settings
+    kafka: KafkaClients
     connection_id: str
     coordinator_thread: CoordinatorThread
     presence: Presence
@@ -187,18 +188,10 @@ class Members:
         return member
 
     def _readers(self, attachment: Subscription, intake: Intake) -> Reading:
-        fetchers = partial(
-            Fetchers,
-            kafka=self.settings.kafka,
-            topic=attachment.topic.name,
-            topic_id=attachment.topic.id,
-            group=attachment.key.group,
-            floor_metadata=attachment.floor_metadata,
-            probe=self.probe,
-        )
+        readers = partial(self.kafka.readers, subscription=attachment, probe=self.probe)
         if attachment.definition.type is SubscriptionType.KEY_ORDERED:
-            return KeyRouter(intake, lanes=attachment.definition.lanes, readers=fetchers)
-        return fetchers(intake)
+            return KeyRouter(intake, lanes=attachment.definition.lanes, readers=readers)
+        return readers(intake)
 
     def _start_readers(self, served: Served) -> None:
         attachment, member, session = served.membership.subscription, served.member, served.session.member

@@ -16,9 +16,9 @@ from functools import partial
 from kafkadur.message.tracing import Tracing
 from kafkadur.runtime.checkpoint_thread import CheckpointThread
 from kafkadur.runtime.client_id_keeper import ClientIdKeeper
-from kafkadur.runtime.clients import coordinator_of, journal_of, lifecycle_of, topics_of, waiters_of
+from kafkadur.runtime.clients import coordinator_of, lifecycle_of, waiters_of
 from kafkadur.runtime.coordinator_thread import CoordinatorThread
-from kafkadur.runtime.dead_letters import DeadLetters
+from kafkadur.runtime.kafka_clients import KafkaClients
 from kafkadur.runtime.members import Members
 from kafkadur.runtime.retention_watch import RetentionWatch
 from kafkadur.runtime.stages import Probe
@@ -43,6 +43,7 @@ class Opened:
     def __init__(
         self,
         settings: Settings,
+        kafka: KafkaClients,
         *,
         connection_id: str,
         tracing: Tracing | None,
@@ -51,15 +52,16 @@ class Opened:
     ) -> None:
         """Start the coordinator thread; `connect` connects it.
 
-        `recorder` and `probe` are those of `kafkadur.connect`. Raises `IllegalState` for wrong settings of
-        Kafka.
+        `kafka` makes what talks to Kafka; `recorder` and `probe` are those of `kafkadur.connect`. Raises
+        `IllegalState` for wrong settings of Kafka.
         """
         self._settings = settings
         self._connection_id = connection_id
         self._recorder = recorder
         self._keeper: ClientIdKeeper | None = None
-        self.journal = journal_of(settings)
-        self._topics = topics_of(settings)
+        self.kafka = kafka
+        self.journal = kafka.journal()
+        self._topics = kafka.topics()
         self._presence = presences.acquire(settings.redis, settings.redis_timeout.total_seconds())
         self._coordinator = self._new_coordinator(self._presence.be_at)
         self.lifecycle = lifecycle_of(
@@ -70,16 +72,15 @@ class Opened:
         )
         self._checkpoints = CheckpointThread(
             coordinator=self._new_coordinator,
-            journal=lambda: journal_of(settings, checked=self.journal),
+            journal=lambda: kafka.journal(checked=self.journal),
             waiters=waiters_of(settings, coordinator=self._new_coordinator),
             outdated=self.rebuild,
         )
-        self._dead_letters = DeadLetters(settings.kafka)
-        self._watch = RetentionWatch(
-            lambda: topics_of(settings), every=settings.retention_check.total_seconds()
-        )
+        self._dead_letters = kafka.dead_letters()
+        self._watch = RetentionWatch(kafka.topics, every=settings.retention_check.total_seconds())
         self.members = Members(
             settings=settings,
+            kafka=kafka,
             connection_id=connection_id,
             coordinator_thread=self.thread,
             presence=self._presence,

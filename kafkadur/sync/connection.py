@@ -24,10 +24,10 @@ from kafkadur.events import Event
 from kafkadur.message.serialization import Decoding, Deserializer, Serializer
 from kafkadur.message.tracing import Tracing
 from kafkadur.producer.producer import Producer
-from kafkadur.runtime.clients import journal_of
 from kafkadur.runtime.closing import FirstError
 from kafkadur.runtime.coordinator_thread import Served
 from kafkadur.runtime.forked import forked
+from kafkadur.runtime.kafka_clients import KafkaClients
 from kafkadur.runtime.members import Wanted
 from kafkadur.runtime.opened import Opened, close_when_collected, process_name
 from kafkadur.runtime.stages import Probe, no_probe
@@ -130,13 +130,15 @@ class Connection(DurableSubscriptions, ClosingContext):
         probe: Probe = no_probe,
         guest: bool = False,
         parent: Connection | None = None,
+        kafka: Callable[[Settings], KafkaClients] = KafkaClients,
     ) -> None:
-        """Store the settings; `open` connects.
+        """Store the settings; `open` connects. `kafka` makes what talks to Kafka from the settings.
 
         `guest`: use the client id without holding it, as tools do that work on the subscriptions of other
         connections. `parent`: the connection that holds the client id for this one.
         """
         self.settings = settings
+        self._kafka = kafka(settings)
         self._guest = guest
         self._parent = parent
         self._tracing = Tracing(settings.client_id) if settings.tracing else None
@@ -162,6 +164,7 @@ class Connection(DurableSubscriptions, ClosingContext):
         """
         opened = self._opened = Opened(
             self.settings,
+            self._kafka,
             connection_id=self.id,
             tracing=self._tracing,
             recorder=self._recorder,
@@ -289,6 +292,7 @@ class Connection(DurableSubscriptions, ClosingContext):
             key_serializer=key_serializer,
             value_serializer=value_serializer,
             tracing=self._tracing,
+            client=self._kafka.producer,
         )
         self._producers.append(producer)
         return producer
@@ -523,9 +527,9 @@ class Connection(DurableSubscriptions, ClosingContext):
                     remedy="leave config out, or say transacted=True",
                 )
             return Session()
-        transaction = Transaction(
+        transaction = self._kafka.transaction(
             self.settings,
-            journal_of(self.settings, checked=opened.journal),
+            journal=opened.journal,
             connection_id=self.id,
             config=dict(config or {}),
             outdated=opened.rebuild,
@@ -569,7 +573,7 @@ class Connection(DurableSubscriptions, ClosingContext):
         """
         self._use()
         settings = self.settings.model_copy(update={"kafka": {**self.settings.kafka, **kafka}})
-        other = Connection(settings, guest=True, parent=self)
+        other = Connection(settings, guest=True, parent=self, kafka=self._kafka.elsewhere)
         self._guests.append(other)
         other.open()
         return other

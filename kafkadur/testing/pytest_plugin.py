@@ -1,8 +1,9 @@
 """pytest fixtures over real servers, for kafkadur's own tests and for those of applications.
 
 One broker and one Valkey serve a whole test run: processes of the embedded stack (`kafkadur_stack`), or
-containers of a container engine (`kafkadur_containers`). Each test gets its own topics and namespace.
-Nothing is imported or started before the first test that asks for it.
+containers of a container engine (`kafkadur_containers`). Each test gets its own topics and namespace. Tests
+of handlers need no broker: `kafkadur_in_memory` has topics in memory, and starts a Valkey only. Nothing is
+imported or started before the first test that asks for it.
 """
 
 import re
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
 
     from kafkadur.containers import Containers
     from kafkadur.stack import Stack
+    from kafkadur.testing.in_memory import InMemoryKafka
 
 #: Seconds the creation or deletion of a topic may take.
 TOPIC_LIMIT_S = 120.0
@@ -46,6 +48,23 @@ def kafkadur_stack() -> "Iterator[Stack]":
 
     with embedded() as stack:
         yield stack
+
+
+@pytest.fixture(scope="session")
+def kafkadur_valkey() -> "Iterator[str]":
+    """Provide the URL of a running Valkey for the whole test run, without a broker."""
+    from kafkadur.stack import embedded  # noqa: PLC0415 - nothing heavy at plugin load
+
+    with embedded(kafka=False) as stack:
+        yield stack.redis
+
+
+@pytest.fixture
+def kafkadur_in_memory(kafkadur_valkey: str) -> "InMemoryKafka":
+    """Provide a Kafka in memory without topics; see `kafkadur.testing.in_memory`."""
+    from kafkadur.testing.in_memory import InMemoryKafka  # noqa: PLC0415 - nothing heavy at plugin load
+
+    return InMemoryKafka(redis=kafkadur_valkey)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

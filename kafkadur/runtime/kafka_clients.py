@@ -1,0 +1,86 @@
+"""Makes what talks to Kafka for one connection.
+
+`kafkadur/testing` has another one, which keeps topics in memory.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import confluent_kafka
+
+from kafkadur.consumer.fetch_state import Reading
+from kafkadur.fetch.fetchers import Fetchers
+from kafkadur.fetch.kafka_thread import Receiver
+from kafkadur.producer.producer import client_of
+from kafkadur.runtime.clients import journal_of, topics_of
+from kafkadur.runtime.dead_letters import DeadLetters
+from kafkadur.runtime.stages import Probe
+from kafkadur.runtime.transactions import Transaction
+from kafkadur.settings import Settings
+from kafkadur_coordinators.journal.topic import Journal
+from kafkadur_coordinators.lifecycle import Subscription
+from kafkadur_coordinators.topics import Topics
+
+
+class KafkaClients:
+    """Makes the clients of the Kafka that `settings` name. Nothing connects before it is used."""
+
+    def __init__(self, settings: Settings) -> None:
+        """Raises nothing: the settings are checked by what is made from them."""
+        self._settings = settings
+
+    def journal(self, *, checked: Journal | None = None) -> Journal:
+        """Return a client of the journal; `checked` is one that has already checked the topic."""
+        return journal_of(self._settings, checked=checked)
+
+    def topics(self) -> Topics:
+        """Return a client that asks about topics; raises `IllegalState` for wrong settings."""
+        return topics_of(self._settings)
+
+    def dead_letters(self) -> DeadLetters:
+        """Return the writer of dead letters."""
+        return DeadLetters(self._settings.kafka)
+
+    def producer(self, config: Mapping[str, Any]) -> confluent_kafka.Producer:
+        """Return the client of a producer; raises `KafkaException` for a wrong configuration."""
+        return client_of(config)
+
+    def readers(self, receiver: Receiver, subscription: Subscription, probe: Probe) -> Reading:
+        """Return the readers of a member, which give `receiver` the records of its topic."""
+        return Fetchers(
+            receiver,
+            kafka=self._settings.kafka,
+            topic=subscription.topic.name,
+            topic_id=subscription.topic.id,
+            group=subscription.key.group,
+            floor_metadata=subscription.floor_metadata,
+            probe=probe,
+        )
+
+    def transaction(
+        self,
+        settings: Settings,
+        *,
+        journal: Journal,
+        connection_id: str,
+        config: Mapping[str, Any],
+        outdated: Callable[[Subscription, int], None],
+    ) -> Transaction:
+        """Return the transactions of a new session; parameters as of `Transaction`.
+
+        `settings` are those of the connection now: its client id may have been set since it was opened.
+        `journal` is one that has already checked the topic.
+        """
+        return Transaction(
+            settings,
+            self.journal(checked=journal),
+            connection_id=connection_id,
+            config=config,
+            outdated=outdated,
+        )
+
+    def elsewhere(self, settings: Settings) -> KafkaClients:
+        """Return the clients of another Kafka, for the members of a distributed topic that are there."""
+        return KafkaClients(settings)
