@@ -18,7 +18,7 @@ import kafkadur.sync
 from kafkadur.admin.browse import bounds_if_any, records_of
 from kafkadur.admin.changes import Admin
 from kafkadur.admin.explain import is_settled
-from kafkadur.admin.subscription_info import SubscriptionInfo
+from kafkadur.admin.subscription_info import handled_key
 from kafkadur.message.headers import Property, decode_properties
 from kafkadur.runtime.clients import topics_of
 from kafkadur.runtime.dead_letters import ATTEMPTS, CAUSE, HEADERS, ORIGIN, REASON, SUBSCRIPTION, TIMESTAMP
@@ -26,7 +26,6 @@ from kafkadur.settings import Settings
 from kafkadur_coordinators.client_log import client_log
 from kafkadur_sharing.errors import DeliveryFailed
 from kafkadur_sharing.keys import SubscriptionKey
-from kafkadur_sharing.names import MAX_NAME_LENGTH
 from kafkadur_sharing.selector import Selector
 
 #: Records and bytes that may be in flight in one pass.
@@ -81,21 +80,6 @@ class DeadLetter:
         return where is None or where.matches(self.facts()) is True
 
 
-def _handled_key(key: SubscriptionKey) -> SubscriptionKey:
-    """Return the key of the subscription that records which dead letters of another one were handled."""
-    name = f"{key.name}.dead"
-    if len(name) > MAX_NAME_LENGTH:
-        name = f"{key.tag}.dead"
-    return SubscriptionKey(namespace=key.namespace, client_id=key.client_id, policy=key.policy, name=name)
-
-
-def without_records(found: Iterable[SubscriptionInfo]) -> tuple[SubscriptionInfo, ...]:
-    """Leave out the subscriptions that only record which dead letters of another one were handled."""
-    found = tuple(found)
-    records = {(_handled_key(info.key), info.definition.dead_letter_topic) for info in found}
-    return tuple(info for info in found if (info.key, info.definition.topic) not in records)
-
-
 class DeadLetterAdmin:
     """The dead letters of the subscriptions of one namespace."""
 
@@ -114,7 +98,7 @@ class DeadLetterAdmin:
         kept = bounds_if_any(self._topics, topic)
         if not kept:
             return
-        views = self._admin.views(_handled_key(key))
+        views = self._admin.views(handled_key(key))
         stretches = [
             (p, max(start, views[p].floor if p in views else 0), end) for p, (start, end) in kept.items()
         ]
@@ -230,7 +214,7 @@ class DeadLetterAdmin:
             return
         with connection.subscribe(
             topic,
-            durable=_handled_key(key).name,
+            durable=handled_key(key).name,
             type="shared",
             start="earliest",
             window=_WINDOW,

@@ -15,6 +15,7 @@ from kafkadur_coordinators.interface import Known, LeaseView, MemberInfo, Partit
 from kafkadur_coordinators.redis.coordinator import STATE_VERSION
 from kafkadur_sharing.definition import Definition
 from kafkadur_sharing.keys import ClientIdPolicy, SubscriptionKey
+from kafkadur_sharing.names import MAX_NAME_LENGTH
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -297,3 +298,18 @@ def _total(counts: Iterable[int | None]) -> int | None:
     """Return the sum; None if one of the counts is None."""
     found = list(counts)
     return None if None in found else sum(count or 0 for count in found)
+
+
+def handled_key(key: SubscriptionKey) -> SubscriptionKey:
+    """Return the key of the subscription that records which dead letters of another one were handled."""
+    name = f"{key.name}.dead"
+    if len(name) > MAX_NAME_LENGTH:
+        name = f"{key.tag}.dead"
+    return SubscriptionKey(namespace=key.namespace, client_id=key.client_id, policy=key.policy, name=name)
+
+
+def without_records(found: Iterable[SubscriptionInfo]) -> tuple[SubscriptionInfo, ...]:
+    """Leave out the subscriptions that only record which dead letters of another one were handled."""
+    found = tuple(found)
+    records = {(handled_key(info.key), info.definition.dead_letter_topic) for info in found}
+    return tuple(info for info in found if (info.key, info.definition.topic) not in records)

@@ -10,11 +10,10 @@ import typer
 from rich.progress import Progress
 
 from kafkadur.admin.changes import Explained, SubscriptionInfo
-from kafkadur.admin.dead_letters import without_records
 from kafkadur.admin.explain import OffsetState
 from kafkadur.admin.parked import ParkedKey
 from kafkadur.admin.sizes import Sizes
-from kafkadur.admin.subscription_info import is_attached
+from kafkadur.admin.subscription_info import is_attached, without_records
 from kafkadur.cli.call import Call, YesOption, command
 from kafkadur.cli.output import Column, ago, clock, count, duration, iso, plural, readable
 from kafkadur_coordinators.holder_progress import HolderProgress

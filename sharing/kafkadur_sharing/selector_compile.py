@@ -1,8 +1,8 @@
 """The compiler of selectors: it checks each rule of `selector.lark` and makes a closure of it.
 
 A closure takes the properties of a message and returns a value. This module does not parse the text
-(`selector.py`), does not define the operators (`selector_operators.py`) and does not match LIKE patterns
-(`selector_like.py`).
+(`selector_parse.py`), does not define the operators (`selector_operators.py`) and does not match LIKE
+patterns (`selector_like.py`).
 """
 
 from __future__ import annotations
@@ -18,6 +18,8 @@ from kafkadur_sharing.selector_like import like
 from kafkadur_sharing.selector_operators import (
     INT64_MAX,
     INT64_MIN,
+    JMS_HEADERS,
+    MAX_NESTING,
     Evaluate,
     arithmetic,
     comparison,
@@ -29,16 +31,9 @@ from kafkadur_sharing.selector_operators import (
     text_test,
 )
 
-#: The greatest depth to which parentheses, NOTs and signs may be nested.
-MAX_NESTING: Final = 64
-#: The JMS fields a selector can use. Of the other names with `JMS` only `JMSX...` and `JMS_...` are allowed.
-JMS_HEADERS: Final = frozenset(
-    {"JMSCorrelationID", "JMSDeliveryMode", "JMSMessageID", "JMSPriority", "JMSTimestamp", "JMSType"}
-)
-
 
 class Fault(Exception):
-    """An error at one position; `selector.py` makes an `InvalidSelector` of it."""
+    """An error at one position; `selector_parse.py` makes an `InvalidSelector` of it."""
 
     def __init__(self, position: int, problem: str, remedy: str) -> None:
         super().__init__(position, problem, remedy)

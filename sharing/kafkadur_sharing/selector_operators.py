@@ -24,6 +24,15 @@ Number: TypeAlias = int | float
 INT64_MIN: Final = -(2**63)
 INT64_MAX: Final = 2**63 - 1
 
+#: Longest selector, in characters.
+MAX_LENGTH: Final = 4096
+#: The greatest depth to which parentheses, NOTs and signs may be nested.
+MAX_NESTING: Final = 64
+#: The JMS fields a selector can use. Of the other names with `JMS` only `JMSX...` and `JMS_...` are allowed.
+JMS_HEADERS: Final = frozenset(
+    {"JMSCorrelationID", "JMSDeliveryMode", "JMSMessageID", "JMSPriority", "JMSTimestamp", "JMSType"}
+)
+
 
 # --- three-valued logic -------------------------------------------------------------------------------------
 

@@ -23,9 +23,10 @@ from pyspark.sql.types import BooleanType
 from kafkadur.fetch.filtering import fields_and_properties
 from kafkadur.message.headers import CLIENT_ID_HEADER, CONNECTION_ID_HEADER
 from kafkadur_sharing.definition import Definition, HeaderType, Sharing
-from kafkadur_sharing.selector import Selector, parse_selector, translated
+from kafkadur_sharing.selector import Selector, parse_selector
 from kafkadur_sharing.selector_compile import decimal_number, unquoted, whole_number
 from kafkadur_sharing.selector_like import ANY_NUMBER, ANY_ONE, parts
+from kafkadur_sharing.selector_parse import translated
 from kafkadur_spark.header_sql import binary, call, field, last, properties, text
 
 #: Longest SQL of a part of a selector, in characters.
@@ -68,7 +69,7 @@ def native(selector: Selector, header_types: Mapping[str, HeaderType] | None = N
 def over_properties(selector: Selector) -> str | None:
     """Return the SQL of a selector over `p`, a struct of `header_sql.properties`; None as `native` does."""
     try:
-        return _condition(translated(selector, _TRANSLATOR))
+        return _condition(translated(selector.text, _TRANSLATOR))
     except (_TooLongError, UnicodeEncodeError):
         return None
 
