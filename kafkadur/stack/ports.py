@@ -1,4 +1,8 @@
-"""Choose free loopback ports."""
+"""Choose free loopback ports.
+
+A stack holds the UDP port of the same number for each of its servers, as long as it exists: so no other stack
+on this machine chooses the port of a server that is stopped for a while.
+"""
 
 import contextlib
 import random
@@ -18,13 +22,16 @@ TRIES = 200
 
 
 def free_ports(count: int) -> list[int]:
-    """Return ``count`` different ports on which no process listens; raise StackError if there are none."""
+    """Return ``count`` different ports on which no process listens and which no stack holds.
+
+    Raises StackError if there are none.
+    """
     rng = random.Random()  # noqa: S311 - spreads stacks over the range, protects nothing
     highest = min(HIGHEST, _first_outgoing() - 1)
     chosen: list[int] = []
     for _ in range(TRIES + count):
         port = rng.randint(LOWEST, highest) if highest > LOWEST else _any_free()
-        if port not in chosen and is_free(port):
+        if port not in chosen and is_free(port) and not is_held(port):
             chosen.append(port)
         if len(chosen) == count:
             return chosen
@@ -41,6 +48,16 @@ def is_free(port: int) -> bool:
     except OSError:
         return False
     return True
+
+
+def is_held(port: int) -> bool:
+    """Tell whether a stack holds a port, or another process uses it for UDP."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        try:
+            probe.bind((HOST, port))
+        except OSError:
+            return True
+    return False
 
 
 def _any_free() -> int:

@@ -66,6 +66,8 @@ class Server(ABC):
         for port in self._ports:
             if not is_free(port):
                 raise port_taken(port, self.name)
+        if not self.pid:
+            self._supervisor.hold(self._ports)
         for log in (self.log, self._output):
             # `_failure` searches these files for a reason; those of an earlier run must not be found.
             if log.exists():

@@ -89,6 +89,10 @@ class Supervisor:
             raise file_error(OSError(reply["errno"], reply["error"]), output)
         return int(reply["pid"])
 
+    def hold(self, ports: Sequence[int]) -> None:
+        """Keep other stacks from choosing these ports, until the supervisor ends."""
+        self._ask(op="hold", ports=list(ports))
+
     def signal(self, name: str, number: signal.Signals) -> None:
         """Send a signal to a server that has not ended."""
         self._ask(op="signal", name=name, number=int(number))

@@ -14,6 +14,7 @@ same ``id``:
 ``{"op": "start", "name": s, "argv": [s], "output": path}``  ->  ``{"pid": n}``
 ``{"op": "signal", "name": s, "number": n}``                 ->  ``{}``
 ``{"op": "poll", "name": s}``                                ->  ``{"code": n or null}``
+``{"op": "hold", "ports": [n]}``                             ->  ``{}``; see ``ports.py``
 ``{"op": "detach"}``                                         ->  ``{}``; from now on SIGTERM ends it, not
 the end of the pipe. Every request that fails is answered by ``{"error": text, "errno": n or null}``.
 """
@@ -26,6 +27,7 @@ import os
 import select
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
@@ -51,6 +53,7 @@ class Supervisor:
         self._grace = grace
         self._temporary = temporary
         self._servers: dict[str, subprocess.Popen[bytes]] = {}
+        self._held: list[socket.socket] = []
         self._attached = True
 
     def serve(self) -> None:
@@ -81,16 +84,17 @@ class Supervisor:
                     return self._start(request["name"], request["argv"], request["output"])
                 case "signal":
                     self._servers[request["name"]].send_signal(request["number"])
-                    return {}
                 case "poll":
                     return {"code": self._servers[request["name"]].poll()}
+                case "hold":
+                    self._hold(request["ports"])
                 case "detach":
                     self._attached = False
-                    return {}
                 case unknown:
                     return {"error": f"unknown request {unknown!r}", "errno": None}
         except OSError as error:
             return {"error": error.strerror or str(error), "errno": error.errno}
+        return {}
 
     def _start(self, name: str, argv: list[str], output: str) -> dict[str, Any]:
         with open(output, "ab") as log:  # noqa: PTH123 - pathlib would double this process' start-up time
@@ -102,6 +106,17 @@ class Supervisor:
                 preexec_fn=die_with_supervisor,  # noqa: PLW1509 - this process has one thread
             )
         return {"pid": self._servers[name].pid}
+
+    def _hold(self, ports: list[int]) -> None:
+        """Hold the UDP ports of these numbers, except those that other programs use."""
+        for port in ports:
+            held = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+            try:
+                held.bind(("127.0.0.1", port))
+            except OSError:
+                held.close()
+            else:
+                self._held.append(held)
 
     def end(self) -> None:
         """Stop every server, in order unless its data are temporary, and remove the temporary folder."""

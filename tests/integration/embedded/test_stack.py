@@ -7,6 +7,7 @@ With real servers throughout.
 # pyright: reportUnknownMemberType=false
 
 import os
+import random
 import signal
 import socket
 import uuid
@@ -19,7 +20,7 @@ import redis
 from confluent_kafka import Consumer, Producer, ShareConsumer
 from confluent_kafka.cimpl import NewTopic
 
-from kafkadur.stack import PortTakenError, Stack, StackError, embedded
+from kafkadur.stack import PortTakenError, Stack, StackError, embedded, ports
 from kafkadur.stack.kafka import quiet_admin
 from tests.integration.embedded.helpers import LIMIT_S, alive, wait_until
 
@@ -214,6 +215,20 @@ def test_busy_port_is_named() -> None:
             embedded(kafka=False, valkey_port=port),
         ):
             pass
+
+
+def test_no_other_stack_takes_the_port_of_a_stopped_server(monkeypatch: pytest.MonkeyPatch) -> None:
+    (other,) = ports.free_ports(1)
+    with embedded(kafka=False) as stack:
+        assert stack.valkey is not None
+        port = stack.valkey.port
+        stack.valkey.kill()
+        assert ports.is_free(port)
+        suggested = iter([port, other])
+        monkeypatch.setattr(random.Random, "randint", lambda *_: next(suggested))
+        assert ports.free_ports(1) == [other]
+        stack.valkey.start()
+    assert not ports.is_held(port)
 
 
 def test_failed_start_names_the_log(temporary: Path) -> None:
