@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import Any, Self, TypeVar
@@ -131,13 +131,15 @@ class Inspector:
             topic_member=member if at else None,
         )
 
+    def keys(self) -> Sequence[SubscriptionKey]:
+        """Return the keys of all durable subscriptions of the namespace, by name."""
+        return self._lifecycle.all_keys() if self._has_journal() else ()
+
     def list(self) -> tuple[SubscriptionInfo, ...]:
         """Return all durable subscriptions of the namespace, by name."""
         self._coordinator.connect()
-        if not self._has_journal():
-            return ()
         topics: dict[str, TopicLogs] = {}
-        seen = ((key, self._seen(key)) for key in self._lifecycle.all_keys())
+        seen = ((key, self._seen(key)) for key in self.keys())
         # None: unsubscribed since the journal was read.
         return tuple(self._info(key, found, topics) for key, found in seen if found is not None)
 

@@ -38,11 +38,12 @@ class Call:
     options: Options
     out: Output = field(compare=False)
 
-    def settings(self, *, quick: bool = False) -> Settings:
+    def settings(self, *, quick: bool = False, patience: float | None = None) -> Settings:
         """Return the settings: from the options, else the environment, else the stack of the current folder.
 
         `quick`: servers have a few seconds to answer, because somebody waits for one answer; the environment
-        may say otherwise. Raises `IllegalState` for a wrong setting, and when nothing says where Kafka is.
+        may say otherwise. `patience`: they have so many seconds, whatever the environment says. Raises
+        `IllegalState` for a wrong setting, and when nothing says where Kafka is.
         """
         given: dict[str, Any] = {name: value for name, value in vars(self.options).items() if name != "json"}
         said = any(
@@ -55,6 +56,8 @@ class Call:
             given |= {
                 each: s for each, s in _PATIENCE_S.items() if f"KAFKADUR_{each.upper()}" not in os.environ
             }
+        if patience is not None:
+            given |= dict.fromkeys(_PATIENCE_S, patience)
         chosen = settings(given)
         # Errors of kafkadur say what went wrong; librdkafka would also write it to standard error.
         quiet = {"log_level": 0, "error_cb": _ignore}

@@ -10,8 +10,8 @@ from rich.progress import Progress
 
 from kafkadur.admin.dead_letters import DeadLetter, DeadLetterAdmin
 from kafkadur.cli.call import Call, YesOption, command
+from kafkadur.cli.naming import NameArgument
 from kafkadur.cli.output import Column, clock, count, iso, readable
-from kafkadur.cli.subscriptions import NameArgument
 from kafkadur_sharing.errors import InvalidDestination
 from kafkadur_sharing.selector import parse_selector
 

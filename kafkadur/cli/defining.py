@@ -12,9 +12,10 @@ import typer
 from rich.progress import Progress
 
 from kafkadur.cli.call import Call, command
+from kafkadur.cli.naming import NameArgument
 from kafkadur.cli.options import with_parameters
 from kafkadur.cli.output import Output
-from kafkadur.cli.subscriptions import NameArgument, definition_facts
+from kafkadur.cli.subscriptions import definition_facts
 from kafkadur_sharing.changing import Changes
 from kafkadur_sharing.definition import AckLevel, Definition, HeaderType, Scope, Start, SubscriptionType
 from kafkadur_sharing.errors import IllegalState

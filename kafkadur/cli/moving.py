@@ -14,8 +14,8 @@ from rich.progress import Progress
 from kafkadur.admin.changes import Move
 from kafkadur.admin.snapshots import Snapshot
 from kafkadur.cli.call import Call, YesOption, command
+from kafkadur.cli.naming import NameArgument
 from kafkadur.cli.output import Column, count, plural
-from kafkadur.cli.subscriptions import NameArgument
 from kafkadur_sharing.errors import IllegalState
 
 FileArgument = Annotated[Path, typer.Argument(metavar="FILE", help="File of the snapshot (JSON).")]

@@ -15,6 +15,7 @@ from kafkadur.admin.parked import ParkedKey
 from kafkadur.admin.sizes import Sizes
 from kafkadur.admin.subscription_info import is_attached, without_records
 from kafkadur.cli.call import Call, YesOption, command
+from kafkadur.cli.naming import NameArgument
 from kafkadur.cli.output import Column, ago, clock, count, duration, iso, plural, readable
 from kafkadur_coordinators.holder_progress import HolderProgress
 from kafkadur_coordinators.interface import MemberInfo
@@ -22,11 +23,6 @@ from kafkadur_sharing.definition import Definition
 from kafkadur_sharing.errors import SubscriptionActive
 from kafkadur_sharing.keys import ClientIdPolicy, SubscriptionKey
 from kafkadur_sharing.redelivery import Redelivery
-
-NameArgument = Annotated[
-    str, typer.Argument(metavar="NAME", help="Name of the subscription, or CLIENT_ID/NAME.")
-]
-
 
 # --- ls -------------------------------------------------------------------------------------------------
 

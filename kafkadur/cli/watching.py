@@ -17,9 +17,9 @@ from kafkadur.admin.peek import Peeked
 from kafkadur.admin.subscription_info import SubscriptionInfo
 from kafkadur.cli.call import Call, command
 from kafkadur.cli.messages import line_of, plain_value
+from kafkadur.cli.naming import NameArgument
 from kafkadur.cli.output import clock, duration, iso
 from kafkadur.cli.output import count as count_of
-from kafkadur.cli.subscriptions import NameArgument
 from kafkadur.message.headers import decode
 from kafkadur_sharing.errors import CoordinatorUnavailable, StateLost
 from kafkadur_sharing.keys import SubscriptionKey
