@@ -107,7 +107,7 @@ class Inspector:
 
     def reach(self) -> None:
         """Raise an error unless Redis and Kafka answer."""
-        self._coordinator.connect()
+        self._coordinator.reach()
         self._topics.reach()
 
     def key(self, name: str) -> SubscriptionKey:
@@ -137,7 +137,7 @@ class Inspector:
 
     def list(self) -> tuple[SubscriptionInfo, ...]:
         """Return all durable subscriptions of the namespace, by name."""
-        self._coordinator.connect()
+        self._coordinator.reach()
         topics: dict[str, TopicLogs] = {}
         seen = ((key, self._seen(key)) for key in self.keys())
         # None: unsubscribed since the journal was read.

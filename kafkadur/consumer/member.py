@@ -418,7 +418,8 @@ class Member:
         after it has caught up, until it falls behind; `lag`: records that wait for this member, read or not;
         `followed`: partitions; `ranges_read` by the range fetcher so far; `records_read` from Kafka so far,
         and `records_used`: those of them that leases took; `parked`: messages behind stuck keys of which only
-        the offsets are kept; `promised`: reserved offsets of this member that are still ahead.
+        the offsets are kept; `promised`: reserved offsets of this member that are still ahead; `dead_letters`
+        written so far.
         """
         with self.lock:
             self._in_flight.recount()
@@ -435,4 +436,5 @@ class Member:
                 "records_used": self._state.fetch.records_used,
                 "parked": self._policy.parked,
                 "promised": sum(map(reservation, self._leases)),
+                "dead_letters": self.verdicts.dead_letters,
             }

@@ -48,6 +48,8 @@ class Verdicts(Part):
         self._write = write
         self._levels = levels
         self._durable = durable
+        #: dead letters that were written
+        self.dead_letters = 0
         #: called for a record that is rolled back (any thread, lock held: must not block), with its
         #: partition, offset and delay (ms, -1: as the policy says)
         self.on_rolled_back: Callable[[int, int, int], None] | None = None
@@ -132,6 +134,7 @@ class Verdicts(Part):
     def _written(self, chunk: Chunk, index: int) -> None:
         with self._lock:
             chunk.dead_letter_written(index)
+            self.dead_letters += 1
             confirmation = self._confirmations.dead_letters.pop((id(chunk), index), None)
         if confirmation is not None:
             confirmation.resolve(None)

@@ -85,7 +85,7 @@ class Subscription(ClosingContext, Generic[V_co, K_co]):
         records that wait for this member, read or not. `followed`: partitions that it reads at the live end.
         `ranges_read`: older ranges of offsets that it has read. `records_read`: records that it has read.
         `records_used`: those of them that it had leased. `parked`: messages behind stuck keys, of which
-        only the offsets are kept. `promised`: reserved offsets.
+        only the offsets are kept. `promised`: reserved offsets. `dead_letters`: those that it has written.
         """
         self._check_process()
         return self._member.statistics()

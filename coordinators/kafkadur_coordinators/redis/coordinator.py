@@ -197,6 +197,10 @@ class RedisCoordinator:
         if self._on_connect is not None:
             self._on_connect(self._run_id)
 
+    def reach(self) -> None:
+        """Raise an error unless the server answers now, also over a connection that was made before."""
+        self.command("PING")
+
     def disconnect(self) -> None:
         """Close the connection; the next call opens a new one."""
         connection, self._connection = self._connection, None

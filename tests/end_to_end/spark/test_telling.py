@@ -1,6 +1,7 @@
 """What people see of a query while a driver holds a subscription: `sub info`, and the key it stands in."""
 
 import re
+import shutil
 import threading
 from collections.abc import Callable
 from functools import partial
@@ -13,6 +14,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from kafkadur.stack import as_administrator
 from kafkadur_coordinators.holder_progress import KEPT_MS, HolderProgress, read
+from tests.alerting import fired, scrape
 from tests.end_to_end.spark.helpers import Lab
 from tests.integration.cli.conftest import Run
 from tests.integration.subscriptions.helpers import LIMIT_S, Place, wait_until
@@ -52,6 +54,11 @@ def test_info_shows_what_the_query_of_a_holder_did_last(
             wait_until(partial(is_shown, batch), f"batch {batch} is shown")
             told = shown()
             assert (told["generation"], told["rows"], told["lag"]) == (1, rows, lag)
+            if shutil.which("promtool") is not None:  # else the tests of alerts are skipped, too
+                stalled = {"KafkadurQueryStalled"} if lag else set[str]()
+                alerts = fired(tmp_path, (25, scrape(place)))
+                assert alerts & {"KafkadurQueryStalled"} == stalled
+                assert "KafkadurQueryStalled" not in fired(tmp_path, (10, scrape(place)))
             looked[batch].set()
         table = run("sub", "info", NAME).out.partition("Queries")[2].splitlines()
         (line,) = [line.split() for line in table if line.startswith("spark-")]

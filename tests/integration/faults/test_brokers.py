@@ -1,10 +1,12 @@
 """Three brokers: leaders change in the middle, the journal has too few of them, a log is cut off."""
 
 import asyncio
+import shutil
 import time
 from collections.abc import Callable, Iterator, Sequence
 from datetime import timedelta
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 import confluent_kafka
@@ -19,6 +21,7 @@ from kafkadur.settings import settings
 from kafkadur.stack import Broker, Stack, embedded
 from kafkadur.stack.kafka import quiet_admin
 from kafkadur_sharing.definition import TypeName
+from tests.alerting import fired, scrape
 from tests.integration.faults.crew import SESSION, Crew, work_through
 from tests.integration.subscriptions.helpers import LIMIT_S, Place, number, speaks, wait_until
 
@@ -215,7 +218,12 @@ LONG_BUT_SHARED = pytest.mark.parametrize(
 @LONG_BUT_SHARED
 @pytest.mark.parametrize("grown", [20, pytest.param(80, marks=pytest.mark.long)])
 async def test_new_records_at_settled_offsets_are_delivered(
-    place: Place, diverging: str, kind: TypeName, grown: int, caplog: pytest.LogCaptureFixture
+    place: Place,
+    diverging: str,
+    kind: TypeName,
+    grown: int,
+    caplog: pytest.LogCaptureFixture,
+    tmp_path: Path,
 ) -> None:
     """A member is attached, and has settled 40 records that Kafka then loses; fewer or more come instead."""
     events: list[Event] = []
@@ -228,6 +236,7 @@ async def test_new_records_at_settled_offsets_are_delivered(
         ) as subscription,
     ):
         assert set(await take_values(subscription, LOST)) == set(values("a", 0, LOST))
+        before = scrape(place)
         await asyncio.to_thread(cut_off, place, diverging)
         place.publish_values(diverging, values("b", KEPT, KEPT + grown))
         assert sorted(await take_values(subscription, grown)) == sorted(values("b", KEPT, KEPT + grown))
@@ -237,6 +246,8 @@ async def test_new_records_at_settled_offsets_are_delivered(
     with Admin(settings(place.settings())) as admin:
         info = admin.info(admin.key("d"))
     assert (info.truncated, info.backlog) == (LOST - KEPT, 0)
+    if shutil.which("promtool") is not None:  # else the tests of alerts are skipped, too
+        assert fired(tmp_path, (5, before), (5, scrape(place))) == {"KafkadurMessagesTruncated"}
 
 
 @pytest.mark.long
