@@ -19,6 +19,7 @@ from kafkadur.consumer.confirmations import LEFT
 from kafkadur.consumer.dispatcher import Block
 from kafkadur.consumer.fetch_state import Reading
 from kafkadur.consumer.gaps import Gaps
+from kafkadur.consumer.hindrances import Hindrances
 from kafkadur.consumer.intake import Intake
 from kafkadur.consumer.lag import Lag
 from kafkadur.consumer.losses import Losses, Outcomes
@@ -93,7 +94,7 @@ class Member:
         )
         gaps = Gaps(state)
         self._policy = policy = kind(state, gaps)
-        self.lag = Lag(state, policy)
+        self.lag, self._hindrances = Lag(state, policy), Hindrances(state)
         #: the verdicts of deliveries
         self.verdicts = Verdicts(
             state,
@@ -166,6 +167,7 @@ class Member:
 
     def attached(self, attached: Attached, sent_at: float) -> None:
         """The member was attached by a call sent at `sent_at` (monotonic seconds)."""
+        self._hindrances.attached(attached.grace_ms)
         with self.lock:
             self._leases.incarnation = attached.incarnation
             self.gate.last_ok = sent_at
@@ -271,6 +273,7 @@ class Member:
         if self.lag.judge_in_time(now):
             with self.lock:
                 self.lag.judge()
+                self._hindrances.look(now)
         self.teller.tell()
 
     # -- exchanges

@@ -299,7 +299,9 @@ async def test_a_stream_without_a_pause_is_caught_up_with(place: Place) -> None:
         await writing
 
 
-async def test_an_open_transaction_does_not_keep_from_catching_up(place: Place) -> None:
+async def test_an_open_transaction_does_not_keep_from_catching_up(
+    place: Place, caplog: pytest.LogCaptureFixture
+) -> None:
     """What cannot be read yet was not written yet, as far as readers of committed messages know."""
     topic, told = a_topic(place, 5), Told()
     producer = confluent_kafka.Producer(
@@ -316,6 +318,8 @@ async def test_an_open_transaction_does_not_keep_from_catching_up(place: Place) 
     ):
         assert await offsets(subscription, 5) == list(range(5))
         await told.until(Event.CAUGHT_UP)
+        waiting = f"20 offsets of {topic}[0] wait behind an open transaction"
+        await asyncio.to_thread(wait_until, lambda: waiting in caplog.text, "a word about what waits")
         await asyncio.to_thread(producer.commit_transaction, LIMIT_S)
         assert await offsets(subscription, 20) == list(range(5, 25))
         await told.until(Event.CAUGHT_UP)

@@ -61,7 +61,9 @@ def rest(
 
 
 @every_type
-def test_who_dies_before_kafka_commits_has_done_nothing(place: Place, start: Start, kind: TypeName) -> None:
+def test_who_dies_before_kafka_commits_has_done_nothing(
+    place: Place, start: Start, kind: TypeName, caplog: pytest.LogCaptureFixture
+) -> None:
     topic, out = place.topic(range(10)), place.topic()
     worker = start(place, topic, out, type=kind)
     assert [number for number, _ in worker.receive(4)] == [0, 1, 2, 3]
@@ -70,6 +72,7 @@ def test_who_dies_before_kafka_commits_has_done_nothing(place: Place, start: Sta
     assert sorted(number for number, _ in found) == list(range(10))
     assert [attempt for number, attempt in found if number < 4] == [2, 2, 2, 2]
     assert sorted(committed(place, out)) == list(range(10))
+    assert "delivers nothing for" in caplog.text, "else a first empty receive would be a riddle"
 
 
 @every_type
