@@ -236,20 +236,29 @@ def _watched(stack: Stack, chaos: Chaos | None) -> Generator[None, None, None]:
     in_order = threading.Lock() if chaos is None else chaos.lock
     found: list[KafkadurError] = []
     over = threading.Event()
+    #: held to send the signal, and to end the watch: no signal comes after that
+    ending = threading.Lock()
 
     def watch() -> None:
         while not over.wait(_LOOK_S):
             with in_order:
                 failure = next(filter(None, (server.failure() for server in stack.servers)), None)
-            if failure is not None and not over.is_set():
-                found.append(failure)
-                os.kill(os.getpid(), signal.SIGTERM)  # wakes the main thread wherever it waits
-                return
+            if failure is None:
+                continue
+            with ending:
+                if not over.is_set():
+                    found.append(failure)
+                    os.kill(os.getpid(), signal.SIGTERM)  # wakes the main thread wherever it waits
+            return
 
     watcher = threading.Thread(target=watch, name="demo-servers", daemon=True)
     watcher.start()
     try:
-        yield
+        try:
+            yield
+        finally:
+            with ending:  # a signal that was just sent interrupts this, and not what is printed at the end
+                over.set()
     except Interrupted:
         if found:
             raise ServerEnded(found[0]) from None
@@ -259,8 +268,6 @@ def _watched(stack: Stack, chaos: Chaos | None) -> Generator[None, None, None]:
         if failure is not None:
             raise ServerEnded(failure) from None
         raise
-    finally:
-        over.set()
 
 
 @contextlib.contextmanager
