@@ -250,9 +250,7 @@ class Kafkadur(System):
         """Wait until everything acknowledged is confirmed."""
         if self._subscription is None:
             return
-        deadline = time.monotonic() + 10
-        while self._subscription.statistics()["in_hands"] and time.monotonic() < deadline:
-            time.sleep(0.001)
+        self._subscription.flush()
 
     def figures(self) -> Mapping[str, float]:
         """Script calls made, and collections of the oldest generation."""

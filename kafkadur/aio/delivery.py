@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from datetime import timedelta
 from typing import Any
 
@@ -13,7 +14,9 @@ from kafkadur.consumer.chunk import HANDED, REJECTED, Chunk
 from kafkadur.consumer.delivery import Decodes, K_co, Traced, Transacted, V_co, in_transaction
 from kafkadur.consumer.delivery import Delivery as PlainDelivery
 from kafkadur.consumer.member import Member
+from kafkadur.runtime.closing import FirstError
 from kafkadur_sharing.definition import AckLevel
+from kafkadur_sharing.errors import LeaseLost
 
 
 async def confirm(chunk: Chunk, acks: int = 0, level: AckLevel = "redis") -> None:
@@ -27,6 +30,41 @@ async def confirm(chunk: Chunk, acks: int = 0, level: AckLevel = "redis") -> Non
     member.verdicts.confirm(chunk, waiting, acks)
     member.exchange_inline()
     await confirmed.wait()
+
+
+async def confirm_all(member: Member) -> None:
+    """Wait until all verdicts given so far are confirmed, at the level of the subscription.
+
+    Raises `LeaseLost` if acknowledgements were refused, and else the first error of a confirmation.
+    """
+    verdicts, level = member.verdicts, member.definition.ack_level
+    for chunk, index in verdicts.unconfirmed()[1]:
+        written = Confirmed()
+        verdicts.when_written(chunk, index, written)
+        with contextlib.suppress(LeaseLost):  # it is delivered again, and was no acknowledgement
+            await written.wait()
+    waits: list[Confirmed] = []
+    for chunk in verdicts.unconfirmed()[0]:
+        confirmed = Confirmed()
+        verdicts.confirm(chunk, confirmed if level == "redis" else verdicts.above(level, chunk, confirmed))
+        waits.append(confirmed)
+    member.exchange_inline()
+    first = FirstError()
+    for confirmed in waits:
+        with first:
+            await confirmed.wait()
+    if refused := verdicts.take_refused():
+        raise refused_acks(refused, member.display)
+    first.reraise()
+
+
+def refused_acks(count: int, display: str) -> LeaseLost:
+    """Return the error for acknowledgements made without waiting that were not confirmed."""
+    return LeaseLost(
+        f"{count} acknowledgements made without waiting were not confirmed.",
+        owner=f"subscription {display}",
+        remedy="do nothing: those messages are delivered again",
+    )
 
 
 async def _given_up(chunk: Chunk, index: int) -> None:

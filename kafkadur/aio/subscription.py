@@ -15,7 +15,7 @@ from datetime import timedelta
 from itertools import chain, repeat
 from typing import Any, Generic
 
-from kafkadur.aio.delivery import Delivery, class_for, confirm
+from kafkadur.aio.delivery import Delivery, class_for, confirm, confirm_all, refused_acks
 from kafkadur.aio.running import OnUndecodable, Run
 from kafkadur.aio.waiting import Breath, ClosingContext, Signal, kept
 from kafkadur.consumer.chunk import LOST, Chunk, one_by_one
@@ -60,6 +60,8 @@ class Subscription(ClosingContext, Generic[V_co, K_co]):
         #: records that were in flight when it was closed, less those that were committed
         self._left = 0
         self._block: Iterator[Delivery[V_co, K_co]] = iter(())
+        #: how often leases had been lost before that block was taken
+        self._losses = 0
         #: records of blocks that the application has not received
         self._unreceived = member.unreceived
         self._block_size = max(min(member.window // 4, _LONGEST_BLOCK), 1)
@@ -102,14 +104,21 @@ class Subscription(ClosingContext, Generic[V_co, K_co]):
 
         Raises `ConnectionClosed`, and the error that made the subscription unusable.
         """
-        tracing, begun = self._member.tracing, time.time_ns()
+        tracing = self._member.tracing
+        if tracing is None:
+            return await self.receive_next(timeout)
+        begun = time.time_ns()
         delivery = await self.receive_next(timeout)
-        if tracing is not None and delivery is not None:
+        if delivery is not None:
             tracing.received(delivery.topic, self._member.display, (delivery.message,), begun)
         return delivery
 
     async def receive_next(self, timeout: timedelta | float | None = None) -> Delivery[V_co, K_co] | None:
         """Part of running handlers: as `receive`, without a span."""
+        if self._member.losses == self._losses and not self._stopping:
+            delivery = next(self._block, None)
+            if delivery is not None:
+                return delivery
         deadline = None if timeout is None else self._member.now() + seconds(timeout)
         while True:
             delivery = None if self._stopping else next(self._block, None)
@@ -158,10 +167,9 @@ class Subscription(ClosingContext, Generic[V_co, K_co]):
         breath = Breath()
         while True:
             self._check_process()
-            losses = self._member.losses
             for delivery in self._block:
                 # it was taken before its lease ended, or before the subscription was paused
-                if self._member.losses != losses and (delivery.lost or self._put_back(delivery)):
+                if self._member.losses != self._losses and (delivery.lost or self._put_back(delivery)):
                     continue
                 yield delivery
                 if self._stopping:  # closing the subscription gives the rest of the block back
@@ -199,16 +207,20 @@ class Subscription(ClosingContext, Generic[V_co, K_co]):
         self._member.request_exchange()
 
     async def _next_deliveries(self, deadline: float | None = None) -> Iterator[Delivery[V_co, K_co]] | None:
+        losses = self._member.losses
         block = await self._next_block(self._block_size, deadline)
         if block is None:
             return None
         if self._one_by_one:
+            self._losses = losses
             return one_by_one(self._make, *block)
         chunk, start, end = block
         indices = iter(range(start, end))
         made = map(self._make, repeat(chunk), indices, chunk.messages[start:end])
-        # another task may have taken a block while this one waited
-        return chain(self._block, made) if self._unreceived.add(chunk, end, indices) else made
+        if self._unreceived.add(chunk, end, indices):  # another task took a block while this one waited
+            return chain(self._block, made)
+        self._losses = losses
+        return made
 
     async def _next_block(self, most: int, deadline: float | None) -> tuple[Chunk, int, int] | None:
         self._check_process()
@@ -327,6 +339,19 @@ class Subscription(ClosingContext, Generic[V_co, K_co]):
             failure_detail=failure_detail,
         ).go()
 
+    async def flush(self) -> None:
+        """Have all verdicts that were given so far confirmed now, and wait until they are.
+
+        Verdicts given without waiting (`ack_nowait`, for example) are confirmed soon anyway; after this call
+        they are. Dead letters of rejected messages are written first. Raises `LeaseLost` if acknowledgements
+        could not be confirmed: those messages are delivered again. Raises `LevelNotReached` as `Delivery.ack`
+        does, and `IllegalState` in a transacted session, which commits instead.
+        """
+        self._check_process()
+        if self._member.transacted:
+            raise in_transaction()
+        await confirm_all(self._member)
+
     # -- parts of a session
 
     def take_handed(self) -> list[tuple[Chunk, list[int]]]:
@@ -424,8 +449,4 @@ class Subscription(ClosingContext, Generic[V_co, K_co]):
             self._left += sum(len(indices) for _, indices in self.take_handed())
         unconfirmed = await kept(self._leave(self._served))  # it leaves even if this wait is cancelled
         if unconfirmed:
-            raise LeaseLost(
-                f"{unconfirmed} acknowledgements made without waiting were not confirmed.",
-                owner=f"subscription {self._member.display}",
-                remedy="do nothing: those messages are delivered again",
-            )
+            raise refused_acks(unconfirmed, self._member.display)

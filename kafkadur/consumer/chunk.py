@@ -265,10 +265,14 @@ class Chunk:
 
     def has_verdicts(self) -> bool:
         """Whether records have a verdict that no exchange has carried yet."""
-        verdicts, low, handed = self.verdicts, self.low, self.handed
-        quiet = verdicts.count(HANDED, low, handed) + verdicts.count(SENT, low, handed)
-        quiet += verdicts.count(REJECTED, low, handed) + verdicts.count(LOST, low, handed)
-        return quiet + verdicts.count(RETURNED, low, handed) != handed - low
+        find, low, handed = self.verdicts.find, self.low, self.handed  # it finds a byte faster than it counts
+        return (
+            find(ACKED, low, handed) >= 0
+            or find(ROLLED_BACK, low, handed) >= 0
+            or find(RELEASED, low, handed) >= 0
+            or find(DEAD, low, handed) >= 0
+            or find(OVERDUE, low, handed) >= 0
+        )
 
     def holds_any(self) -> bool:
         """Whether a record is in flight, also one that is being dispatched just now (`one_by_one`)."""
@@ -284,6 +288,11 @@ class Chunk:
         """Indices of the records in flight."""
         verdicts = self.verdicts
         return [index for index in range(self.low, self.handed) if verdicts[index] == HANDED]
+
+    def rejected_indices(self) -> list[int]:
+        """Indices of the records that wait for their dead letters."""
+        verdicts = self.verdicts
+        return [index for index in range(self.low, self.handed) if verdicts[index] == REJECTED]
 
     def handed_out(self) -> int:
         """Number of records in flight."""

@@ -7,9 +7,10 @@ that plain deliveries pay nothing for them.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from datetime import timedelta
+from itertools import repeat
 from typing import Any, Generic, NoReturn
 
 from confluent_kafka import Message
@@ -411,7 +412,16 @@ class Batch(Sequence[Delivery[V_co, K_co]]):
         if isinstance(index, slice):
             return [self[i] for i in range(*index.indices(len(self)))]
         at, chunk = range(self._start, self._end)[index], self._chunk
-        member, raw = chunk.member, chunk.member.decoding.is_raw
+        return self._class()(chunk, at, chunk.messages[at])
+
+    def __iter__(self) -> Iterator[Delivery[V_co, K_co]]:
+        """Yield all of them."""
+        start, end, chunk = self._start, self._end, self._chunk
+        return map(self._class(), repeat(chunk), range(start, end), chunk.messages[start:end])
+
+    def _class(self) -> type[Delivery[V_co, K_co]]:
+        """Return the class of its deliveries."""
+        member, raw = self._chunk.member, self._chunk.member.decoding.is_raw
         made: type[Delivery[Any, Any]]
         if member.transacted:
             made = TransactedDelivery if raw else TransactedDecodedDelivery
@@ -419,7 +429,7 @@ class Batch(Sequence[Delivery[V_co, K_co]]):
             made = TracedDelivery if raw else TracedDecodedDelivery
         else:
             made = Delivery if raw else DecodedDelivery
-        return made(chunk, at, chunk.messages[at])
+        return made
 
     def messages(self) -> list[Message]:
         """The records as confluent-kafka gave them."""

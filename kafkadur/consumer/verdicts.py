@@ -190,6 +190,20 @@ class Verdicts(Part):
 
     # -- confirmations
 
+    def unconfirmed(self) -> tuple[list[Chunk], list[tuple[Chunk, int]]]:
+        """Chunks with verdicts that are not confirmed, and rejected records without a dead letter."""
+        with self._lock:
+            chunks = [chunk for chunk in self._in_flight if chunk.has_verdicts()]
+            chunks += [chunk for chunk in self._pending.taken if all(each is not chunk for each in chunks)]
+            rejected = [(chunk, index) for chunk in self._in_flight for index in chunk.rejected_indices()]
+        return chunks, rejected
+
+    def take_refused(self) -> int:
+        """Number of acknowledgements without waiting that were refused since the last call."""
+        with self._lock:
+            refused, self._confirmations.fenced_acks = self._confirmations.fenced_acks, 0
+            return refused
+
     def confirm(self, chunk: Chunk, confirmation: Confirmation, acks: int = 0) -> None:
         """Resolve `confirmation` when the verdicts given so far in a chunk are confirmed.
 

@@ -11,7 +11,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Mapping
-from itertools import compress
+from itertools import groupby
 from typing import Any, Protocol
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
@@ -58,15 +58,21 @@ def consumer_config(kafka: Mapping[str, Any], group: str) -> dict[str, Any]:
 
 
 def by_partition(messages: list[Message]) -> list[tuple[int, list[Message]]]:
-    """Split the records and events of one call by partition; the order within a partition is kept."""
+    """Split the records and events of one call by partition; the order within a partition is kept.
+
+    Kafka's client brings them in runs of one partition, so runs are found and joined.
+    """
     partitions = list(map(Message.partition, messages))
     first = partitions[0]
     if partitions.count(first) == len(partitions):
         return [(first or 0, messages)]
-    return [
-        (partition or 0, list(compress(messages, map(partition.__eq__, partitions))))
-        for partition in dict.fromkeys(partitions)
-    ]
+    found: dict[int, list[Message]] = {}
+    start = 0
+    for partition, run in groupby(partitions):
+        end = start + len(list(run))
+        found.setdefault(partition or 0, []).extend(messages[start:end])
+        start = end
+    return list(found.items())
 
 
 class Receiver(Protocol):

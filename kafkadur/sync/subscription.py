@@ -25,7 +25,7 @@ from kafkadur.handlers.retries import ATTEMPTS, Exceptions, Retries, RetryDelay
 from kafkadur.runtime.coordinator_thread import Served
 from kafkadur.runtime.forked import forked
 from kafkadur.runtime.transactions import Part
-from kafkadur.sync.delivery import Delivery, class_for, confirm
+from kafkadur.sync.delivery import Delivery, class_for, confirm, confirm_all, refused_acks
 from kafkadur.sync.running import OnUndecodable, Run
 from kafkadur.sync.waiting import Breath, ClosingContext, Signal, kept
 from kafkadur_coordinators.lifecycle import Subscription as Attachment
@@ -59,6 +59,7 @@ class Subscription(ClosingContext, Generic[V_co, K_co]):
         self._make: type[Delivery[V_co, K_co]] = class_for(member)
         self._left = 0
         self._block: Iterator[Delivery[V_co, K_co]] = iter(())
+        self._losses = 0
         self._unreceived = member.unreceived
         self._block_size = max(min(member.window // 4, _LONGEST_BLOCK), 1)
         self._one_by_one = member.one_by_one
@@ -95,14 +96,21 @@ class Subscription(ClosingContext, Generic[V_co, K_co]):
 
         Raises `ConnectionClosed`, and the error that made the subscription unusable.
         """
-        tracing, begun = (self._member.tracing, time.time_ns())
+        tracing = self._member.tracing
+        if tracing is None:
+            return self.receive_next(timeout)
+        begun = time.time_ns()
         delivery = self.receive_next(timeout)
-        if tracing is not None and delivery is not None:
+        if delivery is not None:
             tracing.received(delivery.topic, self._member.display, (delivery.message,), begun)
         return delivery
 
     def receive_next(self, timeout: timedelta | float | None = None) -> Delivery[V_co, K_co] | None:
         """Part of running handlers: as `receive`, without a span."""
+        if self._member.losses == self._losses and (not self._stopping):
+            delivery = next(self._block, None)
+            if delivery is not None:
+                return delivery
         deadline = None if timeout is None else self._member.now() + seconds(timeout)
         while True:
             delivery = None if self._stopping else next(self._block, None)
@@ -150,9 +158,8 @@ class Subscription(ClosingContext, Generic[V_co, K_co]):
         breath = Breath()
         while True:
             self._check_process()
-            losses = self._member.losses
             for delivery in self._block:
-                if self._member.losses != losses and (delivery.lost or self._put_back(delivery)):
+                if self._member.losses != self._losses and (delivery.lost or self._put_back(delivery)):
                     continue
                 yield delivery
                 if self._stopping:
@@ -190,15 +197,20 @@ class Subscription(ClosingContext, Generic[V_co, K_co]):
         self._member.request_exchange()
 
     def _next_deliveries(self, deadline: float | None = None) -> Iterator[Delivery[V_co, K_co]] | None:
+        losses = self._member.losses
         block = self._next_block(self._block_size, deadline)
         if block is None:
             return None
         if self._one_by_one:
+            self._losses = losses
             return one_by_one(self._make, *block)
         chunk, start, end = block
         indices = iter(range(start, end))
         made = map(self._make, repeat(chunk), indices, chunk.messages[start:end])
-        return chain(self._block, made) if self._unreceived.add(chunk, end, indices) else made
+        if self._unreceived.add(chunk, end, indices):
+            return chain(self._block, made)
+        self._losses = losses
+        return made
 
     def _next_block(self, most: int, deadline: float | None) -> tuple[Chunk, int, int] | None:
         self._check_process()
@@ -317,6 +329,19 @@ class Subscription(ClosingContext, Generic[V_co, K_co]):
             failure_detail=failure_detail,
         ).go()
 
+    def flush(self) -> None:
+        """Have all verdicts that were given so far confirmed now, and wait until they are.
+
+        Verdicts given without waiting (`ack_nowait`, for example) are confirmed soon anyway; after this call
+        they are. Dead letters of rejected messages are written first. Raises `LeaseLost` if acknowledgements
+        could not be confirmed: those messages are delivered again. Raises `LevelNotReached` as `Delivery.ack`
+        does, and `IllegalState` in a transacted session, which commits instead.
+        """
+        self._check_process()
+        if self._member.transacted:
+            raise in_transaction()
+        confirm_all(self._member)
+
     def take_handed(self) -> list[tuple[Chunk, list[int]]]:
         """Return the records that the application has received and not settled: chunks, and indices."""
         return self._member.verdicts.handed(self._unreceived.records())
@@ -409,8 +434,4 @@ class Subscription(ClosingContext, Generic[V_co, K_co]):
             self._left += sum((len(indices) for _, indices in self.take_handed()))
         unconfirmed = kept(self._leave(self._served))
         if unconfirmed:
-            raise LeaseLost(
-                f"{unconfirmed} acknowledgements made without waiting were not confirmed.",
-                owner=f"subscription {self._member.display}",
-                remedy="do nothing: those messages are delivered again",
-            )
+            raise refused_acks(unconfirmed, self._member.display)
