@@ -62,7 +62,7 @@ def test_the_tests_of_an_application(folder: Path) -> None:
         cwd=folder, capture_output=True, text=True, timeout=240, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stdout + done.stderr
-    assert "1 passed" in done.stdout
+    assert "2 passed" in done.stdout
 
 
 def test_exclusive(folder: Path) -> None:
