@@ -7,7 +7,7 @@ ARG PYTHON=python:3.12.14-slim-bookworm@sha256:782412e85d0f0984994c290652577d401
 
 FROM ${PYTHON} AS build
 WORKDIR /src
-COPY requirements.lock pyproject.toml README.md LICENSE ./
+COPY requirements.lock pyproject.toml hatch_build.py README.md LICENSE ./
 RUN python -m venv /opt/build \
     && sed -n '/^uv==/,/^    # via/p' requirements.lock > uv.lock \
     && /opt/build/bin/pip install --no-cache-dir --no-deps --require-hashes -r uv.lock \

@@ -18,13 +18,13 @@ from collections.abc import Generator
 from pathlib import Path
 
 from tools.java import check_java, find_java
-from tools.places import JARS_LOCK, LOCK, PYPROJECT, PYTHON, ROOT, VENV
+from tools.places import BUILD_HOOK, JARS_LOCK, LOCK, NATIVE, PYPROJECT, PYTHON, ROOT, VENV
 from tools.said import SetupError, say
 
 STAMP = VENV / "kafkadur-setup.json"
 
 #: What decides about the content of `.venv`.
-INPUTS = (PYPROJECT, LOCK, JARS_LOCK)
+INPUTS = (PYPROJECT, LOCK, JARS_LOCK, BUILD_HOOK, NATIVE)
 
 #: Settings of the user that would make pip install elsewhere than into `.venv`, or Python import from there.
 ELSEWHERE = {
@@ -75,6 +75,8 @@ def prepare() -> None:
         say("installing the locked packages.")
         uv("--group", "build")
         uv("--no-build-isolation", "--group", "dev", "--editable", ".")
+        if not built():
+            say("the compiled reader of Kafka was left out: there is no C compiler, or no header of Python.")
         # Maven fetches the Kafka jars while uv builds pyspark; without Maven the Ivy in pyspark does, later.
         with fetching_jars(early=bool(shutil.which("mvn"))):
             say("installing pyspark, a download of 430 MB that uv keeps.")
@@ -211,6 +213,12 @@ def clean_environ() -> dict[str, str]:
         "VIRTUAL_ENV": str(VENV),
     }
     return {"UV_SYSTEM_CERTS": "true", **mirrors, **kept, **own}
+
+
+def built() -> bool:
+    """Say whether the compiled reader of Kafka works. Tests do without it, and skip what is about it."""
+    program = "import sys; from kafkadur.fetch import native; sys.exit(not native.is_native())"
+    return subprocess.call([PYTHON, "-c", program], env=clean_environ(), cwd=ROOT) == 0
 
 
 # ---- the Kafka jars

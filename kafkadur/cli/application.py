@@ -122,7 +122,10 @@ def _version(wanted: bool) -> None:  # noqa: FBT001 - typer passes the value of 
     if wanted:
         from importlib.metadata import version  # noqa: PLC0415 - needed by nothing else
 
-        typer.echo(f"kafkadur {version('kafkadur')}")
+        from kafkadur.fetch.native import is_native  # noqa: PLC0415 - as above
+
+        reader = "the compiled client" if is_native() else "confluent-kafka's client"
+        typer.echo(f"kafkadur {version('kafkadur')}, which reads Kafka with {reader}")
         raise typer.Exit
 
 

@@ -17,6 +17,7 @@ from confluent_kafka import Message
 from typing_extensions import TypeVar
 
 from kafkadur.consumer.chunk import HANDED, LOST, OVERDUE, RELEASE_SENT, RELEASED, UNSETTLED, Chunk
+from kafkadur.fetch.native import as_message, values
 from kafkadur.message.headers import Decoded, JmsFields, Property, decode
 from kafkadur.runtime.dead_letters import ROLLED_BACK, Cause
 from kafkadur_sharing.errors import AlreadySettled, ForkedConnection, IllegalState, LeaseLost
@@ -100,8 +101,8 @@ class Delivery(Generic[V_co, K_co]):
 
     @property
     def message(self) -> Message:
-        """The record as confluent-kafka gave it."""
-        return self._message
+        """The record as a `Message` of confluent-kafka."""
+        return as_message(self._message)
 
     def _decoded(self) -> Decoded:
         return decode(self.headers, self._chunk.member.definition.header_types)
@@ -432,7 +433,10 @@ class Batch(Sequence[Delivery[V_co, K_co]]):
         return made
 
     def messages(self) -> list[Message]:
-        """The records as confluent-kafka gave them."""
+        """The records as `Message` objects of confluent-kafka."""
+        return list(map(as_message, self._records()))
+
+    def _records(self) -> list[Message]:
         return self._chunk.messages[self._start : self._end]
 
     def values(self) -> list[V_co]:
@@ -440,11 +444,11 @@ class Batch(Sequence[Delivery[V_co, K_co]]):
         decoding = self._chunk.member.decoding
         if decoding.keeps_values:
             return self.raw_values()  # type: ignore[return-value]  # V_co is bytes without a deserializer
-        return [decoding.value(message) for message in self.messages()]
+        return [decoding.value(message) for message in self._records()]
 
     def raw_values(self) -> list[bytes | None]:
         """The payloads as they are in Kafka."""
-        return list(map(Message.value, self.messages()))
+        return values(self._records())
 
     def ack_nowait(self) -> None:
         """Acknowledge all of them locally; raises `AlreadySettled` or `LeaseLost` if one has its verdict.

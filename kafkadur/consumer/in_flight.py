@@ -13,6 +13,10 @@ from kafkadur.consumer.chunk import HANDED, Chunk
 from kafkadur.consumer.confirmations import Pending
 from kafkadur.consumer.schedule import Schedule
 from kafkadur.consumer.terms import Terms
+from kafkadur.fetch.native import detach
+
+#: Seconds in flight after which a record is detached.
+_LONG = 2.0
 
 
 class MaxHold:
@@ -135,6 +139,8 @@ class InFlight:
         if self.max_hold is not None:
             self.max_hold.clear()
         self.chunks: list[Chunk] = []
+        #: chunks whose records were first dispatched at these times (monotonic seconds)
+        self._young: deque[tuple[float, Chunk]] = deque()
         self.records = 0
         self.bytes = 0.0
         #: offsets that have a verdict, carried or not, and that the coordinator has not confirmed
@@ -155,6 +161,14 @@ class InFlight:
     def add(self, chunk: Chunk) -> None:
         """Records of a chunk are dispatched from now on."""
         self.chunks.append(chunk)
+        self._young.append((self._terms.monotonic(), chunk))
+
+    def let_go(self, now: float) -> None:
+        """Detach records that are in flight for long from the answers of Kafka that they came in."""
+        while self._young and self._young[0][0] <= now - _LONG:
+            _, chunk = self._young.popleft()
+            if chunk.in_flight():
+                detach(chunk.messages)
 
     def count(self, chunk: Chunk, start: int, end: int) -> None:
         """Records [start, end) of a chunk were dispatched."""

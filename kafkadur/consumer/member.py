@@ -274,6 +274,7 @@ class Member:
             with self.lock:
                 self.lag.judge()
                 self._hindrances.look(now)
+                self._in_flight.let_go(now)
         self.teller.tell()
 
     # -- exchanges

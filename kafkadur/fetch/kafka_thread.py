@@ -11,12 +11,12 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Mapping
-from itertools import groupby
 from typing import Any, Protocol
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
 
 from kafkadur.fetch.buffer import Mark
+from kafkadur.fetch.native import new_consumer
 from kafkadur.fetch.reader_log import ReaderLog
 from kafkadur_coordinators.kafka_refusal import tell
 from kafkadur_coordinators.lost_brokers import SILENT_S, answers
@@ -55,24 +55,6 @@ def consumer_config(kafka: Mapping[str, Any], group: str) -> dict[str, Any]:
     """Configuration of a reader: defaults, then the user's, then settings that must not be changed."""
     fixed = ("enable.auto.commit", "enable.auto.offset.store", "enable.partition.eof", "auto.offset.reset")
     return {**DEFAULTS, **kafka, **{name: DEFAULTS[name] for name in fixed}, "group.id": group}
-
-
-def by_partition(messages: list[Message]) -> list[tuple[int, list[Message]]]:
-    """Split the records and events of one call by partition; the order within a partition is kept.
-
-    Kafka's client brings them in runs of one partition, so runs are found and joined.
-    """
-    partitions = list(map(Message.partition, messages))
-    first = partitions[0]
-    if partitions.count(first) == len(partitions):
-        return [(first or 0, messages)]
-    found: dict[int, list[Message]] = {}
-    start = 0
-    for partition, run in groupby(partitions):
-        end = start + len(list(run))
-        found.setdefault(partition or 0, []).extend(messages[start:end])
-        start = end
-    return list(found.items())
 
 
 class Receiver(Protocol):
@@ -209,7 +191,8 @@ class KafkaThread:
             self._fail(InternalError.by(error, f"the reader of topic {self._topic}"))
 
     def _make(self) -> Consumer:
-        return Consumer({**self._config, "error_cb": self._hear}, logger=self._reader_log)
+        config = {**self._config, "error_cb": self._hear}
+        return new_consumer(config, logger=self._reader_log, topic=self._topic)
 
     def _loop(self) -> None:
         raise NotImplementedError

@@ -18,9 +18,9 @@ from kafkadur.fetch.kafka_thread import (
     KafkaThread,
     Receiver,
     broken,
-    by_partition,
     consumer_config,
 )
+from kafkadur.fetch.native import by_partition
 from kafkadur.runtime.stages import Probe, Stage, no_probe
 from kafkadur_coordinators.kafka_refusal import refused
 from kafkadur_coordinators.topics import mirror_floors
@@ -171,10 +171,10 @@ class TailFetcher(KafkaThread):
                 messages = [message, *consumer.consume(AT_ONCE, 0)]
             self._reader_log.check_topic(member.display)
             self._heard()
-            for partition, group in by_partition(messages):
+            for partition, group, eventful in by_partition(messages):
                 if partition in self._followed:
                     self._tell_end(consumer, partition)
-                    self._give(consumer, partition, group)
+                    self._give(consumer, partition, group, eventful=eventful)
         self._reader_log.check_topic(member.display)
         self.mirror_now(self._consumer)  # closing the Consumer waits for it
 
@@ -188,14 +188,14 @@ class TailFetcher(KafkaThread):
         if end >= 0:
             self._member.end_at(partition, end, self._followed[partition])
 
-    def _give(self, consumer: Consumer, partition: int, messages: list[Message]) -> None:
+    def _give(self, consumer: Consumer, partition: int, messages: list[Message], *, eventful: bool) -> None:
         number = self._followed[partition]
         self._probe(Stage.READ)
-        if not any(map(Message.error, messages)):
+        if not eventful:
             self._give_records(consumer, partition, messages, number)
             return
         start = 0
-        for index, error in enumerate(map(Message.error, messages)):
+        for index, error in enumerate([message.error() for message in messages]):
             if error is None:
                 continue
             if index > start and not self._give_records(consumer, partition, messages[start:index], number):

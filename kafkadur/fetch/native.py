@@ -1,0 +1,95 @@
+"""Chooses the client with which readers read Kafka: the compiled one (`_native.pyx`), else confluent-kafka's.
+
+Both have the same methods, and so have their records; what follows calls either a `Message`. The compiled one
+is a part of the package where a C compiler was at hand when it was built. KAFKADUR_PURE=1 leaves it out.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Mapping
+from itertools import groupby
+from typing import Any, cast
+
+from confluent_kafka import Consumer, Message
+
+from kafkadur.fetch.reader_log import ReaderLog
+
+_native: Any
+try:
+    from kafkadur.fetch import _native
+except ImportError:  # it was not built, or librdkafka lacks a function
+    _native = None
+
+_log = logging.getLogger("kafkadur.readers")
+
+_PURE = "KAFKADUR_PURE"
+#: Settings that were said to keep the compiled client from being used.
+_told: set[str] = set()
+
+
+def is_native() -> bool:
+    """Return whether readers use the compiled client."""
+    return _native is not None and os.environ.get(_PURE, "0") in {"", "0"}
+
+
+def new_consumer(config: Mapping[str, Any], *, logger: ReaderLog, topic: str) -> Consumer:
+    """Return a client that reads `topic`; `config` is confluent-kafka configuration.
+
+    Raises `KafkaException` for a setting that librdkafka refuses.
+    """
+    if is_native():
+        try:
+            return cast("Consumer", _native.Consumer(config, logger=logger, topic=topic))
+        except ValueError as error:
+            setting = str(error)
+            if setting not in _told:
+                _told.add(setting)
+                _log.info("Kafka is read by confluent-kafka, because %s is a Python function", setting)
+    return Consumer(dict(config), logger=logger)
+
+
+def by_partition(messages: list[Message]) -> list[tuple[int, list[Message], bool]]:
+    """Split the records and events of one call by partition; the order within a partition is kept.
+
+    Third: whether there are events among those of a partition.
+    """
+    if _is_compiled(messages[0]):
+        return cast("list[tuple[int, list[Message], bool]]", _native.by_partition(messages))
+    partitions = list(map(Message.partition, messages))
+    first = partitions[0]
+    found: dict[int, list[Message]] = {}
+    if partitions.count(first) == len(partitions):
+        found[first or 0] = messages
+    else:  # Kafka's client brings them in runs of one partition
+        start = 0
+        for partition, run in groupby(partitions):
+            end = start + len(list(run))
+            found.setdefault(partition or 0, []).extend(messages[start:end])
+            start = end
+    return [(partition, some, any(map(Message.error, some))) for partition, some in found.items()]
+
+
+def detach(messages: list[Message]) -> None:
+    """Let go of the answers of Kafka that records came in: each may be a megabyte.
+
+    Records of confluent-kafka have copies of their parts anyway.
+    """
+    if messages and _is_compiled(messages[0]):
+        for record in cast("list[Any]", messages):
+            record.detach()
+
+
+def as_message(message: Message) -> Message:
+    """Return a record as a `Message` of confluent-kafka."""
+    return cast("Any", message).as_message() if _is_compiled(message) else message
+
+
+def values(messages: list[Message]) -> list[bytes | None]:
+    """Return the payloads of records."""
+    return list(map(type(messages[0]).value, messages)) if messages else []
+
+
+def _is_compiled(message: object) -> bool:
+    return not isinstance(message, Message)

@@ -1,0 +1,292 @@
+"""The compiled reader of Kafka, beside confluent-kafka's: the same records, events and errors."""
+
+import logging
+import os
+import resource
+import subprocess
+import sys
+import textwrap
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, cast
+
+import confluent_kafka
+import pytest
+from confluent_kafka import KafkaError, KafkaException, Message, TopicPartition
+
+import kafkadur
+from kafkadur.fetch import native
+from kafkadur.fetch.kafka_thread import consumer_config
+from kafkadur.fetch.reader_log import ReaderLog
+from kafkadur.stack import Stack
+from kafkadur.testing.pytest_plugin import TopicFactory
+from tests.integration.subscriptions.helpers import LIMIT_S, Place, take, wait_until
+
+pytestmark = pytest.mark.skipif(not native.is_native(), reason="the compiled reader was not built")
+
+#: Key, value, headers, timestamp (ms since 1970) of messages of odd shapes.
+SHAPES: list[tuple[bytes | None, bytes | None, list[tuple[str, bytes | None]] | None, int]] = [
+    (None, None, None, 1),
+    (b"", b"", [], 2),
+    (b"k", b"v", [("a", b"1")], 1_700_000_000_000),
+    (b"\x00\xff", b"\x00" * 10, [("a", None), ("a", b""), ("a", b"\x00"), ("ä€", b"x" * 1_000)], 3),
+    (b"k" * 1_000, b"v" * 500_000, [(f"h{n}", b"%d" % n) for n in range(100)], 4),
+]
+
+
+@pytest.fixture
+def topic(kafkadur_stack: Stack, kafkadur_topic: TopicFactory) -> str:
+    """Provide a topic of two partitions, with the messages of odd shapes in the first."""
+    name = kafkadur_topic(partitions=2)
+    producer = confluent_kafka.Producer({"bootstrap.servers": kafkadur_stack.kafka, "linger.ms": 0})
+    for key, value, headers, timestamp in SHAPES:
+        sent: Any = headers
+        producer.produce(name, value, key, 0, timestamp=timestamp, headers=sent)
+    assert producer.flush(LIMIT_S) == 0
+    return name
+
+
+@pytest.fixture
+def make(kafkadur_stack: Stack, topic: str) -> Iterator[Callable[..., confluent_kafka.Consumer]]:
+    """Provide a maker of clients of either kind, which are closed at the end."""
+    made: list[confluent_kafka.Consumer] = []
+
+    def new(*, compiled: bool, **more: Any) -> confluent_kafka.Consumer:
+        config = consumer_config({"bootstrap.servers": kafkadur_stack.kafka, **more}, "g")
+        logger = ReaderLog(topic, "", config)
+        if compiled:
+            consumer = native.new_consumer({**logger.config}, logger=logger, topic=topic)
+            assert not isinstance(consumer, confluent_kafka.Consumer)
+        else:
+            consumer = confluent_kafka.Consumer(logger.config, logger=logger)
+        made.append(consumer)
+        return consumer
+
+    yield new
+    for consumer in made:
+        consumer.close()
+
+
+def read(consumer: confluent_kafka.Consumer, records: int, events: int) -> list[Message]:
+    """Read so many records and events."""
+    found: list[Message] = []
+    while len(found) < records + events:
+        found += consumer.consume(100, 0.05)
+    return found
+
+
+def told(message: Message) -> tuple[object, ...]:
+    """Return everything that a message says."""
+    error = message.error()
+    return (
+        message.topic(),
+        message.partition(),
+        message.offset(),
+        message.key() if error is None else None,
+        message.value() if error is None else None,
+        message.headers(),
+        message.timestamp() if error is None else None,
+        message.leader_epoch(),
+        len(message) if error is None else None,
+        None if error is None else (error.code(), error.str()),
+    )
+
+
+def test_records_and_events_are_the_same(make: Callable[..., Any], topic: str) -> None:
+    both: list[list[tuple[object, ...]]] = []
+    for compiled in (False, True):
+        consumer = make(compiled=compiled)
+        consumer.incremental_assign([TopicPartition(topic, 0, 0), TopicPartition(topic, 1, 0)])
+        found = read(consumer, len(SHAPES), 2)
+        assert isinstance(found[0], Message) is not compiled
+        both.append(sorted(map(told, found), key=lambda each: (str(each[1]), str(each[2]), str(each[9]))))
+        assert consumer.get_watermark_offsets(TopicPartition(topic, 0), cached=True) == (0, len(SHAPES))
+        assert consumer.get_watermark_offsets(TopicPartition(topic, 0), timeout=LIMIT_S) == (0, len(SHAPES))
+        assert sorted(each.offset for each in consumer.position(consumer.assignment())) == [-1001, 5]
+    assert both[0] == both[1]
+
+
+def test_what_becomes_of_a_record(make: Callable[..., Any], topic: str) -> None:
+    """Detached, after the end of its client, and as a message of confluent-kafka it says the same."""
+    consumer = make(compiled=True)
+    consumer.incremental_assign([TopicPartition(topic, 0, 0)])
+    found = [each for each in read(consumer, len(SHAPES), 1) if each.error() is None]
+    before = list(map(told, found))
+    native.detach(found[:2])
+    assert list(map(told, found)) == before
+    del found[3]
+    consumer.close()
+    assert list(map(told, found)) == before[:3] + before[4:]
+    messages = list(map(native.as_message, found))
+    assert all(isinstance(message, Message) for message in messages)
+    assert list(map(told, messages)) == before[:3] + before[4:]
+    assert native.values(found) == [value for _, value, _, _ in (*SHAPES[:3], *SHAPES[4:])]
+    with pytest.raises(RuntimeError, match="closed"):
+        consumer.consume(1, 0)
+
+
+def test_records_are_split_by_partition(make: Callable[..., Any], topic: str) -> None:
+    consumer = make(compiled=True)
+    consumer.incremental_assign([TopicPartition(topic, 0, 0), TopicPartition(topic, 1, 0)])
+    found = read(consumer, len(SHAPES), 2)
+    split = {partition: (some, eventful) for partition, some, eventful in native.by_partition(found)}
+    assert [len(some) for some, _ in (split[0], split[1])] == [len(SHAPES) + 1, 1]
+    assert split[0][1]
+    assert split[1][1]
+    records = [each for each in found if each.error() is None]
+    assert native.by_partition(records) == [(0, records, False)]
+    as_messages = list(map(native.as_message, records))
+    assert native.by_partition(as_messages) == [(0, as_messages, False)]
+
+
+def test_an_offset_that_is_not_there(make: Callable[..., Any], topic: str) -> None:
+    codes = list[int]()
+    for compiled in (False, True):
+        consumer = make(compiled=compiled)
+        consumer.incremental_assign([TopicPartition(topic, 0, 1_000)])
+        (event,) = read(consumer, 0, 1)
+        codes.append(event.error().code())  # type: ignore[union-attr]  # it is an event
+    assert codes == [KafkaError._AUTO_OFFSET_RESET] * 2  # noqa: SLF001 - the library's name for it
+
+
+def test_offsets_are_committed_with_their_metadata(make: Callable[..., Any], topic: str) -> None:
+    place = TopicPartition(topic, 0, 3, "kafkadur;1;x")
+    make(compiled=True).commit(offsets=[place], asynchronous=False)
+    (found,) = make(compiled=False).committed([TopicPartition(topic, 0)], timeout=LIMIT_S)
+    assert (found.offset, found.metadata) == (3, "kafkadur;1;x")
+
+
+def test_settings_that_are_wrong(make: Callable[..., Any]) -> None:
+    for name, value in (("no.such.setting", "1"), ("fetch.wait.max.ms", "much"), ("fetch.wait.max.ms", -1)):
+        said = list[str]()
+        for compiled in (False, True):
+            with pytest.raises(KafkaException) as raised:
+                make(compiled=compiled, **{name: value})
+            said.append(raised.value.args[0].str())
+        assert said[0] == said[1]
+
+
+def test_a_python_function_among_the_settings_selects_the_other_client(
+    kafkadur_stack: Stack, topic: str, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(native, "_told", set[str]())
+    config = consumer_config({"bootstrap.servers": kafkadur_stack.kafka, "stats_cb": print}, "g")
+    logger = ReaderLog(topic, "", config)
+    with caplog.at_level(logging.INFO, "kafkadur.readers"):
+        for _ in range(2):
+            consumer = native.new_consumer(logger.config, logger=logger, topic=topic)
+            assert isinstance(consumer, confluent_kafka.Consumer)
+            consumer.close()
+    assert [record.message for record in caplog.records] == [
+        "Kafka is read by confluent-kafka, because stats_cb is a Python function"
+    ]
+    monkeypatch.setenv("KAFKADUR_PURE", "1")
+    assert not native.is_native()
+
+
+def test_errors_and_lines_of_the_client_are_passed_on(topic: str, make: Callable[..., Any]) -> None:
+    errors = list[KafkaError]()
+    consumer = make(
+        compiled=True, **{"bootstrap.servers": "127.0.0.1:1", "error_cb": errors.append, "log_level": 0}
+    )
+    consumer.incremental_assign([TopicPartition(topic, 0, 0)])
+    wait_until(lambda: consumer.consume(1, 0.05) == [] and len(errors) > 1, "errors")
+    assert KafkaError._ALL_BROKERS_DOWN in [error.code() for error in errors]  # noqa: SLF001 - as above
+    with pytest.raises(KafkaException):
+        consumer.list_topics(topic, timeout=0.05)
+
+
+def test_an_error_of_the_error_callback_is_raised(topic: str, make: Callable[..., Any]) -> None:
+    def fail(_: KafkaError) -> None:
+        raise ZeroDivisionError
+
+    consumer = make(compiled=True, **{"bootstrap.servers": "127.0.0.1:1", "error_cb": fail})
+    consumer.incremental_assign([TopicPartition(topic, 0, 0)])
+
+    def raises() -> bool:
+        try:
+            consumer.consume(1, 0.05)
+        except ZeroDivisionError:
+            return True
+        return False
+
+    wait_until(raises, "its error")
+
+
+def test_memory_is_given_back(make: Callable[..., Any], topic: str, kafkadur_stack: Stack) -> None:
+    """Reading 30 times 10 MB, and closing clients, leaves less than 60 MB behind."""
+    producer = confluent_kafka.Producer({"bootstrap.servers": kafkadur_stack.kafka})
+    for _ in range(1_000):
+        producer.produce(topic, os.urandom(10_000), partition=1)
+    assert producer.flush(LIMIT_S) == 0
+
+    def rss() -> int:
+        return int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize()
+
+    def drain() -> None:
+        consumer = make(compiled=True)
+        consumer.incremental_assign([TopicPartition(topic, 1, 0)])
+        found = read(consumer, 1_000, 1)
+        native.detach(found[:500])
+        consumer.close()
+        assert len({each.value() for each in found if each.error() is None}) == 1_000
+
+    for _ in range(5):
+        drain()
+    before = rss()
+    for _ in range(30):
+        drain()
+    assert rss() - before < 60_000_000
+
+
+FORKING = """
+    import os, sys
+    from confluent_kafka import TopicPartition
+    from kafkadur.fetch import native
+    from kafkadur.fetch.kafka_thread import consumer_config
+    from kafkadur.fetch.reader_log import ReaderLog
+
+    kafka, topic = sys.argv[1:]
+    config = consumer_config({"bootstrap.servers": kafka}, "g")
+    logger = ReaderLog(topic, "", config)
+    consumer = native.new_consumer(logger.config, logger=logger, topic=topic)
+    consumer.incremental_assign([TopicPartition(topic, 0, 0)])
+    found = []
+    while len(found) < 6:
+        found += consumer.consume(100, 0.05)
+    child = os.fork()
+    values = [each.value() for each in found if each.error() is None]
+    del found, consumer
+    if child == 0:
+        sys.exit(7 if len(values) == 5 else 8)
+    print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), len(values))
+"""
+
+
+def test_a_forked_child_touches_nothing_of_the_parent(kafkadur_stack: Stack, topic: str) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(FORKING), kafkadur_stack.kafka, topic],
+        capture_output=True,
+        text=True,
+        timeout=LIMIT_S,
+        check=False,
+    )
+    assert done.stdout.split() == ["7", "5"], done.stderr
+
+
+async def test_deliveries_outlive_their_connection(place: Place) -> None:
+    topic = place.topic(range(100))
+    threads = threading.active_count()
+    async with (
+        place.connect() as connection,
+        await connection.subscribe(topic, durable="d", start="earliest") as subscription,
+    ):
+        deliveries = await take(subscription, 100)
+        record = deliveries[0]._message  # noqa: SLF001 - `message` would convert it
+        assert not isinstance(cast("Any", record), Message), "it is read by the compiled reader"
+    assert [int(delivery.value or b"-1") for delivery in deliveries] == list(range(100))
+    assert isinstance(deliveries[0].message, Message)
+    with pytest.raises(kafkadur.LeaseLost):
+        deliveries[0].ack_nowait()
+    wait_until(lambda: threading.active_count() <= threads, "the end of its threads")
