@@ -52,6 +52,11 @@ class _Synchronous(ast.NodeTransformer):
         )
         return ast.copy_location(plain, node)
 
+    def visit_FunctionDef(self, node: ast.FunctionDef) -> ast.AST:
+        self.generic_visit(node)
+        node.name = _NAMES.get(node.name, node.name)
+        return node
+
     def visit_Await(self, node: ast.Await) -> ast.AST:
         self.generic_visit(node)
         return node.value

@@ -17,7 +17,7 @@ from typing import Any, Generic
 
 from kafkadur.aio.delivery import Delivery, class_for, confirm, confirm_all, refused_acks
 from kafkadur.aio.running import OnUndecodable, Run
-from kafkadur.aio.waiting import Breath, ClosingContext, Signal, kept
+from kafkadur.aio.waiting import Breath, ClosingContext, Signal, flattened, kept
 from kafkadur.consumer.chunk import LOST, Chunk, one_by_one
 from kafkadur.consumer.delivery import Batch, K_co, V_co, in_transaction
 from kafkadur.durations import seconds
@@ -123,7 +123,7 @@ class Subscription(ClosingContext, Generic[V_co, K_co]):
         while True:
             delivery = None if self._stopping else next(self._block, None)
             if delivery is not None:
-                if delivery.lost or self._put_back(delivery):  # it was taken before its lease ended
+                if self._is_stale(delivery):
                     continue
                 return delivery
             block = await self._next_deliveries(deadline)
@@ -151,7 +151,7 @@ class Subscription(ClosingContext, Generic[V_co, K_co]):
         deadline = None if timeout is None else self._member.now() + seconds(timeout)
         while True:
             for held in self._block:
-                if not (held.lost or self._put_back(held)):
+                if not self._is_stale(held):
                     return Batch(held._chunk, held._index, held._index + 1)  # noqa: SLF001 - of this package
             block = await self._next_block(most, deadline)
             if block is None or not self._one_by_one:
@@ -162,24 +162,28 @@ class Subscription(ClosingContext, Generic[V_co, K_co]):
             if taken:
                 return Batch(chunk, start, start + taken)
 
-    async def __aiter__(self) -> AsyncIterator[Delivery[V_co, K_co]]:
+    def __aiter__(self) -> AsyncIterator[Delivery[V_co, K_co]]:
         """Yield deliveries until `stop` or `close`."""
+        return flattened(self._blocks())
+
+    async def _blocks(self) -> AsyncIterator[Iterator[Delivery[V_co, K_co]]]:
+        """Yield the deliveries block by block; closing the subscription gives the rest of a block back."""
         breath = Breath()
         while True:
             self._check_process()
-            for delivery in self._block:
-                # it was taken before its lease ended, or before the subscription was paused
-                if self._member.losses != self._losses and (delivery.lost or self._put_back(delivery)):
-                    continue
-                yield delivery
-                if self._stopping:  # closing the subscription gives the rest of the block back
-                    return
+            yield self._member.sift(self._block, self._losses, self._is_stale)
+            if self._stopping:
+                return
             block = await self._next_deliveries()
             if block is None:
                 return
             self._block = block
             if not self._rested:
                 await breath.take()
+
+    def _is_stale(self, delivery: Delivery[V_co, K_co]) -> bool:
+        """Whether a delivery was taken before its lease ended, or before the subscription was paused."""
+        return delivery.lost or self._put_back(delivery)
 
     def _put_back(self, delivery: Delivery[V_co, K_co]) -> bool:
         """Give back the rest of the block if the subscription is paused; returns whether it is."""

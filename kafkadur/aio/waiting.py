@@ -12,7 +12,7 @@ import contextvars
 import inspect
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
@@ -139,6 +139,13 @@ async def drained(producer: Producer[Any, Any]) -> None:
     drainer = producer.drainer
     if drainer is not None:
         await asyncio.wait([drainer])
+
+
+async def flattened(blocks: AsyncIterator[Iterable[T]]) -> AsyncIterator[T]:
+    """Yield the items of all blocks."""
+    async for block in blocks:
+        for item in block:
+            yield item
 
 
 class Breath:

@@ -17,6 +17,7 @@ from confluent_kafka import Message
 from typing_extensions import TypeVar
 
 from kafkadur.consumer.chunk import HANDED, LOST, OVERDUE, RELEASE_SENT, RELEASED, UNSETTLED, Chunk
+from kafkadur.consumer.handed import Handed
 from kafkadur.fetch.native import as_message, values
 from kafkadur.message.headers import Decoded, JmsFields, Property, decode
 from kafkadur.runtime.dead_letters import ROLLED_BACK, Cause
@@ -28,7 +29,7 @@ V_co = TypeVar("V_co", covariant=True, default=bytes | None)
 K_co = TypeVar("K_co", covariant=True, default=bytes | None)
 
 
-class Delivery(Generic[V_co, K_co]):
+class Delivery(Handed, Generic[V_co, K_co]):
     """One message in flight: its value is a `V_co`, its key a `K_co`.
 
     It ends with one verdict: `ack`, `rollback`, `reject` or `release`. A second verdict raises
@@ -36,13 +37,7 @@ class Delivery(Generic[V_co, K_co]):
     any thread, the awaitable ones in the loop of the subscription.
     """
 
-    __slots__ = ("_chunk", "_index", "_message")
-
-    def __init__(self, chunk: Chunk, index: int, message: Message) -> None:
-        """Made by the subscription."""
-        self._chunk = chunk
-        self._index = index
-        self._message = message
+    __slots__ = ()
 
     # -- the message
 
@@ -159,14 +154,6 @@ class Delivery(Generic[V_co, K_co]):
 
     # -- verdicts
 
-    def ack_nowait(self) -> None:
-        """Acknowledge locally; the next exchange confirms it (within the unconfirmed budget).
-
-        Raises `AlreadySettled` or `LeaseLost`.
-        """
-        if not self._chunk.acknowledge(self._index):
-            self._refuse()
-
     def rollback_nowait(self, delay: timedelta | float | None = None) -> None:
         """Give the message back locally, counted as an attempt.
 
@@ -236,7 +223,7 @@ class Delivery(Generic[V_co, K_co]):
         """Whether it was given back: rolled back, released, or held too long."""
         return self._chunk.comes_again(self._index)
 
-    def _refuse(self) -> None:
+    def _refuse(self) -> NoReturn:
         if isinstance(failed := self._chunk.member.gate.failed, ForkedConnection):
             raise failed
         verdict = self._chunk.verdicts[self._index]

@@ -28,7 +28,7 @@ class Dispatcher(Part):
         chunk = self._next_chunk()
         if chunk is None or self._is_cold(chunk.lease, chunk.offset(chunk.handed)):
             return None, False
-        room = min(limit, self._in_flight.room(chunk.weight))
+        room = self._in_flight.room(chunk.weight, min(limit, len(chunk.messages) - chunk.handed))
         if room <= 0:
             self._idle()
             return None, False
@@ -146,7 +146,7 @@ class Dispatcher(Part):
             return 0
         room = terms.budget + 1 - in_flight.unconfirmed
         if terms.window > 1:
-            room = min(limit, in_flight.room(chunk.weight))
+            room = in_flight.room(chunk.weight, min(limit, len(chunk.messages) - chunk.handed))
         if room > 0:
             room = self._policy.room_in_turn(chunk.lease.group, room)
         if room <= 0:

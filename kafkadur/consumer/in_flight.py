@@ -202,13 +202,13 @@ class InFlight:
         self.bytes = sum(count * weight for count, weight in counts)
         self.unconfirmed = settling
 
-    def room(self, weight: float) -> int:
-        """Records of this mean size (bytes) for which the window has room."""
+    def room(self, weight: float, wanted: int) -> int:
+        """Records of this mean size (bytes) for which the window has room, at most `wanted`."""
         room = self._room_as_counted(weight)
-        if room <= 0:
+        if room < wanted:  # verdicts given since the last count free the window, and use up the budget
             self.recount()
             room = self._room_as_counted(weight)
-        return room
+        return min(room, wanted)
 
     def _room_as_counted(self, weight: float) -> int:
         room = self._terms.window - self.records

@@ -9,8 +9,9 @@ listeners are called after the lock was released.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from typing import TypeVar
 
 from kafkadur.consumer.answers import Answers
 from kafkadur.consumer.chunk import Chunk
@@ -19,6 +20,7 @@ from kafkadur.consumer.confirmations import LEFT
 from kafkadur.consumer.dispatcher import Block
 from kafkadur.consumer.fetch_state import Reading
 from kafkadur.consumer.gaps import Gaps
+from kafkadur.consumer.handed import sift
 from kafkadur.consumer.hindrances import Hindrances
 from kafkadur.consumer.intake import Intake
 from kafkadur.consumer.lag import Lag
@@ -37,6 +39,8 @@ from kafkadur.runtime.dead_letters import Letter
 from kafkadur.runtime.forked import forked
 from kafkadur_coordinators.interface import MAX_PARTITIONS, Attached, Claim, Claimed, Exchange, ExchangeReply
 from kafkadur_sharing.errors import KafkadurError
+
+D = TypeVar("D")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -146,6 +150,10 @@ class Member:
     def incarnation(self) -> int:
         """The incarnation of the subscription that it is attached to."""
         return self._leases.incarnation
+
+    def sift(self, block: Iterator[D], losses: int, stale: Callable[[D], bool]) -> Iterator[D]:
+        """Yield the deliveries of a block that may be handed out; parameters as of `handed.pure_sift`."""
+        return sift(block, self._leases, self.gate, losses, stale)
 
     @property
     def losses(self) -> int:

@@ -34,6 +34,11 @@ def is_native() -> bool:
     return _native is not None and os.environ.get(_PURE, "0") in {"", "0"}
 
 
+def compiled(name: str, pure: object) -> object:
+    """Return a part of the compiled module; `pure` if there is none."""
+    return getattr(_native, name) if is_native() else pure
+
+
 def new_consumer(config: Mapping[str, Any], *, logger: ReaderLog, topic: str) -> Consumer:
     """Return a client that reads `topic`; `config` is confluent-kafka configuration.
 

@@ -27,7 +27,7 @@ from kafkadur.runtime.forked import forked
 from kafkadur.runtime.transactions import Part
 from kafkadur.sync.delivery import Delivery, class_for, confirm, confirm_all, refused_acks
 from kafkadur.sync.running import OnUndecodable, Run
-from kafkadur.sync.waiting import Breath, ClosingContext, Signal, kept
+from kafkadur.sync.waiting import Breath, ClosingContext, Signal, flattened, kept
 from kafkadur_coordinators.lifecycle import Subscription as Attachment
 from kafkadur_sharing.errors import ConnectionClosed, LeaseLost
 from kafkadur_sharing.numbers import MOST_RECORDS, check_integer
@@ -115,7 +115,7 @@ class Subscription(ClosingContext, Generic[V_co, K_co]):
         while True:
             delivery = None if self._stopping else next(self._block, None)
             if delivery is not None:
-                if delivery.lost or self._put_back(delivery):
+                if self._is_stale(delivery):
                     continue
                 return delivery
             block = self._next_deliveries(deadline)
@@ -143,7 +143,7 @@ class Subscription(ClosingContext, Generic[V_co, K_co]):
         deadline = None if timeout is None else self._member.now() + seconds(timeout)
         while True:
             for held in self._block:
-                if not (held.lost or self._put_back(held)):
+                if not self._is_stale(held):
                     return Batch(held._chunk, held._index, held._index + 1)
             block = self._next_block(most, deadline)
             if block is None or not self._one_by_one:
@@ -155,21 +155,26 @@ class Subscription(ClosingContext, Generic[V_co, K_co]):
 
     def __iter__(self) -> Iterator[Delivery[V_co, K_co]]:
         """Yield deliveries until `stop` or `close`."""
+        return flattened(self._blocks())
+
+    def _blocks(self) -> Iterator[Iterator[Delivery[V_co, K_co]]]:
+        """Yield the deliveries block by block; closing the subscription gives the rest of a block back."""
         breath = Breath()
         while True:
             self._check_process()
-            for delivery in self._block:
-                if self._member.losses != self._losses and (delivery.lost or self._put_back(delivery)):
-                    continue
-                yield delivery
-                if self._stopping:
-                    return
+            yield self._member.sift(self._block, self._losses, self._is_stale)
+            if self._stopping:
+                return
             block = self._next_deliveries()
             if block is None:
                 return
             self._block = block
             if not self._rested:
                 breath.take()
+
+    def _is_stale(self, delivery: Delivery[V_co, K_co]) -> bool:
+        """Whether a delivery was taken before its lease ended, or before the subscription was paused."""
+        return delivery.lost or self._put_back(delivery)
 
     def _put_back(self, delivery: Delivery[V_co, K_co]) -> bool:
         """Give back the rest of the block if the subscription is paused; returns whether it is."""

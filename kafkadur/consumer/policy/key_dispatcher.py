@@ -41,7 +41,7 @@ class KeyDispatcher(Dispatcher):
         lease = record.lease
         if self._is_cold(lease, record.offset):
             return None
-        room = min(limit, self._in_flight.room(self._queue.mean_size))
+        room = self._in_flight.room(self._queue.mean_size, limit)
         if room <= 0:
             self._idle()
             return None

@@ -167,13 +167,13 @@ class PartitionTurnsPolicy(SerialPolicy):
 
     def credit(self, _settling: int) -> int:
         """Return 1 if the window has room for another lane, else 0."""
-        return int(self._in_flight.room(self._queue.mean_size) > 0)
+        return int(self._in_flight.room(self._queue.mean_size, 1) > 0)
 
     def _knows_all(self, _group: LaneGroup, /) -> bool:
         return True
 
     def _is_crowded(self, group: LaneGroup) -> bool:
-        return self._in_flight.room(self._queue.mean_size) <= 0 and not self.holds_any(group)
+        return self._in_flight.room(self._queue.mean_size, 1) <= 0 and not self.holds_any(group)
 
     # -- exchanges
 

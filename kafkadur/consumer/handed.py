@@ -1,0 +1,66 @@
+"""What is done for every delivery: making it, handing it to a loop, and acknowledging it without waiting.
+
+`Handed` and `sift` are compiled where `kafkadur/fetch/_native.pyx` is, and do the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, NoReturn, TypeVar
+
+from confluent_kafka import Message
+
+from kafkadur.consumer.chunk import Chunk
+from kafkadur.consumer.gate import Gate
+from kafkadur.consumer.lease_table import LeaseTable
+from kafkadur.fetch.native import compiled
+
+D = TypeVar("D")
+
+
+class PureHanded:
+    """One record of a chunk."""
+
+    __slots__ = ("_chunk", "_index", "_message")
+
+    def __init__(self, chunk: Chunk, index: int, message: Message) -> None:
+        """Record `index` of a chunk."""
+        self._chunk = chunk
+        self._index = index
+        self._message = message
+
+    def ack_nowait(self) -> None:
+        """Acknowledge locally; the next exchange confirms it (within the unconfirmed budget).
+
+        Raises `AlreadySettled` or `LeaseLost`.
+        """
+        if not self._chunk.acknowledge(self._index):
+            self._refuse()
+
+    def _refuse(self) -> NoReturn:
+        """Raise the error for a verdict on a record that is not in flight."""
+        raise NotImplementedError
+
+
+def pure_sift(
+    block: Iterator[D], leases: LeaseTable, gate: Gate, losses: int, stale: Callable[[D], bool]
+) -> Iterator[D]:
+    """Yield the deliveries of a block until nothing more may be handed out.
+
+    It was taken when leases had been lost `losses` times. If more are lost now, `stale` says which deliveries
+    are left out.
+    """
+    while not gate.closing:
+        delivery = next(block, None)
+        if delivery is None:
+            return
+        if leases.losses == losses or not stale(delivery):
+            yield delivery
+
+
+if TYPE_CHECKING:
+    Handed = PureHanded
+    sift = pure_sift
+else:
+    Handed = compiled("Handed", PureHanded)
+    sift = compiled("Sift", pure_sift)
