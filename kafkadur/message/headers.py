@@ -15,8 +15,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Mapping
-from functools import lru_cache
-from typing import Final, Literal, NamedTuple
+from functools import lru_cache, partial
+from typing import Any, Final, Literal, NamedTuple
 
 from kafkadur_sharing.definition import HeaderType
 from kafkadur_sharing.errors import InvalidProperty
@@ -88,19 +88,73 @@ def encode(
     mode.
     """
     headers = encode_fields(fields)
-    companion: list[str] = []
-    for name, value in (properties or {}).items():
-        _known_property_name(name)
-        if value is None:
-            headers.append((name, None))
-            continue
-        raw, letter = _encode_value(name, value)
-        headers.append((name, raw))
-        if letter:
-            companion.append(f"{name}={letter}")
-    if companion:
-        headers.append((TYPES_HEADER, ";".join(companion).encode()))
+    if properties:
+        headers += encode_properties(properties)
     return headers
+
+
+def encode_properties(properties: Mapping[str, Property]) -> list[tuple[str, bytes | None]]:
+    """Return the Kafka headers for the properties alone; raises `InvalidProperty` as `encode` does."""
+    values = properties.values()
+    key: tuple[Any, ...] = (*properties, *map(type, values))
+    layout = _layouts.get(key)
+    if layout is None:
+        layout = _layout(key[: len(properties)], key[len(properties) :])
+        if len(_layouts) >= _MOST_LAYOUTS:
+            _layouts.clear()
+        _layouts[key] = layout
+    writers, companion = layout
+    try:
+        headers = [(name, write(value)) for (name, write), value in zip(writers, values, strict=True)]
+    except (OverflowError, UnicodeEncodeError):
+        headers = [(name, _write_other(name, value)) for name, value in properties.items()]
+    if companion is not None:
+        headers.append(companion)
+    return headers
+
+
+def _write_int(value: int) -> bytes:
+    if not _INT64_MIN <= value <= _INT64_MAX:
+        raise OverflowError
+    return int.__repr__(value).encode()
+
+
+#: How values of these very types are written; those of subclasses take a longer way.
+_WRITERS: Final[Mapping[type, Callable[[Any], bytes | None]]] = {
+    str: str.encode,
+    bool: lambda value: b"true" if value else b"false",
+    int: _write_int,
+    float: lambda value: float.__repr__(value).encode(),
+    bytes: lambda value: value,
+    type(None): lambda _: None,
+}
+_LETTERS: Final[Mapping[type, str]] = {bool: "b", int: "i", float: "f", bytes: "x"}
+
+#: Names with the functions that write their values, and the companion header if one is needed.
+_Layout = tuple[tuple[tuple[str, Callable[[Any], bytes | None]], ...], tuple[str, bytes | None] | None]
+
+
+#: The layouts of the last messages: names and types, mostly the same from message to message, are the key.
+_layouts: dict[tuple[Any, ...], _Layout] = {}
+_MOST_LAYOUTS: Final = 1024
+
+
+def _layout(names: tuple[str, ...], types: tuple[type, ...]) -> _Layout:
+    """Return how properties of these names and types are written; raises `InvalidProperty` for a name."""
+    writers: list[tuple[str, Callable[[Any], bytes | None]]] = []
+    companion: list[str] = []
+    for name, kind in zip(names, types, strict=True):
+        validate_property_name(name)
+        writers.append((name, _WRITERS.get(kind, partial(_write_other, name))))
+        letter = next((letter for known, letter in _LETTERS.items() if issubclass(kind, known)), "")
+        if letter and not issubclass(kind, str):
+            companion.append(f"{name}={letter}")
+    return tuple(writers), (TYPES_HEADER, ";".join(companion).encode()) if companion else None
+
+
+def _write_other(name: str, value: object) -> bytes | None:
+    """Write a value of any type, subclasses included; raises `InvalidProperty` for what is no property."""
+    return None if value is None else _encode_value(name, value)
 
 
 def encode_fields(fields: JmsFields) -> list[tuple[str, bytes | None]]:
@@ -124,34 +178,30 @@ def encode_fields(fields: JmsFields) -> list[tuple[str, bytes | None]]:
     return headers
 
 
-#: Names recur from message to message; a valid name is checked once.
-_known_property_name = lru_cache(maxsize=1024)(validate_property_name)
-
-
-def _encode_value(name: str, value: object) -> tuple[bytes, str]:
-    """Return the bytes of `value` and its letter in the companion ("" for text)."""
+def _encode_value(name: str, value: object) -> bytes:
+    """Return the bytes of a value; raises `InvalidProperty`."""
     # Methods of the base types, because a subclass (an enum, a numpy float) may print differently. bool comes
     # before int because it is a subclass of int.
     if isinstance(value, str):
         try:
-            return str.encode(value), ""
+            return str.encode(value)
         except UnicodeEncodeError:
             raise InvalidProperty(
                 f"Property {name!r} is text that has no UTF-8.",
                 remedy="remove lone surrogates, or send it as bytes",
             ) from None
     if isinstance(value, bool):
-        return (b"true" if value else b"false"), "b"
+        return b"true" if value else b"false"
     if isinstance(value, int):
         if not _INT64_MIN <= value <= _INT64_MAX:
             raise InvalidProperty(
                 f"Property {name!r} is an int beyond 64 bits.", remedy="send it as str or float"
             )
-        return int.__repr__(value).encode(), "i"
+        return int.__repr__(value).encode()
     if isinstance(value, float):
-        return float.__repr__(value).encode(), "f"
+        return float.__repr__(value).encode()
     if isinstance(value, bytes):
-        return value, "x"
+        return value
     raise InvalidProperty(
         f"Property {name!r} has type {type(value).__name__}.",
         remedy="use str, int, float, bool, bytes or None",

@@ -32,6 +32,7 @@ from kafkadur.message.headers import (
     JmsFields,
     Property,
     encode,
+    encode_properties,
 )
 from kafkadur.message.serialization import Encoding, Headers, Serializer
 from kafkadur.message.tracing import Report, Sending, Tracing
@@ -302,17 +303,19 @@ class Producer(FlushingContext, Generic[V_contra, K_contra]):
         delivery_mode: DeliveryMode,
         message_id: str | _Auto | None,
     ) -> tuple[str | None, list[tuple[str, bytes | None]]]:
-        """Return the message id and the headers; a message with only an id takes a shorter path."""
+        """Return the message id and the headers; a message with an id and properties takes a shorter path."""
         if message_id is AUTO:
             message_id = self._message_id_prefix + str(next(self._message_numbers))
             if (
-                not properties
-                and correlation_id is None
+                correlation_id is None
                 and jms_type is None
                 and priority == DEFAULT_PRIORITY
                 and delivery_mode == DEFAULT_DELIVERY_MODE
             ):
-                return message_id, [(MESSAGE_ID_HEADER, message_id.encode()), *self._sender]
+                headers = [(MESSAGE_ID_HEADER, message_id.encode()), *self._sender]
+                if properties:
+                    headers += encode_properties(properties)
+                return message_id, headers
         fields = JmsFields(
             message_id=message_id,
             correlation_id=correlation_id,

@@ -5,11 +5,13 @@ from __future__ import annotations
 import enum
 import math
 import string
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from kafkadur.message import headers
 from kafkadur.message.headers import (
     NO_FIELDS,
     DeliveryMode,
@@ -374,3 +376,32 @@ def test_header_types_do_not_touch_what_says_its_types_itself() -> None:
         "amount": "5",
         "n": 1,
     }
+
+
+class Color(enum.IntEnum):
+    """A value of a subclass."""
+
+    RED = 3
+
+
+def test_layouts_of_many_names_are_forgotten() -> None:
+    for number in range(3_000):
+        assert encode({f"n{number}": 1})[0] == (f"n{number}", b"1")
+    assert len(headers._layouts) <= headers._MOST_LAYOUTS  # noqa: SLF001 - nothing else shows what is kept
+
+
+def test_the_same_names_with_other_types() -> None:
+    cases: list[tuple[Any, bytes, str]] = [
+        (1, b"1", "i"), (True, b"true", "b"), (1.5, b"1.5", "f"), (Color.RED, b"3", "i"), (b"1", b"1", "x"),
+    ]  # fmt: skip
+    for value, raw, letter in cases:
+        assert encode({"x": value}) == [("x", raw), ("kafkadur-types", f"x={letter}".encode())]
+    assert encode({"x": "text"}) == [("x", b"text")]
+    assert encode({"x": None}) == [("x", None)]
+
+
+@pytest.mark.parametrize("value", [2**63, -(2**63) - 1, "\ud800", [], object()])
+def test_a_bad_value_among_good_ones_is_named(value: Any) -> None:
+    for _ in range(2):  # with and without its layout
+        with pytest.raises(InvalidProperty, match="'bad'"):
+            encode({"good": 1, "bad": value, "other": "x"})
