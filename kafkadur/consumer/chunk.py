@@ -9,6 +9,7 @@ expects.
 from __future__ import annotations
 
 import contextlib
+import math
 import re
 from bisect import bisect_left
 from collections import deque
@@ -199,6 +200,7 @@ class Chunk:
 
     __slots__ = (
         "delays",
+        "detach_at",
         "first",
         "handed",
         "lease",
@@ -232,6 +234,8 @@ class Chunk:
         #: mean size of a record, bytes
         self.weight = size / len(messages)
         self.verdicts = bytearray(len(messages))
+        #: when its records are detached from what Kafka's client keeps (monotonic seconds)
+        self.detach_at = math.inf
         #: records before this index were dispatched
         self.handed = 0
         #: records before this index are not counted as waiting any more

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from datetime import timedelta
 from itertools import repeat
-from typing import Any, Generic, NoReturn
+from typing import TYPE_CHECKING, Any, Generic, NoReturn
 
 from confluent_kafka import Message
 from typing_extensions import TypeVar
@@ -41,18 +41,17 @@ class Delivery(Handed, Generic[V_co, K_co]):
 
     # -- the message
 
-    @property
-    def value(self) -> V_co:
-        """Payload, None for a tombstone; or the object that the deserializer makes of it.
+    if TYPE_CHECKING:  # they are those of `Handed`, which does not know their types
 
-        It is deserialized at the first access, in the accessing thread. Raises `Undecodable`.
-        """
-        return self._message.value()  # type: ignore[return-value]  # V_co is bytes without a deserializer
+        @property
+        def value(self) -> V_co:
+            """See `Handed`."""
+            ...
 
-    @property
-    def key(self) -> K_co:
-        """Key, None if the message has none; or the object that the deserializer makes of it, as `value`."""
-        return self._message.key()  # type: ignore[return-value]  # as above
+        @property
+        def key(self) -> K_co:
+            """See `Handed`."""
+            ...
 
     @property
     def raw_value(self) -> bytes | None:

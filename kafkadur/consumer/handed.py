@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, NoReturn, TypeVar
+from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 from confluent_kafka import Message
 
@@ -28,6 +28,19 @@ class PureHanded:
         self._chunk = chunk
         self._index = index
         self._message = message
+
+    @property
+    def value(self) -> Any:  # noqa: ANN401 - `Delivery` says what it is
+        """Payload, None for a tombstone; or the object that the deserializer makes of it.
+
+        It is deserialized at the first access, in the accessing thread. Raises `Undecodable`.
+        """
+        return self._message.value()
+
+    @property
+    def key(self) -> Any:  # noqa: ANN401 - as above
+        """Key, None if the message has none; or the object that the deserializer makes of it, as `value`."""
+        return self._message.key()
 
     def ack_nowait(self) -> None:
         """Acknowledge locally; the next exchange confirms it (within the unconfirmed budget).

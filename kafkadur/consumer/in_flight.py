@@ -5,6 +5,7 @@ This is bookkeeping only: `composer.py` rolls back records that were held too lo
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from operator import length_hint
@@ -139,8 +140,6 @@ class InFlight:
         if self.max_hold is not None:
             self.max_hold.clear()
         self.chunks: list[Chunk] = []
-        #: chunks whose records were first dispatched at these times (monotonic seconds)
-        self._young: deque[tuple[float, Chunk]] = deque()
         self.records = 0
         self.bytes = 0.0
         #: offsets that have a verdict, carried or not, and that the coordinator has not confirmed
@@ -161,13 +160,13 @@ class InFlight:
     def add(self, chunk: Chunk) -> None:
         """Records of a chunk are dispatched from now on."""
         self.chunks.append(chunk)
-        self._young.append((self._terms.monotonic(), chunk))
+        chunk.detach_at = self._terms.monotonic() + _LONG
 
     def let_go(self, now: float) -> None:
         """Detach records that are in flight for long from the answers of Kafka that they came in."""
-        while self._young and self._young[0][0] <= now - _LONG:
-            _, chunk = self._young.popleft()
-            if chunk.in_flight():
+        for chunk in self.chunks:
+            if chunk.detach_at <= now:
+                chunk.detach_at = math.inf
                 detach(chunk.messages)
 
     def count(self, chunk: Chunk, start: int, end: int) -> None:

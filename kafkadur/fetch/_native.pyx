@@ -274,9 +274,19 @@ _load()
 cdef int _generation = 0
 
 
+#: Messages of librdkafka that records keep.
+cdef Py_ssize_t _kept = 0
+
+
 def _forked():
-    global _generation
+    global _generation, _kept
     _generation += 1
+    _kept = 0
+
+
+def kept():
+    """Return how many messages of librdkafka records keep in this process: for tests."""
+    return _kept
 
 
 os.register_at_fork(after_in_child=_forked)
@@ -331,6 +341,8 @@ cdef class Record:
             message_destroy(self._message)
 
     cdef inline void _unlink(self):
+        global _kept
+        _kept -= 1
         if self._before != NULL:
             (<Record>self._before)._after = self._after
         if self._after != NULL:
@@ -353,7 +365,7 @@ cdef class Record:
         """The offset; None: of an event that has none."""
         return None if self._offset < 0 else self._offset
 
-    def value(self):
+    cpdef value(self):
         """The payload; None: there is none."""
         if self._message == NULL:
             return self._parts[0]
@@ -361,7 +373,7 @@ cdef class Record:
             return None
         return PyBytes_FromStringAndSize(<char *>self._message.payload, <Py_ssize_t>self._message.len)
 
-    def key(self):
+    cpdef key(self):
         """The key; None: there is none."""
         if self._message == NULL:
             return self._parts[1]
@@ -568,6 +580,7 @@ cdef class Consumer:
         cdef Record record
         cdef rd_kafka_message_t *message
         cdef _Handle handle = self._handle
+        global _kept
         self._check_open()
         with nogil:
             count = consume_batch(self._queue, ms, self._read, limit)
@@ -585,6 +598,7 @@ cdef class Consumer:
                 (<Record>handle.last)._after = <void *>record
             handle.last = <void *>record
             found[index] = record
+        _kept += max(count, 0)
         if self._raised is not None:
             error, self._raised = self._raised, None
             raise error
@@ -787,6 +801,23 @@ cdef class Handed:
         self._chunk = chunk
         self._index = index
         self._message = message
+
+    @property
+    def value(self):
+        """Payload, None for a tombstone; or the object that the deserializer makes of it.
+
+        It is deserialized at the first access, in the accessing thread. Raises `Undecodable`.
+        """
+        if type(self._message) is Record:
+            return (<Record>self._message).value()
+        return self._message.value()
+
+    @property
+    def key(self):
+        """Key, None if the message has none; or the object that the deserializer makes of it, as `value`."""
+        if type(self._message) is Record:
+            return (<Record>self._message).key()
+        return self._message.key()
 
     def ack_nowait(self):
         """Acknowledge locally; the next exchange confirms it (within the unconfirmed budget).

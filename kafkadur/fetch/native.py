@@ -86,6 +86,11 @@ def detach(messages: list[Message]) -> None:
             record.detach()
 
 
+def kept() -> int:
+    """Return how many messages of librdkafka are kept by records of the compiled client: for tests."""
+    return int(_native.kept())
+
+
 def as_message(message: Message) -> Message:
     """Return a record as a `Message` of confluent-kafka."""
     return cast("Any", message).as_message() if _is_compiled(message) else message

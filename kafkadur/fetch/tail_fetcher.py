@@ -162,21 +162,25 @@ class TailFetcher(KafkaThread):
                 self._work.wait(0.002)
                 self._work.clear()
                 continue
-            messages = consumer.consume(AT_ONCE, 0)
-            if not messages:
-                message = consumer.poll(WAIT)
-                if message is None:
-                    self._look_after()
-                    continue
-                messages = [message, *consumer.consume(AT_ONCE, 0)]
-            self._reader_log.check_topic(member.display)
-            self._heard()
-            for partition, group, eventful in by_partition(messages):
-                if partition in self._followed:
-                    self._tell_end(consumer, partition)
-                    self._give(consumer, partition, group, eventful=eventful)
+            self._read(consumer)
         self._reader_log.check_topic(member.display)
         self.mirror_now(self._consumer)  # closing the Consumer waits for it
+
+    def _read(self, consumer: Consumer) -> None:
+        """Read once, and give the member what came. No record stays here: each keeps an answer of Kafka."""
+        messages = consumer.consume(AT_ONCE, 0)
+        if not messages:
+            message = consumer.poll(WAIT)
+            if message is None:
+                self._look_after()
+                return
+            messages = [message, *consumer.consume(AT_ONCE, 0)]
+        self._reader_log.check_topic(self._member.display)
+        self._heard()
+        for partition, group, eventful in by_partition(messages):
+            if partition in self._followed:
+                self._tell_end(consumer, partition)
+                self._give(consumer, partition, group, eventful=eventful)
 
     def _tell_end(self, consumer: Consumer, partition: int) -> None:
         """Tell the member where the log ended when Kafka last answered.

@@ -23,10 +23,8 @@ from kafkadur_coordinators.redis.wire import POSITIONS
 _FOLDER = files("kafkadur_coordinators.redis") / "lua"
 _NAME = re.compile(r"^(?P<name>[a-z]+)-(?P<fixed>\d+)(\+(?P<each>\d+))?\.lua$")
 _FIELD = re.compile(rf"\b(?P<fields>{'|'.join(POSITIONS)})\.(?P<name>[a-z_]+)\b")
-_INCLUDE = re.compile(r'^--- @include "(?P<name>[a-z_]+)"$')
-_SHAPE = re.compile(r"^--- @shape (?P<name>[A-Za-z]+)$")
-_ROWS = "--- @rows"
-_NAMES = re.compile(r"^--- @names (?P<name>[A-Za-z]+)$")
+#: A line that stands for something else; its end belongs to it.
+_DIRECTIVE = re.compile(r'^--- @(?P<what>include|shape|names|rows)(?: "?(?P<name>\w+)"?)?$\n?', re.MULTILINE)
 #: What `load` replaces for a client with a clock of its own.
 _CLOCK = "local TRUSTS_CLOCK = "
 
@@ -47,26 +45,48 @@ class Script:
     sha: str
 
 
-def _expand(script: str, seen: set[str]) -> list[str]:
-    lines: list[str] = []
-    for line in script.splitlines():
-        match, shape, of_names = (pattern.match(line) for pattern in (_INCLUDE, _SHAPE, _NAMES))
-        if shape is not None:
-            lines.extend(_expand(shapes.lua(shape["name"]), seen))
-        elif line == _ROWS:
-            lines.extend(rows.lua().splitlines())
-        elif of_names is not None:
-            lines.extend(rows.names(vars(rows)[of_names["name"]]).splitlines())
-        elif match is None:
-            lines.append(line)
-        elif match["name"] not in seen:
-            seen.add(match["name"])
-            lines.extend(_expand("\n".join(_include(match["name"])), seen))
-    return lines
+def _expand(script: str, seen: set[str]) -> str:
+    """Replace the lines that stand for something else; `seen` are the includes that the script has by now."""
+
+    def replacement(line: re.Match[str]) -> str:
+        name = line["name"] or ""
+        match line["what"]:
+            case "include" if name in seen:
+                return ""
+            case "include":
+                seen.add(name)
+                return _expand(_read("include", f"{name}.lua"), seen)
+            case "shape":
+                return _expand(_shape(name), seen)
+            case "names":
+                return rows.names(vars(rows)[name]) + "\n"
+            case _:
+                return _rows()
+
+    return _DIRECTIVE.sub(replacement, script)
 
 
-def _include(name: str) -> list[str]:
-    return (_FOLDER / "include" / f"{name}.lua").read_text(encoding="utf-8").splitlines()
+# Each part is read once for all scripts that have it.
+
+
+@cache
+def _read(*place: str) -> str:
+    lines = _FOLDER.joinpath(*place).read_text(encoding="utf-8").splitlines()
+    return _with_positions("\n".join(lines) + "\n")
+
+
+@cache
+def _shape(name: str) -> str:
+    return _with_positions(shapes.lua(name) + "\n")
+
+
+@cache
+def _rows() -> str:
+    return _with_positions(rows.lua() + "\n")
+
+
+def _with_positions(text: str) -> str:
+    return _FIELD.sub(_position, text)
 
 
 def _position(match: re.Match[str]) -> str:
@@ -91,9 +111,8 @@ def load(name: str, *, trusts_clock: bool = False) -> Script:
     With `trusts_clock` the time that a request says is taken instead of the server's: for tests.
     """
     match = _files()[name]
-    source = (_FOLDER / match.string).read_text(encoding="utf-8")
-    lines = ["local function script()", *_expand(source, set()), "end", *_include("guard")]
-    text = _FIELD.sub(_position, "\n".join(lines) + "\n")
+    body = _expand(_read(match.string), set())
+    text = f"local function script()\n{body}end\n{_read('include', 'guard.lua')}"
     if trusts_clock:
         text = text.replace(f"{_CLOCK}false", f"{_CLOCK}true")
     return Script(

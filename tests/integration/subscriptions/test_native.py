@@ -1,5 +1,6 @@
 """The compiled reader of Kafka, beside confluent-kafka's: the same records, events and errors."""
 
+import gc
 import logging
 import os
 import resource
@@ -21,6 +22,7 @@ from kafkadur.fetch.kafka_thread import consumer_config
 from kafkadur.fetch.reader_log import ReaderLog
 from kafkadur.stack import Stack
 from kafkadur.testing.pytest_plugin import TopicFactory
+from kafkadur_sharing.definition import TypeName
 from tests.integration.subscriptions.helpers import LIMIT_S, Place, take, wait_until
 
 pytestmark = pytest.mark.skipif(not native.is_native(), reason="the compiled reader was not built")
@@ -238,6 +240,32 @@ def test_memory_is_given_back(make: Callable[..., Any], topic: str, kafkadur_sta
     for _ in range(30):
         drain()
     assert rss() - before < 60_000_000
+
+
+@pytest.mark.parametrize("kind", ["shared", "exclusive"])
+async def test_no_more_is_kept_than_is_read_ahead(place: Place, kind: TypeName) -> None:
+    count = 30_000
+    topic = place.topic(range(count))
+    async with (
+        place.connect() as connection,
+        await connection.subscribe(
+            topic, durable="d", type=kind, start="earliest", window=100
+        ) as subscription,
+    ):
+        most = got = 0
+        async for delivery in subscription:
+            delivery.ack_nowait()
+            got += 1
+            if got % 1_000 == 0:
+                most = max(most, native.kept())
+            if got == count:
+                break
+        assert most < 15_000, "what the reader may have ahead"
+        await subscription.flush()
+        wait_until(lambda: native.kept() < 1_000, "what is settled is let go of")
+    del delivery
+    gc.collect()
+    assert native.kept() == 0
 
 
 FORKING = """
