@@ -6,7 +6,6 @@ from itertools import islice
 from typing import Annotated, Any
 
 import typer
-from rich.progress import Progress
 
 from kafkadur.admin.dead_letters import DeadLetter, DeadLetterAdmin
 from kafkadur.cli.call import Call, YesOption, command
@@ -119,7 +118,7 @@ def _work(call: Call, name: str, *, where: str | None, yes: bool, rate: float | 
         waiting = sum(1 for _ in office.letters(key, selector))
         done = 0
         if yes and waiting:
-            with Progress(console=call.out.talk, transient=True) as progress:
+            with call.out.progress() as progress:
                 task = progress.add_task(verb, total=waiting)
 
                 def step(_: DeadLetter) -> None:

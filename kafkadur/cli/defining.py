@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from typing import Annotated, Any, cast, get_args
 
 import typer
-from rich.progress import Progress
 
 from kafkadur.cli.call import Call, command
 from kafkadur.cli.naming import NameArgument
@@ -221,7 +220,7 @@ def alter(
         raise IllegalState(
             "There is nothing to change.", remedy="give --type, --selector, --max-attempts or another part"
         )
-    with call.admin() as admin, Progress(console=call.out.talk, transient=True) as progress:
+    with call.admin() as admin, call.out.progress() as progress:
         key = admin.key(name)
         task = progress.add_task("reading the topic again", total=None, visible=retroactive)
         after = admin.alter(

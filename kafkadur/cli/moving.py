@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.progress import Progress
 
 from kafkadur.admin.changes import Move
 from kafkadur.admin.snapshots import Snapshot
@@ -48,7 +47,7 @@ def drain(
 
     The subscription stays paused, unless --resume is given and nothing is in flight any more.
     """
-    with call.admin() as admin, Progress(console=call.out.talk, transient=True) as progress:
+    with call.admin() as admin, call.out.progress() as progress:
         key = admin.key(name)
         task = progress.add_task("waiting", total=None)
         found = admin.drain(

@@ -10,7 +10,7 @@ import sys
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from typing import Generic, TypeVar
+from typing import TYPE_CHECKING, Generic, TypeVar
 
 from rich import box
 from rich.console import Console
@@ -19,6 +19,9 @@ from rich.text import Text
 
 from kafkadur_sharing.errors import InvalidSelector, KafkadurError
 from kafkadur_sharing.plain import plain
+
+if TYPE_CHECKING:
+    from rich.progress import Progress
 
 #: Columns of a table in a file or a pipe: wide enough that nothing is cut.
 _PIPE_WIDTH = 500
@@ -82,6 +85,12 @@ class Output:
         self._data = Console(highlight=False, width=_PIPE_WIDTH if piped else None)
         #: The console on standard error: messages, progress bars.
         self.talk = Console(stderr=True, highlight=False)
+
+    def progress(self) -> Progress:
+        """Return a bar for long work, shown on standard error until it ends."""
+        from rich.progress import Progress  # noqa: PLC0415 - most commands take no long and need none
+
+        return Progress(console=self.talk, transient=True)
 
     # -- messages ----------------------------------------------------------------------------------------
 

@@ -7,7 +7,6 @@ from datetime import timedelta
 from typing import Annotated, Any
 
 import typer
-from rich.progress import Progress
 
 from kafkadur.admin.changes import Explained, SubscriptionInfo
 from kafkadur.admin.explain import OffsetState
@@ -77,7 +76,7 @@ def info(
 ) -> None:
     """Show a subscription: definition, members, partitions."""
     opened = call.admin() if sizes else call.looking()
-    with opened as admin, Progress(console=call.out.talk, transient=True) as progress:
+    with opened as admin, call.out.progress() as progress:
         key = admin.key(name)
         found = admin.info(key)
         task = progress.add_task("reading unsettled messages", total=found.backlog, visible=sizes)
