@@ -253,6 +253,7 @@ async def test_no_more_is_kept_than_is_read_ahead(place: Place, kind: TypeName) 
         ) as subscription,
     ):
         most = got = 0
+        delivery = None
         async for delivery in subscription:
             delivery.ack_nowait()
             got += 1
