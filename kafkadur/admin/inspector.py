@@ -24,6 +24,7 @@ from kafkadur.admin.reasons import Verdict, reasons
 from kafkadur.admin.sizes import Sizes, sizes
 from kafkadur.admin.subscription_info import SubscriptionInfo, TopicLogs, partition_infos, unattended_since
 from kafkadur.fetch.retention import expiring
+from kafkadur.message.times import of_headers as times_in
 from kafkadur.runtime.clients import coordinator_of, journal_of, lifecycle_of, topics_of
 from kafkadur.runtime.dead_letters import ORIGIN, SUBSCRIPTION
 from kafkadur.settings import Settings
@@ -438,7 +439,11 @@ class Inspector:
         if dead is not None:
             return Verdict.REJECTED, dead
         takes = selected_by(seen.definition)
-        return (Verdict.ACKNOWLEDGED if takes is None or takes(found[0]) else Verdict.FILTERED), None
+        if takes is not None and not takes(found[0]):
+            return Verdict.FILTERED, None
+        times = times_in(found[0].headers())
+        over = times is not None and times.is_over(round(time.time() * 1000))
+        return (Verdict.OVER if over else Verdict.ACKNOWLEDGED), None
 
     def _dead_letter(self, key: SubscriptionKey, definition: Definition, origin: str) -> str | None:
         """Return the place of the newest dead letter of a message, if it is among the newest letters."""

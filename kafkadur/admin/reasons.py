@@ -17,6 +17,8 @@ class Verdict(StrEnum):
     """How an offset was settled, as far as Kafka still shows it."""
 
     ACKNOWLEDGED = "acknowledged"
+    #: Its time to live has ended by now; whether it was acknowledged before is not known.
+    OVER = "acknowledged, or expired"
     #: Sent to dead letters.
     REJECTED = "rejected"
     #: The selector does not match it.
@@ -44,6 +46,8 @@ def reasons(
         yield f"Its dead letter is {dead}."
     elif explanation.verdict == Verdict.FILTERED:
         yield f"The selector does not match it: {definition.selector}"
+    elif explanation.verdict == Verdict.OVER:
+        yield "Its time to live has ended: without an acknowledgement it was settled without being delivered."
     elif explanation.verdict == Verdict.GAP:
         yield "No message lies there: it was removed by compaction, or it is the marker of a transaction."
     if explanation.state is OffsetState.BEYOND_END and explanation.offset < high:
@@ -52,6 +56,8 @@ def reasons(
     elif explanation.state is OffsetState.BEYOND_END:
         yield "Nothing is written there yet."
     elif explanation.state is OffsetState.READY:
+        if explanation.due is not None and not (explanation.attempts or explanation.redelivered):
+            yield "It was sent with a delay, and its delivery time has not come."
         yield from _waiting(explanation.offset, known, definition, view)
     if known.paused and explanation.state not in {OffsetState.SETTLED, OffsetState.BEFORE_START}:
         yield "The subscription is paused: nothing is handed out until `kafkadur sub resume`."

@@ -48,7 +48,7 @@ class _Positions:
 
 
 @command
-def publish(
+def publish(  # noqa: PLR0917 - each is an option
     call: Call,
     topic: Annotated[str, typer.Argument(metavar="TOPIC", help="Topic to publish to.")],
     value: Annotated[str, typer.Argument(metavar="VALUE|-", help="The message; -: each line of stdin.")],
@@ -58,6 +58,14 @@ def publish(
         typer.Option("--property", "-p", metavar="NAME[:TYPE]=VALUE", help=(
             "A property; may be repeated. TYPE: str, int, float, bool or bytes; default: guessed."
         )),
+    ] = None,
+    delay: Annotated[
+        float | None,
+        typer.Option("--delay", min=0, metavar="SECONDS", help="It is not delivered before."),
+    ] = None,
+    time_to_live: Annotated[
+        float | None,
+        typer.Option("--ttl", min=0, metavar="SECONDS", help="It is not delivered after; from now on."),
     ] = None,
 ) -> None:  # fmt: skip
     """Publish a message, or each line of standard input as a message."""
@@ -69,7 +77,7 @@ def publish(
     config = {**settings.kafka, "on_delivery": where}
     with Producer(config, client_id=settings.client_id, connection_id=uuid.uuid4().hex) as producer:
         for line in (text.removesuffix("\n") for text in sys.stdin) if value == "-" else (value,):
-            producer.publish(topic, line, key=key, properties=typed)
+            producer.publish(topic, line, key=key, properties=typed, delay=delay, time_to_live=time_to_live)
     ranges = [(partition, first, last) for partition, (first, last) in sorted(where.partitions.items())]
     if call.options.json:
         positions = [

@@ -22,18 +22,23 @@ from confluent_kafka import Message
 from kafkadur.consumer.gate import Gate
 from kafkadur.consumer.turn import LaneGroup
 from kafkadur.message.serialization import Decoding
+from kafkadur.message.times import NONE, TimesByIndex
 from kafkadur.message.tracing import Tracing
 from kafkadur.runtime.dead_letters import Cause
+from kafkadur_coordinators.interface import How
 from kafkadur_sharing.definition import AckLevel, Definition
 from kafkadur_sharing.errors import KafkadurError
 
 D = TypeVar("D")
 
 #: Verdict bytes. SENT (an acknowledgement), RETURNED (a rollback) and RELEASE_SENT travel in an exchange, or
-#: were confirmed. REJECTED waits until its dead letter is written, then it is DEAD. OVERDUE: held too long.
+#: were confirmed. REJECTED waits until its dead letter is written, then it is DEAD: settled, and no
+#: acknowledgement; so is a record that has expired. OVERDUE: held too long. PUT_OFF: not due yet, when it was
+#: to be dispatched.
 (
     FRESH, HANDED, ACKED, ROLLED_BACK, RELEASED, SENT, LOST, RETURNED, RELEASE_SENT, REJECTED, DEAD, OVERDUE,
-) = range(12)  # fmt: skip
+    PUT_OFF,
+) = range(13)  # fmt: skip
 
 #: It was given back, and is delivered again.
 GIVEN_BACK = (ROLLED_BACK, RELEASED, RETURNED, RELEASE_SENT, OVERDUE)
@@ -45,10 +50,12 @@ _SAID = (SENT, RETURNED, RELEASE_SENT, LOST)
 #: Settled, or waited for in the lease that it comes again with.
 _PAST = (ACKED, SENT, DEAD, LOST, RETURNED, RELEASE_SENT)
 #: Verdicts of records that a member leases again after a loss of the shared state.
-_KEPT = (HANDED, ACKED, REJECTED, DEAD, ROLLED_BACK, RELEASED, OVERDUE)
+_KEPT = (HANDED, ACKED, REJECTED, DEAD, ROLLED_BACK, RELEASED, OVERDUE, PUT_OFF)
 _KEPT_RUNS = re.compile(b"[" + bytes(_KEPT) + b"]+")
 _ACK_RUNS = re.compile(b"[" + bytes((ACKED, DEAD)) + b"]+")
-_RETURNS = re.compile(b"[" + bytes((ROLLED_BACK, RELEASED, OVERDUE)) + b"]")
+_RETURNS = re.compile(b"[" + bytes((ROLLED_BACK, RELEASED, OVERDUE, PUT_OFF)) + b"]")
+#: How a record with one of these verdicts goes back; the others were rolled back.
+_HOW = {RELEASED: How.RELEASED, PUT_OFF: How.UNREAD}
 #: For a lost lease: all that no exchange has carried is lost.
 _LOSE = bytes.maketrans(bytes(_KEPT), bytes((LOST,)) * len(_KEPT))
 
@@ -211,6 +218,7 @@ class Chunk:
         "outcome_unknown",
         "overdue",
         "taken",
+        "times",
         "verdicts",
         "weight",
     )
@@ -224,6 +232,7 @@ class Chunk:
         offsets: list[int] | None,
         *,
         size: int,
+        times: TimesByIndex = NONE,
     ) -> None:
         """`offsets` is None when they follow one another without a gap; `size` in bytes."""
         self.member = member
@@ -234,6 +243,8 @@ class Chunk:
         #: mean size of a record, bytes
         self.weight = size / len(messages)
         self.verdicts = bytearray(len(messages))
+        #: delivery times and expirations of records, by index
+        self.times = times
         #: when its records are detached from what Kafka's client keeps (monotonic seconds)
         self.detach_at = math.inf
         #: records before this index were dispatched
@@ -276,6 +287,7 @@ class Chunk:
             or find(RELEASED, low, handed) >= 0
             or find(DEAD, low, handed) >= 0
             or find(OVERDUE, low, handed) >= 0
+            or (bool(self.times) and find(PUT_OFF, low, handed) >= 0)
         )
 
     def holds_any(self) -> bool:
@@ -375,6 +387,19 @@ class Chunk:
         self.overdue.discard(index)
         return False
 
+    def put_off(self, delay: int) -> None:
+        """Give the next record back, which was not dispatched and is due in `delay` ms."""
+        self.delays[self.handed] = delay  # before the verdict, as in `release`
+        self._pass_over(PUT_OFF)
+
+    def expire(self) -> None:
+        """Settle the next record, which was not dispatched and has expired."""
+        self._pass_over(DEAD)
+
+    def _pass_over(self, verdict: int) -> None:
+        self.verdicts[self.handed] = verdict
+        self.handed += 1
+
     def reject(self, index: int) -> None:
         """Give a record up: it is settled when its dead letter is written."""
         self.verdicts[index] = REJECTED
@@ -395,11 +420,11 @@ class Chunk:
 
     # -- verdicts for an exchange
 
-    def send(self) -> tuple[list[tuple[int, int]], list[tuple[int, bool, int]], int]:
+    def send(self) -> tuple[list[tuple[int, int]], list[tuple[int, How, int]], int]:
         """Take the verdicts that the next exchange carries.
 
         Returns the runs of settled records (first index, end index), the records that are given back (index,
-        whether that is uncounted, delay in ms), and the number of acknowledgements among the settled records.
+        how, delay in ms), and the number of acknowledgements among the settled records.
         """
         verdicts, low, handed = self.verdicts, self.low, self.handed
         count = handed - low
@@ -411,12 +436,12 @@ class Chunk:
         settled = [match.span() for match in _ACK_RUNS.finditer(bytes(verdicts), low, handed)]
         for a, b in settled:
             verdicts[a:b] = bytes((SENT,)) * (b - a)
-        returned: list[tuple[int, bool, int]] = []
+        returned: list[tuple[int, How, int]] = []
         for match in _RETURNS.finditer(bytes(verdicts), low, handed):
             index = match.start()
-            released = verdicts[index] == RELEASED
-            returned.append((index, released, self.delays.pop(index, 0)))
-            verdicts[index] = RELEASE_SENT if released else RETURNED
+            how = _HOW.get(verdicts[index], How.ROLLED_BACK)
+            returned.append((index, how, self.delays.pop(index, 0)))
+            verdicts[index] = RETURNED if how is How.ROLLED_BACK else RELEASE_SENT
         while low < handed and verdicts[low] in _SAID:
             low += 1
         self.low = low

@@ -40,9 +40,8 @@ class CollectedVerdicts:
         settled, returned, acked = chunk.send()
         for a, b in settled:
             add_ranges(self._settles(chunk.lease), chunk, a, b)
-        for index, released, delay in returned:
+        for index, how, delay in returned:
             offset = chunk.offset(index)
-            how = How.RELEASED if released else How.ROLLED_BACK
             self._return(chunk.lease, offset, offset + 1, how, delay)
         self.acked += acked
         self._count(chunk.lease, sum(b - a for a, b in settled) + len(returned))

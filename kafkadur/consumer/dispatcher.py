@@ -6,6 +6,7 @@ from kafkadur.consumer.chunk import Chunk, Lease
 from kafkadur.consumer.lag import Lag
 from kafkadur.consumer.policy.policy import Policy
 from kafkadur.consumer.state import Part, State
+from kafkadur.consumer.timeliness import Timeliness
 from kafkadur.consumer.turn import LaneGroup
 
 #: Records to dispatch: a chunk, first index, end index.
@@ -20,13 +21,14 @@ class Dispatcher(Part):
         super().__init__(state)
         self._policy = policy
         self._lag = lag
+        self.timeliness = Timeliness(state, policy=policy)
 
     # -- blocks
 
     def next_block(self, limit: int) -> tuple[Block | None, bool]:
         """The next records, at most `limit`, and whether an exchange is to be made soon."""
-        chunk = self._next_chunk()
-        if chunk is None or self._is_cold(chunk.lease, chunk.offset(chunk.handed)):
+        chunk = self._next_timely_chunk()
+        if chunk is None:
             return None, False
         room = self._in_flight.room(chunk.weight, min(limit, len(chunk.messages) - chunk.handed))
         if room <= 0:
@@ -34,6 +36,8 @@ class Dispatcher(Part):
             return None, False
         start = chunk.handed
         end = min(len(chunk.messages), start + room)
+        if chunk.times:
+            end = self.timeliness.end_of_block(chunk, start, end)
         chunk.hand_out(start, end)
         self._queue.count_out(chunk, end)
         if start == 0:
@@ -54,8 +58,8 @@ class Dispatcher(Part):
             self._idle()
             return None
         while True:
-            chunk = self._next_chunk()
-            if chunk is None or self._is_cold(chunk.lease, chunk.offset(chunk.handed)):
+            chunk = self._next_timely_chunk()
+            if chunk is None:
                 return None
             room = self._room_of_run(chunk, limit)
             if room > 0:
@@ -64,11 +68,26 @@ class Dispatcher(Part):
                     self._in_flight.add(chunk)
                 self._policy.dispatched(chunk.lease)
                 chunk.lease.group.turn.run(chunk)
-                return chunk, chunk.handed, min(len(chunk.messages), chunk.handed + room)
+                start = chunk.handed
+                end = min(len(chunk.messages), start + room)
+                return chunk, start, self.timeliness.end_of_run(chunk, start, end) if chunk.times else end
             if not chunk.lease.group.frozen:
                 return None
 
     # -- which chunk
+
+    def _next_timely_chunk(self) -> Chunk | None:
+        """As `_next_chunk`, without records that are due later or have expired: those are passed over."""
+        while True:
+            chunk = self._next_chunk()
+            if chunk is None or self._is_cold(chunk.lease, chunk.offset(chunk.handed)):
+                return None
+            if not chunk.times or not self.timeliness.pass_over(chunk):
+                return chunk
+            self._queue.count_out(chunk, chunk.handed)
+            if chunk.handed == len(chunk.messages):
+                self._queue.remove(chunk)
+            self._policy.dispatched(chunk.lease)
 
     def _next_chunk(self) -> Chunk | None:
         """The chunk whose next record is dispatched next; None: nothing can be dispatched now."""

@@ -15,6 +15,8 @@ from typing import NamedTuple, cast
 from confluent_kafka import Message
 
 from kafkadur.consumer.chunk import ACKED, DEAD, GIVEN_BACK, LOST, SENT, Chunk, Lease
+from kafkadur.fetch.native import times
+from kafkadur.message.times import Times
 
 #: The record is settled or lost: the next one of its key may come.
 _DONE = (ACKED, SENT, DEAD, LOST)
@@ -30,6 +32,7 @@ class Record(NamedTuple):
     lease: Lease
     offset: int
     message: Message
+    times: Times | None = None
 
     @property
     def key(self) -> object:
@@ -49,9 +52,10 @@ class Parked(NamedTuple):
 class Keys:
     """The keys of one member, and the records that wait for their turn."""
 
-    def __init__(self, monotonic: Callable[[], float]) -> None:
-        """Nothing waits."""
+    def __init__(self, monotonic: Callable[[], float], now_ms: Callable[[], int]) -> None:
+        """Nothing waits. `now_ms` is the clock for the times of messages, ms since 1970."""
         self._monotonic = monotonic
+        self._now_ms = now_ms
         #: may be dispatched, at most one of a key
         self._free: deque[Record] = deque()
         #: wait for the record before them, by key
@@ -88,8 +92,11 @@ class Keys:
 
     def _let_go(self, record: Record) -> None:
         """The record is the first of its key."""
-        if record.lease.not_before > self._monotonic():
-            heapq.heappush(self._timed, (record.lease.not_before, next(self._numbers), record))
+        now, due = self._monotonic(), record.lease.not_before
+        if record.times is not None:
+            due = max(due, now + record.times.wait(self._now_ms()) / 1000)
+        if due > now:
+            heapq.heappush(self._timed, (due, next(self._numbers), record))
         else:
             self._free.append(record)
 
@@ -138,7 +145,12 @@ class Keys:
         again = {item.offset for item in parked}
         rest = deque(item for item in behind if item.offset not in again)
         back = [item for item in behind if item.offset in again and item.offset in messages]
-        rest.extendleft(Record(item.lease, item.offset, messages[item.offset]) for item in reversed(back))
+        read = [messages[item.offset] for item in back]
+        found = times(read)
+        rest.extendleft(
+            Record(back[index].lease, back[index].offset, read[index], found.get(index))
+            for index in reversed(range(len(back)))
+        )
         self._behind[key] = rest
         self._next(key)
 
@@ -162,6 +174,11 @@ class Keys:
         """Number of records that wait for another one of their key."""
         return sum(map(len, self._behind.values()))
 
+    @property
+    def timed(self) -> int:
+        """Number of records that are due later."""
+        return len(self._timed)
+
     def first(self, *, isolated: bool) -> Record | None:
         """The record that is dispatched next; `isolated`: an isolated one comes first."""
         if isolated:
@@ -179,8 +196,8 @@ class Keys:
         lease = self._free[0].lease
         taken: list[Record] = []
         while self._free and len(taken) < limit and self._free[0].lease is lease:
-            if taken and self._free[0].offset <= taken[-1].offset:
-                break
+            if taken and (self._free[0].offset <= taken[-1].offset or self._free[0].times is not None):
+                break  # one with times is the first: it may have expired
             taken.append(self._free.popleft())
         return taken
 

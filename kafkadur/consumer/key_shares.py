@@ -13,9 +13,10 @@ from confluent_kafka import Message
 from kafkadur.consumer.chunk import Lease
 from kafkadur.consumer.key_queue import Keys, Parked, Record
 from kafkadur.fetch.buffer import Piece
+from kafkadur.fetch.native import times
 from kafkadur_sharing.keys import SLOTS, key_slot
 
-#: Records that wait for another one of their key at most, before a member reads no further.
+#: Records that wait for another one of their key or are due later: with so many a member reads no further.
 MOST_BEHIND = 100_000
 
 #: A range to be read again: lane, first offset, end, token.
@@ -30,6 +31,7 @@ class KeyShares:
         *,
         lanes: int,
         monotonic: Callable[[], float],
+        now_ms: Callable[[], int],
         gap: Callable[[Lease, int, int], None],
         tokens: Iterator[int],
     ) -> None:
@@ -40,7 +42,7 @@ class KeyShares:
         self._lanes = lanes
         self._gap = gap
         #: the records that wait for their turn
-        self.keys = Keys(monotonic)
+        self.keys = Keys(monotonic, now_ms)
         #: records that were read for a lane and not yet sorted in
         self._arrived: dict[int, list[Record]] = {}
         #: parked records that are being read again, by (negative) token: key, offsets, messages read so far
@@ -65,9 +67,13 @@ class KeyShares:
                 at = [where[index] for index in kept]
                 yield [messages[index] for index in kept], at[0], at
 
-    def arrive(self, lease: Lease, messages: Iterable[Message], where: Iterable[int]) -> None:
+    def arrive(self, lease: Lease, messages: list[Message], where: Iterable[int]) -> None:
         """Records of a lease were read; `where`: their offsets."""
-        self._arrived.setdefault(lease.partition, []).extend(map(Record, repeat(lease), where, messages))
+        found = times(messages)
+        each = map(found.get, range(len(messages))) if found else repeat(None)
+        self._arrived.setdefault(lease.partition, []).extend(
+            map(Record, repeat(lease), where, messages, each)
+        )
 
     def sort_in(self, lane: int, leases: Iterable[Lease]) -> None:
         """Sort in records of a lane by key, in the order of offsets, once no earlier record is missing."""
@@ -154,4 +160,4 @@ class KeyShares:
 
     def is_full(self, window: int) -> bool:
         """Whether no more records of the lanes need to be read now."""
-        return self.keys.free >= window or self.keys.behind >= MOST_BEHIND
+        return self.keys.free >= window or self.keys.behind + self.keys.timed >= MOST_BEHIND

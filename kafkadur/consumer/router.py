@@ -15,6 +15,7 @@ from kafkadur.consumer.reservations import withdraw
 from kafkadur.consumer.state import Part, State
 from kafkadur.consumer.verdicts import Verdicts
 from kafkadur.fetch.buffer import FetchBuffer, Mark, Piece
+from kafkadur.fetch.native import times
 from kafkadur.runtime.dead_letters import Cause
 
 #: A chunk is cut above this part of the byte window, so that its mean record size is exact enough.
@@ -191,7 +192,7 @@ class Router(Part):
     ) -> Iterator[Chunk]:
         """Yield one chunk, or several where their mean record size would exceed the byte window."""
         if size * BYTES_STEP <= self._terms.window_bytes or len(messages) == 1:
-            yield Chunk(self._owner, lease, messages, first, offsets, size=size)
+            yield Chunk(self._owner, lease, messages, first, offsets, size=size, times=times(messages))
             return
         half = len(messages) // 2
         left, right = messages[:half], messages[half:]

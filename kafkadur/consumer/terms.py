@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -25,11 +26,17 @@ class Terms:
     session: float
     #: the clock, seconds
     monotonic: Callable[[], float]
+    #: the clock for the times of messages, seconds since 1970
+    wall: Callable[[], float] = time.time
 
     @property
     def redelivery(self) -> Redelivery:
         """The redelivery policy."""
         return self.definition.redelivery
+
+    def now_ms(self) -> int:
+        """Return the time, ms since 1970."""
+        return int(self.wall() * 1000)
 
     @property
     def read_ahead(self) -> int:

@@ -92,6 +92,7 @@ cdef extern from *:
         int64_t (*message_timestamp)(const rd_kafka_message_t *, int *);
         int (*message_headers)(const rd_kafka_message_t *, rd_kafka_headers_t **);
         int (*header_get_all)(const rd_kafka_headers_t *, size_t, const char **, const void **, size_t *);
+        int (*header_get_last)(const rd_kafka_headers_t *, const char *, const void **, size_t *);
         int32_t (*message_leader_epoch)(const rd_kafka_message_t *);
         int32_t (*get_leader_epoch)(const rd_kafka_topic_partition_t *);
         rd_kafka_topic_partition_list_t *(*list_new)(int);
@@ -138,6 +139,7 @@ cdef extern from *:
         {&rk.message_timestamp, "rd_kafka_message_timestamp"},
         {&rk.message_headers, "rd_kafka_message_headers"},
         {&rk.header_get_all, "rd_kafka_header_get_all"},
+        {&rk.header_get_last, "rd_kafka_header_get_last"},
         {&rk.message_leader_epoch, "rd_kafka_message_leader_epoch"},
         {&rk.get_leader_epoch, "rd_kafka_topic_partition_get_leader_epoch"},
         {&rk.list_new, "rd_kafka_topic_partition_list_new"},
@@ -218,6 +220,7 @@ cdef extern from *:
     int64_t message_timestamp "rk.message_timestamp"(const rd_kafka_message_t *, int *) nogil
     int message_headers "rk.message_headers"(const rd_kafka_message_t *, rd_kafka_headers_t **) nogil
     int header_get_all "rk.header_get_all"(const rd_kafka_headers_t *, size_t, const char **, const void **, size_t *) nogil
+    int header_get_last "rk.header_get_last"(const rd_kafka_headers_t *, const char *, const void **, size_t *) nogil
     int32_t message_leader_epoch "rk.message_leader_epoch"(const rd_kafka_message_t *) nogil
     int32_t get_leader_epoch "rk.get_leader_epoch"(const rd_kafka_topic_partition_t *) nogil
     rd_kafka_topic_partition_list_t *list_new "rk.list_new"(int) nogil
@@ -776,6 +779,39 @@ def by_partition(list records):
     if eventful is None:
         return [(partition, some, False) for partition, some in found.items()]
     return [(partition, some, partition in eventful) for partition, some in found.items()]
+
+
+cdef object _last_header(const rd_kafka_headers_t *headers, const char *name):
+    cdef const void *value
+    cdef size_t size
+    if header_get_last(headers, name, &value, &size) or value == NULL:
+        return None
+    return PyBytes_FromStringAndSize(<const char *>value, <Py_ssize_t>size)
+
+
+def with_headers(list records, bytes first, bytes second):
+    """Return the values of two headers of the records that have one of them: index -> (value, value)."""
+    cdef const char *first_name = first
+    cdef const char *second_name = second
+    cdef rd_kafka_headers_t *headers
+    cdef const void *value
+    cdef size_t size
+    cdef Record record
+    cdef Py_ssize_t index = -1
+    cdef dict found = {}
+    for record in records:
+        index += 1
+        if record._message == NULL:
+            last = dict(record.headers() or ())
+            values = (last.get(first.decode()), last.get(second.decode()))
+            if values != (None, None):
+                found[index] = values
+        elif message_headers(record._message, &headers) == 0 and (
+            header_get_last(headers, first_name, &value, &size) == 0
+            or header_get_last(headers, second_name, &value, &size) == 0
+        ):
+            found[index] = (_last_header(headers, first_name), _last_header(headers, second_name))
+    return found
 
 
 # -- what is done for every delivery

@@ -15,6 +15,8 @@ from typing import Any, cast
 from confluent_kafka import Consumer, Message
 
 from kafkadur.fetch.reader_log import ReaderLog
+from kafkadur.message import times as times_of_messages
+from kafkadur.message.headers import DELIVERY_TIME_HEADER, EXPIRATION_HEADER
 
 _native: Any
 try:
@@ -25,6 +27,7 @@ except ImportError:  # it was not built, or librdkafka lacks a function
 _log = logging.getLogger("kafkadur.readers")
 
 _PURE = "KAFKADUR_PURE"
+_DELIVERY_TIME, _EXPIRATION = DELIVERY_TIME_HEADER.encode(), EXPIRATION_HEADER.encode()
 #: Settings that were said to keep the compiled client from being used.
 _told: set[str] = set()
 
@@ -99,6 +102,17 @@ def as_message(message: Message) -> Message:
 def values(messages: list[Message]) -> list[bytes | None]:
     """Return the payloads of records."""
     return list(map(type(messages[0]).value, messages)) if messages else []
+
+
+def times(messages: list[Message]) -> times_of_messages.TimesByIndex:
+    """Return the delivery times and expirations of those records that have any, by index."""
+    if not (messages and _is_compiled(messages[0])):
+        return times_of_messages.of_messages(messages)
+    raw = _native.with_headers(messages, _DELIVERY_TIME, _EXPIRATION)
+    if not raw:  # as nearly always
+        return times_of_messages.NONE
+    made = ((index, times_of_messages.of_raw(*values)) for index, values in raw.items())
+    return {index: found for index, found in made if found is not None}
 
 
 def _is_compiled(message: object) -> bool:

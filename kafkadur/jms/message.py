@@ -63,6 +63,16 @@ class Message:
         return self.delivery.timestamp
 
     @property
+    def jms_expiration(self) -> int:
+        """JMSExpiration, ms since 1970; 0: it never expires."""
+        return self.delivery.fields.expiration or 0
+
+    @property
+    def jms_delivery_time(self) -> int:
+        """JMSDeliveryTime, ms since 1970: it was not delivered before; without a delay JMSTimestamp."""
+        return self.delivery.fields.delivery_time or self.jms_timestamp
+
+    @property
     def jms_destination(self) -> str:
         """JMSDestination: the topic."""
         return self.delivery.topic

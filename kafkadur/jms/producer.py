@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from datetime import timedelta
 from typing import Self
 
 import kafkadur
@@ -30,11 +31,15 @@ class MessageProducer:
         jms_type: str | None = None,
         priority: int = DEFAULT_PRIORITY,
         delivery_mode: DeliveryMode = DEFAULT_DELIVERY_MODE,
+        time_to_live: int = 0,
+        delivery_delay: int = 0,
     ) -> None:
         """Send a message and wait until Kafka has it; in a transacted session the commit makes it visible.
 
+        `time_to_live` and `delivery_delay` in ms from now on; 0: it never expires, it is delivered at once.
+
         Raises `DeliveryFailed` if Kafka does not take it, `InvalidProperty`, `InvalidDestination` without a
-        topic, and `IllegalState` for a topic other than the producer's.
+        topic, and `IllegalState` for a topic other than the producer's and for times out of range.
         """
         if topic is not None and self._topic is not None and topic != self._topic:
             raise IllegalState(
@@ -57,6 +62,8 @@ class MessageProducer:
             type=jms_type,
             priority=priority,
             delivery_mode=delivery_mode,
+            time_to_live=timedelta(milliseconds=time_to_live) if time_to_live else None,
+            delay=timedelta(milliseconds=delivery_delay) if delivery_delay else None,
         )
         if self._waits:
             self._producer.flush()

@@ -35,7 +35,11 @@ CORRELATION_ID_HEADER: Final = "JMSCorrelationID"
 TYPE_HEADER: Final = "JMSType"
 PRIORITY_HEADER: Final = "JMSPriority"
 DELIVERY_MODE_HEADER: Final = "JMSDeliveryMode"
+DELIVERY_TIME_HEADER: Final = "JMSDeliveryTime"
+EXPIRATION_HEADER: Final = "JMSExpiration"
 
+#: Times, ms since 1970, lie before this one.
+_BEYOND_TIME: Final = 10**15
 DEFAULT_PRIORITY: Final = 4
 MAX_PRIORITY: Final = 9
 DEFAULT_DELIVERY_MODE: Final[DeliveryMode] = "PERSISTENT"
@@ -62,6 +66,10 @@ class JmsFields(NamedTuple):
     #: Client id of the sending connection; with `connection_id` it serves rule U7 (noLocal).
     client_id: str | None = None
     connection_id: str | None = None
+    #: Not delivered before this time; ms since 1970, None: at once.
+    delivery_time: int | None = None
+    #: Not delivered after this time; ms since 1970, None: it never expires.
+    expiration: int | None = None
 
 
 #: The fields of a message without headers.
@@ -159,7 +167,7 @@ def _write_other(name: str, value: object) -> bytes | None:
 
 def encode_fields(fields: JmsFields) -> list[tuple[str, bytes | None]]:
     """Return the Kafka headers for the JMS fields alone; raises `InvalidProperty` as `encode` does."""
-    message_id, correlation_id, jms_type, priority, delivery_mode, client_id, connection_id = fields
+    message_id, correlation_id, jms_type, priority, delivery_mode, client_id, connection_id, *times = fields
     headers: list[tuple[str, bytes | None]] = []
     if message_id is not None:
         headers.append((MESSAGE_ID_HEADER, _field_text(MESSAGE_ID_HEADER, message_id)))
@@ -175,7 +183,11 @@ def encode_fields(fields: JmsFields) -> list[tuple[str, bytes | None]]:
         headers.append((CLIENT_ID_HEADER, _field_text(CLIENT_ID_HEADER, client_id)))
     if connection_id is not None:
         headers.append((CONNECTION_ID_HEADER, _field_text(CONNECTION_ID_HEADER, connection_id)))
-    return headers
+    return headers + [
+        (name, _time_text(name, time))
+        for name, time in zip((DELIVERY_TIME_HEADER, EXPIRATION_HEADER), times, strict=True)
+        if time is not None
+    ]
 
 
 def _encode_value(name: str, value: object) -> bytes:
@@ -225,6 +237,12 @@ def _priority_text(priority: int) -> bytes:
             f"The priority {priority!r} does not exist.", remedy=f"use 0 (lowest) to {MAX_PRIORITY}"
         )
     return b"%d" % priority
+
+
+def _time_text(header: str, time: object) -> bytes:
+    if isinstance(time, bool) or not isinstance(time, int) or not 0 < time < _BEYOND_TIME:
+        raise InvalidProperty(f"{header} cannot be {time!r}.", remedy="use ms since 1970, or None")
+    return b"%d" % time
 
 
 def _delivery_mode_text(delivery_mode: str) -> bytes:
@@ -296,9 +314,19 @@ def _read_fields(last: Mapping[str, bytes | None]) -> JmsFields:
         "NON_PERSISTENT" if delivery_mode == b"NON_PERSISTENT" else DEFAULT_DELIVERY_MODE,
         _text_or_none(last.get(CLIENT_ID_HEADER)),
         _text_or_none(last.get(CONNECTION_ID_HEADER)),
+        read_time(last.get(DELIVERY_TIME_HEADER)),
+        read_time(last.get(EXPIRATION_HEADER)),
     )
 
 
+def read_time(raw: bytes | None) -> int | None:
+    """Return a time, ms since 1970; None for 0, which is none in JMS, and for what is no time."""
+    if raw is None or _TIME.fullmatch(raw) is None:
+        return None
+    return int(raw) or None
+
+
+_TIME: Final = re.compile(rb"[0-9]{1,15}")
 _PRIORITIES: Final = {b"%d" % priority: priority for priority in range(MAX_PRIORITY + 1)}
 
 

@@ -90,7 +90,7 @@ class DistributedProducer(FlushingContext):
         """Put a message into the buffers; `flush` and `close` raise failed deliveries.
 
         `fields` are those of `Producer.publish`: correlation_id, type, priority, delivery_mode, message_id,
-        timestamp. All copies have one message id. Raises as `Producer.publish`.
+        timestamp, delay, not_before, time_to_live. All copies have one message id. Raises as it does.
         """
         fields.setdefault("message_id", f"ID:{uuid.uuid4().hex}")
         message = _Message(value=value, key=key, fields={"properties": properties, **fields})

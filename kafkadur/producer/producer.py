@@ -17,6 +17,7 @@ import time
 import warnings
 from collections import Counter
 from collections.abc import Callable, Mapping
+from datetime import datetime, timedelta
 from enum import Enum, auto
 from functools import partial
 from typing import Any, Final, Generic
@@ -35,6 +36,7 @@ from kafkadur.message.headers import (
     encode_properties,
 )
 from kafkadur.message.serialization import Encoding, Headers, Serializer
+from kafkadur.message.times import Times, when_sent
 from kafkadur.message.tracing import Report, Sending, Tracing
 from kafkadur.producer.configuration import producer_settings, sender_headers
 from kafkadur.producer.context import FlushingContext
@@ -169,6 +171,9 @@ class Producer(FlushingContext, Generic[V_contra, K_contra]):
         message_id: str | _Auto | None = AUTO,
         timestamp: int | None = None,
         partition: int | None = None,
+        delay: timedelta | float | None = None,
+        not_before: datetime | None = None,
+        time_to_live: timedelta | float | None = None,
         on_report: Callable[[Receipt | DeliveryFailed], None] | None = None,
     ) -> None:
         """Put a message into the buffer; `flush` or `close` raises a failed delivery.
@@ -176,16 +181,22 @@ class Producer(FlushingContext, Generic[V_contra, K_contra]):
         While the buffer is full this blocks until there is room: no message is dropped. In an event loop use
         `send`.
 
+        The message is delivered when `delay` is over, or at the time `not_before` (with a time zone), and not
+        after its `time_to_live`, which begins now. Both are seconds, or a timedelta.
+
         `value` None is a tombstone. `timestamp` is in milliseconds since 1970 (default: now; 0 is written as
         1, because Kafka's client takes it for now), `partition` overrides the partitioner, `message_id` None
         sends no id. `on_report` is called with the result in another thread, and must return quickly; a
         failure that it gets is not raised elsewhere. Raises `InvalidProperty` for a property that cannot be a
-        header, `IllegalState` for a partition or timestamp out of range, `Unencodable` if a serializer fails,
-        `DeliveryFailed` if Kafka's client refuses the message at once (too large, for example),
+        header, `IllegalState` for a partition, timestamp or time out of range, `Unencodable` if a serializer
+        fails, `DeliveryFailed` if Kafka's client refuses the message at once (too large, for example),
         `ConnectionClosed` and `ForkedConnection`.
         """
+        times = None
+        if delay is not None or not_before is not None or time_to_live is not None:
+            times = when_sent(time.time, delay=delay, not_before=not_before, time_to_live=time_to_live)
         sent_id, headers = self._headers(
-            properties, correlation_id, type, priority, delivery_mode, message_id
+            properties, correlation_id, type, priority, delivery_mode, message_id, times
         )
         report = self._count_report if on_report is None else partial(self._tell_report, on_report, sent_id)
         outgoing = self._outgoing(topic, value, key, partition, timestamp, headers, report)
@@ -206,6 +217,9 @@ class Producer(FlushingContext, Generic[V_contra, K_contra]):
         message_id: str | _Auto | None = AUTO,
         timestamp: int | None = None,
         partition: int | None = None,
+        delay: timedelta | float | None = None,
+        not_before: datetime | None = None,
+        time_to_live: timedelta | float | None = None,
     ) -> asyncio.Future[Receipt]:
         """Put a message into the buffer and return an awaitable for its receipt; needs a running event loop.
 
@@ -219,8 +233,11 @@ class Producer(FlushingContext, Generic[V_contra, K_contra]):
         loop = asyncio.get_running_loop()
         outbox = self._outboxes.get(loop) or self._new_outbox(loop)
         future: asyncio.Future[Receipt] = loop.create_future()
+        times = None
+        if delay is not None or not_before is not None or time_to_live is not None:
+            times = when_sent(time.time, delay=delay, not_before=not_before, time_to_live=time_to_live)
         sent_id, headers = self._headers(
-            properties, correlation_id, type, priority, delivery_mode, message_id
+            properties, correlation_id, type, priority, delivery_mode, message_id, times
         )
         report = partial(self._send_report, outbox, future, sent_id)
         outgoing = self._outgoing(topic, value, key, partition, timestamp, headers, report)
@@ -302,6 +319,7 @@ class Producer(FlushingContext, Generic[V_contra, K_contra]):
         priority: int,
         delivery_mode: DeliveryMode,
         message_id: str | _Auto | None,
+        times: Times | None,
     ) -> tuple[str | None, list[tuple[str, bytes | None]]]:
         """Return the message id and the headers; a message with an id and properties takes a shorter path."""
         if message_id is AUTO:
@@ -311,6 +329,7 @@ class Producer(FlushingContext, Generic[V_contra, K_contra]):
                 and jms_type is None
                 and priority == DEFAULT_PRIORITY
                 and delivery_mode == DEFAULT_DELIVERY_MODE
+                and times is None
             ):
                 headers = [(MESSAGE_ID_HEADER, message_id.encode()), *self._sender]
                 if properties:
@@ -324,6 +343,8 @@ class Producer(FlushingContext, Generic[V_contra, K_contra]):
             delivery_mode=delivery_mode,
             client_id=self._client_id,
             connection_id=self._connection_id,
+            delivery_time=None if times is None else times.delivery_time,
+            expiration=None if times is None else times.expiration,
         )
         return message_id, encode(properties, fields)
 

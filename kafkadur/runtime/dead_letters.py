@@ -19,6 +19,7 @@ from typing import Any
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
 from confluent_kafka.admin import AdminClient, ConfigResource, NewTopic, ResourceType
 
+from kafkadur.message.headers import DELIVERY_TIME_HEADER, EXPIRATION_HEADER
 from kafkadur_coordinators.client_log import client_log
 from kafkadur_coordinators.lost_brokers import SILENT_S, answers
 
@@ -32,6 +33,8 @@ ATTEMPTS = "kafkadur-dead-attempts"
 ORIGIN = "kafkadur-dead-origin"
 TIMESTAMP = "kafkadur-dead-timestamp"
 HEADERS = (SUBSCRIPTION, CAUSE, REASON, ATTEMPTS, ORIGIN, TIMESTAMP)
+
+_TIMES = (DELIVERY_TIME_HEADER, EXPIRATION_HEADER)
 
 #: The reason of a dead letter that the last rollback of its message makes, unless there is a better one.
 ROLLED_BACK = "it was rolled back"
@@ -75,7 +78,10 @@ class Letter:
 
 
 def headers_of(letter: Letter) -> list[tuple[str, bytes | None]]:
-    """Return the headers of a dead letter: those of the message, then those of this subscription."""
+    """Return the headers of a dead letter: those of the message, then those of this subscription.
+
+    Delivery time and expiration are left out: whoever looks after dead letters gets them at any time.
+    """
     message = letter.message
     old: list[Any] = list(message.headers() or ())
     own = {
@@ -86,7 +92,7 @@ def headers_of(letter: Letter) -> list[tuple[str, bytes | None]]:
         ORIGIN: f"{message.topic()}[{message.partition()}]@{message.offset()}",
         TIMESTAMP: str(message.timestamp()[1]),
     }
-    kept = [(name, value) for name, value in old if name not in own]
+    kept = [(name, value) for name, value in old if name not in own and name not in _TIMES]
     return [*kept, *((name, text.encode(errors="replace")) for name, text in own.items())]
 
 

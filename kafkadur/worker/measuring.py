@@ -41,6 +41,9 @@ _STATISTICS = (
     _Told("leases", "leases", "Leases held."),
     _Told("parked", "parked_messages", "Messages behind stuck keys."),
     _Told("dead_letters", "dead_letters", "Dead letters written, since attached.", counts=True),
+    _Told(
+        "outdated", "outdated_messages", "Expired before they were delivered, since attached.", counts=True
+    ),
     _Told("exchanges", "exchanges", "Exchanges with the coordinator, since attached.", counts=True),
     _Told("records_read", "records_read", "Records read from Kafka, since attached.", counts=True),
     _Told("records_used", "records_used", "Those of them that were this worker's.", counts=True),

@@ -17,6 +17,8 @@ MOST_BYTES: Final = 1 << 40
 MOST_PRIORITY: Final = 1_000_000
 #: The longest delay before a message is delivered again.
 LONGEST_DELAY: Final = timedelta(days=7)
+#: The longest delay and time to live of a message that is sent.
+LONGEST_AHEAD: Final = timedelta(days=3_650)
 _LONGEST_SHOWN: Final = 40
 
 
@@ -33,8 +35,8 @@ def check_integer(name: str, value: object, least: int, most: int, *, instead: s
     raise _refusal(name, value, f"use an integer from {least:,} to {most:,}{instead}")
 
 
-def check_delay(name: str, value: object) -> float:
-    """Return `value`, a timedelta or a number of seconds, in seconds if it is from 0 to `LONGEST_DELAY`.
+def check_delay(name: str, value: object, longest: timedelta = LONGEST_DELAY) -> float:
+    """Return `value`, a timedelta or a number of seconds, in seconds if it is from 0 to `longest`.
 
     Raises `IllegalState`.
     """
@@ -44,9 +46,9 @@ def check_delay(name: str, value: object) -> float:
         delay = math.nan
     else:
         delay = value
-    if 0 <= delay <= LONGEST_DELAY.total_seconds():  # not so for NaN
+    if 0 <= delay <= longest.total_seconds():  # not so for NaN
         return float(delay)
-    raise _refusal(name, value, f"use a timedelta, or seconds, from 0 to {LONGEST_DELAY.days} days")
+    raise _refusal(name, value, f"use a timedelta, or seconds, from 0 to {longest.days:,} days")
 
 
 def check_bool(name: str, value: object) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from kafkadur.consumer.chunk import Chunk, Owner
 from kafkadur.consumer.dispatcher import Block, Dispatcher
+from kafkadur.consumer.key_queue import Record
 from kafkadur.consumer.lag import Lag
 from kafkadur.consumer.policy.keyed import KeyedPolicy
 from kafkadur.consumer.state import State
@@ -25,6 +26,30 @@ class KeyDispatcher(Dispatcher):
 
     def next_run(self, limit: int) -> Block | None:
         """Return records of one lease whose keys are free."""
+        keys = self._policy.keys
+        record = self._next_record()
+        while record is not None and record.times is not None and record.times.is_over(self._terms.now_ms()):
+            self._expire(keys.take(1))
+            record = self._next_record()
+        if record is None:
+            return None
+        lease = record.lease
+        room = self._in_flight.room(self._queue.mean_size, limit)
+        if room <= 0:
+            self._idle()
+            return None
+        records = keys.take(1 if lease.isolated else room)
+        chunk, end = self._chunk(records), len(records)
+        chunk.hand_out(0, end)
+        chunk.taken = end
+        self._in_flight.add(chunk)
+        keys.hand_out(records, chunk)
+        self._in_flight.count(chunk, 0, end)
+        self._policy.dispatched(lease)
+        return chunk, 0, end
+
+    def _next_record(self) -> Record | None:
+        """Return the record that may be dispatched next; None: there is none now."""
         if self._gate.is_shut:
             return None
         keys = self._policy.keys
@@ -38,24 +63,21 @@ class KeyDispatcher(Dispatcher):
         if record is None or self._gate.paused or (self._isolated_is_pending() and not beside):
             self._idle()
             return None
-        lease = record.lease
-        if self._is_cold(lease, record.offset):
-            return None
-        room = self._in_flight.room(self._queue.mean_size, limit)
-        if room <= 0:
-            self._idle()
-            return None
-        records = keys.take(1 if lease.isolated else room)
+        return None if self._is_cold(record.lease, record.offset) else record
+
+    def _chunk(self, records: list[Record]) -> Chunk:
+        """Return a chunk of records that are dispatched now."""
         messages, offsets = [each.message for each in records], [each.offset for each in records]
-        size, end = sum(map(len, messages)), len(records)
-        chunk = Chunk(self._owner, lease, messages, offsets[0], offsets, size=size)
-        chunk.hand_out(0, end)
-        chunk.taken = end
+        return Chunk(
+            self._owner, records[0].lease, messages, offsets[0], offsets, size=sum(map(len, messages))
+        )
+
+    def _expire(self, records: list[Record]) -> None:
+        """Settle records that have expired."""
+        chunk = self._chunk(records)
+        self.timeliness.expire(chunk)
         self._in_flight.add(chunk)
-        keys.hand_out(records, chunk)
-        self._in_flight.count(chunk, 0, end)
-        self._policy.dispatched(lease)
-        return chunk, 0, end
+        self._policy.keys.hand_out(records, chunk)
 
     def is_due(self, now: float) -> bool:
         """Whether a record that waits by key has become due since the last call."""

@@ -41,7 +41,11 @@ class KeyedPolicy(Policy):
         super().clear()
         terms = self._terms
         self._shares = KeyShares(
-            lanes=terms.definition.lanes, monotonic=terms.monotonic, gap=self._gaps.add, tokens=self._tokens
+            lanes=terms.definition.lanes,
+            monotonic=terms.monotonic,
+            now_ms=terms.now_ms,
+            gap=self._gaps.add,
+            tokens=self._tokens,
         )
 
     @property

@@ -71,6 +71,11 @@ def test_exclusive(folder: Path) -> None:
     assert [line.partition(",")[0] for line in lines[1:]] == [f"b'entry {n}'" for n in range(3)]
 
 
+def test_reminders(folder: Path) -> None:
+    lines = run(ROOT / "examples" / "reminders.py", folder).splitlines()
+    assert lines == ["b'order', attempt 1", "b'remind me', attempt 1", "expired: 1"]
+
+
 def test_serial(folder: Path) -> None:
     lines = run(ROOT / "examples" / "serial.py", folder).splitlines()
     assert [line.partition(": ")[2] for line in lines] == [f"b'step {n}'" for n in range(6)]

@@ -87,5 +87,6 @@ def test_topic_that_is_not_there_and_wrong_command_lines(run: Run) -> None:
     assert missing.code == 1
     assert "does not exist" in missing.err
     assert run("publish", "t", "x", "-p", "nothing").code == 2
+    assert run("publish", "t", "x", "--delay", "-1").code == 2
     assert run("consume", "t", "--durable", "d", "--start", "middle").code == 2
     assert run("consume", "t").code == 2

@@ -138,3 +138,20 @@ def test_what_waits_in_strict_order(run: Run, topic: str) -> None:
     assert "waits for offset 0" in notes
     assert said(run, 0)[0] == "ready"
     assert "delayed" in run("sub", "explain", "d", "0", "0").out
+
+
+def test_what_is_not_due_yet_and_what_has_expired(run: Run, topic: str) -> None:
+    run("publish", topic, "late", "--delay", "3600")
+    run("publish", topic, "short", "--ttl", "0.001")
+    with subscribed(topic) as subscription:
+        for _ in range(6):
+            take(subscription).ack()
+        assert subscription.receive(timeout=0.5) is None
+        state, _, notes = said(run, 6)
+        assert state == "ready"
+        assert "delivery time has not come" in notes
+        assert "due" in run("sub", "explain", "d", "0", "6").out
+        state, verdict, notes = said(run, 7)
+        assert (state, verdict) == ("settled", "acknowledged, or expired")
+        assert "time to live has ended" in notes
+    assert run("sub", "info", "d", "--json").data["backlog"] == 1

@@ -17,6 +17,8 @@ from kafkadur.consumer.chunk import one_by_one
 from kafkadur.consumer.member import Callbacks, Member
 from kafkadur.consumer.terms import Terms
 from kafkadur.fetch.buffer import NOWHERE, Mark
+from kafkadur.message.headers import JmsFields, encode_fields
+from kafkadur.message.times import when_sent
 from kafkadur_sharing.definition import Definition, SubscriptionType
 from tests.integration.coordinators.world import SESSION_MS, World
 
@@ -62,6 +64,7 @@ class Peer:
             budget=100,
             session=SESSION_MS / 1000,
             monotonic=together.now,
+            wall=lambda: together.world.clock.now / 1000,
         )
         self.member = Member(
             terms,
@@ -117,7 +120,8 @@ class Peer:
             if at < end:
                 self.followed[partition] = (end, number)
                 self.member.intake.end_at(partition, end, number)
-                self.member.intake.add_records(partition, _messages(partition, at, end), number)
+                messages = self._together.messages(partition, at, end)
+                self.member.intake.add_records(partition, messages, number)
             self.member.intake.reach(partition, end, number)
         self._read_ranges()
 
@@ -127,7 +131,8 @@ class Peer:
             end = min(last, self._together.ends[partition])
             if start < end:
                 self._ranges.remove(asked)
-                self.member.intake.add_range_records(token, _messages(partition, start, end), end)
+                messages = self._together.messages(partition, start, end)
+                self.member.intake.add_range_records(token, messages, end)
 
     def exchange(self) -> bool:
         """Make an exchange if one is due; returns whether one was made."""
@@ -196,6 +201,8 @@ class Together:
         self.definition = definition
         #: partition -> end of the log
         self.ends = dict.fromkeys(range(world.partitions), 0)
+        #: headers of messages, by partition and offset
+        self.headers: dict[tuple[int, int], list[tuple[str, bytes | None]]] = {}
         self.peers: list[Peer] = []
         self._begin = world.clock.now
 
@@ -203,9 +210,28 @@ class Together:
         """The members' clock, in seconds."""
         return 1_000.0 + (self.world.clock.now - self._begin) / 1000
 
-    def write(self, partition: int = 0, count: int = 1) -> None:
-        """Append messages to the log."""
+    def write(
+        self, partition: int = 0, count: int = 1, *, delay: float | None = None, ttl: float | None = None
+    ) -> None:
+        """Append messages to the log; `delay` and `ttl` in seconds."""
+        times = when_sent(lambda: self.world.clock.now / 1000, delay=delay, not_before=None, time_to_live=ttl)
+        fields = JmsFields(delivery_time=times.delivery_time, expiration=times.expiration)
+        for offset in range(self.ends[partition], self.ends[partition] + count):
+            self.headers[partition, offset] = encode_fields(fields)
         self.ends[partition] += count
+
+    def messages(self, partition: int, start: int, end: int) -> list[Message]:
+        """Return the messages at the offsets [start, end) of a partition."""
+        return [
+            Message(
+                topic="t",
+                partition=partition,
+                offset=offset,
+                value=b"x",
+                headers=self.headers.get((partition, offset)),  # type: ignore[arg-type]  # the stub wants str
+            )
+            for offset in range(start, end)
+        ]
 
     def join(self, name: str, *, window: int = 100) -> Peer:
         peer = Peer(self, name, window=window)
@@ -278,7 +304,3 @@ class Together:
     def exchanges(self) -> int:
         """How many exchanges those who are there have made."""
         return sum(peer.exchanges for peer in self.peers)
-
-
-def _messages(partition: int, start: int, end: int) -> list[Message]:
-    return [Message(topic="t", partition=partition, offset=o, value=b"x") for o in range(start, end)]

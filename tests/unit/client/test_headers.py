@@ -50,6 +50,7 @@ values = st.one_of(
 )
 texts = st.none() | st.text(st.characters(exclude_categories=["Cs"]))
 modes: st.SearchStrategy[DeliveryMode] = st.sampled_from(["PERSISTENT", "NON_PERSISTENT"])
+times = st.none() | st.integers(1, 10**15 - 1)
 fields_ = st.builds(
     JmsFields,
     message_id=texts,
@@ -59,6 +60,8 @@ fields_ = st.builds(
     delivery_mode=modes,
     client_id=texts,
     connection_id=texts,
+    delivery_time=times,
+    expiration=times,
 )
 
 
@@ -137,6 +140,8 @@ def test_fields_travel_under_their_jms_names() -> None:
         delivery_mode="NON_PERSISTENT",
         client_id="app",
         connection_id="conn-1",
+        delivery_time=1_790_000_000_000,
+        expiration=1_790_000_000_001,
     )
     assert encode(None, fields) == [
         ("JMSMessageID", b"ID:1"),
@@ -146,6 +151,8 @@ def test_fields_travel_under_their_jms_names() -> None:
         ("JMSDeliveryMode", b"NON_PERSISTENT"),
         ("kafkadur-client-id", b"app"),
         ("kafkadur-connection-id", b"conn-1"),
+        ("JMSDeliveryTime", b"1790000000000"),
+        ("JMSExpiration", b"1790000000001"),
     ]
 
 
@@ -201,6 +208,10 @@ def test_what_cannot_be_a_property_is_refused(properties: dict[str, Property], t
         JmsFields(delivery_mode="SOMETIMES"),  # type: ignore[arg-type]
         JmsFields(correlation_id=7),  # type: ignore[arg-type]
         JmsFields(type="\udfff"),
+        JmsFields(expiration=0),
+        JmsFields(expiration=-1),
+        JmsFields(delivery_time=10**15),
+        JmsFields(delivery_time=1.5),  # type: ignore[arg-type]
     ],
 )
 def test_what_cannot_be_a_field_is_refused(fields: JmsFields) -> None:

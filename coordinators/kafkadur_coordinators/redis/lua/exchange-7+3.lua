@@ -108,7 +108,7 @@ local function apply(ctx, pt, part, leases)
     local l = leases[v[Returned.token]]
     if l then
       give_back(ctx, pt, l, v[Returned.start], v[Returned.end], v[Returned.how], v[Returned.delay])
-      if v[Returned.how] > 0 then
+      if v[Returned.how] > 0 or v[Returned.delay] > 0 then -- it was read
         pt.readable_end = math.max(pt.readable_end, v[Returned.end])
       end
     end

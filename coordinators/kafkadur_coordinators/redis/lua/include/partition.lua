@@ -85,7 +85,7 @@ local function settle_blob(pt, l, from, blob)
 end
 
 --- Gives [s, e) of a lease back. how: see returned_marks; delay: ms until it comes again, -1: as the policy says.
---- Undispatched offsets at the end of the granted ones are as if they had not been granted.
+--- Undispatched offsets at the end of the granted ones are as if they had not been granted, unless they have a delay.
 local function give_back(ctx, pt, l, s, e, how, delay)
   if how == 0 and s < pt.readable_end and pt.readable_end < e then -- unwritten offsets must not become exceptions
     give_back(ctx, pt, l, pt.readable_end, e, how, delay)
@@ -99,7 +99,7 @@ local function give_back(ctx, pt, l, s, e, how, delay)
     pt.vacated = pt.vacated or e > pt.readable_end
     return
   end
-  if how == 0 and e >= pt.next and next_decided(pt, math.max(s, pt.base), pt.next) == pt.next then
+  if how == 0 and delay <= 0 and e >= pt.next and next_decided(pt, math.max(s, pt.base), pt.next) == pt.next then
     pt.next = math.max(s, pt.base)
     if l.e > pt.next then -- the end of a lane that goes on is next
       l.e = math.max(pt.next, l.s)
