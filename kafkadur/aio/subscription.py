@@ -15,6 +15,8 @@ from datetime import timedelta
 from itertools import chain, repeat
 from typing import Any, Generic
 
+from confluent_kafka import Message
+
 from kafkadur.aio.delivery import Delivery, class_for, confirm, confirm_all, refused_acks
 from kafkadur.aio.running import OnUndecodable, Run
 from kafkadur.aio.waiting import Breath, ClosingContext, Signal, flattened, kept
@@ -215,16 +217,25 @@ class Subscription(ClosingContext, Generic[V_co, K_co]):
         block = await self._next_block(self._block_size, deadline)
         if block is None:
             return None
+        chunk, start, end = block
+        # what expires while it waits here is left out
+        make: Callable[..., Any] = self._make_timely if chunk.times else self._make
         if self._one_by_one:
             self._losses = losses
-            return one_by_one(self._make, *block)
-        chunk, start, end = block
+            deliveries = one_by_one(make, *block)
+            return filter(None, deliveries) if chunk.times else deliveries
         indices = iter(range(start, end))
-        made = map(self._make, repeat(chunk), indices, chunk.messages[start:end])
+        made: Iterator[Any] = map(make, repeat(chunk), indices, chunk.messages[start:end])
+        if chunk.times:
+            made = filter(None, made)
         if self._unreceived.add(chunk, end, indices):  # another task took a block while this one waited
             return chain(self._block, made)
         self._losses = losses
         return made
+
+    def _make_timely(self, chunk: Chunk, index: int, message: Message) -> Delivery[V_co, K_co] | None:
+        """Make a delivery; None if its message has expired."""
+        return self._make(chunk, index, message) if self._member.is_timely(chunk, index) else None
 
     async def _next_block(self, most: int, deadline: float | None) -> tuple[Chunk, int, int] | None:
         self._check_process()

@@ -396,6 +396,13 @@ class Chunk:
         """Settle the next record, which was not dispatched and has expired."""
         self._pass_over(DEAD)
 
+    def expire_dispatched(self, index: int) -> bool:
+        """Settle a record that has expired before the application received it; whether it had no verdict."""
+        if self.verdicts[index] != HANDED:
+            return False
+        self.verdicts[index] = DEAD
+        return True
+
     def _pass_over(self, verdict: int) -> None:
         self.verdicts[self.handed] = verdict
         self.handed += 1

@@ -70,7 +70,7 @@ class Dispatcher(Part):
                 chunk.lease.group.turn.run(chunk)
                 start = chunk.handed
                 end = min(len(chunk.messages), start + room)
-                return chunk, start, self.timeliness.end_of_run(chunk, start, end) if chunk.times else end
+                return chunk, start, self.timeliness.end_of_block(chunk, start, end) if chunk.times else end
             if not chunk.lease.group.frozen:
                 return None
 

@@ -254,6 +254,13 @@ class Member:
         with self.lock:
             return self._dispatcher.next_run(limit)
 
+    def is_timely(self, chunk: Chunk, index: int) -> bool:
+        """Whether a dispatched record has not expired before the application receives it. Takes no lock.
+
+        One that has is settled.
+        """
+        return self._dispatcher.timeliness.is_timely(chunk, index)
+
     def filled(self) -> None:
         """The records in flight may fill the window (`chunk.one_by_one`).
 

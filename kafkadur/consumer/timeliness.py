@@ -50,6 +50,19 @@ class Timeliness(Part):
         chunk.expire()
         self.expired += 1
 
+    def is_timely(self, chunk: Chunk, index: int) -> bool:
+        """Whether a dispatched record has not expired before it is received; one that has is settled.
+
+        Needs no lock.
+        """
+        times = chunk.times.get(index)
+        if times is None or not times.is_over(self._terms.now_ms()):
+            return True
+        if not chunk.expire_dispatched(index):
+            return True  # it has its verdict: the application learns that from its own
+        self.expired += 1
+        return False
+
     def end_of_block(self, chunk: Chunk, start: int, end: int) -> int:
         """Return the end of the records from `start` on, at most `end`, that may be dispatched now."""
         now = self._terms.now_ms()
@@ -58,10 +71,3 @@ class Timeliness(Part):
             if times is not None and not times.allow(now):
                 return index
         return end
-
-    def end_of_run(self, chunk: Chunk, start: int, end: int) -> int:
-        """As `end_of_block`, for records that are dispatched one by one.
-
-        A record with times is the first one of its run: nothing is known of the time when others would come.
-        """
-        return next((index for index in range(start + 1, end) if index in chunk.times), end)

@@ -16,6 +16,8 @@ from datetime import timedelta
 from itertools import chain, repeat
 from typing import Any, Generic
 
+from confluent_kafka import Message
+
 from kafkadur.consumer.chunk import LOST, Chunk, one_by_one
 from kafkadur.consumer.delivery import Batch, K_co, V_co, in_transaction
 from kafkadur.durations import seconds
@@ -206,16 +208,24 @@ class Subscription(ClosingContext, Generic[V_co, K_co]):
         block = self._next_block(self._block_size, deadline)
         if block is None:
             return None
+        chunk, start, end = block
+        make: Callable[..., Any] = self._make_timely if chunk.times else self._make
         if self._one_by_one:
             self._losses = losses
-            return one_by_one(self._make, *block)
-        chunk, start, end = block
+            deliveries = one_by_one(make, *block)
+            return filter(None, deliveries) if chunk.times else deliveries
         indices = iter(range(start, end))
-        made = map(self._make, repeat(chunk), indices, chunk.messages[start:end])
+        made: Iterator[Any] = map(make, repeat(chunk), indices, chunk.messages[start:end])
+        if chunk.times:
+            made = filter(None, made)
         if self._unreceived.add(chunk, end, indices):
             return chain(self._block, made)
         self._losses = losses
         return made
+
+    def _make_timely(self, chunk: Chunk, index: int, message: Message) -> Delivery[V_co, K_co] | None:
+        """Make a delivery; None if its message has expired."""
+        return self._make(chunk, index, message) if self._member.is_timely(chunk, index) else None
 
     def _next_block(self, most: int, deadline: float | None) -> tuple[Chunk, int, int] | None:
         self._check_process()

@@ -13,7 +13,7 @@ from typing import Any
 from confluent_kafka import Message
 
 from kafkadur.aio.delivery import Delivery
-from kafkadur.consumer.chunk import one_by_one
+from kafkadur.consumer.chunk import Chunk, one_by_one
 from kafkadur.consumer.member import Callbacks, Member
 from kafkadur.consumer.terms import Terms
 from kafkadur.fetch.buffer import NOWHERE, Mark
@@ -162,15 +162,18 @@ class Peer:
         if block is None:
             return None
         chunk, index, _ = block
-        return Delivery(chunk, index, chunk.messages[index])
+        return self._timely(chunk, index, chunk.messages[index]) or self._next()
 
     def _next_of_run(self) -> Delivery[Any, Any] | None:
         while (delivery := next(self._taken, None)) is None:
             run = self.member.next_run(100)
             if run is None:
                 return None
-            self._taken = one_by_one(Delivery, *run)
+            self._taken = filter(None, one_by_one(self._timely, *run))
         return delivery
+
+    def _timely(self, chunk: Chunk, index: int, message: Message) -> Delivery[Any, Any] | None:
+        return Delivery(chunk, index, message) if self.member.is_timely(chunk, index) else None
 
     def take_all(self) -> list[int]:
         """Take until nothing is there; the places."""

@@ -3,6 +3,7 @@
 What happens at which moment is tested with time moved by hand, in `tests/integration/coordinators`.
 """
 
+import asyncio
 import time
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -13,7 +14,7 @@ import kafkadur
 import kafkadur.jms
 from kafkadur.fetch import native
 from kafkadur_sharing.definition import TypeName
-from tests.integration.subscriptions.helpers import LIMIT_S, Place, dead_letters, nothing, take
+from tests.integration.subscriptions.helpers import LIMIT_S, Place, dead_letters, nothing, take, wait_until
 
 TYPES = ("shared", "exclusive", "priority", "serial", "key-ordered")
 each_type = pytest.mark.parametrize("kind", TYPES)
@@ -122,6 +123,27 @@ async def test_every_way_to_receive(
         await subscription.run(handle)
     assert handled[:3] == [b"0", b"3", b"6"]
     assert sorted(handled[3:], key=str) == [b"2", b"5", b"8"]
+
+
+@each_type
+async def test_what_was_taken_in_advance_may_expire(place: Place, kind: TypeName) -> None:
+    """An application that is slow with its first message does not get the others too late."""
+    topic = place.make_topic(1)
+    async with (
+        place.connect() as connection,
+        await connection.subscribe(topic, durable="d", type=kind, start="earliest") as subscription,
+    ):
+        short = {"key": "a", "time_to_live": DELAY_S}
+        await publish(connection, topic, *((str(n), short) for n in range(3)), ("last", {"key": "a"}))
+        (first,) = await take(subscription, 1)
+        over = (first.fields.expiration or 0) / 1000
+        await asyncio.to_thread(wait_until, lambda: time.time() > over + 1, "the others have expired")
+        await first.ack()
+        (last,) = await take(subscription, 1)
+        assert last.raw_value == b"last"
+        await last.ack()
+        await nothing(subscription)
+        assert subscription.statistics()["outdated"] == 2
 
 
 async def test_not_before_a_time(place: Place) -> None:
