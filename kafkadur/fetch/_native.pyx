@@ -624,10 +624,12 @@ cdef class Consumer:
             if place.leader_epoch is not None:
                 set_leader_epoch(added, place.leader_epoch)
             if place.metadata is not None:
+                # with the zero byte at its end, as confluent-kafka does: without it clients that read it back
+                # read on behind its end
                 metadata = place.metadata.encode()
-                added.metadata_size = len(metadata)
-                added.metadata = malloc(len(metadata))
-                memcpy(added.metadata, <char *>metadata, len(metadata))
+                added.metadata_size = len(metadata) + 1
+                added.metadata = malloc(len(metadata) + 1)
+                memcpy(added.metadata, <char *>metadata, len(metadata) + 1)
         return made
 
     cdef list _places(self, rd_kafka_topic_partition_list_t *found):

@@ -165,7 +165,8 @@ def test_all_that_is_told_and_stands_is_of_some_order(place: Place, seed: int, r
                     # the same subscription, or another one
                     and (found is None or (found.id == identity) == (after.generation == state.generation))
                 ]
-                assert allowed, (state, wishes, answers, standing)
+                kept = "the same" if found is not None and found.id == identity else "another"
+                assert allowed, f"{state}\n{wishes}\n{answers}\n{standing}, {kept} subscription"
                 state, identity = allowed[0], "" if found is None else found.id
                 told.add(answers)
     finally:

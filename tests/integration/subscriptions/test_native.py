@@ -159,6 +159,17 @@ def test_offsets_are_committed_with_their_metadata(make: Callable[..., Any], top
     assert (found.offset, found.metadata) == (3, "kafkadur;1;x")
 
 
+@pytest.mark.parametrize("length", [1, 8, 24, 39, 40, 200])
+def test_metadata_ends_where_it_ends(make: Callable[..., Any], topic: str, length: int) -> None:
+    """What is written has the zero byte that confluent-kafka expects: else it reads behind the end."""
+    place = TopicPartition(topic, 0, 3, "x" * length)
+    make(compiled=True).commit(offsets=[place], asynchronous=False)
+    reader = make(compiled=False)
+    for _ in range(3):
+        (found,) = reader.committed([TopicPartition(topic, 0)], timeout=LIMIT_S)
+        assert found.metadata == "x" * length
+
+
 def test_settings_that_are_wrong(make: Callable[..., Any]) -> None:
     for name, value in (("no.such.setting", "1"), ("fetch.wait.max.ms", "much"), ("fetch.wait.max.ms", -1)):
         said = list[str]()
