@@ -11,7 +11,7 @@ import json
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, NamedTuple
 
 from kafkadur_coordinators.interface import Known, PartitionView, in_groups
 from kafkadur_coordinators.journal.origins import state_of
@@ -60,6 +60,14 @@ class Outdated(Refusal):
         self.number = number
 
 
+class Made(NamedTuple):
+    """A change that is in force now."""
+
+    token: str
+    #: of the definition that it made
+    version: int
+
+
 class Changes:
     """Carries out changes. One thread at a time."""
 
@@ -89,10 +97,12 @@ class Changes:
         token: str,
         incarnation: int,
         settlements: Mapping[int, SettlementState] | None = None,
+        held: int = 0,
     ) -> None:
         """Put the definition in force into Redis.
 
-        `settlements` are more exact than the journal; another process that finishes this does not have them.
+        `held`: ms for which only the process with this token can attach a member then. `settlements` are more
+        exact than the journal; another process that finishes this does not have them.
         """
         change = found.change
         address = self.address(key)
@@ -113,7 +123,7 @@ class Changes:
         )
         lanes = len(starts) * definition.lanes
         self._coordinator.run(
-            *self.installing(address, found, lanes=lanes, token=token, incarnation=incarnation)
+            *self.installing(address, found, lanes=lanes, token=token, incarnation=incarnation, held=held)
         )
 
     def installing(
@@ -128,12 +138,13 @@ class Changes:
         anew: bool = False,
         seen: int = 0,
         unclaimed: int = 0,
+        held: int = 0,
     ) -> Call:
         """The call that installs a definition whose partitions are laid.
 
         `lanes`: of all partitions together; `quiet_ms`: how long nothing is granted; `anew`: also in place of
         an older copy of the same subscription; `seen`: incarnation after which that is one; `unclaimed`: what
-        was leased in incarnations below cannot be claimed.
+        was leased in incarnations below cannot be claimed; `held` as in `install`.
         """
         request = InstallRequest(
             id=found.id,
@@ -147,6 +158,7 @@ class Changes:
             policy=Policy(*found.definition.policy),
             anew=int(anew),
             unclaimed=unclaimed,
+            held=held,
         )
         common = self._coordinator.common(incarnation=-seen)
         return ("install", address.fixed(), [*common, *request])
@@ -241,12 +253,14 @@ class Changes:
         known: Known,
         definition: Definition | None,
         settlements: Mapping[int, SettlementState] | None = None,
-    ) -> bool:
+        *,
+        held: int = 0,
+    ) -> Made | None:
         """Create, replace (`definition`) or delete (None) the subscription in force, which is `known`.
 
-        A new one begins where its definition says, or at `settlements`. Returns whether this change is in
-        force now; if another process was faster, the caller reads the state again. Raises `Refusal` when it
-        can't begin.
+        A new one begins where its definition says, or at `settlements`. Returns None if another process was
+        faster: the caller reads the state again. For `held` ms only a member that is attached with the token
+        of this change can attach. Raises `Refusal` when it can't begin.
         """
         token = uuid.uuid4().hex
         topic_id, starts = "", {}
@@ -281,10 +295,11 @@ class Changes:
         mine = found is not None and found.version == version
         if found is not None:
             settlements = settlements if mine else None
-            self.install(key, found, token=token, incarnation=incarnation, settlements=settlements)
+            held = held if mine else 0
+            self.install(key, found, token=token, incarnation=incarnation, settlements=settlements, held=held)
             if found.id != known.id:  # else another process gave this change up
                 self._forget(known, self.address(key))
-        return mine
+        return Made(token, version) if mine else None
 
     def amend(
         self,
@@ -292,16 +307,19 @@ class Changes:
         known: Known,
         definition: Definition,
         move: Callable[[Mapping[int, SettlementState]], Mapping[int, SettlementState]] | None,
-    ) -> bool:
+        *,
+        held: int = 0,
+    ) -> Made | None:
         """Change the definition and keep settled offsets.
 
         `move` maps the current settlement states to the new ones. It is called when no member can attach any
-        more; partitions that it leaves out keep their settlement states. Returns whether this change is in
-        force now. Raises `Refusal` when it can't begin.
+        more; partitions that it leaves out keep their settlement states. `held` and the result are those of
+        `change`. Raises `Refusal` when it can't begin.
         """
+        token = uuid.uuid4().hex
         content = json.loads(known.definition)
         shard = self._journal.shard(key.tag)
-        entries = self._begin(key, known, uuid.uuid4().hex)
+        entries = self._begin(key, known, token)
         relaid = definition_of(known).lanes != definition.lanes
         starts = {int(partition): offset for partition, offset in content["starts"].items()}
         origins = origins_of(content)
@@ -327,8 +345,8 @@ class Changes:
         found = in_force(self._journal.read(shard), key.tag, shard)
         mine = found is not None and found.version == version
         if found is not None:
-            self._install_over(key, found, known, settlements if mine else None)
-        return mine
+            self._install_over(key, found, known, settlements if mine else None, held=held if mine else 0)
+        return Made(token, version) if mine else None
 
     def _begin(self, key: SubscriptionKey, known: Known, token: str) -> Sequence[Entry]:
         """Begin a change; returns the journal's entries of the shard. Raises `Refusal` when it cannot begin.
@@ -375,6 +393,8 @@ class Changes:
         found: InForce,
         known: Known,
         settlements: Mapping[int, SettlementState] | None = None,
+        *,
+        held: int = 0,
     ) -> None:
         """Install the change in force in place of `known`, after writing the state of the partitions.
 
@@ -412,7 +432,15 @@ class Changes:
             )
         total = len(change.starts) * lanes
         self._coordinator.run(
-            *self.installing(address, found, lanes=total, token=token, incarnation=incarnation, anew=relaid)
+            *self.installing(
+                address,
+                found,
+                lanes=total,
+                token=token,
+                incarnation=incarnation,
+                anew=relaid,
+                held=held,
+            )
         )
         if relaid:
             self._forget(known, address)

@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
-from kafkadur_coordinators.changes import definition_of, with_lanes
+from kafkadur_coordinators.changes import Made, definition_of, with_lanes
 from kafkadur_coordinators.in_force import SubscriptionsInForce
 from kafkadur_coordinators.interface import (
     UNRANKED,
@@ -73,6 +73,8 @@ GONE_WAIT = 1.5
 _SWEPT_AT_ONCE, _LOOK_AGAIN_MS = 5, 1_000
 #: How often ending a non-durable subscription is tried; then it is left to the next subscriber.
 _END_TRIES = 10
+#: For so long no other member attaches to a subscription that a member has changed in order to attach, ms.
+_HELD_MS = 5_000
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -198,23 +200,30 @@ class Lifecycle(SubscriptionsInForce):
     ) -> Membership | None:
         """Do what was decided; None: the subscription was changed, and is to be looked at again."""
         if isinstance(decision, Convert):
-            self._convert(key, known, decision.definition)
-            return None
+            return self._attach_first(key, who, self._convert(key, known, decision.definition))
         if isinstance(decision, Attach):
             if decision.differences:
                 _warn_of_differences(key, decision.differences)
             return self._attach(key, known, who)
-        new = self._create(key, known, decision)
-        return None if new is None else self._attach(key, new, who)
+        return self._attach_first(key, who, self._create(key, known, decision))
 
-    def _create(self, key: SubscriptionKey, known: Known, decision: Create | Replace) -> Known | None:
-        """Create or replace; returns what to attach to if that must not be decided again.
+    def _attach_first(self, key: SubscriptionKey, who: _Who, made: Made | None) -> Membership | None:
+        """Attach after this change, while no other member can; None: it is not installed, or too late.
 
-        By the rules a non-durable one without a consumer is replaced: who creates one attaches to it.
+        Else another member might come in between, and the caller would be refused after its change.
         """
+        if made is None:
+            return None
+        known = self._coordinator.peek(self.address(key))
+        if (known.changing, known.version) != made:
+            return None
+        return self._attach(key, known, who, made.token)
+
+    def _create(self, key: SubscriptionKey, known: Known, decision: Create | Replace) -> Made | None:
+        """Create or replace; returns the change, None if it is not in force."""
         replaced = decision.replaced if isinstance(decision, Replace) and key.durable else None
         waiting = None if replaced is None else self._waiting(key, known)
-        changed = self._changes.change(key, known, decision.definition)
+        changed = self._changes.change(key, known, decision.definition, held=_HELD_MS)
         if changed and replaced is not None:
             _log.warning(
                 "Subscription %s was deleted and created anew: it was asked for with another definition, "
@@ -223,19 +232,17 @@ class Lifecycle(SubscriptionsInForce):
                 key,
                 "an unknown number of" if waiting is None else f"{waiting:,}",
             )
-        new = self._known(key) if changed and not key.durable else None
-        return new if new is not None and new.version else None
+        return changed
 
-    def _convert(self, key: SubscriptionKey, known: Known, definition: Definition) -> None:
-        """Change its type and keep unsettled messages (rules L3, P7). The caller checks the result."""
+    def _convert(self, key: SubscriptionKey, known: Known, definition: Definition) -> Made | None:
+        """Change its type and keep unsettled messages (rules L3, P7); returns as `_create` does."""
         partitions = known.partitions // definition_of(known).lanes
         try:
-            self._changes.amend(key, known, with_lanes(definition, partitions), None)
+            return self._changes.amend(key, known, with_lanes(definition, partitions), None, held=_HELD_MS)
         except Refusal as refusal:
-            if (
-                refusal.code != "ACTIVE"
-            ):  # a member has attached meanwhile: the rules decide which error follows
+            if refusal.code != "ACTIVE":
                 raise
+            return None  # a member has attached meanwhile: the rules decide which error follows
 
     def _sweep_or_raise(
         self, key: SubscriptionKey, known: Known, refuse: Refuse, member: str, refused_at: float
@@ -341,7 +348,7 @@ class Lifecycle(SubscriptionsInForce):
             epoch=content.get("epoch", 0),
         )
 
-    def _attach(self, key: SubscriptionKey, known: Known, who: _Who) -> Membership:
+    def _attach(self, key: SubscriptionKey, known: Known, who: _Who, token: str = "") -> Membership:
         subscription = self.subscription(key, known)
         lanes = subscription.definition.lanes
         if subscription.topic.partitions * lanes > known.partitions:
@@ -361,6 +368,7 @@ class Lifecycle(SubscriptionsInForce):
             kind=who.kind,
             rank=who.rank,
             transacted=bool(who.session),
+            token=token,
         )
         if who.session:
             self._register(key, session, who.session)

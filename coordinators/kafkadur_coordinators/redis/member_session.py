@@ -84,8 +84,12 @@ class MemberSession:
         kind: MemberKind = "",
         rank: Rank = UNRANKED,
         transacted: bool = False,
+        token: str = "",
     ) -> Attached:
-        """Attach; raises `Refusal` (ACTIVE, CHANGED, CHANGING, and the common codes)."""
+        """Attach; raises `Refusal` (ACTIVE, CHANGED, CHANGING, and the common codes).
+
+        `token` is that of a change by this process that waits for this (`Changes.change`); empty: none.
+        """
         self.incarnation = 0
         request = AttachRequest(
             name=name,
@@ -96,6 +100,7 @@ class MemberSession:
             priority=rank.priority,
             preempt=int(rank.preempt),
             transacted=int(transacted),
+            token=token,
         )
         reply = self._coordinator.call("attach", self._fixed, [*self._common(), *request])
         found = attached(reply)

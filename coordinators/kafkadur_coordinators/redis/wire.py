@@ -133,6 +133,8 @@ class AttachRequest(NamedTuple):
     preempt: Flag
     #: 1: it settles by transactions of Kafka
     transacted: Flag
+    #: of the change whose maker this is (`InstallRequest.held`); '': none
+    token: Name = ""
 
 
 class ExchangeRequest(NamedTuple):
@@ -295,6 +297,8 @@ class InstallRequest(NamedTuple):
     anew: Flag
     #: leases of incarnations below this one cannot be claimed; 0: all can
     unclaimed: Serial
+    #: how long only the one that made this change can attach, ms; 0: any member can at once
+    held: TimeOut = 0
 
 
 class Policy(NamedTuple):

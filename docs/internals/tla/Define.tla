@@ -2,6 +2,9 @@
 (* Changes of a definition: set CHANGING in Redis, append a record to the journal (the first valid record in log order wins),
    install the definition in force.
 
+   A process that changes a definition in order to attach keeps CHANGING until its member has attached, so that no other member
+   comes in between (install-7.lua, attach-7.lua: held). It may stop before: then CHANGING is past its deadline at some time.
+
    Modelled: coordinators/kafkadur_coordinators/changes.py, in_force.py (rebuild), records.py (which record is in force),
    lua/change-7.lua, install-7.lua, rebuild-7.lua, reincarnate-7.lua.
    - Changing processes, each of which may stop at any step and continue much later or never. One unsubscribes, others replace.
@@ -17,7 +20,8 @@ CONSTANTS C,          \* changing processes (model values)
           Defects     \* planted defects (see README.md); {}: the real behaviour
 Bad(d) == d \in Defects
 VARIABLES log,   \* the journal
-          red,   \* Redis: ok, ver, c (content), chg (token of the change), from (version it expects), inc, reb (token of the rebuild)
+          red,   \* Redis: ok, ver, c (content), chg (token of the change), from (version it expects), inc, reb (token of the rebuild),
+                 \* late: the deadline of the change has passed
           old,   \* the copy of another server
           pc, exp, und, pos, tok, \* changing processes: step, expected version, incarnation read, position of the record, token
           rs,    \* the process that resolves a change
@@ -30,7 +34,7 @@ Rec(e,u,c) == [k |-> "chg", exp |-> e, und |-> u, c |-> c]
 NoRs == [st |-> "idle", tok |-> 0, exp |-> 0, und |-> 0, pos |-> 0]
 NoRb == [st |-> "idle", tok |-> 0, kept |-> FALSE, inc |-> 0]
 Init == /\ log = <<Rec(0,0,"v0")>>
-        /\ red = [ok |-> TRUE, ver |-> 1, c |-> "v0", chg |-> 0, from |-> 0, inc |-> 0, reb |-> 0, kept |-> FALSE]
+        /\ red = [ok |-> TRUE, ver |-> 1, c |-> "v0", chg |-> 0, from |-> 0, inc |-> 0, reb |-> 0, kept |-> FALSE, late |-> FALSE]
         /\ old = red
         /\ pc = [x \in C |-> "idle"] /\ exp = [x \in C |-> 0] /\ und = exp /\ pos = exp /\ tok = exp
         /\ rs = NoRs /\ rb = NoRb /\ won = {} /\ n = [fault |-> 0, try |-> 0, tok |-> 0]
@@ -50,7 +54,7 @@ Content(x) == IF x = Del THEN "gone" ELSE "v1"
 (* install-7.lua. t: token of the change or rebuild. On a server that restarted, only the rebuilding process
    installs, after an incarnation record. *)
 Installed(v,c,i) == [ok |-> TRUE, ver |-> IF c = "gone" THEN 0 ELSE v, c |-> c, chg |-> 0, from |-> 0, inc |-> i, reb |-> 0,
-                     kept |-> FALSE]
+                     kept |-> FALSE, late |-> FALSE]
 Mine(t) == t # 0 /\ ((red.chg = t /\ (red.ok \/ (Bad("install_unfenced") /\ red.reb = 0))) \/ red.reb = t)
 Put(v,c,t,i) == IF ~Mine(t) THEN red
                 ELSE IF ~red.ok /\ red.reb # t /\ c = red.c THEN red
@@ -66,7 +70,7 @@ Begin(x) == /\ pc[x] = "idle" /\ red.ok /\ n.try < MaxTry /\ (x = Del => red.c #
             /\ UNCHANGED <<log,red,old,pos,rs,rb,won>>
 SetChanging(x) == /\ pc[x] = "set" /\ red.ok
                   /\ IF red.chg = 0 /\ red.ver = exp[x]
-                     THEN red' = [red EXCEPT !.chg = tok[x], !.from = exp[x]] /\ pc' = [pc EXCEPT ![x] = "read"]
+                     THEN red' = [red EXCEPT !.chg = tok[x], !.from = exp[x], !.late = FALSE] /\ pc' = [pc EXCEPT ![x] = "read"]
                      ELSE red' = red /\ pc' = [pc EXCEPT ![x] = "idle"]
                   /\ UNCHANGED <<log,old,exp,und,pos,tok,rs,rb,won,n>>
 Read(x) == /\ pc[x] = "read" /\ pc' = [pc EXCEPT ![x] = "write"]
@@ -77,18 +81,26 @@ Write(x) == /\ pc[x] = "write" /\ Len(log) < MaxLog /\ log' = Append(log, Rec(ex
             /\ pos' = [pos EXCEPT ![x] = Len(log) + 1] /\ pc' = [pc EXCEPT ![x] = "decide"]
             /\ UNCHANGED <<red,old,exp,und,tok,rs,rb,won,n>>
 (* The winner is decided at the end of the log. A process installs the definition in force, also when it lost. *)
-Decide(x) == /\ pc[x] = "decide" /\ pc' = [pc EXCEPT ![x] = "idle"]
+Holds(x) == x # Del /\ Now.ver = pos[x] /\ Mine(tok[x]) /\ red.ok /\ red.ver < pos[x]
+Decide(x) == /\ pc[x] = "decide" /\ pc' = [pc EXCEPT ![x] = IF Holds(x) THEN "attach" ELSE "idle"]
              /\ won' = IF Now.ver = pos[x] THEN won \cup {<<exp[x],pos[x]>>} ELSE won
              /\ red' = IF Bad("loser_clears") /\ Now.ver # pos[x] /\ red.chg = tok[x] THEN [red EXCEPT !.chg = 0, !.from = 0]
                        ELSE IF Bad("installs_own") THEN Put(pos[x], Content(x), tok[x], red.inc)
+                       ELSE IF Holds(x) THEN [Installed(pos[x], Now.c, red.inc) EXCEPT !.chg = tok[x], !.from = pos[x]]
                        ELSE Put(Now.ver, Now.c, tok[x], red.inc)
              /\ UNCHANGED <<log,old,exp,und,pos,tok,rs,rb,n>>
+(* With the defect, a member attaches to whatever is there, and ends the change of another process. *)
+Attach(x) == /\ pc[x] = "attach" /\ pc' = [pc EXCEPT ![x] = "idle"]
+             /\ red' = IF red.ok /\ (Bad("ends_any_change") \/ (red.chg = tok[x] /\ red.ver = pos[x] /\ ~red.late))
+                       THEN [red EXCEPT !.chg = 0, !.from = 0] ELSE red
+             /\ UNCHANGED <<log,old,exp,und,pos,tok,rs,rb,won,n>>
 --------------------------------------------------------------------------------
 (* A process that finds CHANGING after its deadline resolves the change. *)
 RsBegin == /\ rs.st = "idle" /\ red.ok /\ red.chg # 0
            /\ rs' = [st |-> "write", tok |-> red.chg, pos |-> 0, und |-> LastInc(Len(log)),
                      exp |-> Expected(IF Bad("abort_expects_now") THEN Now.ver ELSE red.from)]
-           /\ UNCHANGED <<log,red,old,pc,exp,und,pos,tok,rb,won,n>>
+           /\ red' = [red EXCEPT !.late = TRUE]
+           /\ UNCHANGED <<log,old,pc,exp,und,pos,tok,rb,won,n>>
 Before(v) == IF v = 0 THEN "gone" ELSE IF v <= Len(log) /\ log[v].k = "chg" THEN log[v].c ELSE "gone"
 RsWrite == /\ rs.st = "write" /\ Len(log) < MaxLog
            /\ log' = IF Bad("no_abort") THEN log ELSE Append(log, Rec(rs.exp, rs.und, Before(rs.exp)))
@@ -101,7 +113,7 @@ RsStop == rs.st # "idle" /\ rs' = NoRs /\ UNCHANGED <<log,red,old,pc,exp,und,pos
 Replicate == red.ok /\ n.fault < MaxFault /\ old # red /\ old' = red /\ UNCHANGED <<log,red,pc,exp,und,pos,tok,rs,rb,won,n>>
 Fault == /\ red.ok /\ n.fault < MaxFault /\ n' = [n EXCEPT !.fault = @ + 1]
          /\ red' \in {[old EXCEPT !.ok = FALSE, !.reb = 0, !.kept = TRUE],
-                      [ok |-> FALSE, ver |-> 0, c |-> "gone", chg |-> 0, from |-> 0, inc |-> 0, reb |-> 0, kept |-> FALSE]}
+                      [ok |-> FALSE, ver |-> 0, c |-> "gone", chg |-> 0, from |-> 0, inc |-> 0, reb |-> 0, kept |-> FALSE, late |-> FALSE]}
          /\ UNCHANGED <<log,old,pc,exp,und,pos,tok,rs,rb,won>>
 (* The right to rebuild, on this server. It may expire; then another process takes it. *)
 RbTake == /\ n.tok < MaxTry + MaxFault + 2 /\ n' = [n EXCEPT !.tok = @ + 1]
@@ -127,7 +139,7 @@ Compact == /\ Bad("changes_share_key")
                                      /\ log' = [log EXCEPT ![i].k = "gone"]
            /\ UNCHANGED <<red,old,pc,exp,und,pos,tok,rs,rb,won,n>>
 Next == \/ Compact
-        \/ \E x \in C : Begin(x) \/ SetChanging(x) \/ Read(x) \/ Write(x) \/ Decide(x)
+        \/ \E x \in C : Begin(x) \/ SetChanging(x) \/ Read(x) \/ Write(x) \/ Decide(x) \/ Attach(x)
         \/ RsBegin \/ RsWrite \/ RsInstall \/ RsStop \/ Replicate \/ Fault \/ RbTake \/ RbNothing \/ RbFence \/ RbInstall
 Spec == Init /\ [][Next]_vars
 Fair == Spec /\ WF_vars(RsBegin) /\ SF_vars(RsWrite) /\ SF_vars(RsInstall) /\ WF_vars(RbTake) /\ SF_vars(RbFence) /\ SF_vars(RbInstall)

@@ -120,6 +120,7 @@ BROKEN = (
     broken("Define", "Converged", "incarnation_read_late", MaxFault=1),
     broken("Define", "Converged", "copy_believed", MaxFault=1),
     broken("Define", "Converged", "install_unfenced", MaxFault=1, MaxLog=4),
+    broken("Define", "Converged", "ends_any_change", MaxLog=4),
     broken("Claims", "I1_SettledTrue", "settled_in_hands"),
     broken("Claims", "I3_Fenced", "no_fencing", MaxEx=3),
     broken("Claims", "I4_SettledStays", "claims_settled", MaxEx=3),

@@ -127,7 +127,7 @@ def test_a_change_given_up_leaves_everything_as_it_was(make: Make) -> None:
 def test_a_definition_that_is_deleted_leaves_nothing_of_itself(make: Make) -> None:
     world = make()
     assert world.run("change", 1, "delete", DEADLINE_MS).code == "OK"
-    assert world.run("install", "", 2, "", "", 0, 1, "delete", 0, (), 0, 0).code == "OK"
+    assert world.run("install", "", 2, "", "", 0, 1, "delete", 0, (), 0, 0, 0).code == "OK"
     assert code(lambda: world.coordinator.peek(world.address)) == "MISSING"
     assert set(world.dump()) <= {key.encode() for key in world.keys(0)}
 

@@ -123,12 +123,12 @@ def usual_request(world: World, member: str, name: str) -> Sequence[object]:
         report(1, readable_end=50),
     ]
     return {
-        "attach": [*common, "name", 10_000, 1, 0, "", 0, 0, 0],
+        "attach": [*common, "name", 10_000, 1, 0, "", 0, 0, 0, ""],
         "change": [*common, 1, "token", 20_000],
         "detach": [*common, [0, 1]],
         "exchange": [*common, 2, 10, 1, 1, 10, parts, 0, 1],
         "inspect": [*common, [0, 1], 1, ""],
-        "install": [*common, world.id, 2, "{}", "shared", 2, 1, "token", 0, [0, 0, 0, 0, 1, 0], 0, 0],
+        "install": [*common, world.id, 2, "{}", "shared", 2, 1, "token", 0, [0, 0, 0, 0, 1, 0], 0, 0, 0],
         "partitions": [*common, [[0, 1, 0, b"", -1], [1, 1, 0, b"", -1]], "token", 2, 0],
         "pause": [*common, 1],
         "peek": common,

@@ -1,14 +1,16 @@
 """Subscribing to what exists with another definition: `on_change` says what becomes of it (U4, S3, P8)."""
 
 import asyncio
+import itertools
 import logging
+import threading
 from datetime import timedelta
 from typing import Any
 
 import pytest
 
 import kafkadur
-from kafkadur import Redelivery, SubscriptionDiffers
+from kafkadur import Redelivery, SubscriptionActive, SubscriptionDiffers
 from kafkadur.admin.changes import Admin
 from kafkadur.settings import settings
 from kafkadur_sharing.definition import TypeName
@@ -74,6 +76,42 @@ async def test_u4_s3_other_details_are_refused_and_nothing_is_lost(
         assert [difference[0] for difference in caught.value.differences] == [*other]
         async with await connection.subscribe(topic, durable="d", type=kind) as subscription:
             assert numbers(await take(subscription, 5)) == [3, 4, 5, 6, 7]
+
+
+@pytest.mark.parametrize("on_change", ["alter", "replace"])
+def test_no_other_consumer_comes_between_a_change_and_its_consumer(place: Place, on_change: Any) -> None:
+    """Else a call that is refused would have changed the subscription, or deleted what waits in it."""
+    topic = asyncio.run(leave_five(place, "exclusive"))
+    looked, looks = threading.Event(), itertools.count()
+    refused: list[Exception] = []
+
+    def note_of_other(name: str, *_: object) -> None:
+        if name == "attach" or (name == "peek" and next(looks)):
+            looked.set()  # it has attached, or was told to wait and looks again
+
+    def come_between() -> None:
+        with place.connect_sync(recorder=note_of_other) as connection:
+            try:
+                connection.subscribe(topic, durable="d", type="exclusive", selector="n > 5").close()
+            except SubscriptionActive as error:
+                refused.append(error)
+
+    other = threading.Thread(target=come_between)
+
+    def note(name: str, *_: object) -> None:
+        if name == "install" and not other.ident:
+            other.start()
+            assert looked.wait(LIMIT_S)
+
+    with (
+        place.connect_sync(recorder=note) as connection,
+        connection.subscribe(
+            topic, durable="d", type="exclusive", selector="n > 5", on_change=on_change
+        ) as subscription,
+    ):
+        other.join(LIMIT_S)
+        assert subscription.definition.definition.selector == "n > 5"
+    assert [type(error) for error in refused] == [SubscriptionActive]
 
 
 @both_types

@@ -1,4 +1,4 @@
---- A member attaches to the subscription.
+--- A member attaches to the subscription. The one that has just changed it (install-7) ends the change with that.
 -- KEYS     see include/context.lua
 -- ARGV[1]  Request, AttachRequest
 -- Reply    Reply, Attached
@@ -17,7 +17,7 @@ if code ~= 'OK' then
   return head(ctx, code)
 end
 local left = changing_left(ctx)
-if left then
+if left and (left == 0 or ctx.changing ~= request[AttachRequest.token]) then -- past the deadline others resolve it
   return head(ctx, 'CHANGING', { [Changing.left] = left })
 end
 if ctx.version ~= request[AttachRequest.version] then
@@ -26,6 +26,9 @@ end
 local most, names, whole, again = request[AttachRequest.most], others_attached(ctx)
 if #names > 0 and (whole or request[AttachRequest.kind] == 'whole' or (most > 0 and #names >= most)) then
   return refuse_active(ctx, names, again)
+end
+if left then
+  end_change(ctx)
 end
 ctx.attached = ctx.attached + 1
 ctx.session_ttl = math.max(ctx.session_ttl, request[AttachRequest.session])

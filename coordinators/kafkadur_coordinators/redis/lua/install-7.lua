@@ -1,4 +1,5 @@
 --- Installs the definition that is in force in the journal. A repeated or late call changes nothing.
+--- With `held` the change goes on until its maker attaches: no other member can come in between.
 -- KEYS     see include/context.lua
 -- ARGV[1]  Request, InstallRequest
 -- Reply    Reply
@@ -18,6 +19,15 @@ local function is_laid(token, partitions)
     end
   end
   return true
+end
+
+--- Ends the change, or keeps other members out until its maker has attached.
+local function end_or_hold(state, request, now)
+  end_change(state)
+  if request[InstallRequest.held] > 0 and request[InstallRequest.token] ~= '' then
+    state.changing, state.changing_from = request[InstallRequest.token], request[InstallRequest.version]
+    state.changing_until = now + request[InstallRequest.held]
+  end
 end
 
 local request = read_request()
@@ -56,7 +66,7 @@ if id ~= '' and ctx.id == id and code ~= 'MISSING' and request[InstallRequest.an
   ctx.version, ctx.type = version, request[InstallRequest.type]
   ctx.policy, ctx.new_policy = request[InstallRequest.policy], true
   store.put_definition(ctx, request[InstallRequest.definition])
-  end_change(ctx)
+  end_or_hold(ctx, request, ctx.now)
   close(ctx)
   return head(ctx, 'OK')
 end
@@ -85,6 +95,7 @@ new.recovered = grace_wanted > 0 and new.incarnation or 0
 new.server, new.unclaimed = ctx.here, request[InstallRequest.unclaimed]
 new.policy, new.new_policy = request[InstallRequest.policy], true
 new.sequence, new.time, new.skew = ctx.sequence, ctx.now, ctx.skew
+end_or_hold(new, request, ctx.now)
 store.put_definition(new, request[InstallRequest.definition])
 store.replace(new)
 ctx.sequence = ctx.sequence + 1
