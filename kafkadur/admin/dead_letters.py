@@ -38,6 +38,10 @@ _DIGITS = 15
 _SILENCE = 2.0
 
 
+#: Names that a filter can use besides properties (`DeadLetter.facts`).
+OWN_FACTS = frozenset({"_cause", "_reason", "_attempts", "_origin", "_timestamp"})
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class DeadLetter:
     """A message that was sent to dead letters."""
@@ -63,6 +67,11 @@ class DeadLetter:
     def source(self) -> str:
         """The topic of the message."""
         return self.origin.rpartition("[")[0]
+
+    @property
+    def source_partition(self) -> int:
+        """The partition of the message; -1 if the dead letter does not say it."""
+        return _number(self.origin.rpartition("]")[0].rpartition("[")[2]) if "]" in self.origin else -1
 
     def facts(self) -> dict[str, Property]:
         """Return the values that a filter can use: the properties, and five names that begin with `_`."""
@@ -118,10 +127,11 @@ class DeadLetterAdmin:
         rate: float | None = None,
         done: Callable[[DeadLetter], None] = lambda _: None,
     ) -> int:
-        """Publish the messages of letters to their topics again, as new messages; returns how many.
+        """Publish the messages of letters to their partitions again, as new messages; returns how many.
 
-        A letter is acknowledged when Kafka has its message: after a crash some may be published twice, none
-        is lost. `rate` is the most a second. Every subscription of the topic gets the messages. Raises as
+        In another partition than the other messages of its key, a message would not be in order with them. A
+        letter is acknowledged when Kafka has its message: after a crash some may be published twice, none is
+        lost. `rate` is the most a second. Every subscription of the topic gets the messages. Raises as
         `letters`, and `DeliveryFailed`.
         """
         interval = 0.0 if rate is None else 1 / rate
@@ -151,7 +161,12 @@ class DeadLetterAdmin:
         for letter in letters:
             headers: Any = list(letter.headers)
             producer.produce(
-                letter.source, value=letter.value, key=letter.key, headers=headers, on_delivery=report
+                letter.source,
+                value=letter.value,
+                key=letter.key,
+                headers=headers,
+                partition=letter.source_partition,
+                on_delivery=report,
             )
         if producer.flush(self._settings.kafka_timeout.total_seconds()) or failed:
             raise DeliveryFailed(

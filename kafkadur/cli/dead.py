@@ -7,12 +7,12 @@ from typing import Annotated, Any
 
 import typer
 
-from kafkadur.admin.dead_letters import DeadLetter, DeadLetterAdmin
+from kafkadur.admin.dead_letters import OWN_FACTS, DeadLetter, DeadLetterAdmin
 from kafkadur.cli.call import Call, YesOption, command
 from kafkadur.cli.naming import NameArgument
 from kafkadur.cli.output import Column, clock, count, iso, readable
 from kafkadur_sharing.errors import InvalidDestination
-from kafkadur_sharing.selector import parse_selector
+from kafkadur_sharing.selector import Selector, parse_selector
 
 WhereOption = Annotated[
     str | None,
@@ -23,13 +23,15 @@ WhereOption = Annotated[
         "_timestamp.",
     ),
 ]
+#: What was done, by the name of the command.
+_DONE = {"redrive": "Published again:", "purge": "Purged"}
 LimitOption = Annotated[int, typer.Option("--limit", min=1, help="Show at most this number.")]
 
 
 @command
 def ls(call: Call, name: NameArgument, *, where: WhereOption = None, limit: LimitOption = 100) -> None:
     """List the dead letters that were neither redriven nor purged."""
-    selector = parse_selector(where)
+    selector = _where(where)
     settings = call.settings(quick=True)
     with call.admin(settings) as admin:
         letters = list(islice(DeadLetterAdmin(settings, admin).letters(admin.key(name), selector), limit + 1))
@@ -100,7 +102,10 @@ def redrive(
     ] = None,
     yes: YesOption = False,
 ) -> None:
-    """Publish dead letters to their topic again. Only counts them, unless --yes is given."""
+    """Publish dead letters to their topic again. Only counts them, unless --yes is given.
+
+    Every subscription of the topic gets them again. Each goes to the partition that it came from.
+    """
     _work(call, name, where=where, yes=yes, rate=rate, verb="redrive")
 
 
@@ -111,7 +116,7 @@ def purge(call: Call, name: NameArgument, *, where: WhereOption = None, yes: Yes
 
 
 def _work(call: Call, name: str, *, where: str | None, yes: bool, rate: float | None, verb: str) -> None:
-    selector = parse_selector(where)
+    selector = _where(where)
     settings = call.reached()
     with call.admin(settings) as admin:
         office, key = DeadLetterAdmin(settings, admin), admin.key(name)
@@ -130,12 +135,25 @@ def _work(call: Call, name: str, *, where: str | None, yes: bool, rate: float | 
                     done = office.purge(key, selector, done=step)
     if call.options.json:
         call.out.json({"subscription": str(key), "letters": waiting, "done": done})
-    elif yes:
-        call.out.say(f"{verb}: {count(done)} dead letters of subscription {key}.")
     else:
-        call.out.say(
-            f"Would {verb} {count(waiting)} dead letters of subscription {key}. To do it, add --yes."
-        )
+        number = done if yes else waiting
+        letters = f"{count(number)} dead {'letter' if number == 1 else 'letters'} of subscription {key}"
+        again = " Every subscription of the topic gets them again." if verb == "redrive" and number else ""
+        if yes:
+            call.out.say(f"{_DONE[verb]} {letters}.{again}")
+        else:
+            call.out.say(f"Would {verb} {letters}.{again} To do it, add --yes.")
+
+
+def _where(text: str | None) -> Selector | None:
+    """Read the value of --where; raises `InvalidSelector`, `typer.BadParameter` for an unknown `_name`."""
+    selector = parse_selector(text)
+    for name in sorted(selector.names if selector is not None else ()):
+        if name.startswith("_") and name not in OWN_FACTS:
+            raise typer.BadParameter(
+                f"{name} is none of {', '.join(sorted(OWN_FACTS))}", param_hint="--where"
+            )
+    return selector
 
 
 def _summary(letter: DeadLetter) -> dict[str, Any]:

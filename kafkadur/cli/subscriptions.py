@@ -8,18 +8,18 @@ from typing import Annotated, Any
 
 import typer
 
-from kafkadur.admin.changes import Explained, SubscriptionInfo
+from kafkadur.admin.changes import Admin, Explained, SubscriptionInfo
 from kafkadur.admin.explain import OffsetState
 from kafkadur.admin.parked import ParkedKey
 from kafkadur.admin.sizes import Sizes
-from kafkadur.admin.subscription_info import is_attached, without_records
+from kafkadur.admin.subscription_info import handled_key, is_attached, without_records
 from kafkadur.cli.call import Call, YesOption, command
 from kafkadur.cli.naming import NameArgument
 from kafkadur.cli.output import Column, ago, clock, count, duration, iso, plural, readable
 from kafkadur_coordinators.holder_progress import HolderProgress
 from kafkadur_coordinators.interface import MemberInfo
 from kafkadur_sharing.definition import Definition
-from kafkadur_sharing.errors import SubscriptionActive
+from kafkadur_sharing.errors import IllegalState, SubscriptionActive
 from kafkadur_sharing.keys import ClientIdPolicy, SubscriptionKey
 from kafkadur_sharing.redelivery import Redelivery
 
@@ -165,7 +165,7 @@ def definition_facts(definition: Definition) -> list[tuple[str, str | None]]:
         ("turns", "on each partition by itself" if by_partition else None),
         ("ack level", definition.ack_level),
         ("most consumers", None if definition.max_consumers is None else count(definition.max_consumers)),
-        ("attempts", "no limit" if policy.max_attempts is None else f"at most {policy.max_attempts:,}"),
+        ("attempts", _attempts(policy)),
         ("back-off", _back_off(policy)),
         ("longest hold", None if policy.max_hold is None else _time(policy.max_hold)),
         ("dead letters", f"topic {definition.dead_letter_topic}"),
@@ -420,6 +420,26 @@ def _due(item: ParkedKey, now: int) -> str:
 # --- unsubscribe ----------------------------------------------------------------------------------------
 
 
+def _attempts(policy: Redelivery) -> str:
+    most = policy.max_attempts
+    return "no limit of its own; handlers have one" if most is None else f"at most {most:,}"
+
+
+def _refuse_records(found: SubscriptionInfo, admin: Admin) -> None:
+    """Raise `IllegalState` for a subscription that records which dead letters of another one were handled."""
+    kept = {info.key for info in without_records(admin.list())}
+    of = next((key for key in kept if handled_key(key) == found.key), None)
+    if of is None or found.key in kept:
+        return
+    raise IllegalState(
+        f"Subscription {found.key} records which dead letters of {of} were handled.",
+        state="without it all of them, those that were redriven or purged, too, are dead letters again",
+        owner=f"kafkadur sub dead, subscription {of}",
+        remedy=f"to see the dead letters that are left, `kafkadur sub dead ls {of}`; to have all of them "
+        f"again, `kafkadur sub seek {found.key} earliest`",
+    )
+
+
 @command
 def unsubscribe(
     call: Call,
@@ -431,6 +451,7 @@ def unsubscribe(
     with call.admin() as admin:
         key = admin.key(name)
         found = admin.info(key)
+        _refuse_records(found, admin)
         # A member that is not heard is about to be taken for dead.
         holders = tuple(member.name for member in found.members if member.heard)
         if not yes and holders:

@@ -52,7 +52,9 @@ def test_list_show_redrive_and_purge(run: Run, topic: str) -> None:
     assert (shown.data["value"], shown.data["key"], shown.data["properties"]) == ("secret 0", "k0", {"n": 0})
 
     assert run("sub", "dead", "redrive", "d", "--where", "n = 1", "--json").data["done"] == 0, "a dry run"
-    assert "Would redrive 3" in run("sub", "dead", "redrive", "d").err
+    dry = run("sub", "dead", "redrive", "d").err
+    assert "Would redrive 3 dead letters" in dry
+    assert "Every subscription of the topic gets them again" in dry
     done = run("sub", "dead", "redrive", "d", "--where", "n = 1 AND _cause = 'attempts'", "--yes", "--json")
     assert (done.data["letters"], done.data["done"]) == (1, 1)
     connection = kafkadur.sync.Connection(settings({}))
@@ -77,6 +79,29 @@ def test_list_show_redrive_and_purge(run: Run, topic: str) -> None:
     assert [each["name"] for each in run("sub", "ls", "--all", "--json").data] == ["d", "d.dead"]
 
 
+def test_a_redriven_message_comes_to_the_partition_of_its_key(run: Run, topic: str) -> None:
+    """On another partition it would overtake messages of its key, or fall behind them."""
+    letters = run("sub", "dead", "ls", "d", "--json").data
+    run("sub", "dead", "redrive", "d", "--yes")
+    connection = kafkadur.sync.Connection(settings({}))
+    with connection, connection.subscribe(topic, durable="d") as subscription:
+        found = [subscription.receive(timeout=LIMIT_S) for _ in range(3)]
+        places = {f"{delivery.topic}[{delivery.partition}]" for delivery in found if delivery is not None}
+    assert places == {letter["origin"].partition("@")[0] for letter in letters}
+
+
+def test_the_record_of_handled_letters_is_not_deleted_by_mistake(run: Run, topic: str) -> None:
+    del topic
+    assert run("sub", "dead", "purge", "d", "--where", "n = 0", "--yes", "--json").data["done"] == 1
+    refused = run("sub", "unsubscribe", "d.dead", "--yes")
+    assert refused.code == 1
+    assert "kafkadur sub dead ls d" in refused.err
+    assert len(run("sub", "dead", "ls", "d", "--json").data) == 2
+    assert "d.dead" not in run("doctor").out
+    run("sub", "unsubscribe", "d", "--yes")
+    assert run("sub", "unsubscribe", "d.dead", "--yes").code == 0, "what it was for is gone"
+
+
 def test_no_such_letter_or_subscription_or_filter(run: Run, topic: str) -> None:
     del topic
     assert run("sub", "dead", "show", "d", "9:9").code == 1
@@ -86,6 +111,9 @@ def test_no_such_letter_or_subscription_or_filter(run: Run, topic: str) -> None:
     wrong = run("sub", "dead", "ls", "d", "--where", "a = ")
     assert wrong.code == 1
     assert "Column" in wrong.err
+    unknown = run("sub", "dead", "redrive", "d", "--where", "_casue = 'attempts'")
+    assert unknown.code == 2
+    assert "_cause" in unknown.err
 
 
 def test_a_table_for_people(run: Run, topic: str) -> None:
