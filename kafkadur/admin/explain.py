@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
+from kafkadur.message.times import Times
 from kafkadur_coordinators.interface import LeaseView, MemberInfo, PartitionView
 
 #: Kinds of leases whose offsets are listed as runs with the lease's token: exceptions and reservations.
@@ -121,6 +122,23 @@ def explain(
     if found.state is OffsetState.READY and offset < log.start:
         deleted = ("Kafka deleted it before it was settled; members pass over it.",)
         return replace(found, state=OffsetState.BEFORE_LOG, notes=deleted)
+    return found
+
+
+def with_times(found: Explanation, times: Times | None, now: int) -> Explanation:
+    """Add what delivery time and expiration of its message say about an offset that is not settled.
+
+    `now` is the time, ms since 1970.
+    """
+    if times is None or found.state not in (OffsetState.READY, OffsetState.LEASED):
+        return found
+    if times.is_over(now):
+        note = "Its time to live has ended: the member that comes to it settles it without delivering it."
+        return replace(found, notes=(*found.notes, note))
+    if times.wait(now):
+        due = times.delivery_time if found.lease is None else found.due
+        note = "It was sent with a delay, and its delivery time has not come."
+        return replace(found, due=due, notes=(*found.notes, note))
     return found
 
 

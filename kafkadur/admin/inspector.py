@@ -16,7 +16,7 @@ from typing import Any, Self, TypeVar
 from confluent_kafka import Message
 
 from kafkadur.admin.browse import bounds, bounds_if_any, lane_of, records_of, selected_by
-from kafkadur.admin.explain import Explanation, Log, OffsetState
+from kafkadur.admin.explain import Explanation, Log, OffsetState, with_times
 from kafkadur.admin.explain import explain as explain_offset
 from kafkadur.admin.parked import ParkedKey, parked, together
 from kafkadur.admin.peek import Peeked, peeked, unsettled_stretches
@@ -205,6 +205,9 @@ class Inspector:
         )
         verdict, dead = self._verdict(key, seen, log, explanation)
         explanation = replace(explanation, verdict=verdict)
+        if explanation.state in (OffsetState.READY, OffsetState.LEASED) and start <= offset < end:
+            for message in self._records(topic.name, (partition, offset, offset + 1)):
+                explanation = with_times(explanation, times_in(message.headers()), _now_ms())
         high = self._topics.offsets(topic.name, topic.partitions, "latest", stable=False)[partition]
         more = reasons(explanation, known, seen.definition, view, log, high=high, dead=dead)
         explanation = replace(explanation, notes=(*explanation.notes, *more))
@@ -412,7 +415,7 @@ class Inspector:
         except InvalidDestination as error:
             return TopicLogs(id=None, logs={}, problem=str(error))
         logs = {p: Log(start=start, end=end) for p, (start, end) in bounds(self._topics, topic).items()}
-        soon = expiring(self._topics, name, topic.partitions, round(time.time() * 1000))
+        soon = expiring(self._topics, name, topic.partitions, _now_ms())
         return TopicLogs(id=topic.id, logs=logs, problem=None, expiring=soon)
 
     def _lane(self, seen: _Seen, log: Log, partition: int, offset: int) -> int:
@@ -442,7 +445,7 @@ class Inspector:
         if takes is not None and not takes(found[0]):
             return Verdict.FILTERED, None
         times = times_in(found[0].headers())
-        over = times is not None and times.is_over(round(time.time() * 1000))
+        over = times is not None and times.is_over(_now_ms())
         return (Verdict.OVER if over else Verdict.ACKNOWLEDGED), None
 
     def _dead_letter(self, key: SubscriptionKey, definition: Definition, origin: str) -> str | None:
@@ -457,3 +460,8 @@ class Inspector:
             if wanted <= set(headers):
                 found = f"{topic}[{message.partition()}]@{message.offset()}"
         return found
+
+
+def _now_ms() -> int:
+    """Return the time, ms since 1970."""
+    return round(time.time() * 1000)

@@ -56,8 +56,6 @@ def reasons(
     elif explanation.state is OffsetState.BEYOND_END:
         yield "Nothing is written there yet."
     elif explanation.state is OffsetState.READY:
-        if explanation.due is not None and not (explanation.attempts or explanation.redelivered):
-            yield "It was sent with a delay, and its delivery time has not come."
         yield from _waiting(explanation.offset, known, definition, view)
     if known.paused and explanation.state not in {OffsetState.SETTLED, OffsetState.BEFORE_START}:
         yield "The subscription is paused: nothing is handed out until `kafkadur sub resume`."

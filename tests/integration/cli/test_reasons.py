@@ -143,6 +143,10 @@ def test_what_waits_in_strict_order(run: Run, topic: str) -> None:
 def test_what_is_not_due_yet_and_what_has_expired(run: Run, topic: str) -> None:
     run("publish", topic, "late", "--delay", "3600")
     run("publish", topic, "short", "--ttl", "0.001")
+    with subscribed(topic):
+        pass  # nothing was received: no consumer has looked at the messages
+    assert "delivery time has not come" in said(run, 6)[2]
+    assert "time to live has ended" in said(run, 7)[2]
     with subscribed(topic) as subscription:
         for _ in range(6):
             take(subscription).ack()
@@ -150,7 +154,10 @@ def test_what_is_not_due_yet_and_what_has_expired(run: Run, topic: str) -> None:
         state, _, notes = said(run, 6)
         assert state == "ready"
         assert "delivery time has not come" in notes
-        assert "due" in run("sub", "explain", "d", "0", "6").out
+        shown = run("sub", "explain", "d", "0", "6").out
+        assert "in 59 min" in shown or "in 60 min" in shown, shown
+        peeked = run("sub", "peek", "d").out
+        assert "due in" in peeked
         state, verdict, notes = said(run, 7)
         assert (state, verdict) == ("settled", "acknowledged, or expired")
         assert "time to live has ended" in notes
