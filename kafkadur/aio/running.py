@@ -13,7 +13,7 @@ from contextlib import suppress
 from typing import Any, Generic, Literal, Protocol
 
 from kafkadur.aio.delivery import Delivery
-from kafkadur.aio.waiting import Pool, Signal, interrupted
+from kafkadur.aio.waiting import AWAITS, Pool, Signal, interrupted
 from kafkadur.consumer.delivery import K_co, V_co
 from kafkadur.consumer.member import Member
 from kafkadur.events import Event
@@ -79,7 +79,7 @@ class Run(Generic[V_co, K_co]):
 
         `bell` rings when the subscription is stopped.
         """
-        check_handler(handler)
+        check_handler(handler, awaits=AWAITS)
         concurrency = check_integer("concurrency", concurrency, 1, _MOST_HANDLERS)
         if on_undecodable not in ("rollback", "reject"):
             raise IllegalState(

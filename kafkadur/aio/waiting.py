@@ -27,6 +27,9 @@ INLINE = False
 #: Seconds after which a busy task lets other tasks run.
 _BREATHE_EVERY = 0.001
 
+#: Whether a handler may be a coroutine function.
+AWAITS = True
+
 
 class ClosingContext(ABC):
     """An asynchronous context manager that is closed at the end of its block."""

@@ -8,6 +8,9 @@ from typing import Any
 
 from kafkadur_sharing.errors import IllegalState
 
+#: Characters of a handler that is none, in an error.
+_LONGEST_SHOWN = 80
+
 
 class Reject(Exception):
     """Raised by a handler to send its message to dead letters."""
@@ -18,8 +21,20 @@ class Reject(Exception):
         self.reason = reason
 
 
-def check_handler(handler: Callable[..., Any]) -> None:
-    """Raise `IllegalState` for a generator function: a call does not run its body."""
+def check_handler(handler: Callable[..., Any], *, awaits: bool = True) -> None:
+    """Raise `IllegalState` for what is no function, or whose body a call does not run.
+
+    That is a generator function and, unless the caller `awaits` results, a coroutine function.
+    """
+    if not callable(handler):
+        raise IllegalState(
+            "The handler is no function.",
+            state=f"it is {handler!r}"[:_LONGEST_SHOWN],
+            owner="the caller",
+            remedy="pass a function, or an object that can be called",
+        )
+    if not awaits and is_coroutine_function(handler):
+        raise _unrun("a coroutine function, and nothing awaits it here", handler)
     called = handler if inspect.isroutine(handler) else getattr(handler, "__call__", handler)  # noqa: B004 - its code
     if any(
         test(each)
@@ -51,5 +66,5 @@ def _unrun(what: str, handler: Callable[..., Any]) -> IllegalState:
         "Calling the handler would run nothing of it, and acknowledge every message.",
         state=f"it is {what}",
         owner=f"handler {getattr(handler, '__qualname__', handler)}",
-        remedy="return instead of yield; use async def with the asynchronous surface or an app",
+        remedy="use a plain function that returns; async def is for the asynchronous surface and for apps",
     )

@@ -25,7 +25,7 @@ from kafkadur.handlers.retries import Retries, says_nothing
 from kafkadur.message.tracing import processing
 from kafkadur.runtime.dead_letters import Cause
 from kafkadur.sync.delivery import Delivery
-from kafkadur.sync.waiting import Pool, Signal, interrupted
+from kafkadur.sync.waiting import AWAITS, Pool, Signal, interrupted
 from kafkadur_sharing.errors import IllegalState, LeaseLost, LevelNotReached, Undecodable
 from kafkadur_sharing.numbers import check_integer
 
@@ -79,7 +79,7 @@ class Run(Generic[V_co, K_co]):
 
         `bell` rings when the subscription is stopped.
         """
-        check_handler(handler)
+        check_handler(handler, awaits=AWAITS)
         concurrency = check_integer("concurrency", concurrency, 1, _MOST_HANDLERS)
         if on_undecodable not in ("rollback", "reject"):
             raise IllegalState(

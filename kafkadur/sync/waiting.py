@@ -25,6 +25,9 @@ INLINE = True
 #: Seconds after which a busy thread lets other threads run.
 _BREATHE_EVERY = 0.001
 
+#: Whether a handler may be a coroutine function.
+AWAITS = False
+
 
 class ClosingContext(ABC):
     """A context manager that is closed at the end of its block."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
+from difflib import get_close_matches
 from typing import Any, TypedDict, TypeVar
 
 from typing_extensions import Unpack
@@ -55,6 +56,22 @@ class SubscribeOptions(TypedDict, total=False):
     on_event: Callable[[Event], None]
     key_deserializer: Deserializer[Any]
     value_deserializer: Deserializer[Any]
+
+
+#: Options of `App.subscription` that are those of `Subscription.run`.
+_RUN_OPTIONS = (
+    "concurrency",
+    "attempts",
+    "retry_delay",
+    "retry_on",
+    "reject_on",
+    "confirm",
+    "ordered_by_key",
+    "rate_limit",
+    "breaker",
+    "on_undecodable",
+    "failure_detail",
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -123,9 +140,16 @@ class App:
         acknowledges its message, `Reject` sends it to dead letters, and any other exception rolls it back;
         after ten failed attempts it becomes a dead letter, unless `attempts` or the redelivery policy say
         otherwise. The other options are those of `Connection.subscribe`. Raises `IllegalState` if two
-        handlers would share a name, for a parameter that asks for nothing known, and for a generator
-        function, because calling it runs nothing.
+        handlers would share a name, for an unknown option, for a parameter that asks for nothing known, and
+        for a generator function, because calling it runs nothing.
         """
+        if unknown := sorted(options.keys() - SubscribeOptions.__annotations__.keys()):
+            known = [*SubscribeOptions.__annotations__, *_RUN_OPTIONS]
+            raise IllegalState(
+                f"A subscription of an app has no option {unknown[0]!r}.",
+                owner=f"the handler of topic {topic!r}",
+                remedy=f"use one of {', '.join(get_close_matches(unknown[0], known) or known)}",
+            )
         running = {
             "concurrency": concurrency,
             "attempts": attempts,

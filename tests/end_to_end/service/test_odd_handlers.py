@@ -45,8 +45,21 @@ UNRUN = {
 def test_a_generator_function_is_refused(handler: Callable[[Any], Any]) -> None:
     with pytest.raises(IllegalState, match="would run nothing of it"):
         check_handler(handler)
-    with pytest.raises(IllegalState, match="return instead of yield"):
+    with pytest.raises(IllegalState, match="plain function that returns"):
         kafkadur.App().subscription("t", durable="d")(handler)
+
+
+@pytest.mark.parametrize("handler", ["handler", None, 5])
+def test_what_is_no_function_is_refused(handler: Any) -> None:
+    with pytest.raises(IllegalState, match="is no function"):
+        check_handler(handler)
+
+
+def test_a_misspelt_option_of_an_app_is_refused_where_it_is_written() -> None:
+    misspelt: Any = {"concurency": 3}
+    with pytest.raises(IllegalState, match="no option 'concurency'") as refused:
+        kafkadur.App().subscription("t", durable="d", **misspelt)
+    assert "concurrency" in (refused.value.remedy or "")
 
 
 @pytest.mark.parametrize("handler", [*UNRUN.values(), coroutine], ids=[*UNRUN, "coroutine function"])
@@ -75,6 +88,15 @@ def test_a_coroutine_function_on_the_synchronous_surface_acknowledges_nothing(sh
             return coroutine(message)
 
         subscription.run(stop_at_the_second, retry_delay=0)
+
+
+def test_a_coroutine_function_is_refused_by_run_of_the_synchronous_surface(shop: Shop) -> None:
+    with (
+        shop.place.connect_sync() as connection,
+        connection.subscribe(shop.topic, durable="d", start="earliest") as subscription,
+        pytest.raises(IllegalState, match="would run nothing of it"),
+    ):
+        subscription.run(coroutine)
 
 
 #: What a handler may raise, by how it is written. With two attempts each becomes a dead letter.
