@@ -200,12 +200,29 @@ class Lifecycle(SubscriptionsInForce):
     ) -> Membership | None:
         """Do what was decided; None: the subscription was changed, and is to be looked at again."""
         if isinstance(decision, Convert):
-            return self._attach_first(key, who, self._convert(key, known, decision.definition))
+            made = self._convert(key, known, decision.definition)
+            if made is not None:
+                self._warn_of_selector(key, known, decision.definition)
+            return self._attach_first(key, who, made)
         if isinstance(decision, Attach):
             if decision.differences:
                 _warn_of_differences(key, decision.differences)
             return self._attach(key, known, who)
         return self._attach_first(key, who, self._create(key, known, decision))
+
+    def _warn_of_selector(self, key: SubscriptionKey, known: Known, definition: Definition) -> None:
+        """Say that messages that wait may be skipped, if another selector is in force now."""
+        before = definition_of(known).selector
+        if before == definition.selector:
+            return
+        _log.warning(
+            "The selector of subscription %s was changed: on_change='alter'. State: it was %s, it is "
+            "%s. Owner: the caller of subscribe. Remedy: messages that wait and do not match the "
+            "new one are skipped; `kafkadur sub alter --retroactive` brings them back.",
+            key,
+            before,
+            definition.selector,
+        )
 
     def _attach_first(self, key: SubscriptionKey, who: _Who, made: Made | None) -> Membership | None:
         """Attach after this change, while no other member can; None: it is not installed, or too late.

@@ -337,9 +337,11 @@ class Admin(Inspector):
             if start is None or end is None or not start <= offset <= end:
                 raise InvalidDestination(
                     f"Partition {partition} of topic {topic.name} has no offset {offset}.",
-                    state=f"it keeps {start} to {end}",
+                    state=f"its partitions are 0 to {topic.partitions - 1}"
+                    if start is None
+                    else f"it keeps {start} to {end}",
                     owner=f"subscription {key}",
-                    remedy="name an offset in between",
+                    remedy="name one of these",
                 )
         return dict(to)
 

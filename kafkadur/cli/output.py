@@ -36,8 +36,10 @@ _WIDE = 100
 _WORDS = {
     "pass kafka='host:port'": "give --kafka HOST:PORT",
     "connect with client_id=...": "name it CLIENT_ID/NAME, give --client-id ID",
-    "or keep what is settled and what waits: on_change='alter', or lose what waits: on_change='replace'": (
-        "or change it with `kafkadur sub alter`, which keeps what is settled and what waits"
+    "or keep what is settled, and of what waits all that the new selector takes: on_change='alter', "
+    "or lose what waits: on_change='replace'": (
+        "or change it with `kafkadur sub alter`, which keeps what is settled, and of what waits all that the "
+        "new selector takes"
     ),
     "or lose what waits: on_change='replace'": "or delete it with `kafkadur sub unsubscribe`",
     "on_change='alter'": "`kafkadur sub alter`",

@@ -13,7 +13,8 @@ import typer
 
 from kafkadur.message.headers import Property
 
-_INT: Final = re.compile(r"[+-]?[0-9]{1,18}")
+#: Digits that begin with 0 are a code, such as a postal code, and no number.
+_INT: Final = re.compile(r"[+-]?(?:0|[1-9][0-9]{0,17})")
 _FLOAT: Final = re.compile(r"[+-]?(?:[0-9]+\.[0-9]*|\.[0-9]+|[0-9]+(?=[eE]))(?:[eE][+-]?[0-9]+)?")
 _BOOLS: Final[Mapping[str, bool]] = {"true": True, "false": False}
 

@@ -193,7 +193,10 @@ def decide_unsubscribe(existing: Existing | None, request: UnsubscribeRequest) -
         )
         return Refuse(rule="X2", error=error)
     if existing.active:
-        return Refuse(rule="X3", error=_active(existing, request.key, "It cannot be unsubscribed now."))
+        return Refuse(
+            rule="X3",
+            error=_active(existing, request.key, "It is in use: it cannot be changed or unsubscribed now."),
+        )
     if existing.unsettled:
         error = IllegalState(
             f"Subscription {key} cannot be unsubscribed: an application still holds messages of it.",
@@ -391,8 +394,8 @@ def _differs(
         remedy = f"attach with {have}, or lose what waits: on_change='replace'"
     else:
         remedy = (
-            f"attach with {have}, or keep what is settled and what waits: on_change='alter', "
-            "or lose what waits: on_change='replace'"
+            f"attach with {have}, or keep what is settled, and of what waits all that the new selector "
+            "takes: on_change='alter', or lose what waits: on_change='replace'"
         )
     return SubscriptionDiffers(
         f"Subscription {request.key} has another definition than asked for.",

@@ -96,7 +96,7 @@ def test_an_error_speaks_of_options_and_has_a_line_for_each_part(
     assert refused.code == 1
     message, *parts = refused.err.splitlines()
     remedy = "attach with --selector 'n = 1', or change it with `kafkadur sub alter`, "
-    remedy += "which keeps what is settled and what waits"
+    remedy += "which keeps what is settled, and of what waits all that the new selector takes"
     assert message == "Subscription d has another definition than asked for."
     assert parts == [
         "  state: selector is 'n = 1', asked for is 'n = 2'; 0 messages wait",

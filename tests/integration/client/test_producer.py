@@ -115,6 +115,8 @@ def test_published_message_arrives_with_fields_and_properties(
         "delivery_mode": "NON_PERSISTENT",
         "client_id": "app",
         "connection_id": "conn-1",
+        "delivery_time": None,
+        "expiration": None,
     }
 
 

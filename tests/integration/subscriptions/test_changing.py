@@ -115,7 +115,10 @@ def test_no_other_consumer_comes_between_a_change_and_its_consumer(place: Place,
 
 
 @both_types
-async def test_u4_s3_the_selector_is_altered_and_what_waits_is_kept(place: Place, kind: TypeName) -> None:
+async def test_u4_s3_the_selector_is_altered_and_what_waits_is_kept(
+    place: Place, kind: TypeName, caplog: pytest.LogCaptureFixture
+) -> None:
+    """As far as the new selector takes it: the others are skipped, which a warning says."""
     topic = await leave_five(place, kind)
     async with place.connect() as connection:
         async with await connection.subscribe(
@@ -123,6 +126,9 @@ async def test_u4_s3_the_selector_is_altered_and_what_waits_is_kept(place: Place
         ) as subscription:
             found = await take(subscription, 2)
             assert numbers(found) == [6, 7]
+            (told,) = warnings(caplog)
+            assert "it was None, it is n > 5" in told
+            assert "--retroactive" in told
             await found[0].ack()
             await nothing(subscription)
         with pytest.raises(SubscriptionDiffers, match="1 message waits"):
