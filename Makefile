@@ -59,6 +59,7 @@ format: setup ## format the Python files and fix what can be fixed without think
 bench: setup ## all benchmarks
 	@for workload in drain window1 turns fanout latency first failover amplification; do \
 		$(RUN) -m benchmarks $$workload $(ARGS) || exit 1; done
+	@$(RUN) -m benchmarks.publishing
 	@$(RUN) -m benchmarks.rebuild
 	@$(RUN) -m benchmarks.holes
 	@$(RUN) -m benchmarks.startup

@@ -1,6 +1,6 @@
-"""Builds the compiled reader of Kafka (`kafkadur/fetch/_native.pyx`) where there is a C compiler.
+"""Builds the compiled client of Kafka (`kafkadur/native/_native.pyx`) where there is a C compiler.
 
-Without one the package is complete all the same: readers then use confluent-kafka's client.
+Without one the package is complete all the same: it then uses confluent-kafka's client.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from typing import Any
 
 from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 
-MODULE = "kafkadur.fetch._native"
-SOURCE = Path("kafkadur", "fetch", "_native.pyx")
+MODULE = "kafkadur.native._native"
+SOURCE = Path("kafkadur", "native", "_native.pyx")
 
 
 class CustomBuildHook(BuildHookInterface[Any]):
@@ -37,7 +37,7 @@ class CustomBuildHook(BuildHookInterface[Any]):
             built = compiled(root / SOURCE, Path(self._folder.name))
         except Exception as error:  # noqa: BLE001 - compilers fail in many ways, and none is needed
             self.app.display_warning(
-                f"kafkadur: its compiled reader of Kafka is left out, so reading is slower: {error}"
+                f"kafkadur: its compiled client of Kafka is left out, so it is slower: {error}"
             )
             return
         if version == "editable":
@@ -60,7 +60,8 @@ def compiled(source: Path, folder: Path) -> Path:
     from setuptools import Distribution, Extension  # noqa: PLC0415
 
     text = folder / source.name
-    shutil.copy(source, text)
+    for part in [source, *source.parent.glob("*.pxi")]:
+        shutil.copy(part, folder / part.name)
     extensions = cythonize([Extension(MODULE, [str(text)])], build_dir=str(folder), quiet=True)
     command = Distribution({"ext_modules": extensions}).get_command_obj("build_ext")
     command.build_lib = command.build_temp = str(folder)

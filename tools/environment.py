@@ -24,7 +24,7 @@ from tools.said import SetupError, say
 STAMP = VENV / "kafkadur-setup.json"
 
 #: What decides about the content of `.venv`.
-INPUTS = (PYPROJECT, LOCK, JARS_LOCK, BUILD_HOOK, NATIVE)
+INPUTS = (PYPROJECT, LOCK, JARS_LOCK, BUILD_HOOK, *sorted(NATIVE.glob("*.p?[xi]")))
 
 #: Settings of the user that would make pip install elsewhere than into `.venv`, or Python import from there.
 ELSEWHERE = {
@@ -76,7 +76,7 @@ def prepare() -> None:
         uv("--group", "build")
         uv("--no-build-isolation", "--group", "dev", "--editable", ".")
         if not built():
-            say("the compiled reader of Kafka was left out: there is no C compiler, or no header of Python.")
+            say("the compiled client of Kafka was left out: there is no C compiler, or no header of Python.")
         # Maven fetches the Kafka jars while uv builds pyspark; without Maven the Ivy in pyspark does, later.
         with fetching_jars(early=bool(shutil.which("mvn"))):
             say("installing pyspark, a download of 430 MB that uv keeps.")
@@ -216,8 +216,8 @@ def clean_environ() -> dict[str, str]:
 
 
 def built() -> bool:
-    """Say whether the compiled reader of Kafka works. Tests do without it, and skip what is about it."""
-    program = "import sys; from kafkadur.fetch import native; sys.exit(not native.is_native())"
+    """Say whether the compiled client of Kafka works. Tests do without it, and skip what is about it."""
+    program = "import sys; from kafkadur.native.choice import is_native; sys.exit(not is_native())"
     return subprocess.call([PYTHON, "-c", program], env=clean_environ(), cwd=ROOT) == 0
 
 

@@ -1,6 +1,6 @@
 """What is done for every delivery: making it, handing it to a loop, and acknowledging it without waiting.
 
-`Handed` and `sift` are compiled where `kafkadur/fetch/_native.pyx` is, and do the same.
+`Handed` and `sift` are compiled where `kafkadur/native/_native.pyx` is, and do the same.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from confluent_kafka import Message
 from kafkadur.consumer.chunk import Chunk
 from kafkadur.consumer.gate import Gate
 from kafkadur.consumer.lease_table import LeaseTable
-from kafkadur.fetch.native import compiled
+from kafkadur.native.choice import compiled
 
 D = TypeVar("D")
 

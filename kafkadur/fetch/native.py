@@ -1,13 +1,11 @@
-"""Chooses the client with which readers read Kafka: the compiled one (`_native.pyx`), else confluent-kafka's.
+"""Chooses the client with which readers read Kafka: the compiled one, else confluent-kafka's.
 
-Both have the same methods, and so have their records; what follows calls either a `Message`. The compiled one
-is a part of the package where a C compiler was at hand when it was built. KAFKADUR_PURE=1 leaves it out.
+Both have the same methods, and so have their records; what follows calls either a `Message`.
 """
 
 from __future__ import annotations
 
 import logging
-import os
 from collections.abc import Mapping
 from itertools import groupby
 from typing import Any, cast
@@ -17,29 +15,14 @@ from confluent_kafka import Consumer, Message
 from kafkadur.fetch.reader_log import ReaderLog
 from kafkadur.message import times as times_of_messages
 from kafkadur.message.headers import DELIVERY_TIME_HEADER, EXPIRATION_HEADER
+from kafkadur.native.choice import is_native, module
 
-_native: Any
-try:
-    from kafkadur.fetch import _native
-except ImportError:  # it was not built, or librdkafka lacks a function
-    _native = None
-
+_NATIVE = module()
 _log = logging.getLogger("kafkadur.readers")
 
-_PURE = "KAFKADUR_PURE"
 _DELIVERY_TIME, _EXPIRATION = DELIVERY_TIME_HEADER.encode(), EXPIRATION_HEADER.encode()
 #: Settings that were said to keep the compiled client from being used.
 _told: set[str] = set()
-
-
-def is_native() -> bool:
-    """Return whether readers use the compiled client."""
-    return _native is not None and os.environ.get(_PURE, "0") in {"", "0"}
-
-
-def compiled(name: str, pure: object) -> object:
-    """Return a part of the compiled module; `pure` if there is none."""
-    return getattr(_native, name) if is_native() else pure
 
 
 def new_consumer(config: Mapping[str, Any], *, logger: ReaderLog, topic: str) -> Consumer:
@@ -49,7 +32,7 @@ def new_consumer(config: Mapping[str, Any], *, logger: ReaderLog, topic: str) ->
     """
     if is_native():
         try:
-            return cast("Consumer", _native.Consumer(config, logger=logger, topic=topic))
+            return cast("Consumer", _NATIVE.Consumer(config, logger=logger, topic=topic))
         except ValueError as error:
             setting = str(error)
             if setting not in _told:
@@ -64,7 +47,7 @@ def by_partition(messages: list[Message]) -> list[tuple[int, list[Message], bool
     Third: whether there are events among those of a partition.
     """
     if _is_compiled(messages[0]):
-        return cast("list[tuple[int, list[Message], bool]]", _native.by_partition(messages))
+        return cast("list[tuple[int, list[Message], bool]]", _NATIVE.by_partition(messages))
     partitions = list(map(Message.partition, messages))
     first = partitions[0]
     found: dict[int, list[Message]] = {}
@@ -91,7 +74,7 @@ def detach(messages: list[Message]) -> None:
 
 def kept() -> int:
     """Return how many messages of librdkafka are kept by records of the compiled client: for tests."""
-    return int(_native.kept())
+    return int(_NATIVE.kept())
 
 
 def as_message(message: Message) -> Message:
@@ -108,7 +91,7 @@ def times(messages: list[Message]) -> times_of_messages.TimesByIndex:
     """Return the delivery times and expirations of those records that have any, by index."""
     if not (messages and _is_compiled(messages[0])):
         return times_of_messages.of_messages(messages)
-    raw = _native.with_headers(messages, _DELIVERY_TIME, _EXPIRATION)
+    raw = _NATIVE.with_headers(messages, _DELIVERY_TIME, _EXPIRATION)
     if not raw:  # as nearly always
         return times_of_messages.NONE
     made = ((index, times_of_messages.of_raw(*values)) for index, values in raw.items())

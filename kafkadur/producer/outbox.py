@@ -6,15 +6,15 @@ import asyncio
 from collections import deque
 from typing import Any
 
-from kafkadur.message.tracing import Report
+from kafkadur.message.tracing import Report, Sending
 from kafkadur.producer.receipt import Receipt
 from kafkadur_sharing.errors import DeliveryFailed
 
 #: A message on its way into librdkafka's buffer: the arguments of confluent-kafka's `produce`, by position,
-#: because names cost a tenth more: topic, value, key, partition, report, None, timestamp (ms), headers. A
-#: plain tuple, because one is made for every message; headers are Any because confluent-kafka's type for them
-#: admits nothing narrower.
-Outgoing = tuple[str, str | bytes | None, str | bytes | None, int, Report, None, int, Any]
+#: because names cost a tenth more: topic, value, key, partition, report, report of failures alone if there is
+#: no other, timestamp (ms), headers. A plain tuple, because one is made for every message; headers are Any
+#: because confluent-kafka's type for them admits nothing narrower.
+Outgoing = tuple[str, str | bytes | None, str | bytes | None, int, Report | None, Report | None, int, Any]
 
 
 class Outbox:
@@ -51,3 +51,10 @@ class Outbox:
                 future.set_result(result)
             else:
                 future.set_exception(result)
+
+
+def untold(outgoing: Outgoing, error: BaseException) -> None:
+    """End the span of a message that was not sent, if there is one."""
+    report = outgoing[4]
+    if isinstance(report, Sending):
+        report.refused(error)

@@ -14,12 +14,12 @@ import os
 import secrets
 import threading
 import time
-import warnings
 from collections import Counter
 from collections.abc import Callable, Mapping
 from datetime import datetime, timedelta
 from enum import Enum, auto
 from functools import partial
+from types import MethodType
 from typing import Any, Final, Generic
 
 import confluent_kafka
@@ -37,10 +37,11 @@ from kafkadur.message.headers import (
 )
 from kafkadur.message.serialization import Encoding, Headers, Serializer
 from kafkadur.message.times import Times, when_sent
-from kafkadur.message.tracing import Report, Sending, Tracing
+from kafkadur.message.tracing import Report, Tracing
+from kafkadur.producer.client import awaited, counts_alone, new_client, release, retire, usual_way
 from kafkadur.producer.configuration import producer_settings, sender_headers
 from kafkadur.producer.context import FlushingContext
-from kafkadur.producer.outbox import Outbox, Outgoing
+from kafkadur.producer.outbox import Outbox, Outgoing, untold
 from kafkadur.producer.receipt import Receipt, describe, not_delivered, result_of
 from kafkadur.runtime.forked import refuse_forks_of
 from kafkadur_coordinators.kafka_refusal import Refusals
@@ -72,22 +73,6 @@ class _Auto(Enum):
 AUTO: Final = _Auto.AUTO
 
 
-def client_of(config: Mapping[str, Any]) -> confluent_kafka.Producer:
-    """Return a client of Kafka; raises `KafkaException` for a configuration that librdkafka refuses."""
-    return confluent_kafka.Producer(dict(config))
-
-
-def release(client: confluent_kafka.Producer) -> None:
-    """Close a Kafka client, also after a fatal error."""
-    try:
-        with warnings.catch_warnings():
-            # about a transaction that could not be ended: another client, or Kafka, will end it
-            warnings.simplefilter("ignore", RuntimeWarning)
-            client.close()
-    except (confluent_kafka.KafkaException, SystemError) as error:  # SystemError: from a callback in close()
-        _log.info("Kafka's client of a producer had failed: %s", error)
-
-
 class Producer(FlushingContext, Generic[V_contra, K_contra]):
     """Sends messages to Kafka, from any thread and event loop; a sync and an async context manager.
 
@@ -107,7 +92,7 @@ class Producer(FlushingContext, Generic[V_contra, K_contra]):
         key_serializer: Serializer[K_contra] | None = None,
         value_serializer: Serializer[V_contra] | None = None,
         tracing: Tracing | None = None,
-        client: Callable[[Mapping[str, Any]], confluent_kafka.Producer] = client_of,
+        client: Callable[[Mapping[str, Any]], confluent_kafka.Producer] = new_client,
     ) -> None:
         """Start the producer; it connects by itself when needed.
 
@@ -119,7 +104,7 @@ class Producer(FlushingContext, Generic[V_contra, K_contra]):
         encoding = Encoding(key=key_serializer, value=value_serializer)
         self._encoding = None if encoding.is_raw else encoding
         settings = producer_settings(config, connection_id)
-        self._on_delivery = settings.pop("on_delivery", None) or settings.pop("dr_cb", None)
+        self._on_delivery = settings.get("on_delivery") or settings.get("dr_cb")
         self._refusals = settings["error_cb"] = Refusals(settings.get("error_cb"))
         self._settings = settings
         try:
@@ -131,12 +116,16 @@ class Producer(FlushingContext, Generic[V_contra, K_contra]):
                 owner="librdkafka",
                 remedy="correct the setting it names",
             ) from error
+        #: The reports of a message that has none of its own: of every end, and of failures alone.
+        count = self._count_report
+        self._usual = (None, count) if counts_alone(self._kafka) else (count, None)
         self._client_id = client_id
         self._connection_id = connection_id
         self._sender = sender_headers(client_id, connection_id)
         # The random part makes ids unique: a connection may have several producers, and its id may recur.
         self._message_id_prefix = f"ID:{connection_id}-{secrets.token_hex(4)}-"
         self._message_numbers = itertools.count(1)
+        self._shorten()
         self._pid = os.getpid()
         self._closed = False
         self._forked = False
@@ -153,7 +142,9 @@ class Producer(FlushingContext, Generic[V_contra, K_contra]):
         self._pending = 0
         self._heard_at = self._asked_at = time.monotonic()
         self._found_at: float | None = None
-        self._stopped = threading.Event()
+        self._stopped = False
+        #: Set when reports are to be served at once.
+        self._wanted = threading.Event()
         self._poller = threading.Thread(target=self._serve_reports, name="kafkadur-producer", daemon=True)
         self._poller.start()
 
@@ -198,7 +189,7 @@ class Producer(FlushingContext, Generic[V_contra, K_contra]):
         sent_id, headers = self._headers(
             properties, correlation_id, type, priority, delivery_mode, message_id, times
         )
-        report = self._count_report if on_report is None else partial(self._tell_report, on_report, sent_id)
+        report = None if on_report is None else partial(self._tell_report, on_report, sent_id)
         outgoing = self._outgoing(topic, value, key, partition, timestamp, headers, report)
         if not self._enqueue(outgoing):
             self._enqueue_when_room(outgoing)
@@ -280,7 +271,8 @@ class Producer(FlushingContext, Generic[V_contra, K_contra]):
             if len(self._kafka):
                 self._kafka.purge()
                 self._wait_for_reports(_POLL_SECONDS)
-            self._stopped.set()
+            self._stopped = True
+            self._wanted.set()
             self._poller.join()
             pending = len(self._kafka)
             release(self._kafka)
@@ -294,6 +286,19 @@ class Producer(FlushingContext, Generic[V_contra, K_contra]):
         if self.drainer is not None:
             await self.drainer
         await super().__aexit__(kind, error, trace)
+
+    def _shorten(self) -> None:
+        """Let the compiled client publish usual messages, without a step in Python, if there is one.
+
+        Not where each message is serialized or traced, or where a subclass has a `publish` of its own.
+        """
+        if self._encoding is None and self._tracing is None and type(self).publish is Producer.publish:
+            prefix = f"ID:{self._connection_id}-{secrets.token_hex(4)}-"
+            own = usual_way(
+                self._kafka, prefix, self._sender, self._count_report, MethodType(Producer.publish, self)
+            )
+            if own is not None:
+                vars(self)["publish"] = own
 
     # --- into the buffer ------------------------------------------------------------------------------------
 
@@ -356,17 +361,20 @@ class Producer(FlushingContext, Generic[V_contra, K_contra]):
         partition: int | None,
         timestamp: int | None,
         headers: Headers,
-        report: Report,
+        report: Report | None,
     ) -> Outgoing:
-        """Serialize a message; its report ends its span, if there is one."""
+        """Serialize a message; its report ends its span, if there is one. `report` None: failures count."""
         if self._encoding is not None:
             self._check_usable()  # before serializing, which may be expensive
             value, key = self._encoding.encode(topic, value, key, headers)
         if self._tracing is not None:
-            report = self._tracing.sending(topic, headers, report)
+            report = self._tracing.sending(topic, headers, report or self._count_report)
         at = -1 if partition is None else check_integer("partition", partition, -1, _MOST_PARTITION)
         # librdkafka takes 0 for now
         when = 0 if timestamp is None else max(check_integer("timestamp", timestamp, 0, _MOST_TIMESTAMP), 1)
+        if report is None:
+            report, on_failure = self._usual
+            return topic, value, key, at, report, on_failure, when, headers
         return topic, value, key, at, report, None, when, headers
 
     def _enqueue(self, outgoing: Outgoing) -> bool:
@@ -374,7 +382,7 @@ class Producer(FlushingContext, Generic[V_contra, K_contra]):
         try:
             return self._produce(outgoing)
         except BaseException as error:
-            _untold(outgoing, error)
+            untold(outgoing, error)
             raise
 
     def _produce(self, outgoing: Outgoing) -> bool:
@@ -390,6 +398,8 @@ class Producer(FlushingContext, Generic[V_contra, K_contra]):
             # Another thread closed the producer since the check above.
             self._check_usable()
             raise
+        if not self._wanted.is_set():
+            self._wanted.set()
         return True
 
     def _enqueue_when_room(self, outgoing: Outgoing) -> None:
@@ -397,12 +407,13 @@ class Producer(FlushingContext, Generic[V_contra, K_contra]):
         with self._room:
             # Increased before the buffer is tried: then reports served after the attempt notify.
             self._blocked += 1
+            self._wanted.set()
             try:
                 while not self._enqueue(outgoing):
                     try:
                         self._room.wait(_POLL_SECONDS)
                     except BaseException as error:  # interrupted
-                        _untold(outgoing, error)
+                        untold(outgoing, error)
                         raise
             finally:
                 self._blocked -= 1
@@ -430,7 +441,7 @@ class Producer(FlushingContext, Generic[V_contra, K_contra]):
             while outbox.waiting:
                 outgoing, future = outbox.waiting.popleft()
                 if future.done():  # cancelled: the caller no longer waits
-                    _untold(outgoing, asyncio.CancelledError())
+                    untold(outgoing, asyncio.CancelledError())
                     continue
                 try:
                     if not self._enqueue(outgoing):
@@ -447,14 +458,19 @@ class Producer(FlushingContext, Generic[V_contra, K_contra]):
         return self._make_client(self._settings)
 
     def _serve_reports(self) -> None:
-        while not self._stopped.is_set():
-            self._poll()
+        while not self._stopped:
+            if self._blocked or awaited(self._kafka):
+                self._poll(_POLL_SECONDS)
+            else:
+                self._wanted.wait(_POLL_SECONDS)
+                self._wanted.clear()
+                self._poll(0)
             self._look_after()
 
-    def _poll(self) -> None:
-        """Wait briefly for reports, and serve them."""
+    def _poll(self, seconds: float) -> None:
+        """Wait at most so long for reports, and serve them."""
         try:
-            if self._kafka.poll(_POLL_SECONDS):
+            if self._kafka.poll(seconds):
                 self._heard_at = time.monotonic()
             if self._retired is not None:  # a concurrent call may have put a message into it
                 self._retired.purge()
@@ -502,6 +518,8 @@ class Producer(FlushingContext, Generic[V_contra, K_contra]):
         old.purge()
         self._wait_for_reports(_POLL_SECONDS)
         self._kafka, self._retired = new, old
+        retire(old)
+        self._shorten()
         self._found_at = None
         self._tell_room()
 
@@ -578,10 +596,3 @@ class Producer(FlushingContext, Generic[V_contra, K_contra]):
             owner="Kafka",
             remedy=f"{remedy}, then publish what is missing again",
         )
-
-
-def _untold(outgoing: Outgoing, error: BaseException) -> None:
-    """End the span of a message that was not sent, if there is one."""
-    report = outgoing[4]
-    if isinstance(report, Sending):
-        report.refused(error)

@@ -13,8 +13,9 @@ from collections.abc import Mapping
 
 from confluent_kafka import KafkaError, KafkaException
 
+from kafkadur.producer.client import confluent_client, release
 from kafkadur.producer.outbox import Outgoing
-from kafkadur.producer.producer import Producer, release
+from kafkadur.producer.producer import Producer
 from kafkadur_sharing.errors import DeliveryFailed
 
 #: Seconds to wait for the reports of messages that were given up.
@@ -51,7 +52,7 @@ class TransactedProducer(Producer[str | bytes | None, str | bytes | None]):
         #: how often the client was replaced
         self.renewals = 0
         self._beginning = threading.RLock()
-        super().__init__(config, client_id, connection_id)
+        super().__init__(config, client_id, connection_id, client=confluent_client)
         try:
             self._kafka.init_transactions(timeout)
         except BaseException:

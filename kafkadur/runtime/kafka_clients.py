@@ -13,7 +13,7 @@ import confluent_kafka
 from kafkadur.consumer.fetch_state import Reading
 from kafkadur.fetch.fetchers import Fetchers
 from kafkadur.fetch.kafka_thread import Receiver
-from kafkadur.producer.producer import client_of
+from kafkadur.producer.client import new_client
 from kafkadur.runtime.clients import journal_of, topics_of
 from kafkadur.runtime.dead_letters import DeadLetters
 from kafkadur.runtime.stages import Probe
@@ -45,7 +45,7 @@ class KafkaClients:
 
     def producer(self, config: Mapping[str, Any]) -> confluent_kafka.Producer:
         """Return the client of a producer; raises `KafkaException` for a wrong configuration."""
-        return client_of(config)
+        return new_client(config)
 
     def readers(self, receiver: Receiver, subscription: Subscription, probe: Probe) -> Reading:
         """Return the readers of a member, which give `receiver` the records of its topic."""

@@ -18,12 +18,13 @@ import kafkadur
 from kafkadur.fetch import native
 from kafkadur.fetch.kafka_thread import consumer_config
 from kafkadur.fetch.reader_log import ReaderLog
+from kafkadur.native.choice import is_native
 from kafkadur.stack import Stack
 from kafkadur.testing.pytest_plugin import TopicFactory
 from kafkadur_sharing.definition import TypeName
 from tests.integration.subscriptions.helpers import LIMIT_S, Place, take, wait_until
 
-pytestmark = pytest.mark.skipif(not native.is_native(), reason="the compiled reader was not built")
+pytestmark = pytest.mark.skipif(not is_native(), reason="the compiled client was not built")
 
 #: Key, value, headers, timestamp (ms since 1970) of messages of odd shapes.
 SHAPES: list[tuple[bytes | None, bytes | None, list[tuple[str, bytes | None]] | None, int]] = [
@@ -193,7 +194,7 @@ def test_a_python_function_among_the_settings_selects_the_other_client(
         "Kafka is read by confluent-kafka, because stats_cb is a Python function"
     ]
     monkeypatch.setenv("KAFKADUR_PURE", "1")
-    assert not native.is_native()
+    assert not is_native()
 
 
 def test_errors_and_lines_of_the_client_are_passed_on(topic: str, make: Callable[..., Any]) -> None:
@@ -228,6 +229,7 @@ def test_an_error_of_the_error_callback_is_raised(topic: str, make: Callable[...
 #: Reads a topic five times and then thirty times, and prints by how many bytes the process has grown.
 READER = """
 import resource, sys
+from pathlib import Path
 from confluent_kafka import TopicPartition
 from kafkadur.fetch import native
 from kafkadur.fetch.kafka_thread import consumer_config

@@ -12,7 +12,7 @@ import pytest
 
 import kafkadur
 import kafkadur.jms
-from kafkadur.fetch import native
+from kafkadur.native.choice import is_native
 from kafkadur_sharing.definition import TypeName
 from tests.integration.subscriptions.helpers import LIMIT_S, Place, dead_letters, nothing, take, wait_until
 
@@ -95,7 +95,7 @@ async def test_every_way_to_receive(
 ) -> None:
     if pure:
         monkeypatch.setenv("KAFKADUR_PURE", "1")
-    elif not native.is_native():
+    elif not is_native():
         pytest.skip("the compiled reader was not built")
     topic = place.make_topic(1)
     handled: list[bytes | None] = []

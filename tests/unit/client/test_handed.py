@@ -8,11 +8,11 @@ import pytest
 
 from kafkadur.consumer import handed
 from kafkadur.consumer.chunk import ACKED, FRESH, HANDED, SENT
-from kafkadur.fetch import native
+from kafkadur.native import choice
 
 WAYS = [
     "plain",
-    pytest.param("compiled", marks=pytest.mark.skipif(not native.is_native(), reason="not built")),
+    pytest.param("compiled", marks=pytest.mark.skipif(not choice.is_native(), reason="not built")),
 ]
 
 
