@@ -202,7 +202,7 @@ def test_ctrl_c_leaves_nothing_running(tmp_path: Path, environment: dict[str, st
 @pytest.mark.parametrize(
     ("moment", "server", "name"),
     [
-        ("loading", "java", "broker-1"),
+        pytest.param("loading", "java", "broker-1", marks=pytest.mark.long),
         pytest.param("4 members", "java", "broker-1", marks=pytest.mark.long),
         ("4 members", "valkey-server", "valkey"),
     ],
