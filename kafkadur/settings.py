@@ -5,6 +5,7 @@ Each setting can come from the environment as `KAFKADUR_<NAME>`; a value given i
 
 from __future__ import annotations
 
+import logging
 import os
 import re
 from collections.abc import Iterable, Mapping
@@ -22,7 +23,11 @@ from kafkadur_sharing.errors import IllegalState
 from kafkadur_sharing.keys import ClientIdPolicy
 from kafkadur_sharing.names import validate_client_id, validate_namespace
 
+_log = logging.getLogger("kafkadur")
+
 _PREFIX = "KAFKADUR_"
+#: How near the name of a variable is to that of a setting if it was meant, 0 to 1 (`difflib`).
+_MEANT: Final = 0.8
 #: Names of Kafka settings whose values are secret and not printed.
 _SECRET: Final = re.compile(
     r"password|passphrase|secret|token|\.pem$|jaas|oauthbearer\.config", re.IGNORECASE
@@ -172,6 +177,7 @@ def settings(given: Mapping[str, Any], environment: Mapping[str, str] | None = N
     values: dict[str, Any] = {
         name: environment[_PREFIX + name.upper()] for name in names if _PREFIX + name.upper() in environment
     }
+    _warn_of_misspelt(environment, [*names, "kafka_config"])
     values |= {name: value for name, value in given.items() if value is not None}
     if unknown := sorted(values.keys() - names.keys() - {"kafka_config"}):
         raise IllegalState(
@@ -210,3 +216,14 @@ def settings(given: Mapping[str, Any], environment: Mapping[str, str] | None = N
             state=str(first["msg"]),
             remedy="correct it",
         ) from error
+
+
+def _warn_of_misspelt(environment: Iterable[str], names: Iterable[str]) -> None:
+    """Log a warning for each variable that is no setting and whose name is nearly that of one."""
+    known = [name.upper() for name in names]
+    for variable in sorted(environment):
+        name = variable.removeprefix(_PREFIX)
+        if variable.startswith(_PREFIX) and name not in known:
+            for meant in get_close_matches(name, known, n=1, cutoff=_MEANT):
+                text = "The variable %s is ignored: there is no such setting. Remedy: set %s%s, or unset it."
+                _log.warning(text, variable, _PREFIX, meant)

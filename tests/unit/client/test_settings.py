@@ -50,6 +50,21 @@ def test_a_typing_error_in_the_name_of_a_setting_is_named() -> None:
         settings({"kafka": "broker:9092", "colour": "blue"}, {})
 
 
+def test_a_variable_that_is_nearly_a_setting_is_a_warning(caplog: pytest.LogCaptureFixture) -> None:
+    environment = {
+        "KAFKADUR_KAFKA": "broker:9092",
+        "KAFKADUR_NAMSPACE": "orders",
+        "KAFKADUR_PURE": "1",
+        "KAFKADUR_REDIS_PASSWORD": "secret",
+        "NAMESPACE": "of another program",
+    }
+    assert settings({}, environment).namespace == "default"
+    assert caplog.messages == [
+        "The variable KAFKADUR_NAMSPACE is ignored: there is no such setting. "
+        "Remedy: set KAFKADUR_NAMESPACE, or unset it."
+    ]
+
+
 def test_type_checkers_know_every_setting() -> None:
     """Else they would take a typing error for one of the others."""
     own = set(inspect.signature(kafkadur.connect).parameters) - {"recorder", "probe", "more"}
