@@ -290,6 +290,10 @@ class Chunk:
             or (bool(self.times) and find(PUT_OFF, low, handed) >= 0)
         )
 
+    def gives_back(self) -> bool:
+        """Whether records go back with the next exchange, to be delivered again."""
+        return _RETURNS.search(self.verdicts, self.low, self.handed) is not None
+
     def holds_any(self) -> bool:
         """Whether a record is in flight, also one that is being dispatched just now (`one_by_one`)."""
         verdicts, low = self.verdicts, self.low

@@ -175,10 +175,11 @@ class Dispatcher(Part):
     # -- nothing can be dispatched
 
     def _idle(self) -> None:
-        """The application waits: have its verdicts sent, which may bring more messages."""
+        """The application waits: have its verdicts sent, if that may bring more messages."""
         self._lag.judge_while_idle()
         if self._pending.is_answered:
-            self._schedule.request(when=self._in_flight.has_verdicts())
+            urgent = not self._policy.acks_can_wait() and self._in_flight.has_verdicts()
+            self._schedule.request(when=urgent or self._in_flight.gives_back())
             self._schedule.request(when=self._policy.wants_handover())
 
     def is_due(self, _now: float) -> bool:

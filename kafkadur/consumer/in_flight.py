@@ -157,6 +157,10 @@ class InFlight:
         """Whether there is a verdict that no exchange has carried."""
         return any(chunk.has_verdicts() for chunk in self.chunks)
 
+    def gives_back(self) -> bool:
+        """Whether records go back with the next exchange, to be delivered again."""
+        return any(chunk.gives_back() for chunk in self.chunks)
+
     def add(self, chunk: Chunk) -> None:
         """Records of a chunk are dispatched from now on."""
         self.chunks.append(chunk)

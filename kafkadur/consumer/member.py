@@ -303,7 +303,12 @@ class Member:
 
         Returns whether it was made, in this thread: then there may be a block.
         """
-        return self.due(self.now()) <= self.now() and self._callbacks.exchange_inline(self)
+        known, now = self._schedule.will_look, self.now()
+        if self.due(now) <= now:
+            return self._callbacks.exchange_inline(self)
+        if self._schedule.will_look and not known:
+            self._schedule.wake()  # the coordinator thread sleeps, and does not know it
+        return False
 
     def wake(self) -> None:
         """Another member, or the coordinator, reports news."""

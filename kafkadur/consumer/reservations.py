@@ -14,8 +14,9 @@ from kafkadur.consumer.chunk import Lease
 from kafkadur.consumer.lease_table import LeaseTable
 from kafkadur.consumer.schedule import Schedule
 
-#: Offsets that a member reserves on one partition, at most.
-MOST = 4
+#: Offsets that a member reserves on one partition, at most: where members share the partition, and where no
+#: other member prefers it.
+MOST, MOST_ALONE = 4, 32
 #: When so few are left on a partition, the member asks for more without waiting for another exchange.
 FEW = 1
 

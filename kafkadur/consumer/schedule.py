@@ -95,6 +95,11 @@ class Schedule:
         times = (self.renew_at, self.wake_at, look_at, *others, *self.due.values())
         return min(at for at in times if at is not None)
 
+    @property
+    def will_look(self) -> bool:
+        """Whether it is known when verdicts are collected next."""
+        return self._look_at is not None
+
     def looked(self) -> None:
         """An exchange is about to be made: it collects verdicts."""
         self._look_at = None

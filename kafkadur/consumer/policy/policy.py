@@ -121,6 +121,10 @@ class Policy(ReadingPolicy):
             if group is None or chunk.lease.group is group
         )
 
+    def acks_can_wait(self) -> bool:
+        """Whether acknowledgements need no exchange of their own: it would bring no more messages."""
+        return False
+
     def wants_handover(self) -> bool:
         """Whether this member is to hand a lane over, or wants more of it, while the application waits."""
         return False

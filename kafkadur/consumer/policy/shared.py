@@ -14,7 +14,16 @@ from typing import ClassVar
 from kafkadur.consumer.chunk import Chunk, Lease
 from kafkadur.consumer.collected_verdicts import CollectedVerdicts
 from kafkadur.consumer.policy.policy import Policy
-from kafkadur.consumer.reservations import FEW, MOST, give_back, reservation, surplus, unread, withdraw
+from kafkadur.consumer.reservations import (
+    FEW,
+    MOST,
+    MOST_ALONE,
+    give_back,
+    reservation,
+    surplus,
+    unread,
+    withdraw,
+)
 from kafkadur.fetch.buffer import FetchBuffer
 from kafkadur_coordinators.interface import ExchangeReply, PartitionState, Role, Standing
 
@@ -109,6 +118,11 @@ class SharedPolicy(Policy):
         """Whether the member rests: others can have its records."""
         return self._gate.resting
 
+    def acks_can_wait(self) -> bool:
+        """Whether there is room for half a window, as this member and as the coordinator know."""
+        few = self._terms.window // 2
+        return self._free > few and self.credit(0) > few and not self._gate.asked_back
+
     # -- records beyond the window
 
     def beyond_window(self) -> set[int]:
@@ -182,7 +196,8 @@ class SharedPolicy(Policy):
             if not lease.withdrawn:
                 total += reservation(lease)
                 here += reservation(lease) if lease.partition == partition else 0
-        return max(min(MOST, room // live, here + room - total), 0)
+        alone = partition in self._fetch.preferred and self._fetch.role.members <= self._schedule.partitions
+        return max(min(MOST_ALONE if alone else MOST, room // live, here + room - total), 0)
 
     def came(self, lease: Lease) -> None:
         """Note that reserved records were read."""

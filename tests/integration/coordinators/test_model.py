@@ -281,7 +281,7 @@ class Life(RuleBasedStateMachine):
         if self.stale and data.draw(st.integers(0, 5)) == 0:
             done.append(data.draw(st.sampled_from(self.stale)))
         said_readable_end = readable_end if data.draw(st.booleans()) else -1
-        reserve = 0 if leaving or self.kind != "shared" else data.draw(st.sampled_from((0, 0, 1, 2, 4)))
+        reserve = 0 if leaving or self.kind != "shared" else data.draw(st.sampled_from((0, 0, 1, 2, 4, 9)))
         return PartitionReport(
             p, said_readable_end, position, settled, returned, done, int(drained), reserve=reserve
         )

@@ -6,6 +6,9 @@ from collections import Counter
 import confluent_kafka
 
 import kafkadur
+from kafkadur.admin.changes import Admin
+from kafkadur.consumer.reservations import MOST_ALONE
+from kafkadur.settings import settings
 from tests.integration.subscriptions.helpers import (
     LIMIT_S,
     Place,
@@ -24,11 +27,46 @@ async def test_what_was_promised_comes_without_an_exchange(place: Place) -> None
         place.connect() as connection,
         await connection.subscribe(topic, durable="d", start="earliest") as subscription,
     ):
-        await promised(subscription, 4)
+        await promised(subscription, MOST_ALONE)
         before = subscription.statistics()["exchanges"]
         place.publish(topic, [1])
         assert number(await next_of(subscription)) == 1
         assert subscription.statistics()["exchanges"] == before
+
+
+async def test_acknowledgements_that_nobody_waits_for_share_an_exchange(place: Place) -> None:
+    """Also while the application waits for messages: they are confirmed within 50 ms."""
+    topic = place.topic()
+    async with (
+        place.connect() as connection,
+        await connection.subscribe(topic, durable="d", start="earliest", window=100) as subscription,
+    ):
+        await promised(subscription, MOST_ALONE)
+        before = subscription.statistics()["exchanges"]
+        for n in range(200):
+            place.publish(topic, [n])
+            delivery = await next_of(subscription)
+            assert number(delivery) == n
+            delivery.ack_nowait()
+        assert subscription.statistics()["exchanges"] - before < 100
+        assert await subscription.receive(timeout=0.0) is None
+        with Admin(settings(place.settings())) as admin:
+            key = admin.key("d")
+            await asyncio.to_thread(wait_until, lambda: admin.info(key).backlog == 0, "the confirmation")
+
+
+async def test_a_message_that_is_rolled_back_does_not_wait_for_others(place: Place) -> None:
+    topic = place.topic([1])
+    async with (
+        place.connect() as connection,
+        await connection.subscribe(topic, durable="d", start="earliest", window=100) as subscription,
+    ):
+        before = subscription.statistics()["exchanges"]
+        for attempt in range(1, 20):
+            delivery = await next_of(subscription)
+            assert delivery.attempt == attempt
+            delivery.rollback_nowait(delay=0)
+        assert subscription.statistics()["exchanges"] - before >= 18
 
 
 async def test_members_get_what_comes_in_turn(place: Place) -> None:
@@ -103,13 +141,13 @@ async def test_markers_of_transactions_use_promises_up_and_hold_nothing_up(place
         place.connect() as connection,
         await connection.subscribe(topic, durable="d", start="earliest") as subscription,
     ):
-        await promised(subscription, 4)
+        await promised(subscription, MOST_ALONE)
         for first in range(0, 20, 2):
             await asyncio.to_thread(publish, first)
             for delivery in await take(subscription, 2):
                 assert number(delivery) in {first, first + 1}
                 await delivery.ack()
-        await promised(subscription, 4)
+        await promised(subscription, MOST_ALONE)
 
 
 async def test_what_is_promised_is_given_back_when_paused(place: Place) -> None:
@@ -118,7 +156,7 @@ async def test_what_is_promised_is_given_back_when_paused(place: Place) -> None:
         place.connect() as connection,
         await connection.subscribe(topic, durable="d", start="earliest") as subscription,
     ):
-        await promised(subscription, 4)
+        await promised(subscription, MOST_ALONE)
         async with await connection.subscribe(topic, durable="d") as other:
             await promised(other, 4)
             subscription._member.rest()  # noqa: SLF001  # as an open circuit breaker does

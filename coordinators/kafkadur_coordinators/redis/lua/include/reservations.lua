@@ -82,7 +82,7 @@ local function reserve(ctx, pt, me, most)
     tokens[token] = true
   end
   local stride, index = share_of(ctx, pt.p, me)
-  local chosen = choose_ahead(pt, tokens, stride, index, math.min(most, MOST_AHEAD))
+  local chosen = choose_ahead(pt, tokens, stride, index, math.min(most, stride == 1 and MOST_AHEAD_ALONE or MOST_AHEAD))
   if #chosen == 0 then
     return
   end
@@ -90,17 +90,23 @@ local function reserve(ctx, pt, me, most)
   l.records = #chosen
   save_lease(ctx, l)
   me.reservations = me.reservations + 1
-  for _, o in ipairs(chosen) do
+  local i = 1
+  while i <= #chosen do
+    local o, e = chosen[i], chosen[i] + 1
     if o < pt.next then
-      run_change(pt, o, o + 1, 0, function(marks, due)
+      run_change(pt, o, e, 0, function(marks, due)
         return marks, due, l.token
       end)
     else
+      while chosen[i + 1] == e do
+        i, e = i + 1, e + 1
+      end
       run_insert(pt, pt.next, o, 0, 0, 0)
-      run_insert(pt, o, o + 1, 0, 0, l.token)
-      decide_range(pt, pt.next, o + 1)
-      pt.next = o + 1
+      run_insert(pt, o, e, 0, 0, l.token)
+      decide_range(pt, pt.next, e)
+      pt.next = e
     end
+    i = i + 1
   end
   ready_stretch(ctx, pt, 1) -- offsets without a lease are no reason to come again
 end
