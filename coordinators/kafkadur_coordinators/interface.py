@@ -385,11 +385,8 @@ class PartitionView(NamedTuple):
     @property
     def exceptions(self) -> list[Run]:
         """Exceptions below the readable end; those beyond it are reserved, or without a lease."""
-        return [
-            run._replace(end=min(run.end, self.readable_end))
-            for run in self.runs
-            if run.start < self.readable_end
-        ]
+        end = self.readable_end
+        return [run if run.end <= end else run._replace(end=end) for run in self.runs if run.start < end]
 
     @property
     def unsettled(self) -> int:

@@ -6,12 +6,13 @@ the command line formats an explanation.
 
 from __future__ import annotations
 
+from bisect import bisect_left, bisect_right
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
 from kafkadur.message.times import Times
-from kafkadur_coordinators.interface import LeaseView, MemberInfo, PartitionView
+from kafkadur_coordinators.interface import LeaseView, MemberInfo, PartitionView, Run
 
 #: Kinds of leases whose offsets are listed as runs with the lease's token: exceptions and reservations.
 RUNS = ("runs", "ahead")
@@ -193,8 +194,17 @@ def backlog(view: PartitionView, log: Log) -> int:
     """Count the unsettled offsets that Kafka holds, including those in flight."""
     waiting = undecided(view, max(view.base, log.start), min(view.next, log.end))
     fresh = max(log.end - max(view.next, log.start), 0)
-    aside = sum(max(min(run.end, log.end) - max(run.start, log.start), 0) for run in view.runs)
-    return waiting + fresh + aside
+    return waiting + fresh + count_within(view.runs, log.start, log.end)
+
+
+def count_within(runs: Sequence[Run], start: int, end: int) -> int:
+    """Count the offsets in [start, end) of runs, which are in the order of offsets."""
+    first = bisect_right(runs, start, key=lambda run: run.end)
+    inside = runs[first : max(bisect_left(runs, end, key=lambda run: run.start), first)]
+    if not inside or start >= end:
+        return 0
+    whole = sum(run.end - run.start for run in inside)
+    return whole - max(start - inside[0].start, 0) - max(inside[-1].end - end, 0)
 
 
 def unsettled_before(view: PartitionView, log: Log, until: int) -> int:

@@ -45,14 +45,14 @@ def parse_runs(text: bytes) -> tuple[Run, ...]:
     ):
         start = (start_high << 32) + start_low
         runs.append(
-            Run(
-                start=start,
-                end=start + length,
-                attempts=attempts_of(marks),
-                redelivered=marks % 2 > 0,
-                suspect=marks >= SUSPECT,
-                due=(due_high << 32) + due_low,
-                token=(token_high << 32) + token_low,
+            Run(  # by position: there may be 100,000
+                start,
+                start + length,
+                attempts_of(marks),
+                marks % 2 > 0,
+                (due_high << 32) + due_low,
+                (token_high << 32) + token_low,
+                marks >= SUSPECT,
             )
         )
     return tuple(runs)

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from kafkadur.admin.explain import Log, OffsetState, backlog, explain, in_flight, lag, undecided
+from kafkadur.admin.explain import Log, OffsetState, backlog, count_within, explain, in_flight, lag, undecided
 from kafkadur_coordinators.interface import LeaseView, MemberInfo, PartitionView, Run
 
 NOW = 1_000_000
@@ -160,3 +160,13 @@ def test_counting_agrees_with_looking_at_each_offset() -> None:
         end = start + rng.randrange(60)
         expected = sum(not view.is_decided(offset) for offset in range(start, end))
         assert undecided(view, start, end) == expected
+
+
+def test_runs_are_counted_as_one_by_one() -> None:
+    places = [(2, 5), (7, 9), (9, 10), (14, 20)]
+    runs = [Run(start=start, end=end, attempts=0, redelivered=False, due=0, token=0) for start, end in places]
+    offsets = [offset for start, end in places for offset in range(start, end)]
+    for start in range(23):
+        for end in range(23):
+            assert count_within(runs, start, end) == sum(start <= offset < end for offset in offsets)
+    assert count_within([], 0, 10) == 0
