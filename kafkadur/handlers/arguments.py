@@ -274,7 +274,8 @@ def _undecodable(part: Part, delivery: Delivery[Any, Any], error: ValidationErro
         offset=delivery.offset,
         state=f"{delivery.topic}[{delivery.partition}]@{delivery.offset}, {'; '.join(wrong[:_MOST_TOLD])}",
         owner=owner,
-        remedy="reject the message with on_undecodable='reject', or correct the annotation of the handler",
+        remedy="correct the annotation of the handler, or what is published; on_undecodable='reject' makes "
+        "dead letters of such messages",
     )
 
 
