@@ -35,8 +35,12 @@ class LeaseTable:
         self.groups: defaultdict[int, LaneGroup] = defaultdict(LaneGroup)
 
     def __iter__(self) -> Iterator[Lease]:
-        """All leases."""
-        return iter(self.by_token.values())
+        """All leases of this moment.
+
+        Readers iterate without the lock. `list` asks for the length after it has begun to iterate, which may
+        let another thread change the table in between.
+        """
+        return iter(tuple(self.by_token.values()))
 
     def __len__(self) -> int:
         """The number of leases."""
