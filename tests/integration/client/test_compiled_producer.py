@@ -219,7 +219,7 @@ def test_a_full_buffer_is_an_error_and_what_waits_for_room_gets_it(
         client.produce("t", "v", None, -1, None, None, 0, None)
     with pytest.raises(BufferError):
         client.produce("t", "v", None, -1, None, None, 0, None)
-    assert len(client) == 100
+    assert len(client) >= 100, "with what librdkafka has to tell of brokers"
     client.close()
     assert len(client) == 0
     with pytest.raises(RuntimeError):
