@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from confluent_kafka import KafkaError, Message, Producer
+from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
 import kafkadur.sync
 from kafkadur.admin.browse import bounds_if_any, records_of
@@ -71,7 +71,8 @@ class DeadLetter:
     @property
     def source_partition(self) -> int:
         """The partition of the message; -1 if the dead letter does not say it."""
-        return _number(self.origin.rpartition("]")[0].rpartition("[")[2]) if "]" in self.origin else -1
+        text = self.origin.rpartition("]")[0].rpartition("[")[2]
+        return _number(text) if text == str(_number(text)) else -1
 
     def facts(self) -> dict[str, Property]:
         """Return the values that a filter can use: the properties, and five names that begin with `_`."""
@@ -160,14 +161,18 @@ class DeadLetterAdmin:
 
         for letter in letters:
             headers: Any = list(letter.headers)
-            producer.produce(
-                letter.source,
-                value=letter.value,
-                key=letter.key,
-                headers=headers,
-                partition=letter.source_partition,
-                on_delivery=report,
-            )
+            try:
+                producer.produce(
+                    letter.source,
+                    value=letter.value,
+                    key=letter.key,
+                    headers=headers,
+                    partition=letter.source_partition,
+                    on_delivery=report,
+                )
+            except KafkaException as error:  # its topic has fewer partitions than it had
+                failed.append(error.args[0])
+                break
         if producer.flush(self._settings.kafka_timeout.total_seconds()) or failed:
             raise DeliveryFailed(
                 "Dead letters could not be sent again.",

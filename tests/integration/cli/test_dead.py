@@ -3,12 +3,15 @@
 from pathlib import Path
 
 import pytest
+from confluent_kafka.admin import AdminClient, NewTopic
 
 import kafkadur.sync
 from kafkadur import Redelivery
 from kafkadur.settings import settings
+from kafkadur.stack import Stack
 from kafkadur.testing.pytest_plugin import TopicFactory
 from tests.integration.cli.conftest import Run
+from tests.integration.subscriptions.helpers import wait_until
 
 LIMIT_S = 180.0
 
@@ -88,6 +91,31 @@ def test_a_redriven_message_comes_to_the_partition_of_its_key(run: Run, topic: s
         found = [subscription.receive(timeout=LIMIT_S) for _ in range(3)]
         places = {f"{delivery.topic}[{delivery.partition}]" for delivery in found if delivery is not None}
     assert places == {letter["origin"].partition("@")[0] for letter in letters}
+
+
+@pytest.mark.parametrize("rate", [(), ("--rate", "100")], ids=["together", "one by one"])
+def test_a_partition_that_is_gone_is_an_error_and_the_letter_stays(
+    run: Run, kafkadur_stack: Stack, kafkadur_topic: TopicFactory, rate: tuple[str, ...]
+) -> None:
+    topic = kafkadur_topic(partitions=2)
+    connection = kafkadur.sync.Connection(settings({}))
+    with connection, connection.subscribe(topic, durable="gone", start="earliest") as subscription:
+        for n, partition in enumerate((0, 0, 0, 0, 0, 0, 1)):  # the last letter is not the first to be sent
+            with connection.producer() as producer:
+                producer.publish(topic, f"{partition}", key=f"k{n}", partition=partition)
+            delivery = subscription.receive(timeout=LIMIT_S)
+            assert delivery is not None
+            delivery.reject("no")
+    admin = AdminClient({"bootstrap.servers": kafkadur_stack.kafka})
+    admin.delete_topics([topic])[topic].result()
+    wait_until(lambda: topic not in admin.list_topics().topics, "the topic to be gone")
+    admin.create_topics([NewTopic(topic, 1)])[topic].result()
+    refused = run("sub", "dead", "redrive", "gone", "--yes", *rate)
+    assert refused.code == 1
+    assert "Unknown partition" in refused.err
+    assert "still a dead letter" in refused.err
+    left = run("sub", "dead", "ls", "gone", "--json").data
+    assert f"{topic}[1]" in {letter["origin"].partition("@")[0] for letter in left}
 
 
 def test_the_record_of_handled_letters_is_not_deleted_by_mistake(run: Run, topic: str) -> None:
