@@ -281,18 +281,17 @@ class Chunk:
     def has_verdicts(self) -> bool:
         """Whether records have a verdict that no exchange has carried yet."""
         find, low, handed = self.verdicts.find, self.low, self.handed  # it finds a byte faster than it counts
-        return (
-            find(ACKED, low, handed) >= 0
-            or find(ROLLED_BACK, low, handed) >= 0
-            or find(RELEASED, low, handed) >= 0
-            or find(DEAD, low, handed) >= 0
-            or find(OVERDUE, low, handed) >= 0
-            or (bool(self.times) and find(PUT_OFF, low, handed) >= 0)
-        )
+        return find(ACKED, low, handed) >= 0 or find(DEAD, low, handed) >= 0 or self.gives_back()
 
     def gives_back(self) -> bool:
         """Whether records go back with the next exchange, to be delivered again."""
-        return _RETURNS.search(self.verdicts, self.low, self.handed) is not None
+        find, low, handed = self.verdicts.find, self.low, self.handed
+        return (
+            find(ROLLED_BACK, low, handed) >= 0
+            or find(RELEASED, low, handed) >= 0
+            or find(OVERDUE, low, handed) >= 0
+            or (bool(self.times) and find(PUT_OFF, low, handed) >= 0)
+        )
 
     def holds_any(self) -> bool:
         """Whether a record is in flight, also one that is being dispatched just now (`one_by_one`)."""

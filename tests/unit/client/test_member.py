@@ -7,8 +7,9 @@ from collections.abc import Sequence
 import pytest
 from confluent_kafka import Message
 
-from kafkadur.consumer.chunk import Chunk
+from kafkadur.consumer.chunk import ACKED, RELEASED, ROLLED_BACK, Chunk
 from kafkadur.consumer.member import Callbacks, Member
+from kafkadur.consumer.schedule import CONFIRM_WITHIN
 from kafkadur.consumer.terms import Terms
 from kafkadur.fetch.buffer import NOWHERE, FetchBuffer, Mark
 from kafkadur_coordinators.interface import (
@@ -61,6 +62,8 @@ class Driver:
     def __init__(self, *, partitions: int, window: int = 100, lane: bool = False) -> None:
         self.reading = Reading()
         self.woken: list[bool] = []
+        #: calls that told the coordinator thread to look at the member, and that made an exchange themselves
+        self.asked = self.inline = 0
         self.heard_since = 0.0
         self.now = 1.0
         self.partitions = partitions
@@ -80,14 +83,21 @@ class Driver:
             Callbacks(
                 readers=lambda _: self.reading,
                 heard_since=lambda: self.heard_since,
-                request_exchange=lambda: None,
-                exchange_inline=lambda _: False,
+                request_exchange=self._ask,
+                exchange_inline=self._exchange_inline,
                 write_dead_letter=lambda _: None,
                 on_ready=lambda: self.woken.append(True),
                 on_closing=lambda: None,
             ),
         )
         self._token = 0
+
+    def _ask(self) -> None:
+        self.asked += 1
+
+    def _exchange_inline(self, _: Member) -> bool:
+        self.inline += 1
+        return False
 
     def attach(self, rank: int, members: int) -> None:
         role = Role(rank=rank, members=members, neighbour="", partitions=self.partitions)
@@ -276,6 +286,43 @@ def test_window_bounds_what_is_handed_out() -> None:
     chunk.verdicts[start] = 2
     _, start, end = driver.block()
     assert (start, end) == (5, 6)
+
+
+def waiting(window: int, verdict: int) -> Driver:
+    """Return a member whose one message has this verdict, and whose application waits for another message."""
+    driver = Driver(partitions=1, window=window)
+    driver.attach(0, 1)
+    driver.exchange(0, 1, [state(0, next_=0, readable_end=0)])
+    driver.records(0, range(1))
+    driver.exchange(0, 1, [state(0, next_=1, readable_end=1)], [lease(1, 0, 0, 1)])
+    chunk, start, _ = driver.block()
+    chunk.verdicts[start] = verdict
+    driver.asked = 0
+    assert driver.member.next_block(1) is None
+    return driver
+
+
+def test_acknowledgements_are_sent_within_their_time_while_the_application_waits() -> None:
+    """The coordinator thread sleeps longer than that: it is told once, and makes the exchange then."""
+    driver = waiting(100, ACKED)
+    for _ in range(2):
+        assert not driver.member.exchange_inline()
+        assert (driver.inline, driver.asked) == (0, 1)
+    assert driver.member.due(driver.now) == driver.now + CONFIRM_WITHIN
+    driver.now += CONFIRM_WITHIN
+    driver.member.exchange_inline()
+    assert driver.inline == 1
+    exchange = driver.member.build(driver.now)
+    assert exchange is not None
+    assert settled_offsets(exchange) == {0}
+
+
+@pytest.mark.parametrize(("window", "verdict"), [(1, ACKED), (2, ACKED), (100, ROLLED_BACK), (100, RELEASED)])
+def test_what_brings_messages_is_sent_at_once_while_the_application_waits(window: int, verdict: int) -> None:
+    """Room in a small window, and messages that come again."""
+    driver = waiting(window, verdict)
+    driver.member.exchange_inline()
+    assert driver.inline == 1
 
 
 def test_the_end_of_the_log_moves_while_an_exchange_is_made(monkeypatch: pytest.MonkeyPatch) -> None:
