@@ -5,7 +5,6 @@ Both have the same methods, and so have their records; what follows calls either
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Mapping
 from itertools import groupby
 from typing import Any, cast
@@ -15,14 +14,10 @@ from confluent_kafka import Consumer, Message
 from kafkadur.fetch.reader_log import ReaderLog
 from kafkadur.message import times as times_of_messages
 from kafkadur.message.headers import DELIVERY_TIME_HEADER, EXPIRATION_HEADER
-from kafkadur.native.choice import is_native, module
+from kafkadur.native.choice import client, module
 
 _NATIVE = module()
-_log = logging.getLogger("kafkadur.readers")
-
 _DELIVERY_TIME, _EXPIRATION = DELIVERY_TIME_HEADER.encode(), EXPIRATION_HEADER.encode()
-#: Settings that were said to keep the compiled client from being used.
-_told: set[str] = set()
 
 
 def new_consumer(config: Mapping[str, Any], *, logger: ReaderLog, topic: str) -> Consumer:
@@ -30,15 +25,8 @@ def new_consumer(config: Mapping[str, Any], *, logger: ReaderLog, topic: str) ->
 
     Raises `KafkaException` for a setting that librdkafka refuses.
     """
-    if is_native():
-        try:
-            return cast("Consumer", _NATIVE.Consumer(config, logger=logger, topic=topic))
-        except ValueError as error:
-            setting = str(error)
-            if setting not in _told:
-                _told.add(setting)
-                _log.info("Kafka is read by confluent-kafka, because %s is a Python function", setting)
-    return Consumer(dict(config), logger=logger)
+    compiled = client(config, lambda: _NATIVE.Consumer(config, logger=logger, topic=topic), "read")
+    return Consumer(dict(config), logger=logger) if compiled is None else cast("Consumer", compiled)
 
 
 def by_partition(messages: list[Message]) -> list[tuple[int, list[Message], bool]]:

@@ -280,7 +280,8 @@ cdef class Producer(_Client):
         self._topic = found
         return found
 
-    def produce(self, str topic not None, value, key, partition, report, on_failure, timestamp, headers):
+    def produce(self, str topic not None, value, key, int32_t partition, report, on_failure, int64_t timestamp,
+                list headers):
         """Put a message into the buffer.
 
         `partition` -1: the partitioner chooses. `report` is called with error and `Sent` when the message is
@@ -311,9 +312,12 @@ cdef class Producer(_Client):
             _content(key, &given[5].u.mem.ptr, &given[5].u.mem.size)
             given[6].vtype, given[6].u.ptr = _V_OPAQUE, NULL if report is None else <void *>report
             count = _OTHERS
-            for name, content in headers or ():
-                given[count].vtype = _V_HEADER
+            for pair in headers or ():
+                if type(pair) is not tuple or len(<tuple>pair) != 2:  # it keeps what the addresses point to
+                    raise TypeError("headers are tuples of a name and a value")
+                name, content = <tuple>pair
                 _content(name, &place, &size)
+                given[count].vtype = _V_HEADER
                 given[count].u.header.name = <const char *>place
                 _content(content, &place, &size)
                 given[count].u.header.val = place

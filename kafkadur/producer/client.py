@@ -10,14 +10,15 @@ from typing import Any, cast
 import confluent_kafka
 
 from kafkadur.message.tracing import Report
-from kafkadur.native.choice import is_native, module
+from kafkadur.native.choice import client as compiled_client
+from kafkadur.native.choice import module
 from kafkadur_coordinators.client_log import client_log
 from kafkadur_sharing.names import validate_property_name
 
 _log = logging.getLogger(__name__)
 
-#: Settings that were said to keep the compiled client from being used.
-_told: set[str] = set()
+#: Delivery callbacks: the producer calls them.
+_OURS = ("on_delivery", "dr_cb")
 
 
 def new_client(config: Mapping[str, Any]) -> confluent_kafka.Producer:
@@ -26,20 +27,12 @@ def new_client(config: Mapping[str, Any]) -> confluent_kafka.Producer:
     A client with a delivery callback, or with a setting that is a Python function other than `error_cb`, is
     confluent-kafka's. Raises `KafkaException` for a setting that librdkafka refuses.
     """
-    wants_reports = any(config.get(name) is not None for name in ("on_delivery", "dr_cb"))
-    if not is_native() or wants_reports:
-        return confluent_client(config)
-    taken = {name: value for name, value in config.items() if name not in {"on_delivery", "dr_cb", "logger"}}
-    try:
-        return cast(
-            "confluent_kafka.Producer", module().Producer(taken, logger=config.get("logger", client_log))
-        )
-    except ValueError as error:
-        setting = str(error)
-        if setting not in _told:
-            _told.add(setting)
-            _log.info("Kafka is written by confluent-kafka, because %s is a Python function", setting)
-        return confluent_client(config)
+    taken = {name: value for name, value in config.items() if name not in _OURS}
+    logger = taken.pop("logger", client_log)
+    compiled = None
+    if all(config.get(name) is None for name in _OURS):
+        compiled = compiled_client(taken, lambda: module().Producer(taken, logger=logger), "written")
+    return confluent_client(config) if compiled is None else cast("confluent_kafka.Producer", compiled)
 
 
 def confluent_client(config: Mapping[str, Any]) -> confluent_kafka.Producer:
@@ -47,9 +40,7 @@ def confluent_client(config: Mapping[str, Any]) -> confluent_kafka.Producer:
 
     Raises `KafkaException` for a setting that librdkafka refuses.
     """
-    return confluent_kafka.Producer(
-        {name: value for name, value in config.items() if name not in {"on_delivery", "dr_cb"}}
-    )
+    return confluent_kafka.Producer({name: value for name, value in config.items() if name not in _OURS})
 
 
 def counts_alone(client: confluent_kafka.Producer) -> bool:
@@ -57,7 +48,7 @@ def counts_alone(client: confluent_kafka.Producer) -> bool:
 
     Such a client calls the sixth argument of `produce` for failures if the fifth is None.
     """
-    return is_native() and isinstance(client, module().Producer)
+    return module() is not None and isinstance(client, module().Producer)
 
 
 def awaited(client: confluent_kafka.Producer) -> bool:

@@ -16,6 +16,7 @@ from confluent_kafka import KafkaError, KafkaException
 
 import kafkadur
 from kafkadur.message.headers import Property, decode
+from kafkadur.native import choice
 from kafkadur.native.choice import is_native, module
 from kafkadur.producer.client import confluent_client, new_client
 from kafkadur.producer.producer import Producer
@@ -160,6 +161,16 @@ def test_a_message_that_cannot_be_is_an_error_of_the_call(
             assert len(producer._kafka) == 0  # noqa: SLF001 - nothing of it is in the buffer
 
 
+def test_headers_are_tuples(kafkadur_stack: Stack) -> None:
+    """The addresses of their names and values are kept while others are looked at."""
+    client = module().Producer({"bootstrap.servers": kafkadur_stack.kafka}, logger=None)
+    for wrong in (["ab"], [["a", b"b"]], [("a", b"b", b"c")], [iter(("a", b"b"))], [("a", 5)], [(5, b"b")]):
+        with pytest.raises(TypeError):
+            client.produce("t", "v", None, -1, None, None, 0, wrong)
+    assert len(client) == 0
+    client.close()
+
+
 # --- reports ------------------------------------------------------------------------------------------------
 
 
@@ -290,7 +301,10 @@ def test_clients_that_nobody_closes_end_with_their_last_reference(kafkadur_stack
 # --- settings -----------------------------------------------------------------------------------------------
 
 
-def test_settings_are_those_of_confluent_kafka(caplog: pytest.LogCaptureFixture) -> None:
+def test_settings_are_those_of_confluent_kafka(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(choice, "_told", set[tuple[str, str]]())
     assert isinstance(new_client({"bootstrap.servers": NOWHERE}), module().Producer)
     for name in ("on_delivery", "dr_cb"):
         assert type(new_client({"bootstrap.servers": NOWHERE, name: print})) is confluent_kafka.Producer
@@ -298,6 +312,10 @@ def test_settings_are_those_of_confluent_kafka(caplog: pytest.LogCaptureFixture)
         client = new_client({"bootstrap.servers": NOWHERE, "stats_cb": json.loads})
     assert type(client) is confluent_kafka.Producer
     assert "stats_cb is a Python function" in caplog.text
+    with caplog.at_level(logging.INFO):
+        client = new_client({"bootstrap.servers": NOWHERE, "default.topic.config": {"acks": "all"}})
+    assert type(client) is confluent_kafka.Producer
+    assert "default.topic.config is neither text nor number" in caplog.text
     for wrong in ({"no.such.setting": 1}, {"acks": "perhaps"}):
         for make in (new_client, confluent_client):
             with pytest.raises(KafkaException) as refused:

@@ -18,6 +18,7 @@ import kafkadur
 from kafkadur.fetch import native
 from kafkadur.fetch.kafka_thread import consumer_config
 from kafkadur.fetch.reader_log import ReaderLog
+from kafkadur.native import choice
 from kafkadur.native.choice import is_native
 from kafkadur.stack import Stack
 from kafkadur.testing.pytest_plugin import TopicFactory
@@ -182,7 +183,7 @@ def test_settings_that_are_wrong(make: Callable[..., Any]) -> None:
 def test_a_python_function_among_the_settings_selects_the_other_client(
     kafkadur_stack: Stack, topic: str, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(native, "_told", set[str]())
+    monkeypatch.setattr(choice, "_told", set[tuple[str, str]]())
     config = consumer_config({"bootstrap.servers": kafkadur_stack.kafka, "stats_cb": print}, "g")
     logger = ReaderLog(topic, "", config)
     with caplog.at_level(logging.INFO, "kafkadur.readers"):
