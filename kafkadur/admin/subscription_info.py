@@ -17,6 +17,9 @@ from kafkadur_sharing.definition import Definition
 from kafkadur_sharing.keys import ClientIdPolicy, SubscriptionKey
 from kafkadur_sharing.names import MAX_NAME_LENGTH
 
+#: How names end of subscriptions that record which dead letters were handled.
+_HANDLED = ".dead"
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PartitionInfo:
@@ -302,10 +305,15 @@ def _total(counts: Iterable[int | None]) -> int | None:
 
 def handled_key(key: SubscriptionKey) -> SubscriptionKey:
     """Return the key of the subscription that records which dead letters of another one were handled."""
-    name = f"{key.name}.dead"
+    name = f"{key.name}{_HANDLED}"
     if len(name) > MAX_NAME_LENGTH:
-        name = f"{key.tag}.dead"
+        name = f"{key.tag}{_HANDLED}"
     return SubscriptionKey(namespace=key.namespace, client_id=key.client_id, policy=key.policy, name=name)
+
+
+def is_handled_key(key: SubscriptionKey) -> bool:
+    """Whether a subscription with this key may be such a record; others cannot."""
+    return key.name.endswith(_HANDLED)
 
 
 def without_records(found: Iterable[SubscriptionInfo]) -> tuple[SubscriptionInfo, ...]:

@@ -12,7 +12,7 @@ from kafkadur.admin.changes import Admin, Explained, SubscriptionInfo
 from kafkadur.admin.explain import OffsetState
 from kafkadur.admin.parked import ParkedKey
 from kafkadur.admin.sizes import Sizes
-from kafkadur.admin.subscription_info import handled_key, is_attached, without_records
+from kafkadur.admin.subscription_info import handled_key, is_attached, is_handled_key, without_records
 from kafkadur.cli.call import Call, YesOption, command
 from kafkadur.cli.naming import NameArgument
 from kafkadur.cli.output import Column, ago, clock, count, duration, iso, plural, readable
@@ -171,6 +171,11 @@ def definition_facts(definition: Definition) -> list[tuple[str, str | None]]:
         ("dead letters", f"topic {definition.dead_letter_topic}"),
         ("rescue", "expiring messages become dead letters" if policy.rescue else None),
     ]
+
+
+def _attempts(policy: Redelivery) -> str:
+    most = policy.max_attempts
+    return "no limit of its own; handlers have one" if most is None else f"at most {most:,}"
 
 
 def _back_off(policy: Redelivery) -> str:
@@ -420,13 +425,10 @@ def _due(item: ParkedKey, now: int) -> str:
 # --- unsubscribe ----------------------------------------------------------------------------------------
 
 
-def _attempts(policy: Redelivery) -> str:
-    most = policy.max_attempts
-    return "no limit of its own; handlers have one" if most is None else f"at most {most:,}"
-
-
 def _refuse_records(found: SubscriptionInfo, admin: Admin) -> None:
     """Raise `IllegalState` for a subscription that records which dead letters of another one were handled."""
+    if not is_handled_key(found.key):
+        return
     kept = {info.key for info in without_records(admin.list())}
     of = next((key for key in kept if handled_key(key) == found.key), None)
     if of is None or found.key in kept:
