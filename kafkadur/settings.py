@@ -28,6 +28,8 @@ _log = logging.getLogger("kafkadur")
 _PREFIX = "KAFKADUR_"
 #: How near the name of a variable is to that of a setting if it was meant, 0 to 1 (`difflib`).
 _MEANT: Final = 0.8
+#: Variables of which a warning was logged: each connection reads the environment.
+_misspelt: set[str] = set()
 #: Names of Kafka settings whose values are secret and not printed.
 _SECRET: Final = re.compile(
     r"password|passphrase|secret|token|\.pem$|jaas|oauthbearer\.config", re.IGNORECASE
@@ -219,11 +221,12 @@ def settings(given: Mapping[str, Any], environment: Mapping[str, str] | None = N
 
 
 def _warn_of_misspelt(environment: Iterable[str], names: Iterable[str]) -> None:
-    """Log a warning for each variable that is no setting and whose name is nearly that of one."""
+    """Log a warning, once, for each variable that is no setting and whose name is nearly that of one."""
     known = [name.upper() for name in names]
     for variable in sorted(environment):
         name = variable.removeprefix(_PREFIX)
-        if variable.startswith(_PREFIX) and name not in known:
+        if variable.startswith(_PREFIX) and name not in known and variable not in _misspelt:
             for meant in get_close_matches(name, known, n=1, cutoff=_MEANT):
                 text = "The variable %s is ignored: there is no such setting. Remedy: set %s%s, or unset it."
                 _log.warning(text, variable, _PREFIX, meant)
+                _misspelt.add(variable)

@@ -117,6 +117,18 @@ class _Who:
     session: str
 
 
+def _warn_of_selector(key: SubscriptionKey, before: str | None, after: str | None) -> None:
+    """Say that messages that wait may be skipped: another selector is in force now."""
+    _log.warning(
+        "The selector of subscription %s was changed: on_change='alter'. State: it was %s, it is "
+        "%s. Owner: the caller of subscribe. Remedy: messages that wait and do not match the "
+        "new one are skipped; `kafkadur sub alter --retroactive` brings them back.",
+        key,
+        before,
+        after,
+    )
+
+
 def _warn_of_differences(key: SubscriptionKey, differences: Iterable[Difference]) -> None:
     """Say that parts of the definition, which were asked for otherwise, stay as they are."""
     _log.warning(
@@ -201,28 +213,15 @@ class Lifecycle(SubscriptionsInForce):
         """Do what was decided; None: the subscription was changed, and is to be looked at again."""
         if isinstance(decision, Convert):
             made = self._convert(key, known, decision.definition)
-            if made is not None:
-                self._warn_of_selector(key, known, decision.definition)
+            before, after = definition_of(known).selector, decision.definition.selector
+            if made is not None and before != after:
+                _warn_of_selector(key, before, after)
             return self._attach_first(key, who, made)
         if isinstance(decision, Attach):
             if decision.differences:
                 _warn_of_differences(key, decision.differences)
             return self._attach(key, known, who)
         return self._attach_first(key, who, self._create(key, known, decision))
-
-    def _warn_of_selector(self, key: SubscriptionKey, known: Known, definition: Definition) -> None:
-        """Say that messages that wait may be skipped, if another selector is in force now."""
-        before = definition_of(known).selector
-        if before == definition.selector:
-            return
-        _log.warning(
-            "The selector of subscription %s was changed: on_change='alter'. State: it was %s, it is "
-            "%s. Owner: the caller of subscribe. Remedy: messages that wait and do not match the "
-            "new one are skipped; `kafkadur sub alter --retroactive` brings them back.",
-            key,
-            before,
-            definition.selector,
-        )
 
     def _attach_first(self, key: SubscriptionKey, who: _Who, made: Made | None) -> Membership | None:
         """Attach after this change, while no other member can; None: it is not installed, or too late.

@@ -24,6 +24,7 @@ from kafkadur.admin.reasons import Verdict, reasons
 from kafkadur.admin.sizes import Sizes, sizes
 from kafkadur.admin.subscription_info import SubscriptionInfo, TopicLogs, partition_infos, unattended_since
 from kafkadur.fetch.retention import expiring
+from kafkadur.message.times import now_ms
 from kafkadur.message.times import of_headers as times_in
 from kafkadur.runtime.clients import coordinator_of, journal_of, lifecycle_of, topics_of
 from kafkadur.runtime.dead_letters import ORIGIN, SUBSCRIPTION
@@ -207,7 +208,7 @@ class Inspector:
         explanation = replace(explanation, verdict=verdict)
         if explanation.state in (OffsetState.READY, OffsetState.LEASED) and start <= offset < end:
             for message in self._records(topic.name, (partition, offset, offset + 1)):
-                explanation = with_times(explanation, times_in(message.headers()), _now_ms())
+                explanation = with_times(explanation, times_in(message.headers()), now_ms())
         high = self._topics.offsets(topic.name, topic.partitions, "latest", stable=False)[partition]
         more = reasons(explanation, known, seen.definition, view, log, high=high, dead=dead)
         explanation = replace(explanation, notes=(*explanation.notes, *more))
@@ -415,7 +416,7 @@ class Inspector:
         except InvalidDestination as error:
             return TopicLogs(id=None, logs={}, problem=str(error))
         logs = {p: Log(start=start, end=end) for p, (start, end) in bounds(self._topics, topic).items()}
-        soon = expiring(self._topics, name, topic.partitions, _now_ms())
+        soon = expiring(self._topics, name, topic.partitions, now_ms())
         return TopicLogs(id=topic.id, logs=logs, problem=None, expiring=soon)
 
     def _lane(self, seen: _Seen, log: Log, partition: int, offset: int) -> int:
@@ -445,7 +446,7 @@ class Inspector:
         if takes is not None and not takes(found[0]):
             return Verdict.FILTERED, None
         times = times_in(found[0].headers())
-        over = times is not None and times.is_over(_now_ms())
+        over = times is not None and times.is_over(now_ms())
         return (Verdict.OVER if over else Verdict.ACKNOWLEDGED), None
 
     def _dead_letter(self, key: SubscriptionKey, definition: Definition, origin: str) -> str | None:
@@ -460,8 +461,3 @@ class Inspector:
             if wanted <= set(headers):
                 found = f"{topic}[{message.partition()}]@{message.offset()}"
         return found
-
-
-def _now_ms() -> int:
-    """Return the time, ms since 1970."""
-    return round(time.time() * 1000)

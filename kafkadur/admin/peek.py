@@ -5,7 +5,6 @@ Nothing is consumed and no attempt is counted: the messages are read beside the 
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -14,7 +13,7 @@ from confluent_kafka import Message
 from kafkadur.admin.browse import lane_of
 from kafkadur.admin.explain import Explanation, Log, OffsetState, explain, with_times
 from kafkadur.admin.parked import together
-from kafkadur.message.times import of_headers
+from kafkadur.message.times import now_ms, of_headers
 from kafkadur_coordinators.interface import LeaseView, MemberInfo, PartitionView
 from kafkadur_coordinators.settlement_states import SettlementState
 
@@ -69,7 +68,7 @@ def peeked(
             log=logs[partition],
             now=now,
         )
-        explanation = with_times(explanation, of_headers(message.headers()), round(time.time() * 1000))
+        explanation = with_times(explanation, of_headers(message.headers()), now_ms())
         waits = explanation.state in (OffsetState.LEASED, OffsetState.READY)
         if waits and (takes is None or takes(message)):
             yield Peeked(message=message, explanation=explanation)

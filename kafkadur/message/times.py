@@ -6,6 +6,7 @@ it dispatches the message (`consumer/dispatcher.py`).
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Any, NamedTuple
@@ -44,6 +45,11 @@ TimesByIndex = Mapping[int, Times]
 _NAMES = {DELIVERY_TIME_HEADER, EXPIRATION_HEADER}
 #: None of them has any.
 NONE: TimesByIndex = {}
+
+
+def now_ms() -> int:
+    """Return the time of this machine's clock, ms since 1970."""
+    return round(time.time() * 1000)
 
 
 def of_raw(delivery_time: bytes | None, expiration: bytes | None) -> Times | None:

@@ -58,22 +58,6 @@ class SubscribeOptions(TypedDict, total=False):
     value_deserializer: Deserializer[Any]
 
 
-#: Options of `App.subscription` that are those of `Subscription.run`.
-_RUN_OPTIONS = (
-    "concurrency",
-    "attempts",
-    "retry_delay",
-    "retry_on",
-    "reject_on",
-    "confirm",
-    "ordered_by_key",
-    "rate_limit",
-    "breaker",
-    "on_undecodable",
-    "failure_detail",
-)
-
-
 @dataclass(frozen=True, kw_only=True)
 class Declared:
     """A handler and the subscription it works on."""
@@ -143,13 +127,6 @@ class App:
         handlers would share a name, for an unknown option, for a parameter that asks for nothing known, and
         for a generator function, because calling it runs nothing.
         """
-        if unknown := sorted(options.keys() - SubscribeOptions.__annotations__.keys()):
-            known = [*SubscribeOptions.__annotations__, *_RUN_OPTIONS]
-            raise IllegalState(
-                f"A subscription of an app has no option {unknown[0]!r}.",
-                owner=f"the handler of topic {topic!r}",
-                remedy=f"use one of {', '.join(get_close_matches(unknown[0], known) or known)}",
-            )
         running = {
             "concurrency": concurrency,
             "attempts": attempts,
@@ -163,6 +140,13 @@ class App:
             "on_undecodable": on_undecodable,
             "failure_detail": failure_detail,
         }
+        if unknown := sorted(options.keys() - SubscribeOptions.__annotations__.keys()):
+            known = [*SubscribeOptions.__annotations__, *running]
+            raise IllegalState(
+                f"A subscription of an app has no option {unknown[0]!r}.",
+                owner=f"the handler of topic {topic!r}",
+                remedy=f"use one of {', '.join(get_close_matches(unknown[0], known) or known)}",
+            )
 
         def declare(handler: Handler) -> Handler:
             check_handler(handler)
