@@ -79,7 +79,7 @@ def prepare() -> None:
             say("the compiled client of Kafka was left out: there is no C compiler, or no header of Python.")
         # Maven fetches the Kafka jars while uv builds pyspark; without Maven the Ivy in pyspark does, later.
         with fetching_jars(early=bool(shutil.which("mvn"))):
-            say("installing pyspark, a download of 430 MB that uv keeps.")
+            say("installing pyspark; the first time that is a download of 430 MB, which uv keeps.")
             # Stored, not compressed: its jars are compressed already, and uv unpacks the wheel at once.
             uv("--group", "spark", "--config-settings-package", "pyspark:--build-option=--compression=stored")
         jars, verified = cached_jars()
@@ -187,9 +187,22 @@ def install_uv() -> None:
 
 
 def uv(*arguments: str) -> None:
-    """Have uv install packages into `.venv`, with the versions and hashes of the lock. Raises SetupError."""
+    """Have uv install packages into `.venv`, with the versions and hashes of the lock. Raises SetupError.
+
+    What uv keeps comes first: the lock names every file by its hash, so an index cannot know better. Where a
+    mirror does not say that a file is unchanged, uv would download and build pyspark anew for each checkout.
+    """
     locked = ("--constraints", str(LOCK), "--build-constraints", str(LOCK))
-    run("the packages cannot be installed", str(PYTHON), "-m", "uv", "pip", "install", *locked, *arguments)
+    command = (str(PYTHON), "-m", "uv", "pip", "install")
+    kept = subprocess.run(
+        (*command, "--offline", *locked, *arguments),
+        check=False,
+        capture_output=True,
+        env=clean_environ(),
+        cwd=ROOT,
+    )
+    if kept.returncode:
+        run("the packages cannot be installed", *command, *locked, *arguments)
 
 
 def run(failed: str, *command: str) -> None:
