@@ -3,14 +3,24 @@
 from __future__ import annotations
 
 from datetime import timedelta
+from typing import SupportsFloat
 
 #: Longer waits are cut to a year: Python's locks cannot wait for any number of seconds.
 _LONGEST_S = 365 * 86_400.0
 
 
 def seconds(duration: timedelta | float) -> float:
-    """Return the duration in seconds, at most `_LONGEST_S`; raises `ValueError` if it is negative or NaN."""
-    value = duration.total_seconds() if isinstance(duration, timedelta) else float(duration)
+    """Return the duration in seconds, at most `_LONGEST_S`.
+
+    Raises `ValueError` if it is negative or NaN, and `TypeError` if it is no number.
+    """
+    if isinstance(duration, timedelta):
+        value = duration.total_seconds()
+    elif isinstance(duration, float | int | SupportsFloat) and not isinstance(duration, str | bool):
+        value = float(duration)
+    else:
+        msg = f"a duration is a timedelta or a number of seconds, not {duration!r}"
+        raise TypeError(msg)
     if not value >= 0:
         msg = f"a duration can't be negative, or no number: {duration!r}"
         raise ValueError(msg)

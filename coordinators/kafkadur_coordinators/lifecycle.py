@@ -267,11 +267,7 @@ class Lifecycle(SubscriptionsInForce):
         waited = self._monotonic() - refused_at
         if isinstance(refuse.error, SubscriptionDiffers):
             raise refuse.error.with_waiting(self._waiting(key, known))
-        if (
-            waited > GONE_WAIT
-            or not isinstance(refuse.error, SubscriptionActive)
-            or all(item.heard and item.expires > known.now for item in known.members)
-        ):
+        if waited > GONE_WAIT or all(item.heard and item.expires > known.now for item in known.members):
             raise refuse.error
         self._sweep(key, known, member)
 

@@ -20,7 +20,14 @@ from kafkadur.events import Event
 from kafkadur.handlers.arguments import with_arguments
 from kafkadur.handlers.failures import FailureDetail, check_detail, describe
 from kafkadur.handlers.key_queue import HandlerKeyQueue
-from kafkadur.handlers.limits import Breaker, BreakerState, CircuitBreaker, RateLimit, TokenBucket
+from kafkadur.handlers.limits import (
+    Breaker,
+    BreakerState,
+    CircuitBreaker,
+    RateLimit,
+    TokenBucket,
+    check_limits,
+)
 from kafkadur.handlers.results import Reject, check_handler
 from kafkadur.handlers.retries import Retries, says_nothing
 from kafkadur.message.tracing import processing
@@ -89,6 +96,7 @@ class Run(Generic[V_co, K_co]):
                 remedy="use 'rollback' or 'reject'",
             )
         check_detail(failure_detail, f"subscription {member.display}")
+        check_limits(rate_limit, breaker)
         self._failure_detail: FailureDetail = failure_detail
         self._subscription = subscription
         self._handler = with_arguments(handler, f"subscription {member.display}")

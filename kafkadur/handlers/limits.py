@@ -13,7 +13,7 @@ from datetime import timedelta
 from enum import StrEnum
 
 from kafkadur_sharing.errors import IllegalState
-from kafkadur_sharing.numbers import check_delay, check_integer
+from kafkadur_sharing.numbers import check_delay, check_instance, check_integer
 
 #: The highest number of calls, or of failures, that can be given.
 _MOST_CALLS = 1_000_000
@@ -34,10 +34,11 @@ class RateLimit:
 
     def __post_init__(self) -> None:
         """Validate."""
-        if not 0 < self.per_second < float("inf"):
+        rate = self.per_second
+        if isinstance(rate, bool) or not isinstance(rate, int | float) or not 0 < rate < float("inf"):
             raise IllegalState(
                 "A rate limit is above 0.",
-                state=f"per_second={self.per_second}",
+                state=f"per_second={rate!r}",
                 owner=_OWNER,
                 remedy="give calls a second, or no rate limit; `Admin.pause` stops a subscription",
             )
@@ -48,6 +49,14 @@ class RateLimit:
     def most_at_once(self) -> float:
         """Calls that may be made at once."""
         return float(self.burst) if self.burst is not None else max(1.0, self.per_second / 10)
+
+
+def check_limits(rate_limit: RateLimit | None, breaker: CircuitBreaker | None) -> None:
+    """Raise `IllegalState` for a rate limit or a circuit breaker that is a number, say, and no settings."""
+    if rate_limit is not None:
+        check_instance("rate_limit", rate_limit, RateLimit)
+    if breaker is not None:
+        check_instance("breaker", breaker, CircuitBreaker)
 
 
 class TokenBucket:

@@ -15,7 +15,7 @@ from kafkadur.aio.running import OnUndecodable
 from kafkadur.events import Event
 from kafkadur.handlers.arguments import with_arguments
 from kafkadur.handlers.failures import FailureDetail
-from kafkadur.handlers.limits import CircuitBreaker, RateLimit
+from kafkadur.handlers.limits import CircuitBreaker, RateLimit, check_limits
 from kafkadur.handlers.results import check_handler
 from kafkadur.handlers.retries import ATTEMPTS, Exceptions, RetryDelay
 from kafkadur.message.serialization import Deserializer
@@ -147,6 +147,8 @@ class App:
                 owner=f"the handler of topic {topic!r}",
                 remedy=f"use one of {', '.join(get_close_matches(unknown[0], known) or known)}",
             )
+
+        check_limits(rate_limit, breaker)
 
         def declare(handler: Handler) -> Handler:
             check_handler(handler)

@@ -13,7 +13,7 @@ from typing import Final, Literal, cast, get_args
 
 from kafkadur_sharing.errors import IllegalState, InvalidProperty
 from kafkadur_sharing.names import validate_property_name, validate_topic
-from kafkadur_sharing.numbers import check_bool, check_integer
+from kafkadur_sharing.numbers import check_bool, check_instance, check_integer
 from kafkadur_sharing.redelivery import Redelivery, in_ms, number
 
 #: The type as which a header of a plain producer is read.
@@ -170,6 +170,7 @@ class Definition:
         """Raise an error for what cannot be, whatever the type."""
         for name in ("no_local", "strict_order"):
             check_bool(name, getattr(self, name))
+        check_instance("redelivery", self.redelivery, Redelivery)
         if self.dead_letter_topic == self.topic:
             raise IllegalState(
                 "The dead letters of a subscription cannot be sent to its own topic.",

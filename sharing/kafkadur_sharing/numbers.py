@@ -1,11 +1,11 @@
-"""Checks of the numbers that callers give: their type, their range, and that they are finite."""
+"""Checks of values that callers give: their type, the range of numbers, and that these are finite."""
 
 from __future__ import annotations
 
 import math
 import operator
 from datetime import timedelta
-from typing import Final, SupportsIndex
+from typing import Final, SupportsIndex, TypeVar
 
 from kafkadur_sharing.errors import IllegalState
 
@@ -20,6 +20,7 @@ LONGEST_DELAY: Final = timedelta(days=7)
 #: The longest delay and time to live of a message that is sent.
 LONGEST_AHEAD: Final = timedelta(days=3_650)
 _LONGEST_SHOWN: Final = 40
+_T = TypeVar("_T")
 
 
 def check_integer(name: str, value: object, least: int, most: int, *, instead: str = "") -> int:
@@ -56,6 +57,13 @@ def check_bool(name: str, value: object) -> bool:
     if isinstance(value, bool):
         return value
     raise _refusal(name, value, "use True or False")
+
+
+def check_instance(name: str, value: object, kind: type[_T]) -> _T:
+    """Return `value` if it is a `kind`. Raises `IllegalState`."""
+    if isinstance(value, kind):
+        return value
+    raise _refusal(name, value, f"use {kind.__name__}(...)")
 
 
 def _refusal(name: str, value: object, remedy: str) -> IllegalState:

@@ -4,7 +4,7 @@ import functools
 import json
 import signal
 from collections.abc import AsyncIterator, Callable, Iterator
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -60,6 +60,16 @@ def test_a_misspelt_option_of_an_app_is_refused_where_it_is_written() -> None:
     with pytest.raises(IllegalState, match="no option 'concurency'") as refused:
         kafkadur.App().subscription("t", durable="d", **misspelt)
     assert "concurrency" in (refused.value.remedy or "")
+
+
+def test_limits_of_an_app_are_checked_where_they_are_written() -> None:
+    wrong: Any = 5
+    with pytest.raises(IllegalState, match=r"use RateLimit\(\.\.\.\)"):
+        kafkadur.App().subscription("t", durable="d", rate_limit=wrong)
+    with pytest.raises(IllegalState, match=r"use CircuitBreaker\(\.\.\.\)"):
+        kafkadur.App().subscription("t", durable="d", breaker=wrong)
+    with pytest.raises(IllegalState, match="A rate limit is above 0"):
+        kafkadur.RateLimit(per_second=cast("Any", "5"))
 
 
 @pytest.mark.parametrize("handler", [*UNRUN.values(), coroutine], ids=[*UNRUN, "coroutine function"])

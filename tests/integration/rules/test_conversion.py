@@ -2,14 +2,16 @@
 
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from datetime import timedelta
 from typing import Any
 
 import pytest
 
 import kafkadur.sync
 from kafkadur import InvalidSubscriptionSharing, KafkadurError, SubscriptionActive, SubscriptionTypeMismatch
+from kafkadur.admin.changes import Admin
 from kafkadur_sharing.definition import TypeName
-from tests.integration.subscriptions.helpers import LIMIT_S, Place
+from tests.integration.subscriptions.helpers import LIMIT_S, Place, wait_until
 from tests.integration.subscriptions.workers import Worker
 
 COUNT = 6
@@ -92,6 +94,20 @@ def test_l3_not_while_another_process_is_attached(place: Place, start_worker: Ca
             topic, durable="d", type="exclusive", allow_conversion=True
         ) as subscription:
             assert subscription.definition.definition.type == "exclusive"
+
+
+def test_l3_a_killed_process_is_not_attached(place: Place, start_worker: Callable[..., Worker]) -> None:
+    """Refusals do not count it, and the conversion does not wait for it."""
+    topic = place.topic(range(1, COUNT + 1))
+    with place.connect_sync() as connection, Admin(connection.settings) as admin:
+        settle_two(connection, topic, "shared")
+        start_worker(topic, durable="d", type="shared").kill()
+        wait_until(lambda: len(admin.abandoned(timedelta(0))) == 1, "the killed worker is not heard")
+        with pytest.raises(SubscriptionTypeMismatch) as refused:
+            connection.subscribe(topic, durable="d", type="serial")
+        assert refused.value.state == f"shared, topic {topic}, inactive"
+        with connection.subscribe(topic, durable="d", type="serial", allow_conversion=True) as subscription:
+            assert rest(subscription) == [3, 4, 5, 6]
 
 
 @pytest.mark.parametrize(("one", "other"), [("exclusive", "shared"), ("shared", "exclusive")])

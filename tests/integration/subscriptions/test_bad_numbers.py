@@ -79,12 +79,16 @@ async def test_refused_numbers_of_calls_change_nothing(place: Place) -> None:
             {"concurrency": 0},
             {"concurrency": 1.5},
             {"retry_delay": math.nan},
+            {"rate_limit": 5},
+            {"breaker": 3},
         )
         for wrong in refused:
             with pytest.raises(IllegalState, match=f"{next(iter(wrong))} cannot be "):
                 await subscription.run(handle, **wrong)
         with pytest.raises(ValueError, match="duration"):
             await subscription.receive(timeout=math.nan)
+        with pytest.raises(TypeError, match="a number of seconds, not '5'"):
+            await subscription.receive(timeout="5")  # type: ignore[arg-type]  # that is the test
         delivery = await subscription.receive(timeout=math.inf)
         assert delivery is not None
         await delivery.ack()

@@ -88,3 +88,9 @@ def test_times_of_a_redelivery_policy_are_timedeltas_or_seconds() -> None:
 def test_a_definition_takes_no_other_numbers(wrong: dict[str, Any]) -> None:
     with pytest.raises(IllegalState, match=next(iter(wrong))):
         Definition(type=SubscriptionType.SHARED, topic="t", **wrong)
+
+
+def test_a_policy_of_another_type_is_refused() -> None:
+    policy: Any = {"max_attempts": 3}
+    with pytest.raises(IllegalState, match=r"redelivery cannot be .* use Redelivery\(\.\.\.\)"):
+        Definition(type=SubscriptionType.SHARED, topic="t", redelivery=policy)
