@@ -35,7 +35,7 @@ _WIDE = 100
 #: Parts of errors that speak of the library, and what they are on the command line.
 _WORDS = {
     "pass kafka='host:port'": "give --kafka HOST:PORT",
-    "connect with client_id=...": "name it CLIENT_ID/NAME, give --client-id ID",
+    "connect with client_id=...": "give --client-id ID",
     "or keep what is settled, and of what waits all that the new selector takes: on_change='alter', "
     "or lose what waits: on_change='replace'": (
         "or change it with `kafkadur sub alter`, which keeps what is settled, and of what waits all that the "
