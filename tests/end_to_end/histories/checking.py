@@ -17,6 +17,7 @@ from tests.end_to_end.histories.checks import (
     loss,
     order,
     settled,
+    times,
     windows,
 )
 from tests.end_to_end.histories.findings import Finding
@@ -31,6 +32,7 @@ CHECKS: tuple[Callable[[History], Iterable[Finding]], ...] = (
     order.check,
     windows.check,
     attempts.check,
+    times.check,
     conservation.check,
     floors.check,
     fairness.check,

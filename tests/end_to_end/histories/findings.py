@@ -20,6 +20,7 @@ INVARIANTS: Final = {
     "I10": "floors",
     "I11": "fairness",
     "I12": "liveness",
+    "I14": "times",
     "run": "the run itself",
 }
 

@@ -14,6 +14,8 @@ from tests.end_to_end.histories.plan import Plan
 from tests.end_to_end.histories.recording import OK, UNKNOWN
 
 _NS = 1_000_000_000
+#: Messages have times of the wall clock, histories monotonic ones: so far may they drift apart in a run (ns).
+CLOCKS_DIFFER = _NS // 20
 #: Faults that ended so long before (ns) are shown with what is found.
 _BEFORE = 2 * _NS
 _SETTLE = {"ack", "ack_nowait", "reject", "reject_nowait"}
@@ -40,6 +42,9 @@ class Message(NamedTuple):
     place: Place
     digest: str
     key: str
+    #: the times that its producer gave it (ns): not delivered before; not delivered from then on
+    due: int | None = None
+    over: int | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -232,6 +237,9 @@ class Publication:
     called: int
     at: int | None
     outcome: str
+    #: as of `Message`
+    due: int | None = None
+    over: int | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -298,6 +306,17 @@ class History:
             for verdict in self.verdicts
             if verdict.kind != "extend"
         }
+
+    def settled_from(self, place: Place) -> int | None:
+        """When a message may have been settled first (ns): by a verdict, or because its time was over.
+
+        None: never, unless it became a dead letter by itself.
+        """
+        times = [verdict.called for verdict in self.verdicts_of.get(place, ()) if verdict.settles]
+        message = self.truth.get(place)
+        if message is not None and message.over is not None:
+            times.append(message.over - CLOCKS_DIFFER)
+        return min(times, default=None)
 
     @cached_property
     def dead_places(self) -> frozenset[Place]:

@@ -58,10 +58,12 @@ def load(folder: Path) -> History:
     members = _Members(lives)
     for path in sorted(folder.glob(MEMBERS)):
         members.take(path.stem.removeprefix("member-"), read(path))
+    published = list(_published(folder / PUBLISHED))
+    times = {each.digest: (each.due, each.over) for each in published}
     truth = {
         message.place: message
         for path in (folder / TRUTH, *folder.glob(TRUTHS))
-        for message in _truth(path, lives)
+        for message in _truth(path, lives, times)
     }
     return History(
         plan=lives.plan(plan),
@@ -87,7 +89,7 @@ def load(folder: Path) -> History:
         calls=sorted(members.calls, key=lambda each: (each.incarnation, each.sequence, each.at)),
         truth=truth,
         dead=list(_dead(folder / DEAD, {message.digest: message.place for message in truth.values()})),
-        published=list(_published(folder / PUBLISHED)),
+        published=published,
         ends=[End(**one | {"subscription": lives.last(one["subscription"])}) for one in end["subscriptions"]],
         counts=dict(members.counts),
         crashed=end["crashed"],
@@ -262,10 +264,12 @@ def _floors(path: Path, lives: Lives) -> Iterator[Floor]:
                 )
 
 
-def _truth(path: Path, lives: Lives) -> Iterator[Message]:
+def _truth(path: Path, lives: Lives, times: Mapping[str, tuple[int | None, int | None]]) -> Iterator[Message]:
+    """`times` are `due` and `over` of all messages, by their digest."""
     for line in read(path):
         line["subscription"] = lives.at(line["subscription"], line["at"])
-        yield Message(place=_place(line), digest=line["digest"], key=line["key"])
+        due, over = times.get(line["digest"], (None, None))
+        yield Message(place=_place(line), digest=line["digest"], key=line["key"], due=due, over=over)
 
 
 def _dead(path: Path, places: Mapping[str, Place]) -> Iterator[DeadLetter]:
@@ -289,4 +293,6 @@ def _published(path: Path) -> Iterator[Publication]:
                 called=line["called"],
                 at=line.get("at"),
                 outcome=line["outcome"],
+                due=line.get("due"),
+                over=line.get("over"),
             )

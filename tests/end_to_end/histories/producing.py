@@ -1,5 +1,7 @@
 """The process that writes messages: each with an id of its own, some in transactions, some of those aborted.
 
+Some have a delivery time, some a time to live.
+
 It is started and told to end as members are (`working.py`).
 """
 
@@ -18,6 +20,8 @@ from pathlib import Path
 
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
+from kafkadur.message.headers import DELIVERY_TIME_HEADER, EXPIRATION_HEADER
+from kafkadur.message.times import now_ms
 from tests.end_to_end.histories.plan import KEYS
 from tests.end_to_end.histories.recording import FAIL, OK, UNKNOWN, Recorder
 from tests.end_to_end.histories.working import POISON, Orders, digest, follow_parent
@@ -30,6 +34,9 @@ HELD = "held"
 _POISON_EVERY = 80
 #: Of the batches: in a transaction, and of those: aborted.
 _TRANSACTIONS, _ABORTED = 0.15, 0.3
+#: Of the messages: with a delivery time, and with a time to live; and the longest of both (ms).
+_DELAYED, _SHORT_LIVED = 0.05, 0.05
+_LONGEST_DELAY_MS, _LONGEST_LIFE_MS = 2_500, 4_000
 _FLUSH_S = 20.0
 
 
@@ -122,14 +129,28 @@ class Publisher:
         value = b"%b:%d:%016x" % (kind, self._count, self._chance.getrandbits(64))
         return value, b"k%d" % key, partition
 
+    def _times(self) -> tuple[list[tuple[str, str | bytes | None]], dict[str, int]]:
+        """Headers with the times of a message, as its producer's clock says them; and both for the record."""
+        chosen = self._chance.random()
+        if chosen < _DELAYED:
+            header, name, ms = DELIVERY_TIME_HEADER, "due", self._chance.randint(50, _LONGEST_DELAY_MS)
+        elif chosen < _DELAYED + _SHORT_LIVED:
+            header, name, ms = EXPIRATION_HEADER, "over", self._chance.randint(50, _LONGEST_LIFE_MS)
+        else:
+            return [], {}
+        return [(header, b"%d" % (now_ms() + ms))], {name: time.monotonic_ns() + ms * 1_000_000}
+
     def _send(self, producer: Producer, topic: str, told: Callable[[int, object], None]) -> int:
         value, key, partition = self._message(topic)
-        number = self._recorder.call("publish", subscription=topic, partition=partition, digest=digest(value))
+        headers, times = self._times()
+        number = self._recorder.call(
+            "publish", subscription=topic, partition=partition, digest=digest(value), **times
+        )
 
         def report(error: KafkaError | None, message: Message) -> None:
             told(number, message.offset() if error is None else None)
 
-        producer.produce(topic, value, key, partition=partition, on_delivery=report)
+        producer.produce(topic, value, key, partition=partition, headers=headers, on_delivery=report)
         producer.poll(0)
         return number
 

@@ -27,7 +27,8 @@ from tests.end_to_end.histories.history import (
 from tests.end_to_end.histories.plan import Plan
 from tests.end_to_end.histories.recording import OK
 
-_STEP = 10_000_000
+#: So much time passes with each operation (ns).
+STEP = 10_000_000
 
 
 class Story:
@@ -60,16 +61,24 @@ class Story:
 
     def step(self, times: int = 1) -> int:
         """Time passes; returns the new time."""
-        self.now += times * _STEP
+        self.now += times * STEP
         return self.now
 
-    def publish(self, subscription: str, *, partition: int = 0, key: str = "k0") -> Place:
-        """A message is written."""
+    def publish(
+        self,
+        subscription: str,
+        *,
+        partition: int = 0,
+        key: str = "k0",
+        due: int | None = None,
+        over: int | None = None,
+    ) -> Place:
+        """A message is written; `due` and `over` are its times (ns)."""
         called = self.step()
         offset = sum(place[:2] == (subscription, partition) for place in self.truth)
         place = Place(subscription, partition, offset)
         digest = f"{subscription}-{partition}-{offset}"
-        self.truth[place] = Message(place, digest, key)
+        self.truth[place] = Message(place, digest, key, due, over)
         self.published.append(Publication(digest=digest, called=called, at=self.step(), outcome=OK))
         return place
 

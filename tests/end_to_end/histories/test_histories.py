@@ -104,6 +104,18 @@ def with_a_message_of_the_new_topic(history: History) -> History:
     return replace(history, deliveries=[*history.deliveries, wrong])
 
 
+def with_a_message_before_its_time(history: History) -> History:
+    delayed = next(each for each in history.deliveries if history.truth[each.place].due is not None)
+    early = replace(delayed, called=history.began, at=history.began + 1)
+    return replace(history, deliveries=[early, *history.deliveries])
+
+
+def with_an_expired_message(history: History) -> History:
+    expiring = next(each for each in history.deliveries if history.truth[each.place].over is not None)
+    message = history.truth[expiring.place]._replace(over=expiring.called - 10**9)
+    return replace(history, truth={**history.truth, expiring.place: message})
+
+
 @pytest.mark.parametrize(
     ("change", "invariant"),
     [
@@ -112,6 +124,8 @@ def with_a_message_of_the_new_topic(history: History) -> History:
         (without_dead_letters, "I1"),
         (without_the_faults, "I4"),
         (with_a_message_of_the_new_topic, "I2"),
+        (with_a_message_before_its_time, "I14"),
+        (with_an_expired_message, "I14"),
     ],
 )
 def test_defect_planted_in_a_real_history(

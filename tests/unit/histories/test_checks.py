@@ -14,7 +14,10 @@ from tests.end_to_end.histories.checks.fairness import waited
 from tests.end_to_end.histories.history import Lost, Place
 from tests.end_to_end.histories.plan import Plan
 from tests.end_to_end.histories.recording import FAIL, OK, UNKNOWN, Recorder, read
-from tests.end_to_end.histories.story import Story
+from tests.end_to_end.histories.story import STEP, Story
+
+SECOND = 1_000_000_000
+STEPS_A_SECOND = SECOND // STEP
 
 
 def found(story: Story) -> set[tuple[str, str]]:
@@ -90,6 +93,22 @@ def test_clean_history_of_a_poison_message() -> None:
         story.settle(story.deliver(one, place, attempt=attempt), "rollback")
     story.bury(place, "attempts", 5)
     story.floor("exclusive", 1)
+    assert found(story) == set()
+
+
+@pytest.mark.parametrize("kind", ["shared", "exclusive", "serial"])
+def test_clean_history_with_times(kind: str) -> None:
+    story = Story(kind)
+    one = story.attach("p1", kind)
+    delayed = story.publish(kind, due=story.now + SECOND)
+    expires = story.publish(kind, over=story.now + SECOND)
+    story.settle(story.deliver(one, expires), "rollback")  # passes the delayed one, and does not come again
+    story.settle(story.deliver(one, story.publish(kind)))
+    story.publish(kind, over=story.now + SECOND)  # is never delivered
+    story.step(2 * STEPS_A_SECOND)
+    story.settle(story.deliver(one, delayed))
+    story.inspect(kind, next=4, base=4, readable_end=4)
+    story.floor(kind, 4)
     assert found(story) == set()
 
 
@@ -346,6 +365,24 @@ def order_over_a_handover(story: Story, one: str, two: str) -> None:
     story.settle(story.deliver(two, first))
 
 
+def before_its_time(story: Story, one: str, _two: str) -> None:
+    story.settle(story.deliver(one, story.publish("exclusive", due=story.now + SECOND)))
+
+
+def after_its_expiration(story: Story, one: str, _two: str) -> None:
+    place = story.publish("exclusive", over=story.now + SECOND)
+    story.step(2 * STEPS_A_SECOND)
+    story.settle(story.deliver(one, place))
+
+
+def settled_before_its_expiration(story: Story, one: str, _two: str) -> None:
+    first = story.publish("exclusive")
+    story.publish("exclusive", over=story.now + 10 * SECOND)
+    story.inspect("exclusive", next=2, readable_end=2, settled=[1], leases=[lease(1, 0, 2)])
+    story.settle(story.deliver(one, first))
+    story.floor("exclusive", 2)
+
+
 def window_exceeded(story: Story, one: str, _two: str) -> None:
     held = [story.deliver(one, story.publish("exclusive")) for _ in range(6)]
     for delivery in held:
@@ -508,6 +545,9 @@ PLANTED: tuple[tuple[Callable[[Story, str, str], None], set[tuple[str, str]]], .
     (two_holders_without_reason, {("I5", "two holders")}),
     (order_of_a_lane, {("I6", "order of a lane")}),
     (order_over_a_handover, {("I6", "order of a lane")}),
+    (before_its_time, {("I14", "too early")}),
+    (after_its_expiration, {("I14", "too late")}),
+    (settled_before_its_expiration, {("I9", "settled by nobody"), ("I10", "settled too early")}),
     (window_exceeded, {("I7", "window exceeded")}),
     (beyond_the_limit, {("I8", "beyond the limit"), ("I4", "settled came again")}),
     (attempt_invented, {("I8", "attempt invented")}),
@@ -552,6 +592,19 @@ def test_order_within_a_key() -> None:
     story.settle(story.deliver(one, second))
     story.settle(story.deliver(one, first, attempt=2))
     assert found(story) == {("I6", "order of a key")}
+
+
+@pytest.mark.parametrize(
+    ("kind", "violation"), [("strict", "order of a lane"), ("key-ordered", "order of a key")]
+)
+def test_nothing_passes_a_delayed_message_where_order_is_promised(kind: str, violation: str) -> None:
+    story = Story(kind)
+    one = story.attach("p1", kind)
+    delayed = story.publish(kind, due=story.now + SECOND)
+    story.settle(story.deliver(one, story.publish(kind)))
+    story.step(2 * STEPS_A_SECOND)
+    story.settle(story.deliver(one, delayed))
+    assert found(story) == {("I6", violation)}
 
 
 def test_two_holders_of_a_key() -> None:

@@ -114,7 +114,7 @@ class _Settling(NamedTuple):
     def of(cls, history: History, place: Place) -> _Settling:
         verdicts = history.verdicts_of.get(place, ())
         return cls(
-            first=min((verdict.called for verdict in verdicts if verdict.settles), default=None),
+            first=history.settled_from(place),
             confirmed=[v for v in verdicts if v.kind in {"ack", "reject"} and v.confirmed],
             dead=place in history.dead_places,
         )

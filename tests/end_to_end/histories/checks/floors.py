@@ -15,8 +15,7 @@ def check(history: History) -> Iterator[Finding]:
     settled: defaultdict[tuple[str, int], list[tuple[int, int | None]]] = defaultdict(list)
     for place in sorted(history.truth):
         if place not in history.dead_places:
-            times = [each.called for each in history.verdicts_of.get(place, ()) if each.settles]
-            settled[place[:2]].append((place.offset, min(times, default=None)))
+            settled[place[:2]].append((place.offset, history.settled_from(place)))
     for floor in history.floors:
         for offset, since in settled[floor.subscription, floor.partition]:
             if offset >= floor.floor:
