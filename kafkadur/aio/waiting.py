@@ -73,6 +73,10 @@ class Signal:
             if not waiter.done():
                 waiter.set_result(None)
 
+    def is_set(self) -> bool:
+        """Whether it is set."""
+        return self._set
+
     def clear(self) -> None:
         """Not set from now on."""
         self._set = False

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Callable
 from typing import Protocol
 
 from kafkadur.fetch.buffer import NOWHERE, FetchBuffer, Mark
@@ -14,8 +15,8 @@ from kafkadur_coordinators.interface import PartitionState, Role
 class Reading(Protocol):
     """The readers of a member, as it calls them.
 
-    `start` and `close` are called without the member's lock, all others with it: they must not block, and not
-    call back.
+    `start`, `close`, `read_inline` and `interrupt` are called without the member's lock, all others with it:
+    they must not block, and not call back.
     """
 
     def start(self) -> None:
@@ -23,6 +24,17 @@ class Reading(Protocol):
 
     def close(self) -> None:
         """Mirror the last floors and stop."""
+
+    def read_inline(self, timeout: float, is_over: Callable[[], bool]) -> bool:
+        """Read once in the calling thread, which waits for records; at most `timeout` seconds.
+
+        `is_over` says whether it waits no more; after a change of that, `interrupt` is called. False: this is
+        not possible now, and the thread of the reader reads on.
+        """
+        ...
+
+    def interrupt(self) -> None:
+        """End the waiting of a thread in `read_inline`. Any thread; must not block."""
 
     def follow(self, partition: int, offset: int, number: int, mark: Mark = NOWHERE) -> None:
         """Read a partition from `offset` on; the log must agree with `mark`."""

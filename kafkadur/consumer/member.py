@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from math import inf
 from typing import TypeVar
 
 from kafkadur.consumer.answers import Answers
@@ -63,6 +64,8 @@ class Callbacks:
     on_closing: Callable[[], None]
     #: called with each event, in the thread where it happens; None: the application asked for none
     on_event: Callable[[Event], None] | None = None
+    #: whether a thread that waits for a record may read it itself
+    reads_inline: bool = False
 
 
 class Member:
@@ -114,7 +117,7 @@ class Member:
         router = Router(state, policy=policy, gaps=gaps, verdicts=self.verdicts, owner=self)
         self._answers = Answers(state, policy=policy, router=router, lag=self.lag, composer=self._composer)
         #: the readers call this
-        self.intake = Intake(state, policy=policy, router=router, ready=callbacks.on_ready, fail=self.fail)
+        self.intake = Intake(state, policy=policy, router=router, ready=self.on_ready, fail=self.fail)
         self.readers = state.fetch.reading = callbacks.readers(self.intake)
         self._terms, self._schedule, self._leases = terms, state.schedule, state.leases
         self._in_flight, self._confirmations = state.in_flight, state.confirmations
@@ -132,7 +135,7 @@ class Member:
         #: records that the iterator took and the application has not received
         self.unreceived = state.unreceived
         self.transacted, self.decoding, self.tracing = transacted, decoding, tracing
-        self._callbacks, self.on_ready = callbacks, callbacks.on_ready
+        self._callbacks = callbacks
 
     def _clear(self) -> None:
         """Forget leases, records and verdicts: the leases were lost."""
@@ -309,6 +312,21 @@ class Member:
         if self._schedule.will_look and not known:
             self._schedule.wake()  # the coordinator thread sleeps, and does not know it
         return False
+
+    def read_inline(self, timeout: float | None, is_over: Callable[[], bool]) -> bool:
+        """The application waits for a record: have it read in this thread, if that is possible.
+
+        Waits at most `timeout` seconds (None: for some time), and not once `is_over()`, which `on_ready`
+        changes.
+        """
+        return self._callbacks.reads_inline and self.readers.read_inline(
+            inf if timeout is None else timeout, is_over
+        )
+
+    def on_ready(self) -> None:
+        """A block can be taken, or the state changed: wake the application. Any thread, without the lock."""
+        self._callbacks.on_ready()
+        self.readers.interrupt()
 
     def wake(self) -> None:
         """Another member, or the coordinator, reports news."""

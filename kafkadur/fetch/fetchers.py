@@ -42,6 +42,7 @@ class Fetchers:
         self.compare = tail.compare
         self.unfollow = tail.unfollow
         self.find_end = tail.find_end
+        self.read_inline, self.interrupt = tail.read_inline, tail.interrupt
         self.read_range = point.read_range
 
     def start(self) -> None:

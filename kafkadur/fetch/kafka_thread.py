@@ -159,12 +159,17 @@ class KafkaThread:
         """End the thread and close its Consumer."""
         self._closing = True
         self._work.set()
+        self.interrupt()
         if self._thread.is_alive():
             self._thread.join()
 
     def _put(self, command: Callable[[Consumer], None]) -> None:
         self._commands.append(command)
         self._work.set()
+        self.interrupt()
+
+    def interrupt(self) -> None:
+        """End the waiting of another thread for records, if one waits in place of this one."""
 
     def _main(self) -> None:
         try:

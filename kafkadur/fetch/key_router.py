@@ -43,6 +43,14 @@ class KeyRouter:
         """Stop reading."""
         self._readers.close()
 
+    def read_inline(self, timeout: float, is_over: Callable[[], bool]) -> bool:
+        """Read once in the calling thread."""
+        return self._readers.read_inline(timeout, is_over)
+
+    def interrupt(self) -> None:
+        """End the waiting of a thread in `read_inline`."""
+        self._readers.interrupt()
+
     def follow(self, partition: int, offset: int, number: int, mark: Mark = NOWHERE) -> None:
         """Read a lane from `offset` on."""
         own, lane = self._place(partition), partition

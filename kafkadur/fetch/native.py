@@ -5,7 +5,7 @@ Both have the same methods, and so have their records; what follows calls either
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from itertools import groupby
 from typing import Any, cast
 
@@ -27,6 +27,12 @@ def new_consumer(config: Mapping[str, Any], *, logger: ReaderLog, topic: str) ->
     """
     compiled = client(config, lambda: _NATIVE.Consumer(config, logger=logger, topic=topic), "read")
     return Consumer(dict(config), logger=logger) if compiled is None else cast("Consumer", compiled)
+
+
+def waker(consumer: Consumer) -> Callable[[], None] | None:
+    """Return what ends the waiting of a client for records, from any thread; None: it cannot be ended."""
+    compiled: Any = consumer
+    return None if isinstance(compiled, Consumer) else compiled.wake
 
 
 def by_partition(messages: list[Message]) -> list[tuple[int, list[Message], bool]]:

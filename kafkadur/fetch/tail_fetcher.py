@@ -20,9 +20,11 @@ from kafkadur.fetch.kafka_thread import (
     broken,
     consumer_config,
 )
-from kafkadur.fetch.native import by_partition
+from kafkadur.fetch.native import by_partition, waker
+from kafkadur.fetch.reading_turn import ReadingTurn
 from kafkadur.runtime.stages import Probe, Stage, no_probe
 from kafkadur_coordinators.kafka_refusal import refused
+from kafkadur_coordinators.lost_brokers import SILENT_S
 from kafkadur_coordinators.topics import mirror_floors
 
 _log = logging.getLogger("kafkadur.readers")
@@ -72,6 +74,14 @@ class TailFetcher(KafkaThread):
         self._ends: dict[int, Message] = {}
         self._mirrored: dict[int, int] = {}
         self._mirror_at = 0.0
+        self._turn = ReadingTurn(monotonic)
+        #: ends a call of the client that waits for records; None: no other thread can read
+        self._wake: Callable[[], None] | None = None
+        #: whether a thread of the application waits in such a call
+        self._waits_inline = False
+        #: records and events that a thread of the application has read, and left to this one; its error
+        self._left: list[tuple[int, list[Message]]] = []
+        self._raised: Exception | None = None
         #: partitions whose end is to be asked for, each under this incarnation; and when (monotonic seconds)
         self._endless: dict[int, int] = {}
         self._find_at = 0.0
@@ -138,49 +148,130 @@ class TailFetcher(KafkaThread):
 
     def _replace(self, new: Consumer) -> None:
         super()._replace(new)
+        self._wake = waker(new)
         self._mirrored.clear()  # the last commits may not have reached Kafka
 
     def _loop(self) -> None:
-        member = self._member
-        while not self._closing:
-            consumer = self._consumer
-            self._reader_log.check_topic(member.display)
-            if self._reader_log.partitions != self._partitions:
-                self._partitions = self._reader_log.partitions
-                member.grown(self._partitions)
-            if self._commands:
-                self._obey(consumer)
-                self._find_leaders(consumer)
-            self._find_ends(consumer)
-            self._mirror(consumer)
-            if not self._followed:
-                self._work.wait(WAIT)
-                self._work.clear()
-                continue
-            if member.buffered >= member.read_ahead:
-                # the member takes records out meanwhile; librdkafka keeps its own queue
-                self._work.wait(0.002)
-                self._work.clear()
-                continue
-            self._read(consumer)
-        self._reader_log.check_topic(member.display)
+        self._wake = waker(self._consumer)
+        try:
+            while not self._closing:
+                rest = 0.0 if self._has_duties() else self._turn.away_for()
+                if rest <= 0:
+                    with self._turn.lock:
+                        rest = self._step()
+                if rest > 0:
+                    self._work.wait(rest)
+                    self._work.clear()
+        finally:
+            self._wake = None
+            self._turn.lock.acquire()  # for good: nothing is read any more
+        self._reader_log.check_topic(self._member.display)
         self.mirror_now(self._consumer)  # closing the Consumer waits for it
 
-    def _read(self, consumer: Consumer) -> None:
-        """Read once, and give the member what came. No record stays here: each keeps an answer of Kafka."""
+    def _step(self) -> float:
+        """Do what there is to do, and read once; returns the seconds to wait before the next step."""
+        member, consumer = self._member, self._consumer
+        if self._raised is not None:
+            raise self._raised
+        self._reader_log.check_topic(member.display)
+        if self._reader_log.partitions != self._partitions:
+            self._partitions = self._reader_log.partitions
+            member.grown(self._partitions)
+        left, self._left = self._left, []
+        for partition, messages in left:
+            if partition in self._followed:
+                self._give(consumer, partition, messages, eventful=True)
+        if self._commands:
+            self._obey(consumer)
+            self._find_leaders(consumer)
+        self._find_ends(consumer)
+        self._mirror(consumer)
+        if not self._followed:
+            return WAIT
+        if member.buffered >= member.read_ahead:
+            return 0.002  # the member takes records out meanwhile; librdkafka keeps its own queue
         messages = consumer.consume(AT_ONCE, 0)
         if not messages:
             message = consumer.poll(WAIT)
             if message is None:
                 self._look_after()
-                return
+                return 0.0
             messages = [message, *consumer.consume(AT_ONCE, 0)]
+        self._take(consumer, messages)
+        return 0.0
+
+    def _take(self, consumer: Consumer, messages: list[Message], *, inline: bool = False) -> None:
+        """Give the member what was read. No record stays here: each keeps an answer of Kafka.
+
+        `inline`: a thread of the application leaves what may take long to the thread of this reader.
+        """
         self._reader_log.check_topic(self._member.display)
         self._heard()
         for partition, group, eventful in by_partition(messages):
-            if partition in self._followed:
-                self._tell_end(consumer, partition)
-                self._give(consumer, partition, group, eventful=eventful)
+            if partition not in self._followed:
+                continue
+            if inline and eventful and not _only_ends(group):
+                self._left.append((partition, group))
+                continue
+            self._tell_end(consumer, partition)
+            self._give(consumer, partition, group, eventful=eventful)
+
+    # -- reading in a thread of the application
+
+    def read_inline(self, timeout: float, is_over: Callable[[], bool]) -> bool:
+        """Read once in the calling thread, which waits for records (see `Reading`)."""
+        member, wake = self._member, self._wake
+        if wake is None or not self._followed or self._has_duties() or member.buffered >= member.read_ahead:
+            return False
+        if not self._turn.borrow(wake):
+            return False
+        reads = False
+        try:
+            reads = bool(self._wake is not None and self._followed and not self._has_duties())
+            if reads:
+                self._read_inline(min(timeout, WAIT), is_over)
+        except Exception as error:  # noqa: BLE001 - the thread of this reader ends with it
+            self._raised, reads = error, False
+        finally:
+            self._turn.give_back(comes_back=reads)
+        if self._has_duties() or not reads:
+            self._work.set()
+        return reads
+
+    def _read_inline(self, timeout: float, is_over: Callable[[], bool]) -> None:
+        consumer = self._consumer
+        messages = consumer.consume(AT_ONCE, 0)
+        if not messages:
+            self._turn.lend(timeout)
+            self._waits_inline = True
+            try:
+                message = None if is_over() or self._has_duties() else consumer.poll(timeout)
+            finally:
+                self._waits_inline = False
+            if message is None:
+                return
+            messages = [message, *consumer.consume(AT_ONCE, 0)]
+        self._take(consumer, messages, inline=True)
+
+    def interrupt(self) -> None:
+        """End the waiting of a thread in `read_inline`. Any thread."""
+        wake = self._wake
+        if self._waits_inline and wake is not None:
+            wake()
+
+    def _has_duties(self) -> bool:
+        """Whether the thread of this reader has something to do other than reading."""
+        now = self._monotonic()
+        return bool(
+            self._closing
+            or self._commands
+            or self._left
+            or self._raised is not None
+            or (self._endless and now >= self._find_at)
+            or (self._metadata and now >= self._mirror_at)
+            or now - self._heard_at >= SILENT_S
+            or self._reader_log.partitions != self._partitions
+        )
 
     def _tell_end(self, consumer: Consumer, partition: int) -> None:
         """Tell the member where the log ended when Kafka last answered.
@@ -273,3 +364,8 @@ class TailFetcher(KafkaThread):
             _log.info("mirroring floors of %s: %s", self._member.display, error)
             return
         self._mirrored |= floors
+
+
+def _only_ends(messages: list[Message]) -> bool:
+    """Whether all events among the messages of a partition are ends of it."""
+    return all(error is None or error.code() == EOF for error in (message.error() for message in messages))

@@ -79,6 +79,7 @@ cdef extern from *:
         int (*poll_set_consumer)(rd_kafka_t *);
         int (*consumer_close)(rd_kafka_t *);
         rd_kafka_queue_t *(*queue_get_consumer)(rd_kafka_t *);
+        void (*queue_yield)(rd_kafka_queue_t *);
         void (*queue_destroy)(rd_kafka_queue_t *);
         ssize_t (*consume_batch_queue)(rd_kafka_queue_t *, int, rd_kafka_message_t **, size_t);
         void (*message_destroy)(rd_kafka_message_t *);
@@ -135,6 +136,7 @@ cdef extern from *:
         {&rk.poll_set_consumer, "rd_kafka_poll_set_consumer"},
         {&rk.consumer_close, "rd_kafka_consumer_close"},
         {&rk.queue_get_consumer, "rd_kafka_queue_get_consumer"},
+        {&rk.queue_yield, "rd_kafka_queue_yield"},
         {&rk.queue_destroy, "rd_kafka_queue_destroy"},
         {&rk.consume_batch_queue, "rd_kafka_consume_batch_queue"},
         {&rk.message_destroy, "rd_kafka_message_destroy"},
@@ -246,6 +248,7 @@ cdef extern from *:
     int poll_set_consumer "rk.poll_set_consumer"(rd_kafka_t *) nogil
     int consumer_close "rk.consumer_close"(rd_kafka_t *) nogil
     rd_kafka_queue_t *queue_get_consumer "rk.queue_get_consumer"(rd_kafka_t *) nogil
+    void queue_yield "rk.queue_yield"(rd_kafka_queue_t *) nogil
     void queue_destroy "rk.queue_destroy"(rd_kafka_queue_t *) nogil
     ssize_t consume_batch "rk.consume_batch_queue"(rd_kafka_queue_t *, int, rd_kafka_message_t **, size_t) nogil
     void message_destroy "rk.message_destroy"(rd_kafka_message_t *) nogil

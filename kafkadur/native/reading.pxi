@@ -246,6 +246,11 @@ cdef class Consumer(_Client):
         found = self.consume(1, timeout)
         return found[0] if found else None
 
+    def wake(self):
+        """Have the call that waits for records return, or the next one that would. Any thread."""
+        if not self._closed:
+            queue_yield(self._queue)
+
     # -- partitions
 
     cdef rd_kafka_topic_partition_list_t *_list(self, places) except NULL:

@@ -64,7 +64,7 @@ class Wanted:
     on_ready: Callable[[], None]
     #: called when nothing more is dispatched
     on_closing: Callable[[], None]
-    #: whether a thread that waits for an exchange may make it itself
+    #: whether a thread that waits may make the exchange, or read the record, that it waits for
     inline: bool
 
     def __post_init__(self) -> None:
@@ -170,6 +170,7 @@ class Members:
                 exchange_inline=partial(thread.assist, inline=wanted.inline),
                 write_dead_letter=self.dead_letters.write,
                 on_ready=wanted.on_ready,
+                reads_inline=wanted.inline,
                 on_closing=wanted.on_closing,
                 on_event=wanted.on_event,
             ),

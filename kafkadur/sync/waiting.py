@@ -62,6 +62,10 @@ class Signal:
         if not self._event.is_set():
             self._event.set()
 
+    def is_set(self) -> bool:
+        """Whether it is set."""
+        return self._event.is_set()
+
     def clear(self) -> None:
         """Not set from now on."""
         self._event.clear()

@@ -69,6 +69,13 @@ class MemoryReaders:
         if self._thread.is_alive():
             self._thread.join()
 
+    def read_inline(self, timeout: float, is_over: Callable[[], bool]) -> bool:  # noqa: ARG002 - see below
+        """Return False: the thread reads, and wakes the caller."""
+        return False
+
+    def interrupt(self) -> None:
+        """Do nothing: no thread waits in `read_inline`."""
+
     def follow(self, partition: int, offset: int, number: int, mark: Mark = NOWHERE) -> None:  # noqa: ARG002 - a log in memory loses nothing
         """Read a partition from `offset` on."""
         self._put(partial(self._followed.__setitem__, partition, _Followed(number, offset)))

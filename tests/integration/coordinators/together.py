@@ -7,7 +7,7 @@ must hold is said in `test_members_together.py` and in `lives.py`, not here.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from confluent_kafka import Message
@@ -99,6 +99,13 @@ class Peer:
 
     def unfollow(self, partition: int) -> None:
         self.followed.pop(partition, None)
+
+    def read_inline(self, timeout: float, is_over: Callable[[], bool]) -> bool:
+        """Nobody waits for Kafka."""
+        raise NotImplementedError
+
+    def interrupt(self) -> None:
+        """Nobody waits for Kafka."""
 
     def read_range(self, partition: int, start: int, end: int, token: int) -> None:
         self._ranges.append((partition, start, end, token))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import pytest
 from confluent_kafka import Message
@@ -38,6 +38,12 @@ class Reading:
 
     def close(self) -> None:
         raise AssertionError("no thread here")
+
+    def read_inline(self, timeout: float, is_over: Callable[[], bool]) -> bool:
+        raise AssertionError(f"no Kafka here to wait for, {timeout} s, over: {is_over()}")
+
+    def interrupt(self) -> None:
+        """Nobody waits for Kafka."""
 
     def follow(self, partition: int, offset: int, number: int, mark: Mark = NOWHERE) -> None:
         self.followed[partition] = (offset, number)
