@@ -63,12 +63,15 @@ class Intake(Part):
         """The tail fetcher came to the end of the partition, which is `offset`."""
         with self._lock:
             buffer = self._fetch.of(partition, number)
+            if buffer is None or (offset <= buffer.position and buffer.stop >= 0):
+                if buffer is not None:
+                    buffer.stop = max(buffer.stop, offset)
+                return  # as after each record at the live end: it is known since the record was read
             news = False
-            if buffer is not None:
-                if offset > buffer.position:
-                    buffer.reach(offset)
-                    news = self._router.route(partition)
-                buffer.stop = max(buffer.stop, offset)
+            if offset > buffer.position:
+                buffer.reach(offset)
+                news = self._router.route(partition)
+            buffer.stop = max(buffer.stop, offset)
             asks = self._asks_after_reading(news=news)
         self._after_reading(news=news, asks=asks)
 
@@ -93,7 +96,7 @@ class Intake(Part):
 
         0 while a lease waits for records that were written and not read yet: other members may wait for it.
         """
-        if any(map(self._policy.starves, list(self._leases))):
+        if any(lease.fill < lease.end and self._policy.starves(lease) for lease in self._leases):
             return 0
         buffers, draining = list(self._fetch.buffers.items()), self._policy.draining
         return sum(each.buffered for p, each in buffers if p not in draining) + self._queue.records

@@ -35,12 +35,15 @@ def reservation(lease: Lease) -> int:
     """
     if not lease.reserved:
         return 0
-    begin = _begin(lease)
-    return sum(max(end - max(start, begin), 0) for start, end in lease.stretch)
+    begin, ahead = _begin(lease), 0
+    for start, end in lease.stretch:  # a loop: this is called for each lease several times a message
+        if end > begin:
+            ahead += end - max(start, begin)
+    return ahead
 
 
 def _begin(lease: Lease) -> int:
-    return lease.fill if lease.withdrawn else max(lease.fill, lease.written)
+    return lease.fill if lease.withdrawn or lease.fill > lease.written else lease.written
 
 
 def give_back(lease: Lease, count: int) -> list[tuple[int, int]]:

@@ -29,6 +29,19 @@ def new_consumer(config: Mapping[str, Any], *, logger: ReaderLog, topic: str) ->
     return Consumer(dict(config), logger=logger) if compiled is None else cast("Consumer", compiled)
 
 
+def read(consumer: Consumer, most: int, timeout: float) -> list[Message]:
+    """Return the records and events that are there, about `most` at most; wait `timeout` seconds for one."""
+    compiled: Any = consumer
+    if not isinstance(compiled, Consumer):
+        return cast("list[Message]", compiled.read(most, timeout))
+    messages = consumer.consume(most, 0)  # with a time-out it would wait until there are so many
+    if not messages:
+        message = consumer.poll(timeout)
+        if message is not None:
+            return [message, *consumer.consume(most, 0)]
+    return messages
+
+
 def waker(consumer: Consumer) -> Callable[[], None] | None:
     """Return what ends the waiting of a client for records, from any thread; None: it cannot be ended."""
     compiled: Any = consumer

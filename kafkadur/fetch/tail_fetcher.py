@@ -20,7 +20,7 @@ from kafkadur.fetch.kafka_thread import (
     broken,
     consumer_config,
 )
-from kafkadur.fetch.native import by_partition, waker
+from kafkadur.fetch.native import by_partition, read, waker
 from kafkadur.fetch.reading_turn import ReadingTurn
 from kafkadur.runtime.stages import Probe, Stage, no_probe
 from kafkadur_coordinators.kafka_refusal import refused
@@ -190,14 +190,11 @@ class TailFetcher(KafkaThread):
             return WAIT
         if member.buffered >= member.read_ahead:
             return 0.002  # the member takes records out meanwhile; librdkafka keeps its own queue
-        messages = consumer.consume(AT_ONCE, 0)
-        if not messages:
-            message = consumer.poll(WAIT)
-            if message is None:
-                self._look_after()
-                return 0.0
-            messages = [message, *consumer.consume(AT_ONCE, 0)]
-        self._take(consumer, messages)
+        messages = read(consumer, AT_ONCE, WAIT)
+        if messages:
+            self._take(consumer, messages)
+        else:
+            self._look_after()
         return 0.0
 
     def _take(self, consumer: Consumer, messages: list[Message], *, inline: bool = False) -> None:
@@ -213,7 +210,8 @@ class TailFetcher(KafkaThread):
             if inline and eventful and not _only_ends(group):
                 self._left.append((partition, group))
                 continue
-            self._tell_end(consumer, partition)
+            if not eventful or len(group) > 1:
+                self._tell_end(consumer, partition)
             self._give(consumer, partition, group, eventful=eventful)
 
     # -- reading in a thread of the application
@@ -240,18 +238,15 @@ class TailFetcher(KafkaThread):
 
     def _read_inline(self, timeout: float, is_over: Callable[[], bool]) -> None:
         consumer = self._consumer
-        messages = consumer.consume(AT_ONCE, 0)
-        if not messages:
-            self._turn.lend(timeout)
-            self._waits_inline = True
-            try:
-                message = None if is_over() or self._has_duties() else consumer.poll(timeout)
-            finally:
-                self._waits_inline = False
-            if message is None:
-                return
-            messages = [message, *consumer.consume(AT_ONCE, 0)]
-        self._take(consumer, messages, inline=True)
+        self._turn.lend(timeout)
+        self._waits_inline = True
+        try:
+            # once more: what changes before this thread is known to wait does not interrupt it
+            messages = [] if is_over() or self._has_duties() else read(consumer, AT_ONCE, timeout)
+        finally:
+            self._waits_inline = False
+        if messages:
+            self._take(consumer, messages, inline=True)
 
     def interrupt(self) -> None:
         """End the waiting of a thread in `read_inline`. Any thread."""

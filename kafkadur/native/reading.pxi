@@ -211,18 +211,38 @@ cdef class Consumer(_Client):
     # -- reading
 
     def consume(self, most, timeout):
-        """Return at most so many records and events; wait at most `timeout` seconds for the first one."""
+        """Return at most so many records and events; wait at most `timeout` seconds for the last of them."""
         cdef size_t limit = min(most, _MOST)
         cdef int ms = <int>(timeout * 1000)
         cdef ssize_t count
+        self._check_open()
+        with nogil:
+            count = consume_batch(self._queue, ms, self._read, limit)
+        return self._records(count)
+
+    def read(self, most, timeout):
+        """Return what is there, at most so many records and events; wait at most `timeout` seconds for one."""
+        cdef size_t limit = min(most, _MOST)
+        cdef int ms = <int>(timeout * 1000)
+        cdef ssize_t count
+        cdef ssize_t more
+        self._check_open()
+        with nogil:
+            count = consume_batch(self._queue, ms, self._read, 1)
+            if count == 1:
+                more = consume_batch(self._queue, 0, self._read + 1, limit - 1)
+                if more > 0:
+                    count += more
+        return self._records(count)
+
+    cdef list _records(self, ssize_t count):
+        """Return the messages that were read last, as records."""
         cdef ssize_t index
         cdef Record record
         cdef rd_kafka_message_t *message
         cdef _Handle handle = self._handle
+        cdef list found
         global _kept
-        self._check_open()
-        with nogil:
-            count = consume_batch(self._queue, ms, self._read, limit)
         found = [None] * max(count, 0)
         for index in range(count):
             message = self._read[index]

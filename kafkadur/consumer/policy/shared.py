@@ -102,7 +102,10 @@ class SharedPolicy(Policy):
 
     def _held(self, settling: int) -> int:
         """Return the number of records of all leases, without those ahead and those an exchange settles."""
-        return sum(lease.open - reservation(lease) for lease in self._leases) - settling
+        held = 0
+        for lease in self._leases:  # mostly leases that are filled, and wait for the end of their messages
+            held += lease.open - reservation(lease) if lease.stretch else lease.open
+        return held - settling
 
     def _scan_credit(self) -> int:
         """Return how many offsets may be read ahead, so that a selector takes about a window of them."""
@@ -160,7 +163,10 @@ class SharedPolicy(Policy):
         """
         if not self._selection.is_all:
             return 0
-        return sum(lease.open - unread(lease) for lease in self._leases) - settling - self._terms.window
+        over = -settling - self._terms.window
+        for lease in self._leases:
+            over += lease.open - unread(lease) if lease.fill < lease.end else lease.open
+        return over
 
     def _returnable(self, over: int) -> list[Chunk]:
         """Return the queued chunks that can be given back if `over` records are too many; the last first."""
@@ -197,7 +203,9 @@ class SharedPolicy(Policy):
                 total += reservation(lease)
                 here += reservation(lease) if lease.partition == partition else 0
         alone = partition in self._fetch.preferred and self._fetch.role.members <= self._schedule.partitions
-        return max(min(MOST_ALONE if alone else MOST, room // live, here + room - total), 0)
+        wanted = max(min(MOST_ALONE if alone else MOST, room // live, here + room - total), 0)
+        # each reservation is a lease: few large ones cost less than many small ones
+        return 0 if alone and here > wanted // 2 else wanted
 
     def came(self, lease: Lease) -> None:
         """Note that reserved records were read."""
@@ -211,11 +219,10 @@ class SharedPolicy(Policy):
 
     def _is_short(self) -> bool:
         """Whether next to nothing is left of the reservations where records came."""
-        left = dict.fromkeys(self._came, 0)
-        for lease in self._leases:
-            if lease.reserved and lease.partition in left:
-                left[lease.partition] += reservation(lease)
-        return any(count <= FEW for count in left.values()) and self._reservable() > FEW
+        wanting = self._leases.wanting
+        return self._reservable() > FEW and any(
+            sum(map(reservation, wanting.get(partition, ()))) <= FEW for partition in self._came
+        )
 
     # -- exchanges
 
