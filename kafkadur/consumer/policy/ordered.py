@@ -73,6 +73,16 @@ class OrderedPolicy(Policy):
         """Have new messages of the lane wait for a record that is rolled back."""
         self._in_flight.hold_back(chunk, index)
 
+    def acks_can_wait(self) -> bool:
+        """Whether half of the budget and of each lane's span are left, and no other member waits."""
+        terms = self._terms
+        if self.takes_turns() or self.standing is not Standing.ACTIVE:
+            return False
+        if 2 * sum(chunk.settled_unsaid() for chunk in self._in_flight) > terms.budget:
+            return False
+        half = (terms.window + terms.budget) // 2
+        return all(lease.end - lease.fill > half for lease in self._leases if lease.lane)
+
     def wants_handover(self) -> bool:
         """Whether lanes are asked for that have no messages in flight."""
         return bool(self.asked_for())

@@ -331,6 +331,36 @@ def test_what_brings_messages_is_sent_at_once_while_the_application_waits(window
     assert driver.inline == 1
 
 
+@pytest.mark.parametrize(
+    ("acknowledged", "horizon", "at_once"),
+    [
+        (1, 200, False),
+        (50, 200, False),
+        (51, 200, True),  # more than half of the budget
+        (1, 101, True),  # less than half of the span is left
+    ],
+)
+def test_acknowledgements_of_a_lane_wait_while_they_bring_nothing(
+    acknowledged: int, horizon: int, *, at_once: bool
+) -> None:
+    driver = Driver(partitions=1, window=100, lane=True)
+    driver.attach(0, 1)
+    lane = lease(1, 0, 0, horizon)._replace(kind="lane")
+    driver.exchange(0, 1, [state(0, next_=horizon, readable_end=0)], [lane])
+    driver.records(0, range(acknowledged))
+    driver.member.request_exchange()
+    assert driver.member.build(1.0) is not None  # it reports the readable end
+    driver.member.apply(
+        driver.reply(0, 1, [state(0, next_=horizon, readable_end=acknowledged)]),
+        1.0,
+    )
+    chunk, start, end = driver.block()
+    chunk.verdicts[start:end] = bytes((ACKED,)) * acknowledged
+    assert driver.member.next_block(1) is None
+    driver.member.exchange_inline()
+    assert bool(driver.inline) == at_once
+
+
 def test_the_end_of_the_log_moves_while_an_exchange_is_made(monkeypatch: pytest.MonkeyPatch) -> None:
     """The reader's thread notes the end without the lock, between any two looks at it."""
     driver = Driver(partitions=1)
