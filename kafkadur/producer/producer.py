@@ -264,6 +264,7 @@ class Producer(FlushingContext, Generic[V_contra, K_contra]):
             # After a fork librdkafka's threads are in the parent process: there is nothing to close here.
             return
         self._closed = True
+        retire(self._kafka)  # else other threads might publish for as long as this one waits
         try:
             self._wait_for_reports(timeout)
         finally:

@@ -156,16 +156,21 @@ def test_a_killed_holder_is_waited_for_and_then_replaced(alone: Party, kafkadur_
     assert second.subscription.id == first.subscription.id
 
 
+def add_partitions(party: Party, admin: AdminClient, topic: str, count: int) -> None:
+    """Give a topic so many partitions, and wait until the broker says so, too."""
+    admin.create_partitions([NewPartitions(topic, count)])[topic].result(10)
+    deadline = time.monotonic() + 30
+    while party.topics.describe(topic).partitions < count:
+        assert time.monotonic() < deadline
+
+
 def test_partitions_that_were_added_start_at_their_beginning(
     alone: Party, kafkadur_topic: TopicFactory, kafkadur_admin: AdminClient
 ) -> None:
     topic = kafkadur_topic()
     produce(alone.kafka, topic, [2])
     alone.leave(alone.attach(topic))
-    kafkadur_admin.create_partitions([NewPartitions(topic, 3)])[topic].result(10)
-    deadline = time.monotonic() + 30
-    while alone.topics.describe(topic).partitions < 3:
-        assert time.monotonic() < deadline
+    add_partitions(alone, kafkadur_admin, topic, 3)
     membership = alone.attach(topic)
     assert alone.floors(membership) == [2, 0, 0]
 
@@ -331,7 +336,7 @@ def test_partitions_whose_addition_was_broken_off_are_added_by_the_next_one(
     known = alone.known()
     assert known is not None
     assert known.partitions == 1
-    kafkadur_admin.create_partitions([NewPartitions(topic, count)])[topic].result(10)
+    add_partitions(alone, kafkadur_admin, topic, count)
     again = alone.attach(topic, "other")
     assert again.attached.role.partitions == count
     assert alone.floors(again) == [0] * count
