@@ -39,7 +39,14 @@ class ReadingTurn:
         if self.lock.acquire(blocking=False):
             return True
         wake()
-        return self.lock.acquire(timeout=_LET_GO)
+        if self.lock.acquire(timeout=_LET_GO):
+            return True
+        self.recall()
+        return False
+
+    def recall(self) -> None:
+        """No thread of the application reads for now: the reader's thread does."""
+        self._lent_until = float("-inf")
 
     def lend(self, wait: float) -> None:
         """The thread that has borrowed the turn waits at most `wait` seconds for records."""
@@ -47,5 +54,8 @@ class ReadingTurn:
 
     def give_back(self, *, comes_back: bool) -> None:
         """The thread that has borrowed the turn has read; `comes_back`: it will probably do so again soon."""
-        self._lent_until = self._monotonic() + _AWAY if comes_back else float("-inf")
+        if comes_back:
+            self._lent_until = self._monotonic() + _AWAY
+        else:
+            self.recall()
         self.lock.release()

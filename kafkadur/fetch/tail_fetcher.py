@@ -218,26 +218,37 @@ class TailFetcher(KafkaThread):
 
     def read_inline(self, timeout: float, is_over: Callable[[], bool]) -> bool:
         """Read once in the calling thread, which waits for records (see `Reading`)."""
-        member, wake = self._member, self._wake
-        if wake is None or not self._followed or self._has_duties() or member.buffered >= member.read_ahead:
+        wake, reads = self._wake, False
+        if wake is None:
             return False
-        if not self._turn.borrow(wake):
-            return False
-        reads = False
-        try:
-            reads = bool(self._wake is not None and self._followed and not self._has_duties())
-            if reads:
-                self._read_inline(min(timeout, WAIT), is_over)
-        except Exception as error:  # noqa: BLE001 - the thread of this reader ends with it
-            self._raised, reads = error, False
-        finally:
-            self._turn.give_back(comes_back=reads)
-        if self._has_duties() or not reads:
+        if self._lends() and self._turn.borrow(wake):
+            try:
+                reads = self._lends()
+                if reads:
+                    self._read_inline(min(timeout, WAIT), is_over)
+            except Exception as error:  # noqa: BLE001 - the thread of this reader ends with it
+                self._raised, reads = error, False
+            finally:
+                self._turn.give_back(comes_back=reads)
+        else:
+            self._turn.recall()
+        if not reads or self._has_duties():
             self._work.set()
         return reads
 
+    def _lends(self) -> bool:
+        """Whether another thread may read now."""
+        member = self._member
+        return (
+            self._wake is not None
+            and bool(self._followed)
+            and not self._has_duties()
+            and member.buffered < member.read_ahead
+        )
+
     def _read_inline(self, timeout: float, is_over: Callable[[], bool]) -> None:
         consumer = self._consumer
+        self._mirror(consumer)
         self._turn.lend(timeout)
         self._waits_inline = True
         try:
@@ -263,7 +274,6 @@ class TailFetcher(KafkaThread):
             or self._left
             or self._raised is not None
             or (self._endless and now >= self._find_at)
-            or (self._metadata and now >= self._mirror_at)
             or now - self._heard_at >= SILENT_S
             or self._reader_log.partitions != self._partitions
         )
