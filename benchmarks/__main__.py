@@ -1,6 +1,6 @@
 """The command line of the benchmarks: ``python -m benchmarks <workload>``.
 
-``python -m benchmarks spark`` measures other systems in another way: that is `spark.py`.
+``python -m benchmarks spark`` and ``python -m benchmarks growth`` measure in other ways: `spark.py`, `growth.py`.
 
 Servers come from ``--kafka`` and ``--redis`` or, without them, from the embedded stack. The report goes to
 stdout, progress to stderr. Exit status 0 when every run finished, 1 when one failed or was void, whatever the
@@ -141,7 +141,12 @@ def _main(
 
 
 if __name__ == "__main__":
-    if sys.argv[1:2] == ["spark"]:
+    if sys.argv[1:2] == ["growth"]:
+        from benchmarks.growth import main as _growth
+
+        del sys.argv[1]
+        typer.run(_growth)
+    elif sys.argv[1:2] == ["spark"]:
         from benchmarks.spark import main as _spark
 
         del sys.argv[1]

@@ -9,10 +9,8 @@ from __future__ import annotations
 
 import json
 import statistics
-import time
-import uuid
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 import redis
 import typer
@@ -20,27 +18,12 @@ from rich.console import Console
 from rich.progress import Progress
 from rich.table import Table
 
+from benchmarks.exchanges import Taker, lay, new_address, server_ms
 from kafkadur.stack import embedded
-from kafkadur_coordinators.changes import CHANGE_MS
-from kafkadur_coordinators.interface import Exchange, How, PartitionReport, Returned, Settled
-from kafkadur_coordinators.redis.coordinator import (
-    STATE_VERSION,
-    STATE_VERSION_BEFORE,
-    RedisCoordinator,
-    SubscriptionAddress,
-)
-from kafkadur_coordinators.redis.member_session import MemberSession
-from kafkadur_coordinators.redis.wire import ChangeRequest, InstallRequest, Laid, PartitionsRequest, Policy
-from kafkadur_coordinators.settlement_states import SettlementState, Waiting, earliest, packed
+from kafkadur_coordinators.redis.coordinator import STATE_VERSION, STATE_VERSION_BEFORE, RedisCoordinator
 
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-_ID, _STATE, _TOKEN = "0.holes", "topic-1", "token"
 #: Records that a member takes at once, and which of them it rolls back.
 _WINDOW, _ROLLED_BACK = 100, range(50, 60)
-#: Messages wait for so long, ms.
-_FAR_MS = 86_400_000
 _COUNTS = (0, 10, 100, 1_000, 10_000, 100_000)
 _NAMES = {STATE_VERSION: "this version", STATE_VERSION_BEFORE: "the version before"}
 _talk = Console(stderr=True)
@@ -59,76 +42,17 @@ class Figures(NamedTuple):
     bytes_each: float
 
 
-def _lay(coordinator: RedisCoordinator, address: SubscriptionAddress, holes: int) -> None:
-    """Create a shared subscription of one partition, of which every second message waits."""
-    due = round(time.time() * 1000) + _FAR_MS
-    waiting = tuple(Waiting(2 * n, 2 * n + 1, 1, redelivered=True, due=due + n) for n in range(holes))
-    state = SettlementState(next=2 * holes, waiting=waiting)
-    laid = Laid(0, state.next, 0, packed(state), earliest(state))
-    install = InstallRequest(
-        id=_ID,
-        version=1,
-        definition='{"topic_id": "topic-1"}',
-        type="shared",
-        partitions=1,
-        incarnation=1,
-        token=_TOKEN,
-        quiet=0,
-        policy=Policy(0, 0, 0, 0, 1, 0),
-        anew=0,
-        unclaimed=0,
-    )
-    common, keys = coordinator.common(), address.fixed()
-    coordinator.call("change", keys, [*common, *ChangeRequest(0, _TOKEN, CHANGE_MS)])
-    partitions = [*keys, *address.partition(_ID, _STATE, 0)]
-    coordinator.call("partitions", partitions, [*common, *PartitionsRequest([laid], _TOKEN, 1, 1)])
-    coordinator.call("install", keys, [*common, *install])
-
-
-def _exchanges(session: MemberSession, first: int, rounds: int) -> Iterator[float]:
-    """Take, settle and roll back; yield how long each exchange took, ms."""
-    number, have, end = 0, 0, first
-
-    def say(report: PartitionReport, credit: int) -> Any:  # noqa: ANN401 - as the reply
-        nonlocal number
-        number += 1
-        exchange = Exchange(
-            number=number, credit=credit, have=have, ask_presence=False, span=_WINDOW, parts=[report]
-        )
-        began = time.perf_counter()
-        reply = session.exchange(exchange)
-        return reply, (time.perf_counter() - began) * 1000
-
-    for _ in range(rounds):
-        end += _WINDOW
-        reply, took = say(PartitionReport(partition=0, readable_end=end), _WINDOW)
-        yield took
-        (grant,) = reply.grants
-        have = grant.token
-        start, stop = grant.start + _ROLLED_BACK.start, grant.start + _ROLLED_BACK.stop
-        said = PartitionReport(
-            partition=0,
-            settled=[Settled(have, (grant.start, start, stop, grant.horizon))],
-            returned=[
-                Returned(have, offset, offset + 1, int(How.ROLLED_BACK), _FAR_MS + offset)
-                for offset in range(start, stop)
-            ],
-        )
-        yield say(said, 0)[1]
-
-
 def measure(url: str, admin_url: str, version: int, holes: int, rounds: int) -> Figures:
     """Measure exchanges with so many waiting messages."""
     coordinator = RedisCoordinator(url, state_version=version)
-    address = SubscriptionAddress(prefix="kafkadur", namespace="holes", tag=uuid.uuid4().hex[:16])
+    address = new_address()
     admin: Any = redis.Redis.from_url(admin_url)
     with admin:
-        _lay(coordinator, address, holes)
-        session = MemberSession(coordinator, address, subscription_id=_ID, state=_STATE, member="m")
-        session.attach(name="m", session_ms=60_000, version=1, most=0)
+        lay(coordinator, address, holes=holes)
+        member = Taker(coordinator, address, end=2 * holes)
         admin.config_resetstat()
-        times = list(_exchanges(session, 2 * holes, rounds))
-        server = admin.info("commandstats")["cmdstat_evalsha"]["usec_per_call"] / 1000
+        times = list(member.exchanges(rounds, _WINDOW, _ROLLED_BACK))
+        server = server_ms(admin)
         keys = list(admin.scan_iter(match=f"{address.root}*", count=1000))
         memory = sum(admin.memory_usage(key, samples=0) for key in keys)
         admin.unlink(*keys)

@@ -217,6 +217,7 @@ class Chunk:
         "offsets",
         "outcome_unknown",
         "overdue",
+        "returns",
         "taken",
         "times",
         "verdicts",
@@ -253,6 +254,8 @@ class Chunk:
         self.taken = 0
         #: records before this index have a verdict that was sent
         self.low = 0
+        #: whether a record of it was ever given back: set before the verdict is written, and never reset
+        self.returns = False
         self.delays: dict[int, int] = {}
         #: records that were held too long and have been rolled back
         self.overdue: set[int] = set()
@@ -285,13 +288,10 @@ class Chunk:
 
     def gives_back(self) -> bool:
         """Whether records go back with the next exchange, to be delivered again."""
+        if not self.returns:
+            return False
         find, low, handed = self.verdicts.find, self.low, self.handed
-        return (
-            find(ROLLED_BACK, low, handed) >= 0
-            or find(RELEASED, low, handed) >= 0
-            or find(OVERDUE, low, handed) >= 0
-            or (bool(self.times) and find(PUT_OFF, low, handed) >= 0)
-        )
+        return any(find(verdict, low, handed) >= 0 for verdict in (ROLLED_BACK, RELEASED, OVERDUE, PUT_OFF))
 
     def holds_any(self) -> bool:
         """Whether a record is in flight, also one that is being dispatched just now (`one_by_one`)."""
@@ -358,31 +358,33 @@ class Chunk:
             return False
         if delay:
             self.delays[index] = delay  # before the verdict: an exchange may take that at once
+        self.returns = True
         self.verdicts[index] = RELEASED
         return True
 
     def release_handed(self) -> None:
         """Give back, uncounted, the records in flight and those that wait for their dead letters."""
-        verdicts = self.verdicts
+        verdicts, self.returns = self.verdicts, True
         for index in range(self.handed):
             if verdicts[index] == HANDED or verdicts[index] == REJECTED:
                 verdicts[index] = RELEASED
 
     def release_rest(self) -> None:
         """Give back, uncounted, the records that were not dispatched."""
-        end = len(self.messages)
+        end, self.returns = len(self.messages), True
         self.verdicts[self.handed :] = bytes((RELEASED,)) * (end - self.handed)
         self.handed = end
 
     def roll_back(self, index: int, delay: int = 0) -> None:
         """Give a record back, counted, to come again in `delay` ms (-1: as the policy says)."""
         self.delays[index] = delay
+        self.returns = True
         self.verdicts[index] = ROLLED_BACK
 
     def hold_too_long(self, index: int) -> bool:
         """Roll back a record that was held too long; whether it had no verdict."""
         self.overdue.add(index)
-        verdicts = self.verdicts
+        verdicts, self.returns = self.verdicts, True
         if verdicts[index] == HANDED:
             verdicts[index] = OVERDUE
         if verdicts[index] == OVERDUE:
@@ -393,6 +395,7 @@ class Chunk:
     def put_off(self, delay: int) -> None:
         """Give the next record back, which was not dispatched and is due in `delay` ms."""
         self.delays[self.handed] = delay  # before the verdict, as in `release`
+        self.returns = True
         self._pass_over(PUT_OFF)
 
     def expire(self) -> None:
@@ -471,6 +474,7 @@ class Chunk:
         """Give a record back again, because that was not answered; nothing if it was not given back."""
         if self.verdicts[index] not in (RETURNED, RELEASE_SENT):
             return
+        self.returns = True
         if released:
             self.verdicts[index] = RELEASED
         else:

@@ -159,7 +159,7 @@ class InFlight:
 
     def gives_back(self) -> bool:
         """Whether records go back with the next exchange, to be delivered again."""
-        return any(chunk.gives_back() for chunk in self.chunks)
+        return any(chunk.returns and chunk.gives_back() for chunk in self.chunks)
 
     def add(self, chunk: Chunk) -> None:
         """Records of a chunk are dispatched from now on."""

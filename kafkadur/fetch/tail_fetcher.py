@@ -221,7 +221,7 @@ class TailFetcher(KafkaThread):
         wake, reads = self._wake, False
         if wake is None:
             return False
-        if self._lends() and self._turn.borrow(wake):
+        if self._followed and not self._has_duties() and self._turn.borrow(wake):
             try:
                 reads = self._lends()
                 if reads:
@@ -240,7 +240,7 @@ class TailFetcher(KafkaThread):
         """Whether another thread may read now."""
         member = self._member
         return (
-            self._wake is not None
+            self._wake is not None  # the reader has not ended meanwhile
             and bool(self._followed)
             and not self._has_duties()
             and member.buffered < member.read_ahead

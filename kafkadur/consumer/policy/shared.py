@@ -95,6 +95,17 @@ class SharedPolicy(Policy):
         held = self._held(settling)
         return max(min(self._terms.window - held, self._room_by_bytes(held)), 0)
 
+    def _open(self) -> int:
+        """Return the offsets of all leases without a decision: what is held, and what is reserved."""
+        return sum([lease.open for lease in self._leases])
+
+    def _has_room_for(self, records: int) -> bool:
+        """Whether the window has room for more than so many records."""
+        terms, most = self._terms, self._open() + records
+        # mostly there is room even for all that is reserved: no need to look at each lease
+        roomy = most < terms.window and (most + 1) * self._queue.mean_size < terms.window_bytes
+        return (roomy and self._selection.is_all and not self._gate.resting) or self.credit(0) > records
+
     def _room_by_bytes(self, held: int) -> int:
         mean = self._queue.mean_size
         room = int((self._terms.window_bytes - held * mean) / max(mean, 1.0))
@@ -124,13 +135,13 @@ class SharedPolicy(Policy):
     def acks_can_wait(self) -> bool:
         """Whether there is room for half a window, as this member and as the coordinator know."""
         few = self._terms.window // 2
-        return self._free > few and self.credit(0) > few and not self._gate.asked_back
+        return self._free > few and not self._gate.asked_back and self._has_room_for(few)
 
     # -- records beyond the window
 
     def beyond_window(self) -> set[int]:
         """Partitions of which records are held beyond the window: too few were acknowledged meanwhile."""
-        if not self._pending.is_answered or not self._queue.ready:
+        if not self._pending.is_answered or not self._queue.ready or self._open() <= self._terms.window:
             return set()
         over = self._over_window(sum(chunk.acks() for chunk in self._in_flight))
         return {chunk.lease.partition for chunk in self._returnable(over)}
@@ -215,7 +226,7 @@ class SharedPolicy(Policy):
         """Whether the reservations that are left are few, or those that came took up the last credit."""
         if not (self._came and self._pending.is_answered):
             return False
-        return self._is_short() or (self._selection.is_all and self.credit(0) <= 0 < self._free)
+        return self._is_short() or (self._selection.is_all and self._free > 0 and not self._has_room_for(0))
 
     def _is_short(self) -> bool:
         """Whether next to nothing is left of the reservations where records came."""

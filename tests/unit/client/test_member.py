@@ -302,6 +302,7 @@ def waiting(window: int, verdict: int) -> Driver:
     driver.records(0, range(1))
     driver.exchange(0, 1, [state(0, next_=1, readable_end=1)], [lease(1, 0, 0, 1)])
     chunk, start, _ = driver.block()
+    chunk.returns = verdict != ACKED
     chunk.verdicts[start] = verdict
     driver.asked = 0
     assert driver.member.next_block(1) is None
