@@ -317,11 +317,11 @@ class Member:
         """The application waits for a record: have it read in this thread, if that is possible.
 
         Waits at most `timeout` seconds (None: for some time), and not once `is_over()`, which `on_ready`
-        changes.
+        changes. A member with a backlog has its reader's thread read ahead instead.
         """
-        return self._callbacks.reads_inline and self.readers.read_inline(
-            inf if timeout is None else timeout, is_over
-        )
+        if not (self._callbacks.reads_inline and self.lag.live):
+            return False
+        return self.readers.read_inline(inf if timeout is None else timeout, is_over)
 
     def on_ready(self) -> None:
         """A block can be taken, or the state changed: wake the application. Any thread, without the lock."""

@@ -15,7 +15,7 @@ from kafkadur.consumer.reservations import withdraw
 from kafkadur.consumer.state import Part, State
 from kafkadur.consumer.verdicts import Verdicts
 from kafkadur.fetch.buffer import FetchBuffer, Mark, Piece
-from kafkadur.fetch.native import times
+from kafkadur.fetch.native import size_of, times
 from kafkadur.runtime.dead_letters import Cause
 
 #: A chunk is cut above this part of the byte window, so that its mean record size is exact enough.
@@ -174,7 +174,7 @@ class Router(Part):
         """Note the gap before the records of a piece, and their size; returns the size, bytes."""
         messages, first, _ = piece
         self._gaps.add(lease, lease.fill, first)
-        size = sum(map(len, messages))
+        size = size_of(messages)
         self._queue.note_size(size, len(messages))
         return size
 
@@ -196,7 +196,7 @@ class Router(Part):
             return
         half = len(messages) // 2
         left, right = messages[:half], messages[half:]
-        size_left = sum(map(len, left))
+        size_left = size_of(left)
         yield from self._chunks(lease, left, first, offsets and offsets[:half], size_left)
         second = first + half if offsets is None else offsets[half]
         yield from self._chunks(lease, right, second, offsets and offsets[half:], size - size_left)

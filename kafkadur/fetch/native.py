@@ -94,6 +94,13 @@ def values(messages: list[Message]) -> list[bytes | None]:
     return list(map(type(messages[0]).value, messages)) if messages else []
 
 
+def size_of(messages: list[Message]) -> int:
+    """Return the bytes of the payloads of records."""
+    if messages and _is_compiled(messages[0]):
+        return int(_NATIVE.size_of(messages))
+    return sum(map(len, messages))
+
+
 def times(messages: list[Message]) -> times_of_messages.TimesByIndex:
     """Return the delivery times and expirations of those records that have any, by index."""
     if not (messages and _is_compiled(messages[0])):

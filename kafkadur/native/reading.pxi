@@ -19,6 +19,8 @@ cdef class _Handle:
     cdef int generation
     #: the last record of the list; records are linked with one another, without counted references
     cdef void *last
+    #: whether a record with headers was ever read
+    cdef bint headed
 
     cdef void end(self):
         """Detach all records, and end the client."""
@@ -215,9 +217,12 @@ cdef class Consumer(_Client):
         cdef size_t limit = min(most, _MOST)
         cdef int ms = <int>(timeout * 1000)
         cdef ssize_t count
+        cdef bint headed = self._handle.headed
         self._check_open()
         with nogil:
             count = consume_batch(self._queue, ms, self._read, limit)
+            headed = headed or self._have_headers(count)
+        self._handle.headed = headed
         return self._records(count)
 
     def read(self, most, timeout):
@@ -226,6 +231,7 @@ cdef class Consumer(_Client):
         cdef int ms = <int>(timeout * 1000)
         cdef ssize_t count
         cdef ssize_t more
+        cdef bint headed = self._handle.headed
         self._check_open()
         with nogil:
             count = consume_batch(self._queue, ms, self._read, 1)
@@ -233,7 +239,18 @@ cdef class Consumer(_Client):
                 more = consume_batch(self._queue, 0, self._read + 1, limit - 1)
                 if more > 0:
                     count += more
+            headed = headed or self._have_headers(count)
+        self._handle.headed = headed
         return self._records(count)
+
+    cdef bint _have_headers(self, ssize_t count) noexcept nogil:
+        """Whether one of the messages that were read last has headers."""
+        cdef rd_kafka_headers_t *headers
+        cdef ssize_t index
+        for index in range(count):
+            if self._read[index].err == 0 and message_headers(self._read[index], &headers) == 0:
+                return True
+        return False
 
     cdef list _records(self, ssize_t count):
         """Return the messages that were read last, as records."""
@@ -403,6 +420,15 @@ cdef class Consumer(_Client):
             raise RuntimeError("Consumer closed")
 
 
+def size_of(list records):
+    """Return the bytes of the payloads of records."""
+    cdef Record record
+    cdef Py_ssize_t size = 0
+    for record in records:
+        size += record._size
+    return size
+
+
 def by_partition(list records):
     """Split records and events by partition; third: whether events are among those of a partition.
 
@@ -447,6 +473,8 @@ def with_headers(list records, bytes first, bytes second):
     cdef Record record
     cdef Py_ssize_t index = -1
     cdef dict found = {}
+    if records and not (<Record?>records[0])._handle.headed:  # all are of one client
+        return found
     for record in records:
         index += 1
         if record._message == NULL:
