@@ -62,6 +62,7 @@ bench: setup ## all benchmarks
 	@$(RUN) -m benchmarks.publishing
 	@$(RUN) -m benchmarks.rebuild
 	@$(RUN) -m benchmarks.holes
+	@$(RUN) -m benchmarks growth
 	@$(RUN) -m benchmarks.startup
 	@$(RUN) -m benchmarks spark
 

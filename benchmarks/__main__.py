@@ -1,6 +1,6 @@
 """The command line of the benchmarks: ``python -m benchmarks <workload>``.
 
-``python -m benchmarks spark`` and ``python -m benchmarks growth`` measure in other ways: `spark.py`, `growth.py`.
+``python -m benchmarks spark`` and ``growth`` measure in ways of their own: `spark.py`, `growth.py`.
 
 Servers come from ``--kafka`` and ``--redis`` or, without them, from the embedded stack. The report goes to
 stdout, progress to stderr. Exit status 0 when every run finished, 1 when one failed or was void, whatever the

@@ -56,7 +56,7 @@ def lay(
     coordinator.call("change", keys, [*common, *ChangeRequest(0, _TOKEN, CHANGE_MS)])
     places = [key for p in range(partitions) for key in address.partition(_ID, _STATE, p)]
     coordinator.call(
-        "partitions", [*keys, *places], [*common, *PartitionsRequest(laid, _TOKEN, 1, partitions)]
+        "partitions", [*keys, *places], [*common, *PartitionsRequest(laid, _TOKEN, partitions, 1)]
     )
     coordinator.call("install", keys, [*common, *install])
 

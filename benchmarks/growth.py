@@ -1,8 +1,8 @@
 """How costs grow with the number of things there are: ``python -m benchmarks growth``.
 
-Exchanges against waiting messages, leases and members of a subscription, and against subscriptions; memory of a
-subscription in Redis; CPU and threads of a process with attached subscriptions that have nothing to do; time to
-rebuild a lost Redis. Draws all of it in one chart. The servers are the embedded stack's; there is no peer.
+Exchanges against waiting messages, leases and members of a subscription, and against subscriptions; memory of
+a subscription in Redis; CPU and threads of a process with idle attached subscriptions; time
+to rebuild a lost Redis. Draws all of it in one chart. The servers are the embedded stack's; there is no peer.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ _talk = Console(stderr=True)
 class Point(NamedTuple):
     """What was measured with so many."""
 
-    count: int
+    many: int
     #: by the name of the figure
     values: dict[str, float]
 
@@ -54,12 +54,14 @@ class Curve(NamedTuple):
     """One thing that grows, and what is measured of it."""
 
     name: str
-    #: what is counted
-    count: str
+    #: what there are many of
+    things: str
     counts: tuple[int, ...]
     #: figures and their unit, on the axis
     figures: str
     measure: Callable[[Stack, int], dict[str, float]]
+    #: whether the figures grow with the things: then both axes are logarithmic
+    grows: bool = False
 
 
 class _Place:
@@ -127,8 +129,9 @@ def memory(stack: Stack, count: int) -> dict[str, float]:
 def idle(stack: Stack, count: int) -> dict[str, float]:
     """CPU of a process with so many attached subscriptions, in hundredths of a core; and its threads."""
     topic = f"idle-{uuid.uuid4().hex[:8]}"
-    quiet_admin(stack.kafka).create_topics([NewTopic(topic, 1, 1)])[topic].result(20)
-    with kafkadur.sync.connect(kafka=stack.kafka, redis=stack.redis) as connection:
+    admin = quiet_admin(stack.kafka)  # must outlive what it promises
+    admin.create_topics([NewTopic(topic, 1, 1)])[topic].result(20)
+    with kafkadur.sync.connect(kafka=stack.kafka, redis=stack.redis, namespace=topic) as connection:
         before = threads()
         began = time.monotonic()
         for number in range(count):
@@ -168,15 +171,24 @@ CURVES = (
         "an exchange, ms",
         against_subscriptions,
     ),
-    Curve("memory", "messages that wait", (0, 10, 100, 1_000, 2_000), "a partition in Redis, KiB", memory),
-    Curve("idle", "attached subscriptions", (1, 10, 50, 200), "CPU, % of a core", idle),
-    Curve("recovery", "subscriptions", (10, 100, 1_000, 10_000), "rebuilding, s", recovery),
+    Curve(
+        "memory",
+        "messages that wait",
+        (0, 10, 100, 1_000, 2_000),
+        "a partition in Redis, KiB",
+        memory,
+        grows=True,
+    ),
+    Curve("idle", "attached subscriptions", (1, 10, 50, 200), "CPU, % of a core", idle, grows=True),
+    Curve("recovery", "subscriptions", (10, 100, 1_000, 10_000), "rebuilding, s", recovery, grows=True),
 )
 
 
 def draw(found: dict[str, list[Point]], file: Path) -> None:
     """Draw one picture for each curve."""
-    from matplotlib.figure import Figure  # noqa: PLC0415 - only this needs it, and it takes half a second
+    # only this needs them, and they take half a second
+    from matplotlib.figure import Figure  # noqa: PLC0415
+    from matplotlib.ticker import FuncFormatter, NullFormatter  # noqa: PLC0415
 
     figure = Figure(figsize=(12, 3.2 * ((len(found) + 2) // 3)), layout="constrained")
     shown = [curve for curve in CURVES if curve.name in found]
@@ -185,10 +197,16 @@ def draw(found: dict[str, list[Point]], file: Path) -> None:
         axes = figure.add_subplot((len(shown) + 2) // 3, 3, index)
         drawn = ["CPU, %"] if curve.name == "idle" else list(points[0].values)
         for name in drawn:
-            counts = [max(point.count, 1) for point in points]
+            counts = [max(point.many, 1) for point in points]
             axes.plot(counts, [point.values[name] for point in points], marker="o", label=name)
-        axes.set(xscale="log", xlabel=curve.count, ylabel=curve.figures)
-        axes.set_ylim(bottom=0)
+        axes.set(xscale="log", xlabel=curve.things, ylabel=curve.figures)
+        if curve.grows:
+            axes.set(yscale="log")
+        else:
+            axes.set_ylim(bottom=0)
+        for axis in (axes.xaxis, axes.yaxis):
+            axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.10g}"))
+            axis.set_minor_formatter(NullFormatter())
         axes.grid(visible=True, alpha=0.3)
         if len(drawn) > 1:
             axes.legend()
@@ -198,14 +216,15 @@ def draw(found: dict[str, list[Point]], file: Path) -> None:
 def main(
     *,
     curves: Annotated[
-        str, typer.Option(help=f"Comma-separated: {', '.join(curve.name for curve in CURVES)}.")
-    ] = ",".join(curve.name for curve in CURVES),
+        str,
+        typer.Option(help="Comma-separated: holes, leases, members, subscriptions, memory, idle, recovery."),
+    ] = "",
     most: Annotated[int | None, typer.Option(min=1, help="Leave out larger counts.")] = None,
     chart: Annotated[Path | None, typer.Option(help="Draw a chart into this PNG or SVG file.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Measure how costs grow."""
-    wanted = curves.split(",")
+    wanted = curves.split(",") if curves else [curve.name for curve in CURVES]
     if unknown := sorted(set(wanted) - {curve.name for curve in CURVES}):
         message = f"there is no curve {unknown[0]!r}"
         raise typer.BadParameter(message)
@@ -224,7 +243,7 @@ def main(
         return
     for curve in (each for each in CURVES if each.name in found):
         points = found[curve.name]
-        table = Table(curve.count, *points[0].values, title=curve.figures, title_justify="left")
+        table = Table(curve.things, *points[0].values, title=curve.figures, title_justify="left")
         for point in points:
-            table.add_row(f"{point.count:,}", *(f"{value:.2f}" for value in point.values.values()))
+            table.add_row(f"{point.many:,}", *(f"{value:.2f}" for value in point.values.values()))
         Console().print(table)

@@ -14,14 +14,17 @@ def seconds(duration: timedelta | float) -> float:
 
     Raises `ValueError` if it is negative or NaN, and `TypeError` if it is no number.
     """
-    if isinstance(duration, timedelta):
-        value = duration.total_seconds()
-    elif isinstance(duration, float | int | SupportsFloat) and not isinstance(duration, str | bool):
-        value = float(duration)
-    else:
-        msg = f"a duration is a timedelta or a number of seconds, not {duration!r}"
-        raise TypeError(msg)
+    value = _in_seconds(duration)
     if not value >= 0:
         msg = f"a duration can't be negative, or no number: {duration!r}"
         raise ValueError(msg)
     return min(value, _LONGEST_S)
+
+
+def _in_seconds(duration: object) -> float:
+    if isinstance(duration, timedelta):
+        return duration.total_seconds()
+    if isinstance(duration, SupportsFloat) and not isinstance(duration, bool):
+        return float(duration)
+    msg = f"a duration is a timedelta or a number of seconds, not {duration!r}"
+    raise TypeError(msg)

@@ -256,7 +256,7 @@ class Subscription(ClosingContext, Generic[V_co, K_co]):
             if left is not None and left <= 0:
                 return None
             self._rested = True
-            if not member.exchange_inline() and not member.read_inline(left, self._signal.is_set):
+            if not member.exchange_inline() and not member.waiting.read(left, self._signal.is_set):
                 await self._signal.wait(left)
 
     async def run(

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from math import inf
 from typing import TypeVar
 
 from kafkadur.consumer.answers import Answers
@@ -32,6 +31,7 @@ from kafkadur.consumer.router import Router
 from kafkadur.consumer.state import State
 from kafkadur.consumer.terms import Terms
 from kafkadur.consumer.verdicts import Levels, Verdicts
+from kafkadur.consumer.waiting_thread import WaitingThread
 from kafkadur.events import Event
 from kafkadur.fetch.filtering import Takes
 from kafkadur.message.serialization import RAW, Decoding
@@ -116,9 +116,9 @@ class Member:
         self._losses = Losses(state, policy=policy, lag=self.lag, clear=self._clear)
         router = Router(state, policy=policy, gaps=gaps, verdicts=self.verdicts, owner=self)
         self._answers = Answers(state, policy=policy, router=router, lag=self.lag, composer=self._composer)
-        #: the readers call this
-        self.intake = Intake(state, policy=policy, router=router, ready=self.on_ready, fail=self.fail)
-        self.readers = state.fetch.reading = callbacks.readers(self.intake)
+        self.waiting = waiting = WaitingThread(callbacks.on_ready, self.lag, reads=callbacks.reads_inline)
+        self.intake = Intake(state, policy=policy, router=router, ready=waiting.wake, fail=self.fail)
+        self.readers = waiting.readers = state.fetch.reading = callbacks.readers(self.intake)
         self._terms, self._schedule, self._leases = terms, state.schedule, state.leases
         self._in_flight, self._confirmations = state.in_flight, state.confirmations
         self.gate, self.teller, self.lock = state.gate, state.teller, state.lock
@@ -135,7 +135,7 @@ class Member:
         #: records that the iterator took and the application has not received
         self.unreceived = state.unreceived
         self.transacted, self.decoding, self.tracing = transacted, decoding, tracing
-        self._callbacks = callbacks
+        self._callbacks, self.on_ready = callbacks, waiting.wake
 
     def _clear(self) -> None:
         """Forget leases, records and verdicts: the leases were lost."""
@@ -312,21 +312,6 @@ class Member:
         if self._schedule.will_look and not known:
             self._schedule.wake()  # the coordinator thread sleeps, and does not know it
         return False
-
-    def read_inline(self, timeout: float | None, is_over: Callable[[], bool]) -> bool:
-        """The application waits for a record: have it read in this thread, if that is possible.
-
-        Waits at most `timeout` seconds (None: for some time), and not once `is_over()`, which `on_ready`
-        changes. A member with a backlog has its reader's thread read ahead instead.
-        """
-        if not (self._callbacks.reads_inline and self.lag.live):
-            return False
-        return self.readers.read_inline(inf if timeout is None else timeout, is_over)
-
-    def on_ready(self) -> None:
-        """A block can be taken, or the state changed: wake the application. Any thread, without the lock."""
-        self._callbacks.on_ready()
-        self.readers.interrupt()
 
     def wake(self) -> None:
         """Another member, or the coordinator, reports news."""

@@ -34,11 +34,10 @@ class RateLimit:
 
     def __post_init__(self) -> None:
         """Validate."""
-        rate = self.per_second
-        if isinstance(rate, bool) or not isinstance(rate, int | float) or not 0 < rate < float("inf"):
+        if not _is_rate(self.per_second):
             raise IllegalState(
                 "A rate limit is above 0.",
-                state=f"per_second={rate!r}",
+                state=f"per_second={self.per_second!r}",
                 owner=_OWNER,
                 remedy="give calls a second, or no rate limit; `Admin.pause` stops a subscription",
             )
@@ -49,6 +48,10 @@ class RateLimit:
     def most_at_once(self) -> float:
         """Calls that may be made at once."""
         return float(self.burst) if self.burst is not None else max(1.0, self.per_second / 10)
+
+
+def _is_rate(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and 0 < value < float("inf")
 
 
 def check_limits(rate_limit: RateLimit | None, breaker: CircuitBreaker | None) -> None:
