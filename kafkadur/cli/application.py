@@ -122,10 +122,9 @@ def _version(wanted: bool) -> None:  # noqa: FBT001 - typer passes the value of 
     if wanted:
         from importlib.metadata import version  # noqa: PLC0415 - needed by nothing else
 
-        from kafkadur.native.choice import is_native  # noqa: PLC0415 - as above
+        from kafkadur.native.choice import client_name  # noqa: PLC0415 - as above
 
-        client = "the compiled client" if is_native() else "confluent-kafka's client"
-        typer.echo(f"kafkadur {version('kafkadur')}, which reads and writes Kafka with {client}")
+        typer.echo(f"kafkadur {version('kafkadur')}, which reads and writes Kafka with {client_name()}")
         raise typer.Exit
 
 

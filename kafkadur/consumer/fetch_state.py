@@ -19,6 +19,11 @@ class Reading(Protocol):
     they must not block, and not call back.
     """
 
+    @property
+    def compiled(self) -> bool:
+        """Whether the compiled client reads."""
+        ...
+
     def start(self) -> None:
         """Begin to read; calls made before are obeyed then."""
 

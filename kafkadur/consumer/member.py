@@ -446,7 +446,8 @@ class Member:
         `followed`: partitions; `ranges_read` by the range fetcher so far; `records_read` from Kafka so far,
         and `records_used`: those of them that leases took; `parked`: messages behind stuck keys of which only
         the offsets are kept; `promised`: reserved offsets of this member that are still ahead; `dead_letters`
-        written so far; `outdated`: messages that expired before they were delivered, so far.
+        written so far; `outdated`: messages that expired before they were delivered, so far; `compiled`: 1 if
+        the compiled client reads Kafka.
         """
         with self.lock:
             self._in_flight.recount()
@@ -465,4 +466,5 @@ class Member:
                 "promised": sum(map(reservation, self._leases)),
                 "dead_letters": self.verdicts.dead_letters,
                 "outdated": self._dispatcher.timeliness.expired,
+                "compiled": int(self.readers.compiled),
             }

@@ -9,6 +9,7 @@ from kafkadur.admin.subscription_info import SubscriptionInfo, without_records
 from kafkadur.doctor.finding import Finding, Level, counted, failed, good, problem, warning
 from kafkadur.doctor.of_kafka import look_at_kafka
 from kafkadur.doctor.of_redis import look_at_redis
+from kafkadur.native.choice import client_name
 from kafkadur.settings import Settings
 from kafkadur_sharing.errors import KafkadurError
 
@@ -20,7 +21,8 @@ _NEEDED = {
 
 
 def examine(settings: Settings, topics: Sequence[str] = ()) -> Iterator[Finding]:
-    """Check Redis, Kafka, and the subscriptions of the namespace; yield each finding as it is made."""
+    """Name the client, and check Redis, Kafka and the subscriptions of the namespace; yield each finding."""
+    yield good("client", f"Kafka is read and written with {client_name()}")
     works = True
     for look in (look_at_redis(settings), look_at_kafka(settings, topics)):
         for finding in look:

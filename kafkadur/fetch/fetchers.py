@@ -45,6 +45,11 @@ class Fetchers:
         self.read_inline, self.interrupt = tail.read_inline, tail.interrupt
         self.read_range = point.read_range
 
+    @property
+    def compiled(self) -> bool:
+        """Whether the compiled client reads."""
+        return self._tail.compiled
+
     def start(self) -> None:
         """Start reading."""
         self._tail.start()

@@ -43,6 +43,11 @@ class KeyRouter:
         """Stop reading."""
         self._readers.close()
 
+    @property
+    def compiled(self) -> bool:
+        """Whether the compiled client reads."""
+        return self._readers.compiled
+
     def read_inline(self, timeout: float, is_over: Callable[[], bool]) -> bool:
         """Read once in the calling thread."""
         return self._readers.read_inline(timeout, is_over)

@@ -259,6 +259,11 @@ class TailFetcher(KafkaThread):
         if messages:
             self._take(consumer, messages, inline=True)
 
+    @property
+    def compiled(self) -> bool:
+        """Whether the compiled client reads; False before the reader has begun, and after its end."""
+        return self._wake is not None
+
     def interrupt(self) -> None:
         """End the waiting of a thread in `read_inline`. Any thread."""
         wake = self._wake

@@ -28,6 +28,11 @@ def is_native() -> bool:
     return _native is not None and os.environ.get(_PURE, "0") in {"", "0"}
 
 
+def client_name() -> str:
+    """Return what the client is called with which this process reads and writes Kafka."""
+    return "the compiled client" if is_native() else "confluent-kafka's client"
+
+
 def compiled(name: str, pure: object) -> object:
     """Return a part of the compiled module; `pure` if there is none."""
     return getattr(_native, name) if is_native() else pure

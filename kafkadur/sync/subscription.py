@@ -89,6 +89,8 @@ class Subscription(ClosingContext, Generic[V_co, K_co]):
         `ranges_read`: older ranges of offsets that it has read. `records_read`: records that it has read.
         `records_used`: those of them that it had leased. `parked`: messages behind stuck keys, of which
         only the offsets are kept. `promised`: reserved offsets. `dead_letters`: those that it has written.
+        `outdated`: messages that expired before they were delivered. `compiled`: 1 if the compiled client
+        reads.
         """
         self._check_process()
         return self._member.statistics()

@@ -55,6 +55,9 @@ class MemoryReaders:
         self._closing = False
         self._thread = threading.Thread(target=self._main, name=f"kafkadur-memory-{topic}", daemon=True)
 
+    #: no client of Kafka reads
+    compiled = False
+
     # -- calls of the member
 
     def start(self) -> None:

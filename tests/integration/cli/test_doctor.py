@@ -151,7 +151,7 @@ def test_servers_that_are_away(run: Run, monkeypatch: pytest.MonkeyPatch) -> Non
     ended = run("--redis", "redis://127.0.0.1:1", "--kafka", "127.0.0.1:1", "--json", "doctor")
     assert ended.code == 1
     assert levels(ended) == {"redis connection": "problem", "kafka connection": "problem"}
-    assert len(ended.data) == 2
+    assert [each["check"] for each in ended.data] == ["client", "redis connection", "kafka connection"]
 
 
 def test_a_journal_that_could_lose_records(run: Run, kafkadur_stack: Stack, kafkadur_namespace: str) -> None:

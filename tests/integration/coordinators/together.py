@@ -47,6 +47,7 @@ class Peer:
         #: partition -> next offset to read, number that the reader was given
         self.followed: dict[int, tuple[int, int]] = {}
         self.hands: list[Delivery[Any, Any]] = []
+        self.compiled = False
         #: whether its range fetcher gets anything from Kafka
         self.reads_ranges = True
         self._together = together

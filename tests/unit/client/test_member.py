@@ -27,6 +27,8 @@ from kafkadur_sharing.definition import Definition, SubscriptionType
 class Reading:
     """Notes what the member asks of its readers."""
 
+    compiled = False
+
     def __init__(self) -> None:
         self.followed: dict[int, tuple[int, int]] = {}
         self.marks: dict[int, Mark] = {}
