@@ -20,7 +20,7 @@ from kafkadur.cli.options import OPTIONS, Options, with_parameters
 from kafkadur.cli.output import Output
 from kafkadur.settings import Settings, settings
 from kafkadur.stack import FOLDER, status
-from kafkadur_sharing.errors import IllegalState, KafkadurError
+from kafkadur_sharing.errors import CoordinatorUnavailable, IllegalState, KafkadurError
 
 FAILED, INTERRUPTED = 1, 130
 #: Seconds that the servers have for an answer to a command.
@@ -38,6 +38,10 @@ class Call:
     options: Options
     out: Output = field(compare=False)
 
+    def says(self, setting: str) -> bool:
+        """Whether the options or the environment name a setting."""
+        return bool(getattr(self.options, setting)) or f"KAFKADUR_{setting.upper()}" in os.environ
+
     def settings(self, *, quick: bool = False, patience: float | None = None) -> Settings:
         """Return the settings: from the options, else the environment, else the stack of the current folder.
 
@@ -46,10 +50,7 @@ class Call:
         `IllegalState` for a wrong setting, and when nothing says where Kafka is.
         """
         given: dict[str, Any] = {name: value for name, value in vars(self.options).items() if name != "json"}
-        said = any(
-            given[name] or f"KAFKADUR_{name.upper()}" in os.environ
-            for name in ("kafka", "kafka_config", "redis")
-        )
+        said = any(map(self.says, ("kafka", "kafka_config", "redis")))
         if not said and (running := status(FOLDER).stack) is not None:
             given |= {"kafka": running.kafka, "redis": running.redis}
         if quick:
@@ -103,7 +104,7 @@ def command(
         inner = Options(**{option.name: given.pop(option.name) for option in common})
         options = inner.over(ctx.obj)
         call = Call(options=options, out=Output(as_json=options.json))
-        _guarded(call.out, functools.partial(function, call, **given))
+        _guarded(call, functools.partial(function, call, **given))
 
     del run.__wrapped__  # it has another signature
     return with_parameters(run, [*own, context, *common])
@@ -120,12 +121,15 @@ def missing_extra(message: str, error: ImportError, extra: str) -> IllegalState:
     )
 
 
-def _guarded(out: Output, act: Callable[[], None]) -> None:
+def _guarded(call: Call, act: Callable[[], None]) -> None:
     """Run `act`; turn an exception that ends it early into an exit status."""
+    out = call.out
     try:
         act()
         sys.stdout.flush()
     except KafkadurError as error:
+        if isinstance(error, CoordinatorUnavailable) and not call.says("redis"):
+            error.remedy = f"give --redis URL, or set KAFKADUR_REDIS, if it is not there; {error.remedy}"
         out.fail(error)
         raise typer.Exit(FAILED) from None
     except KeyboardInterrupt:

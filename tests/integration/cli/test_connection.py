@@ -87,6 +87,19 @@ def test_server_that_is_not_there_is_one_message_and_no_chatter(
     assert "StateLost" not in ended.stderr
 
 
+def test_the_remedy_asks_where_redis_is_if_nothing_says_so(here: Path) -> None:
+    with socket.socket() as usual:
+        if usual.connect_ex(("127.0.0.1", 6379)) == 0:
+            pytest.skip("there is a Redis where it usually is")
+    ended = subprocess.run(
+        [sys.executable, "-m", "kafkadur.cli", "sub", "ls", "--kafka", "127.0.0.1:1"],
+        check=False, capture_output=True, text=True, cwd=here,
+        env={name: value for name, value in os.environ.items() if name != "KAFKADUR_REDIS"}, timeout=60,
+    )  # fmt: skip
+    assert ended.returncode == 1
+    assert "  remedy: give --redis URL, or set KAFKADUR_REDIS, if it is not there; check that" in ended.stderr
+
+
 def test_an_error_speaks_of_options_and_has_a_line_for_each_part(
     run: Run, kafkadur_topic: TopicFactory
 ) -> None:
