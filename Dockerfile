@@ -7,6 +7,10 @@ ARG PYTHON=python:3.12.14-slim-bookworm@sha256:782412e85d0f0984994c290652577d401
 
 FROM ${PYTHON} AS build
 WORKDIR /src
+# For the compiled client of Kafka; without a compiler the image would have confluent-kafka's alone.
+RUN apt-get update \
+    && apt-get install -y --no-install-recommends gcc libc6-dev \
+    && rm -rf /var/lib/apt/lists/*
 COPY requirements.lock pyproject.toml hatch_build.py README.md LICENSE ./
 RUN python -m venv /opt/build \
     && sed -n '/^uv==/,/^    # via/p' requirements.lock > uv.lock \
