@@ -11,7 +11,7 @@ PYTEST := $(RUN) -m pytest -n $(WORKERS)
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-unit test-all coverage check helm format bench histories tla lock clean
+.PHONY: help setup demo test test-unit test-all coverage sanitize check helm format bench histories tla lock clean
 # Targets share the virtual environment and the cores; side by side they would disturb each other.
 .NOTPARALLEL:
 
@@ -45,6 +45,9 @@ coverage: setup ## the tests of `make test`, with the lines and branches they co
 
 tla: setup ## the larger models of docs/internals/tla with TLC: a quarter of an hour (ARGS=name: only that one)
 	@$(RUN) -m tools.tla $(ARGS)
+
+sanitize: setup ## the tests of the compiled client under AddressSanitizer
+	@$(RUN) -m tools.sanitize $(ARGS)
 
 check: setup ## format, lint, types, Lua, chart, import direction, generated files
 	@$(RUN) -m tools.check
