@@ -98,10 +98,14 @@ class Race:
 
 
 class Hold:
-    """Holds a thread at a stage from when it is armed until it is let go: then it cannot help."""
+    """Holds a thread at a stage from when it is armed until it is let go: then it cannot help.
 
-    def __init__(self, stage: Stage) -> None:
+    It passes until `when`: an end of the partition may come late, and must not keep the reader from reading.
+    """
+
+    def __init__(self, stage: Stage, when: Callable[[], bool]) -> None:
         self._stage = stage
+        self._when = when
         self._go = threading.Event()
         self._go.set()
 
@@ -112,7 +116,7 @@ class Hold:
         self._go.set()
 
     def __call__(self, stage: Stage) -> None:
-        if stage is self._stage:
+        if stage is self._stage and not self._go.is_set() and self._when():
             self._go.wait(LIMIT_S)
 
 
@@ -499,12 +503,15 @@ async def test_b1_step_3_read_while_the_exchange_is_on_its_way(place: Place, kin
     topic, told = a_topic(place), Told()
     subscriptions: list[kafkadur.Subscription] = []
 
+    def has_them() -> bool:
+        return subscriptions[0].statistics()["lag"] >= MORE
+
     def write_and_read() -> None:
         hold.arm()  # the end of the partition must not be what brings the next exchange
         publish(place, topic, MORE)
-        wait_until(lambda: subscriptions[0].statistics()["lag"] >= MORE, "the reader has them")
+        wait_until(has_them, "the reader has them")
 
-    hold, race = Hold(Stage.END), Race(Stage.SEND, write_and_read, armed=False)
+    hold, race = Hold(Stage.END, has_them), Race(Stage.SEND, write_and_read, armed=False)
     async with (
         place.connect(probe=both(race, hold)) as connection,
         await connection.subscribe(
@@ -568,12 +575,15 @@ async def test_b1_step_4_read_after_the_last_exchange_was_answered(place: Place,
     topic, told = a_topic(place), Told()
     subscriptions: list[kafkadur.Subscription] = []
 
+    def has_them() -> bool:
+        return subscriptions[0].statistics()["lag"] >= MORE
+
     def write_and_read() -> None:
         hold.arm()  # the end of the partition must not be what brings the next exchange
         publish(place, topic, MORE)
-        wait_until(lambda: subscriptions[0].statistics()["lag"] >= MORE, "the reader has them")
+        wait_until(has_them, "the reader has them")
 
-    hold, race = Hold(Stage.END), Race(Stage.ANSWERED, write_and_read, armed=False)
+    hold, race = Hold(Stage.END, has_them), Race(Stage.ANSWERED, write_and_read, armed=False)
     async with (
         place.connect(probe=both(race, hold)) as connection,
         await connection.subscribe(
@@ -601,10 +611,13 @@ async def test_b1_step_4_the_last_exchange_fails(place: Place, kind: TypeName, s
     topic, told = a_topic(place, BACKLOG), Told()
     subscriptions: list[kafkadur.Subscription] = []
 
+    def has_them() -> bool:
+        return subscriptions[0].statistics()["lag"] >= MORE
+
     def write_and_read() -> None:
         hold.arm()
         publish(place, topic, MORE)
-        wait_until(lambda: subscriptions[0].statistics()["lag"] >= MORE, "the reader has them")
+        wait_until(has_them, "the reader has them")
         for delivery in held:
             delivery.ack_nowait()
         failure.arm()
@@ -612,7 +625,7 @@ async def test_b1_step_4_the_last_exchange_fails(place: Place, kind: TypeName, s
     def fail() -> None:
         raise CoordinatorUnavailable(state="a test says so")
 
-    hold, failure = Hold(Stage.END), Race(stage, fail, armed=False)
+    hold, failure = Hold(Stage.END, has_them), Race(stage, fail, armed=False)
     # the exchange after the one under way: in this order, the failure is for the next one
     race = Race(Stage.SEND, write_and_read, armed=False)
     async with (
