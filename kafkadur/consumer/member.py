@@ -338,17 +338,22 @@ class Member:
     def build(self, now: float) -> Exchange | None:
         """The exchange to send now; the same one again while it is unanswered. None: there is none."""
         with self.lock:
-            return self._composer.build(now)
+            self._state.whole.begin()
+            exchange = self._composer.build(now)
+            self._state.whole.end()
+        return exchange
 
     def apply(self, reply: ExchangeReply, sent_at: float) -> None:
         """The exchange sent at `sent_at` (monotonic seconds) was answered."""
         refused = set(reply.refused)
         with self.lock:
+            self._state.whole.begin()
             waiting = self._state.pending.confirm
             self._answers.apply(reply, sent_at)
             gone = self._confirmations.take(lambda chunk: chunk.lease.lost)
             # for records that were read while this exchange was under way
             self._schedule.request(when=self.intake.needs_exchange(news=bool(self._state.queue)))
+            self._state.whole.end()
         self.teller.tell()
         for item in gone:
             item.confirmation.resolve(self._confirmations.after_loss(item.chunk))
@@ -401,7 +406,14 @@ class Member:
             self._callbacks.on_closing()
 
     def release_all(self) -> None:
-        """Give back the messages in flight, uncounted; `farewell` gives back all others."""
+        """Give back the messages in flight, uncounted; `farewell` gives back all others.
+
+        A member whose state is not whole gives back nothing by itself: its leases end when it is detached.
+        """
+        with self.lock:
+            broken_off = self._state.whole.changing
+        if broken_off:
+            self.fail(self._state.whole.error())
         with self.lock:
             for chunk in self._in_flight:
                 chunk.release_handed()

@@ -13,6 +13,7 @@ from kafkadur.consumer.lease_table import LeaseTable
 from kafkadur.consumer.ready_queue import ReadyQueue
 from kafkadur.consumer.schedule import Schedule
 from kafkadur.consumer.terms import Terms
+from kafkadur.consumer.whole import Whole
 from kafkadur.events import Event, Teller
 from kafkadur.fetch.filtering import Selection, Takes
 
@@ -57,6 +58,7 @@ class State:
             schedule=self.schedule,
         )
         self.confirmations = Confirmations(terms)
+        self.whole = Whole(terms.display)
 
     def clear(self) -> None:
         """Forget leases, records and verdicts, and what exchanges said."""
@@ -68,6 +70,7 @@ class State:
         self.queue.clear()
         self.in_flight.clear()
         self.confirmations.clear()
+        self.whole.end()
 
 
 class Part:
@@ -90,3 +93,4 @@ class Part:
         self._queue = state.queue
         self._in_flight = state.in_flight
         self._confirmations = state.confirmations
+        self._whole = state.whole

@@ -29,17 +29,21 @@ def new_consumer(config: Mapping[str, Any], *, logger: ReaderLog, topic: str) ->
     return Consumer(dict(config), logger=logger) if compiled is None else cast("Consumer", compiled)
 
 
-def read(consumer: Consumer, most: int, timeout: float) -> list[Message]:
-    """Return the records and events that are there, about `most` at most; wait `timeout` seconds for one."""
+def read(consumer: Consumer, most: int, timeout: float, into: list[Message]) -> None:
+    """Add the records and events that are there, about `most` at most; wait `timeout` seconds for one.
+
+    An exception of a signal handler loses none: the compiled client adds all of them before a handler can
+    run, and confluent-kafka's is never used in the main thread.
+    """
     compiled: Any = consumer
     if not isinstance(compiled, Consumer):
-        return cast("list[Message]", compiled.read(most, timeout))
+        compiled.read(most, timeout, into)
+        return
     messages = consumer.consume(most, 0)  # with a time-out it would wait until there are so many
     if not messages:
         message = consumer.poll(timeout)
-        if message is not None:
-            return [message, *consumer.consume(most, 0)]
-    return messages
+        messages = [] if message is None else [message, *consumer.consume(most, 0)]
+    into += messages
 
 
 def waker(consumer: Consumer) -> Callable[[], None] | None:

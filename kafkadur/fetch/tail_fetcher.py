@@ -79,7 +79,9 @@ class TailFetcher(KafkaThread):
         self._wake: Callable[[], None] | None = None
         #: whether a thread of the application waits in such a call
         self._waits_inline = False
-        #: records and events that a thread of the application has read, and left to this one; its error
+        #: records and events that were read, and that the member does not have yet
+        self._arrived: list[Message] = []
+        #: those that a thread of the application has left to this one; its error
         self._left: list[tuple[int, list[Message]]] = []
         self._raised: Exception | None = None
         #: partitions whose end is to be asked for, each under this incarnation; and when (monotonic seconds)
@@ -164,7 +166,8 @@ class TailFetcher(KafkaThread):
                     self._work.clear()
         finally:
             self._wake = None
-            self._turn.lock.acquire()  # for good: nothing is read any more
+            with self._turn.lock:  # a thread of the application reads no more from now on
+                pass
         self._reader_log.check_topic(self._member.display)
         self.mirror_now(self._consumer)  # closing the Consumer waits for it
 
@@ -177,6 +180,7 @@ class TailFetcher(KafkaThread):
         if self._reader_log.partitions != self._partitions:
             self._partitions = self._reader_log.partitions
             member.grown(self._partitions)
+        self._take(consumer)  # what an exception of a signal handler has left
         left, self._left = self._left, []
         for partition, messages in left:
             if partition in self._followed:
@@ -190,21 +194,24 @@ class TailFetcher(KafkaThread):
             return WAIT
         if member.buffered >= member.read_ahead:
             return 0.002  # the member takes records out meanwhile; librdkafka keeps its own queue
-        messages = read(consumer, AT_ONCE, WAIT)
-        if messages:
-            self._take(consumer, messages)
+        read(consumer, AT_ONCE, WAIT, self._arrived)
+        if self._arrived:
+            self._take(consumer)
         else:
             self._look_after()
         return 0.0
 
-    def _take(self, consumer: Consumer, messages: list[Message], *, inline: bool = False) -> None:
-        """Give the member what was read. No record stays here: each keeps an answer of Kafka.
+    def _take(self, consumer: Consumer, *, inline: bool = False) -> None:
+        """Give the member what has arrived. No record stays here: each keeps an answer of Kafka.
 
-        `inline`: a thread of the application leaves what may take long to the thread of this reader.
+        If this is broken off, all of it is given again: the member drops records that it has. `inline`: a
+        thread of the application leaves what may take long to the thread of this reader.
         """
+        if not self._arrived:
+            return
         self._reader_log.check_topic(self._member.display)
         self._heard()
-        for partition, group, eventful in by_partition(messages):
+        for partition, group, eventful in by_partition(self._arrived):
             if partition not in self._followed:
                 continue
             if inline and eventful and not _only_ends(group):
@@ -213,6 +220,7 @@ class TailFetcher(KafkaThread):
             if not eventful or len(group) > 1:
                 self._tell_end(consumer, partition)
             self._give(consumer, partition, group, eventful=eventful)
+        self._arrived = []
 
     # -- reading in a thread of the application
 
@@ -221,15 +229,16 @@ class TailFetcher(KafkaThread):
         wake, reads = self._wake, False
         if wake is None:
             return False
-        if self._followed and not self._has_duties() and self._turn.borrow(wake):
-            try:
+        if self._followed and not self._has_duties() and self._turn.ask(wake):
+            with self._turn.lock:
                 reads = self._lends()
                 if reads:
-                    self._read_inline(min(timeout, WAIT), is_over)
-            except Exception as error:  # noqa: BLE001 - the thread of this reader ends with it
-                self._raised, reads = error, False
-            finally:
-                self._turn.give_back(comes_back=reads)
+                    try:
+                        self._read_inline(min(timeout, WAIT), is_over)
+                    except Exception as error:  # noqa: BLE001 - the thread of this reader ends with it
+                        self._raised, reads = error, False
+        if reads:
+            self._turn.lend(0.0)
         else:
             self._turn.recall()
         if not reads or self._has_duties():
@@ -249,15 +258,16 @@ class TailFetcher(KafkaThread):
     def _read_inline(self, timeout: float, is_over: Callable[[], bool]) -> None:
         consumer = self._consumer
         self._mirror(consumer)
-        self._turn.lend(timeout)
-        self._waits_inline = True
-        try:
-            # once more: what changes before this thread is known to wait does not interrupt it
-            messages = [] if is_over() or self._has_duties() else read(consumer, AT_ONCE, timeout)
-        finally:
-            self._waits_inline = False
-        if messages:
-            self._take(consumer, messages, inline=True)
+        if not self._arrived:  # else an exception of a signal handler has left something
+            self._turn.lend(timeout)
+            self._waits_inline = True
+            try:
+                # once more: what changes before this thread is known to wait does not interrupt it
+                if not (is_over() or self._has_duties()):
+                    read(consumer, AT_ONCE, timeout, self._arrived)
+            finally:
+                self._waits_inline = False
+        self._take(consumer, inline=True)
 
     @property
     def compiled(self) -> bool:

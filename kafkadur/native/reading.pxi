@@ -223,10 +223,15 @@ cdef class Consumer(_Client):
             count = consume_batch(self._queue, ms, self._read, limit)
             headed = headed or self._have_headers(count)
         self._handle.headed = headed
-        return self._records(count)
+        found = self._records(count)
+        self._raise()
+        return found
 
-    def read(self, most, timeout):
-        """Return what is there, at most so many records and events; wait at most `timeout` seconds for one."""
+    def read(self, most, timeout, list into):
+        """Add what is there, at most so many records and events; wait at most `timeout` seconds for one.
+
+        No signal handler runs between the moment they leave the queue and the moment they are in the list.
+        """
         cdef size_t limit = min(most, _MOST)
         cdef int ms = <int>(timeout * 1000)
         cdef ssize_t count
@@ -241,7 +246,8 @@ cdef class Consumer(_Client):
                     count += more
             headed = headed or self._have_headers(count)
         self._handle.headed = headed
-        return self._records(count)
+        into += self._records(count)
+        self._raise()
 
     cdef bint _have_headers(self, ssize_t count) noexcept nogil:
         """Whether one of the messages that were read last has headers."""
@@ -275,7 +281,6 @@ cdef class Consumer(_Client):
             handle.last = <void *>record
             found[index] = record
         _kept += max(count, 0)
-        self._raise()
         return found
 
     def poll(self, timeout):

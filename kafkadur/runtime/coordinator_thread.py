@@ -118,18 +118,18 @@ class CoordinatorThread:
         `inline`: whether it may if the coordinator is free. A thread that waits for the exchange makes it
         sooner itself than a thread that has to be woken. Else the coordinator thread makes the exchange soon.
         """
-        if not inline or not self._turn.acquire(blocking=False):
+        if not inline or self._turn.locked():
             self.request_exchange()
             return False
-        try:
+        # Nothing but `with`: an exception of a signal handler must not leave it locked. If the coordinator
+        # thread has taken it just now, this one waits for an exchange, as it would for its own.
+        with self._turn:
             for served in self._served:
                 if served.member is not member or member.failed is not None:
                     continue
                 if served.retry_at <= time.monotonic():
                     self._guarded(served, self._exchange)
                     return True
-        finally:
-            self._turn.release()
         self.request_exchange()
         return False
 

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 import pytest
 from confluent_kafka import Message
 
+from kafkadur import LeaseLost
 from kafkadur.consumer.chunk import ACKED, RELEASED, ROLLED_BACK, Chunk
 from kafkadur.consumer.member import Callbacks, Member
 from kafkadur.consumer.schedule import CONFIRM_WITHIN
@@ -405,3 +406,27 @@ def test_stopping_in_a_signal_handler_does_not_wait_for_the_thread_it_interrupts
     driver.member.look_around(1.0)  # the coordinator thread's thread
     assert driver.woken == [True]
     assert driver.member.next_block(1) is None
+
+
+def test_a_change_that_was_broken_off_ends_the_member(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ctrl-C raises an exception anywhere: records without a lease must not become a gap that is settled."""
+    driver = Driver(partitions=1)
+    driver.attach(0, 1)
+    driver.exchange(0, 1, [state(0, next_=0, readable_end=0)])
+    driver.exchange(0, 1, [state(0, next_=20, readable_end=20)], [lease(1, 0, 0, 20)])
+
+    def interrupted(_: int) -> bool:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr(driver.member.intake._router, "route", interrupted)  # noqa: SLF001 - to break it off there
+        with pytest.raises(KeyboardInterrupt):
+            driver.records(0, range(10))
+    with pytest.raises(LeaseLost, match="interrupted in the middle"):
+        driver.records(0, range(10, 20))
+    with pytest.raises(LeaseLost, match="interrupted in the middle"):
+        driver.member.build(1.0)
+    driver.member.release_all()
+    assert isinstance(driver.member.failed, LeaseLost)
+    exchange = driver.member.farewell()
+    assert exchange is None or settled_offsets(exchange) == set()

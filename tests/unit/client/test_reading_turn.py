@@ -21,15 +21,14 @@ def no_wake() -> None:
     raise AssertionError("nobody waits for records")
 
 
-def test_the_reader_reads_as_long_as_nobody_borrows() -> None:
+def test_the_reader_reads_as_long_as_nobody_asks() -> None:
     assert ReadingTurn(Clock()).away_for() <= 0
 
 
 def test_the_reader_stays_away_for_a_moment_after_the_application_has_read() -> None:
     clock = Clock()
     turn = ReadingTurn(clock)
-    assert turn.borrow(no_wake)
-    turn.give_back(comes_back=True)
+    assert turn.ask(no_wake)
     assert 0 < turn.away_for() < 0.1
     clock.now += turn.away_for()
     assert turn.away_for() <= 0
@@ -38,30 +37,34 @@ def test_the_reader_stays_away_for_a_moment_after_the_application_has_read() -> 
 def test_the_reader_stays_away_while_the_application_waits() -> None:
     clock = Clock()
     turn = ReadingTurn(clock)
-    assert turn.borrow(no_wake)
     turn.lend(5.0)
     clock.now += 5.0
     assert turn.away_for() > 0
 
 
-def test_the_reader_goes_on_at_once_when_the_application_could_not_read() -> None:
+def test_the_reader_goes_on_at_once_when_the_application_cannot_read() -> None:
     turn = ReadingTurn(Clock())
-    assert turn.borrow(no_wake)
-    turn.give_back(comes_back=False)
+    assert turn.ask(no_wake)
+    turn.recall()
     assert turn.away_for() <= 0
 
 
 def test_a_reader_that_waits_is_woken_and_lets_go() -> None:
     turn = ReadingTurn(Clock())
     turn.lock.acquire()
-    assert turn.borrow(turn.lock.release)
-    assert turn.lock.locked()
+    assert turn.ask(turn.lock.release)
 
 
 def test_a_reader_that_does_not_let_go_keeps_the_turn() -> None:
-    turn = ReadingTurn(Clock())
-    woken = threading.Event()
+    clock, woken = Clock(), threading.Event()
+
+    def passing() -> float:
+        clock.now += 0.001
+        return clock.now
+
+    turn = ReadingTurn(passing)
     with turn.lock:
-        assert not turn.borrow(woken.set)
+        assert not turn.ask(woken.set)
+        assert turn.away_for() <= 0
     assert woken.is_set()
-    assert turn.borrow(no_wake), "the next time it is free"
+    assert turn.ask(no_wake), "the next time it is free"
