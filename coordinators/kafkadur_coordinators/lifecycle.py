@@ -36,6 +36,7 @@ from kafkadur_coordinators.redis.member_session import MemberSession
 from kafkadur_coordinators.settlement_states import SettlementState
 from kafkadur_coordinators.topics import TopicInfo, floor_metadata, topic_changed
 from kafkadur_sharing.decisions import (
+    START,
     Attach,
     Convert,
     Create,
@@ -131,11 +132,17 @@ def _warn_of_selector(key: SubscriptionKey, before: str | None, after: str | Non
 
 def _warn_of_differences(key: SubscriptionKey, differences: Iterable[Difference]) -> None:
     """Say that parts of the definition, which were asked for otherwise, stay as they are."""
+    found = tuple(differences)
+    remedies = ["attach with the same"]
+    if any(part != START for part, _, _ in found):
+        remedies.append("change it while nobody is attached: on_change='alter', or `kafkadur sub alter`")
+    if any(part == START for part, _, _ in found):
+        remedies.append("move it: `kafkadur sub seek`")
     _log.warning(
-        "Subscription %s stays as it was created. State: %s. Owner: the caller of subscribe. Remedy: attach "
-        "with the same, or change it while nobody is attached: on_change='alter', or `kafkadur sub alter`.",
+        "Subscription %s stays as it was created. State: %s. Owner: the caller of subscribe. Remedy: %s.",
         key,
-        "; ".join(f"{part} is {have}, asked for is {want}" for part, have, want in told(differences)),
+        "; ".join(f"{part} is {have}, asked for is {want}" for part, have, want in told(found)),
+        ", or ".join(remedies),
     )
 
 
@@ -216,6 +223,8 @@ class Lifecycle(SubscriptionsInForce):
             before, after = definition_of(known).selector, decision.definition.selector
             if made is not None and before != after:
                 _warn_of_selector(key, before, after)
+            if decision.differences:
+                _warn_of_differences(key, decision.differences)
             return self._attach_first(key, who, made)
         if isinstance(decision, Attach):
             if decision.differences:

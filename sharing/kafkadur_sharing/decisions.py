@@ -37,6 +37,8 @@ OnChange = Literal["refuse", "replace", "alter"]
 OTHER_PARTS: Final = (
     "start", "header_types", "redelivery", "strict_order", "scope", "ack_level", "max_consumers", "key_lanes",
 )  # fmt: skip
+#: The part that has no effect any more once a subscription is created.
+START: Final = "start"
 #: What differs: the part, its present value, and the value asked for.
 Difference = tuple[str, Any, Any]
 
@@ -128,8 +130,12 @@ class Replace(_Attached):
     replaced: Definition
 
 
+@dataclass(frozen=True, kw_only=True)
 class Convert(_Attached):
     """Change the definition of the existing subscription, keep its messages, then attach."""
+
+    #: Parts that were given, differ and cannot change: a warning.
+    differences: tuple[Difference, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -304,9 +310,10 @@ def _join(existing: Existing, request: Request, rule: str) -> Attach | Convert |
     differences = tuple(_differences(have, request.definition, parts))
     if differences and request.on_change == "refuse":
         return Refuse(rule=rule, error=_differs(existing, request, differences))
-    if differences and request.on_change == "alter" and request.key.durable and not existing.active:
-        changes: dict[str, Any] = {part: want for part, _, want in differences}
-        return Convert(definition=replace(have, **changes), rule=rule)
+    changes: dict[str, Any] = {part: want for part, _, want in differences if part != START}
+    if changes and request.on_change == "alter" and request.key.durable and not existing.active:
+        stays = tuple(each for each in differences if each[0] == START)
+        return Convert(definition=replace(have, **changes), rule=rule, differences=stays)
     return Attach(definition=have, rule=rule, differences=differences)
 
 
@@ -317,7 +324,7 @@ def _change(existing: Existing, request: Request, rule: str) -> Convert | Replac
         return Replace(definition=want, replaced=have, rule=rule)
     if request.on_change == "alter" and have.topic == want.topic:
         base = have if have.type is want.type else _convert(existing, request, rule=rule).definition
-        changes: dict[str, Any] = {part: getattr(want, part) for part in request.given}
+        changes: dict[str, Any] = {part: getattr(want, part) for part in request.given if part != START}
         changed = replace(base, selector=want.selector, no_local=want.no_local, **changes)
         return Convert(definition=changed, rule=rule)
     differences = tuple(_differences(have, want, ("type", "topic", "selector", "no_local")))
@@ -390,6 +397,10 @@ def _differs(
     have = ", ".join(f"{part}={present}" for part, present, _ in told(differences))
     if existing.active:
         remedy = f"attach with {have}, or change it while nobody is attached: on_change='alter'"
+    elif {part for part, _, _ in differences} == {START}:
+        remedy = f"attach with {have}, or move it: `kafkadur sub seek`"
+    elif {part for part, _, _ in differences} <= set(OTHER_PARTS):
+        remedy = f"attach with {have}, or change it: on_change='alter'"
     elif existing.definition.topic != request.definition.topic:
         remedy = f"attach with {have}, or lose what waits: on_change='replace'"
     else:

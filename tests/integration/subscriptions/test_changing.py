@@ -180,6 +180,28 @@ async def test_other_parts_stay_with_a_warning_unless_asked_otherwise(
         assert len(warnings(caplog)) == 1
 
 
+async def test_where_it_starts_is_never_altered_and_the_remedy_is_to_move_it(
+    place: Place, caplog: pytest.LogCaptureFixture
+) -> None:
+    topic = place.topic(range(3))
+    async with place.connect() as connection:
+        await (await connection.subscribe(topic, durable="d", start="latest")).close()
+        more: dict[str, Any] = {"durable": "d", "start": "earliest"}
+        async with await connection.subscribe(topic, **more, on_change="alter") as subscription:
+            assert subscription.definition.definition.start == "latest"
+        (told,) = warnings(caplog)
+        assert "start is 'latest', asked for is 'earliest'" in told
+        assert told.endswith("Remedy: attach with the same, or move it: `kafkadur sub seek`.")
+        changed: dict[str, Any] = more | {"max_consumers": 3, "on_change": "alter"}
+        async with await connection.subscribe(topic, **changed) as subscription:
+            assert subscription.definition.definition.max_consumers == 3
+            assert subscription.definition.definition.start == "latest"
+        assert len(warnings(caplog)) == 2
+        with pytest.raises(SubscriptionDiffers) as caught:
+            await connection.subscribe(topic, **more, on_change="refuse")
+        assert caught.value.remedy == "attach with start='latest', or move it: `kafkadur sub seek`"
+
+
 async def test_while_others_are_attached_other_parts_stay_with_a_warning(
     place: Place, caplog: pytest.LogCaptureFixture
 ) -> None:
