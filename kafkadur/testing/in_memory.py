@@ -168,4 +168,5 @@ class InMemoryKafka:
             view.backlog + max(ends[lane] - max(view.readable_end, view.next), 0)
             for lane, view in views.items()
         )
-        return f"{count} offsets of topic {topic} are not settled for subscription {attachment.key}"
+        are = f"1 offset of topic {topic} is" if count == 1 else f"{count} offsets of topic {topic} are"
+        return f"{are} not settled for subscription {attachment.key}"

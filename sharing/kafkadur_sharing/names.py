@@ -48,7 +48,9 @@ def validate_topic_member(name: str) -> str:
     return _validate("topic member", name)
 
 
-def _validate(what: str, name: str) -> str:
+def _validate(what: str, name: object) -> str:
+    if not isinstance(name, str):
+        raise InvalidName(f"The {what} {name!r} is no text.", remedy=f"give a {what} as a str")
     if not name:
         raise InvalidName(
             f"The {what} is empty.",

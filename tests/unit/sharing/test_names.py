@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 
@@ -32,6 +33,13 @@ VALIDATORS = [validate_subscription_name, validate_client_id, validate_namespace
 )
 def test_allowed(validate: Callable[[str], str], name: str) -> None:
     assert validate(name) == name
+
+
+@pytest.mark.parametrize("validate", VALIDATORS)
+@pytest.mark.parametrize("name", [None, 5, b"name", ["name"]])
+def test_what_is_no_text_is_refused(validate: Callable[[Any], str], name: object) -> None:
+    with pytest.raises(InvalidName, match="is no text"):
+        validate(name)
 
 
 @pytest.mark.parametrize("validate", VALIDATORS)
