@@ -180,7 +180,7 @@ def undecided(view: PartitionView, start: int, end: int) -> int:
 
 
 def in_flight(view: PartitionView, leases: Sequence[LeaseView], members: Mapping[str, MemberInfo]) -> int:
-    """Count the unsettled, readable offsets in leases of attached members."""
+    """Count the unsettled, readable offsets in leases of these members."""
     held = [lease for lease in leases if lease.partition == view.partition and lease.member in members]
     tokens = {lease.token for lease in held}
     return sum(

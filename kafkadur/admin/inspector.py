@@ -380,7 +380,8 @@ class Inspector:
     def _info(self, key: SubscriptionKey, seen: _Seen, topics: dict[str, TopicLogs]) -> SubscriptionInfo:
         topic = self._topic(key, seen, topics)
         known = seen.known
-        members = {member.id: member for member in known.members}
+        # the leases of a member that died stay until another member makes an exchange
+        members = {member.id: member for member in known.members if member.expires > known.now}
         return SubscriptionInfo(
             key=key,
             id=known.id,

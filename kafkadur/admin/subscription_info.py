@@ -31,7 +31,7 @@ class PartitionInfo:
     base: int
     next: int
     avail: int
-    #: Unsettled offsets in the leases of attached members.
+    #: Unsettled offsets in the leases of members whose session has not ended.
     in_flight: int
     #: Offsets that Kafka removed before they were settled. If keys have lanes, the lane of an offset is known
     #: if a member had read its message; all others count once, for the lane with the most of them: that is an
@@ -129,12 +129,12 @@ class SubscriptionInfo:
 
     @property
     def held(self) -> tuple[MemberInfo, ...]:
-        """The members that hold leases."""
-        return tuple(member for member in self.members if member.leases)
+        """The members that hold leases, and whose session has not ended: they may settle messages."""
+        return tuple(member for member in self.members if member.leases and member.expires > self.now)
 
     @property
     def in_flight(self) -> int:
-        """Unsettled offsets in the leases of attached members."""
+        """Unsettled offsets in the leases of members whose session has not ended."""
         return sum(partition.in_flight for partition in self.partitions)
 
     @property

@@ -100,6 +100,19 @@ def test_a1_a_killed_process_is_not_there_any_more(
     assert info.unattended_since <= info.now
 
 
+def test_a1_what_a_killed_process_had_is_not_in_flight_when_its_session_has_ended(
+    place: Place, admin: Admin, start_worker: Callable[..., Worker]
+) -> None:
+    """Draining waits for nobody then; until another member comes, the leases stay."""
+    worker = start_worker(place.topic([1, 2, 3]), durable="d", start="earliest", session_timeout=1.0)
+    assert len(worker.receive(2)) == 2
+    (info,) = admin.list()
+    assert info.in_flight >= 2
+    worker.kill()
+    drained = admin.drain(info.key, timeout=LIMIT_S)
+    assert (drained.held, drained.in_flight, drained.backlog) == ((), 0, 3)
+
+
 def test_a1_what_is_known_begins_anew_after_a_loss_of_redis(place: Place, admin: Admin) -> None:
     topic = place.topic()
     with place.connect_sync() as connection:
