@@ -18,6 +18,7 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Topic
 from kafkadur.fetch.buffer import Mark
 from kafkadur.fetch.native import new_consumer
 from kafkadur.fetch.reader_log import ReaderLog
+from kafkadur.runtime.flag import Flag
 from kafkadur_coordinators.kafka_refusal import tell
 from kafkadur_coordinators.lost_brokers import SILENT_S, answers
 from kafkadur_sharing.errors import InternalError, KafkadurError, ResourceLimit, StateLost
@@ -132,7 +133,7 @@ class KafkaThread:
         self._topic = topic
         self._fail = fail
         self._commands: deque[Callable[[Consumer], None]] = deque()
-        self._work = threading.Event()
+        self._work = Flag()
         self._closing = False
         self._found = False
         self._monotonic = monotonic

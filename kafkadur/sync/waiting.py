@@ -16,6 +16,7 @@ from typing import Any, Self, TypeVar
 
 from kafkadur.handlers.results import check_result
 from kafkadur.producer.producer import Producer
+from kafkadur.runtime.flag import Flag
 from kafkadur_sharing.errors import KafkadurError
 
 T = TypeVar("T")
@@ -55,12 +56,11 @@ class Signal:
 
     def __init__(self) -> None:
         """Not set."""
-        self._event = threading.Event()
+        self._event = Flag()
 
     def set(self) -> None:
         """Wake the waiting threads."""
-        if not self._event.is_set():
-            self._event.set()
+        self._event.set()
 
     def is_set(self) -> bool:
         """Whether it is set."""

@@ -161,6 +161,9 @@ class RedisCoordinator:
         self._url = url
         self._where = shown(url)
         self._connection: Any = None
+        #: whether a reply was not read: an exception of a signal handler may break a call off, and the reply
+        #: must not be taken for that of another call
+        self._asking = False
         #: calls whose replies were not read yet, and their connection
         self._sent: tuple[Any, Sequence[Call]] = (None, ())
         #: scripts that the server has, as far as this connection knows
@@ -181,12 +184,17 @@ class RedisCoordinator:
 
         Raises `CoordinatorRefused` if the server is too old or may evict state.
         """
+        if self._asking:
+            self.disconnect()
         if self._connection is not None:
             return
         try:
             connection = self._redis.connection_pool.get_connection()
         except (RedisError, OSError) as error:
             self._unavailable(error)
+        except BaseException:  # of a signal handler: the pool may have a connection that has not logged in
+            self._redis.connection_pool.disconnect()
+            raise
         self._connection = connection
         try:
             self._check_server()
@@ -204,6 +212,7 @@ class RedisCoordinator:
     def disconnect(self) -> None:
         """Close the connection; the next call opens a new one."""
         connection, self._connection = self._connection, None
+        self._asking = False
         self._loaded.clear()
         if connection is not None:
             connection.disconnect()
@@ -260,13 +269,17 @@ class RedisCoordinator:
     def command(self, *arguments: str | bytes | float) -> Any:  # noqa: ANN401 - a server's answer has any type
         """Send one plain command and return its answer."""
         self.connect()
+        self._asking = True
         try:
             self._connection.send_command(*arguments)
-            return self._connection.read_response()
+            reply = self._connection.read_response()
         except (RedisConnectionError, RedisTimeoutError, OSError) as error:
             self._unavailable(error)
         except ResponseError as error:
+            self._asking = False
             self._explain(error)
+        self._asking = False
+        return reply
 
     def _unavailable(self, error: Exception) -> NoReturn:
         self.disconnect()
@@ -314,9 +327,10 @@ class RedisCoordinator:
     def run(self, name: str, keys: Sequence[str], request: Sequence[object]) -> Reply:
         """Run a script and return its reply, whatever its code."""
         connection: Any = self._connection
-        if connection is None:
+        if connection is None or self._asking:
             self.connect()
             connection = self._connection
+        self._asking = True
         try:
             connection.send_packed_command([self._packed(name, keys, request)])
             try:
@@ -328,7 +342,9 @@ class RedisCoordinator:
         except (RedisConnectionError, RedisTimeoutError, OSError) as error:
             self._unavailable(error)
         except ResponseError as error:
+            self._asking = False
             self._explain(error)
+        self._asking = False
         return self._taken(name, request, reply)
 
     def _script(self, name: str) -> scripts.Script:
@@ -336,7 +352,9 @@ class RedisCoordinator:
 
     def _packed(self, name: str, keys: Sequence[str], request: Sequence[object]) -> bytes:
         # packed here: redis-py converts each argument in Python, which is a fifth of an exchange's cost
-        arguments: Any = ("EVALSHA", self._script(name).sha, len(keys), *keys, pack(request), self._run_id)
+        # the number as text: hiredis crashes where a signal handler raises an exception while it makes one
+        count = str(len(keys))
+        arguments: Any = ("EVALSHA", self._script(name).sha, count, *keys, pack(request), self._run_id)
         return cast("bytes", hiredis.pack_command(arguments))  # the stub says: arguments of length one
 
     def _taken(self, name: str, request: Sequence[object], raw: list[Any]) -> Reply:
