@@ -7,7 +7,7 @@ import random
 import signal
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from types import FrameType
 
 import pytest
@@ -57,7 +57,7 @@ def interruptions() -> Iterator[Interruptions]:
 
 
 @contextlib.contextmanager
-def ending(thread: threading.Thread, stop: threading.Event) -> Iterator[None]:
+def ending(thread: threading.Thread, stop: threading.Event) -> Generator[None]:
     """End a thread behind the block."""
     try:
         yield
