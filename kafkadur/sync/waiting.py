@@ -51,32 +51,16 @@ class ClosingContext(ABC):
                 raise
 
 
-class Signal:
+class Signal(Flag):
     """Set by any thread; waited for by any thread."""
 
-    def __init__(self) -> None:
-        """Not set."""
-        self._event = Flag()
-
-    def set(self) -> None:
-        """Wake the waiting threads."""
-        self._event.set()
-
-    def is_set(self) -> bool:
-        """Whether it is set."""
-        return self._event.is_set()
-
-    def clear(self) -> None:
-        """Not set from now on."""
-        self._event.clear()
-
-    def wait(self, timeout: float | None) -> None:
-        """Wait until it is set, at most `timeout` seconds."""
+    def wait(self, timeout: float | None = None) -> bool:
+        """Wait until it is set, at most `timeout` seconds; returns whether it is."""
         if timeout is not None:
-            self._event.wait(timeout)
-            return
-        while not self._event.wait(1.0):  # in slices, so that Ctrl-C is seen on every platform
+            return super().wait(timeout)
+        while not super().wait(1.0):  # in slices, so that Ctrl-C is seen on every platform
             pass
+        return True
 
 
 class Confirmed:
