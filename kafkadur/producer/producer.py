@@ -263,8 +263,8 @@ class Producer(FlushingContext, Generic[V_contra, K_contra]):
         if self._closed or self._forked:
             # After a fork librdkafka's threads are in the parent process: there is nothing to close here.
             return
-        self._closed = True
         retire(self._kafka)  # else other threads might publish for as long as this one waits
+        self._closed = True
         try:
             self._wait_for_reports(timeout)
         finally:

@@ -7,6 +7,7 @@ import math
 import sys
 import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -271,6 +272,19 @@ def test_it_is_closed_while_other_threads_publish_and_flush(
         for thread in threads:
             thread.join(LIMIT)
         assert ended.count(ConnectionClosed) >= 2
+
+
+def test_nothing_is_published_while_it_is_being_closed() -> None:
+    producer = Producer({"bootstrap.servers": "127.0.0.1:1"}, None, "c")
+    publish = producer.publish  # as a program may have it in a variable
+    publish("t", "v")
+    with ThreadPoolExecutor(1) as pool:
+        closing = pool.submit(producer.close, 1.0)
+        wait_until(lambda: producer._closed, "closing has begun")  # noqa: SLF001 - nothing else shows it
+        with pytest.raises(ConnectionClosed):
+            publish("t", "v")
+        with pytest.raises(DeliveryFailed, match="1 published message"):
+            closing.result(LIMIT)
 
 
 def test_a_replaced_client_publishes_nothing(
