@@ -6,6 +6,7 @@ that created it.
 
 import asyncio
 import contextlib
+import functools
 import socket
 import ssl
 import threading
@@ -115,9 +116,12 @@ class TcpProxy:
             runner.run(self._serve(listener))
 
     async def _serve(self, listener: socket.socket) -> None:
-        server = await asyncio.start_server(self._accept, sock=listener, limit=CHUNK_BYTES, ssl=self._tls)
+        # Not by asyncio's server: one that is closed while it accepts leaves the accepted connection open.
+        listener.setblocking(False)
+        self._loop.add_reader(listener, self._accept, listener)
         await self._closing.wait()
-        server.close()
+        self._loop.remove_reader(listener)
+        listener.close()
         await self._drop_all()
 
     async def _drop_all(self) -> None:
@@ -125,21 +129,36 @@ class TcpProxy:
             task.cancel()
         await asyncio.gather(*self._connections, return_exceptions=True)
 
-    async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        task = asyncio.current_task()
-        assert task is not None  # noqa: S101 - asyncio runs this callback as a task
-        self._connections.add(task)
+    def _accept(self, listener: socket.socket) -> None:
         try:
-            if not self._refusing:
-                await self._connect(reader, writer)
-        except (OSError, asyncio.CancelledError):
-            # A broken or cut connection ends here; both its ends notice that themselves.
-            pass
-        finally:
-            writer.transport.abort()
-            self._connections.discard(task)
+            accepted, _ = listener.accept()
+        except (BlockingIOError, ConnectionAbortedError):  # the other end has gone already
+            return
+        if self._refusing:
+            accepted.close()
+            return
+        task = self._loop.create_task(self._connect(accepted))
+        self._connections.add(task)
+        task.add_done_callback(functools.partial(self._ended, accepted))
 
-    async def _connect(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    def _ended(self, accepted: socket.socket, task: asyncio.Task[None]) -> None:
+        accepted.close()  # a task that was cancelled before its first step has no transport to close
+        self._connections.discard(task)
+
+    async def _connect(self, accepted: socket.socket) -> None:
+        accepted.setblocking(False)
+        reader = asyncio.StreamReader(CHUNK_BYTES, self._loop)
+        protocol = asyncio.StreamReaderProtocol(reader, loop=self._loop)
+        # A broken or cut connection ends here; both its ends notice that themselves.
+        with contextlib.suppress(OSError):
+            transport, _ = await self._loop.connect_accepted_socket(lambda: protocol, accepted, ssl=self._tls)
+            writer = asyncio.StreamWriter(transport, protocol, reader, self._loop)
+            try:
+                await self._join(reader, writer)
+            finally:
+                transport.abort()
+
+    async def _join(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await self._flowing.wait()
         target_reader, target_writer = await asyncio.open_connection(*self._target, limit=CHUNK_BYTES)
         try:

@@ -4,6 +4,7 @@
 # pyright: reportUnknownMemberType=false
 
 import contextlib
+import gc
 import socket
 import time
 from collections.abc import Generator, Iterator
@@ -109,6 +110,19 @@ def test_delay_is_a_minimum_and_keeps_order(proxy: TcpProxy, listener: socket.so
         near.sendall(b"2")
         assert receive(far, 2) == b"12"
         assert time.monotonic() - began >= 0.2
+
+
+def test_no_connection_stays_open_when_it_arrives_while_the_proxy_closes(listener: socket.socket) -> None:
+    ends: list[socket.socket] = []
+    for _ in range(200):
+        with TcpProxy(listener.getsockname()) as proxy:
+            ends += [socket.create_connection((HOST, proxy.port)) for _ in range(2)]
+    for end in ends:
+        with end, contextlib.suppress(ConnectionResetError):
+            end.settimeout(10)
+            assert end.recv(1) == b"", "the proxy has closed its end"
+    ends.clear()
+    gc.collect()  # a socket that was left open is reported now, as a warning
 
 
 def test_target_that_is_down_closes_the_connection() -> None:
