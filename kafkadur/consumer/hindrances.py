@@ -32,11 +32,12 @@ class Hindrances(Part):
         self._held_back: dict[int, _HeldBack] = {}
 
     def attached(self, grace_ms: int) -> None:
-        """The member was attached, and nothing is granted to it for so long. Needs no lock."""
+        """The member was attached, and nothing is granted to it for at most so long. Needs no lock."""
         if grace_ms > 0:
             _log.warning(
-                "Subscription %s delivers nothing for %.1f s: its state in Redis was rebuilt, and members "
-                "that do not know it yet may still work on messages.",
+                "Subscription %s delivers nothing until its former members are attached again, at most for "
+                "%.1f s: its state in Redis was rebuilt or a transacted member has gone, and members that do "
+                "not know it yet may still work on messages.",
                 self._terms.display,
                 grace_ms / 1000,
             )
