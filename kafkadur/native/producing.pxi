@@ -96,6 +96,11 @@ cdef int _content(object given, void **place, size_t *size) except -1:
     return 0
 
 
+cdef inline bint _is_content(object given):
+    """Say whether `_content` takes this."""
+    return given is None or isinstance(given, (bytes, str))
+
+
 @cython.cdivision(True)  # a negative number has negative remainders
 cdef int _digits(int64_t number, char *place) noexcept nogil:
     """Write a number in decimal digits; returns how many bytes."""
@@ -393,6 +398,8 @@ cdef class Producer(_Client):
         cdef size_t count = _OTHERS
         cdef rd_kafka_error_t *error
         if self._closed or self._made_in != _generation or self._sender is None or type(topic) is not str:
+            return False
+        if not (_is_content(value) and _is_content(key)):
             return False
         if properties is not None and not self._allowed(properties):
             return False

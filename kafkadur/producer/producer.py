@@ -35,14 +35,14 @@ from kafkadur.message.headers import (
     encode,
     encode_properties,
 )
-from kafkadur.message.serialization import Encoding, Headers, Serializer
+from kafkadur.message.serialization import Encoding, Headers, Serializer, check_encoded
 from kafkadur.message.times import Times, when_sent
 from kafkadur.message.tracing import Report, Tracing
 from kafkadur.producer.client import awaited, counts_alone, new_client, release, retire, usual_way
 from kafkadur.producer.configuration import producer_settings, sender_headers
 from kafkadur.producer.context import FlushingContext
 from kafkadur.producer.outbox import Outbox, Outgoing, untold
-from kafkadur.producer.receipt import Receipt, describe, not_delivered, result_of
+from kafkadur.producer.receipt import Receipt, describe, not_delivered, result_of, several_not_delivered
 from kafkadur.runtime.forked import refuse_forks_of
 from kafkadur_coordinators.kafka_refusal import Refusals
 from kafkadur_coordinators.lost_brokers import SILENT_S, answers
@@ -134,7 +134,8 @@ class Producer(FlushingContext, Generic[V_contra, K_contra]):
         #: Notified after each round of reports, when the buffer may have room again.
         self._room = threading.Condition()
         self._blocked = 0
-        self._failures: Counter[str] = Counter()
+        #: Numbers of failed messages, by topic and error name.
+        self._failures: Counter[tuple[str, str]] = Counter()
         self._outboxes: dict[asyncio.AbstractEventLoop, Outbox] = {}
         #: The replaced client, which had lost Kafka; and when Kafka last reported, was last checked, and was
         #: first found by another client.
@@ -179,9 +180,10 @@ class Producer(FlushingContext, Generic[V_contra, K_contra]):
         1, because Kafka's client takes it for now), `partition` overrides the partitioner, `message_id` None
         sends no id. `on_report` is called with the result in another thread, and must return quickly; a
         failure that it gets is not raised elsewhere. Raises `InvalidProperty` for a property that cannot be a
-        header, `IllegalState` for a partition, timestamp or time out of range, `Unencodable` if a serializer
-        fails, `DeliveryFailed` if Kafka's client refuses the message at once (too large, for example),
-        `ConnectionClosed` and `ForkedConnection`.
+        header, `IllegalState` for a partition, timestamp or time out of range, and for a value or key that is
+        not str, bytes or None without a serializer, `Unencodable` if a serializer fails, `DeliveryFailed` if
+        Kafka's client refuses the message at once (too large, for example), `ConnectionClosed` and
+        `ForkedConnection`.
         """
         times = None
         if delay is not None or not_before is not None or time_to_live is not None:
@@ -395,6 +397,9 @@ class Producer(FlushingContext, Generic[V_contra, K_contra]):
             return False
         except confluent_kafka.KafkaException as error:
             raise not_delivered(error.args[0], outgoing[0]) from error
+        except TypeError:
+            check_encoded(value=outgoing[1], key=outgoing[2])
+            raise
         except RuntimeError:
             # Another thread closed the producer since the check above.
             self._check_usable()
@@ -545,7 +550,7 @@ class Producer(FlushingContext, Generic[V_contra, K_contra]):
         """Serve the report of a `publish`."""
         if error is not None:
             with self._lock:
-                self._failures[error.name()] += 1
+                self._failures[str(message.topic()), error.name()] += 1
         if self._on_delivery is not None:
             self._on_delivery(error, message)
 
@@ -576,24 +581,6 @@ class Producer(FlushingContext, Generic[V_contra, K_contra]):
 
     def _raise_failures(self, *, pending: int) -> None:
         with self._lock:
-            reasons, self._failures = dict(self._failures), Counter()
-        failed = sum(reasons.values())
-        if not failed and not pending:
-            return
-        parts: list[str] = []
-        if failed:
-            listed = ", ".join(f"{name} {count}" for name, count in sorted(reasons.items()))
-            parts.append(f"{failed} published messages were not delivered to Kafka ({listed}).")
-        if pending:
-            parts.append(f"{pending} published messages had no answer of Kafka when the time was up.")
-        refusal = self._refusals.error("Kafka")
-        remedy = "check the brokers and the topics" if refusal is None else refusal.remedy
-        raise DeliveryFailed(
-            " ".join(parts),
-            failed=failed,
-            pending=pending,
-            reasons=reasons,
-            state=None if refusal is None else refusal.state,
-            owner="Kafka",
-            remedy=f"{remedy}, then publish what is missing again",
-        )
+            failures, self._failures = self._failures, Counter()
+        if failures or pending:
+            raise several_not_delivered(failures, pending, self._refusals.error("Kafka"))

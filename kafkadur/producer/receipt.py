@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import cast
+from typing import Final, cast
 
 import confluent_kafka
 
-from kafkadur_sharing.errors import DeliveryFailed
+from kafkadur_sharing.errors import DeliveryFailed, KafkadurError
+
+#: Most topics and errors that the error for several messages lists.
+_MOST_LISTED: Final = 5
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -47,6 +52,36 @@ def not_delivered(error: confluent_kafka.KafkaError, topic: str | None) -> Deliv
         reasons={error.name(): 1},
         owner="Kafka",
         remedy="check the brokers, the topic and the message's size, then send it again",
+    )
+
+
+def several_not_delivered(
+    failures: Mapping[tuple[str, str], int], pending: int, refusal: KafkadurError | None
+) -> DeliveryFailed:
+    """Return the error for messages that failed, and for `pending` ones that Kafka has not answered.
+
+    `failures`: their numbers by topic and name of Kafka's error; `refusal`: what Kafka refuses the client.
+    """
+    reasons: Counter[str] = Counter()
+    for (_, reason), count in failures.items():
+        reasons[reason] += count
+    parts: list[str] = []
+    if failures:
+        listed = [f"topic {topic}: {reason} {count}" for (topic, reason), count in sorted(failures.items())]
+        more = [f"{len(listed) - _MOST_LISTED} more"] if len(listed) > _MOST_LISTED else []
+        told = "; ".join(listed[:_MOST_LISTED] + more)
+        parts.append(f"{reasons.total()} published messages were not delivered to Kafka ({told}).")
+    if pending:
+        parts.append(f"{pending} published messages had no answer of Kafka when the time was up.")
+    remedy = "check the brokers and the topics" if refusal is None else refusal.remedy
+    return DeliveryFailed(
+        " ".join(parts),
+        failed=reasons.total(),
+        pending=pending,
+        reasons=dict(reasons),
+        state=None if refusal is None else refusal.state,
+        owner="Kafka",
+        remedy=f"{remedy}, then publish what is missing again",
     )
 
 

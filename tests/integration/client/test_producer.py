@@ -10,7 +10,7 @@ import socket
 import threading
 import time
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import confluent_kafka
 import pytest
@@ -288,6 +288,7 @@ def test_flush_raises_how_many_failed_and_why_once(nowhere: dict[str, object]) -
         producer.flush(LIMIT)
     assert (caught.value.failed, caught.value.pending) == (3, 0)
     assert caught.value.reasons == {"_MSG_TIMED_OUT": 3}
+    assert "not delivered to Kafka (topic t: _MSG_TIMED_OUT 3)" in str(caught.value)
     assert "secret" not in str(caught.value)
     producer.flush(LIMIT)
     producer.close(LIMIT)
@@ -315,6 +316,31 @@ def test_send_raises_when_awaited_and_flush_does_not_repeat_it(nowhere: dict[str
         assert "secret" not in str(caught.value)
         producer.flush(LIMIT)
         producer.close(LIMIT)
+
+    asyncio.run(main())
+
+
+def test_the_error_for_many_topics_is_bounded(nowhere: dict[str, object]) -> None:
+    producer = Producer({**nowhere, "message.timeout.ms": 200}, None, "conn-1")
+    for number in range(8):
+        producer.publish(f"t{number}", b"")
+    with pytest.raises(DeliveryFailed) as caught:
+        producer.close(LIMIT)
+    assert "topic t4: _MSG_TIMED_OUT 1; 3 more)" in str(caught.value)
+    assert caught.value.reasons == {"_MSG_TIMED_OUT": 8}
+
+
+@pytest.mark.parametrize(("value", "key", "part"), [({"secret": 1}, None, "value"), (b"", 5, "key")])
+def test_a_value_or_key_that_needs_a_serializer_is_named(
+    producer: Producer, value: Any, key: Any, part: str
+) -> None:
+    with pytest.raises(IllegalState, match=f"make the producer with a {part}_serializer") as caught:
+        producer.publish("t", value, key=key)
+    assert "secret" not in str(caught.value)
+
+    async def main() -> None:
+        with pytest.raises(IllegalState, match=f"The {part} of a message cannot be of type"):
+            await producer.send("t", value, key=key)
 
     asyncio.run(main())
 
