@@ -65,6 +65,7 @@ from kafkadur_sharing.errors import (
 )
 from kafkadur_sharing.keys import ClientIdPolicy, PolicyName, SubscriptionKey
 from kafkadur_sharing.names import validate_client_id
+from kafkadur_sharing.numbers import check_function
 from kafkadur_sharing.redelivery import Redelivery
 from kafkadur_sharing.selector import parse_selector
 
@@ -461,6 +462,7 @@ class Connection(DurableSubscriptions, ClosingContext):
             key=key, definition=definition, mode=self.settings.mode, allow_conversion=allow_conversion,
             on_change=validate_on_change(on_change), given=frozenset(given),
         )  # fmt: skip
+        check_function("on_event", on_event)
         transaction = self._transaction_for(session, request)
         signal, bell = Signal(), Signal()
         wanted = Wanted(

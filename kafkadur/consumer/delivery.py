@@ -22,7 +22,7 @@ from kafkadur.fetch.native import as_message, values
 from kafkadur.message.headers import Decoded, JmsFields, Property, decode
 from kafkadur.runtime.dead_letters import ROLLED_BACK, Cause
 from kafkadur_sharing.errors import AlreadySettled, ForkedConnection, IllegalState, LeaseLost
-from kafkadur_sharing.numbers import check_delay
+from kafkadur_sharing.numbers import check_delay, check_instance
 
 #: Types of a delivery's value and key: without a deserializer they are bytes.
 V_co = TypeVar("V_co", covariant=True, default=bytes | None)
@@ -179,12 +179,12 @@ class Delivery(Handed, Generic[V_co, K_co]):
     def reject_nowait(self, reason: str = "") -> None:
         """Give the message up locally: it is settled when its dead letter is written.
 
-        Raises `AlreadySettled` or `LeaseLost`.
+        Raises `AlreadySettled` or `LeaseLost`, and `IllegalState` for a reason that is not a str.
         """
         self._reject(reason)
 
     def _reject(self, reason: str, cause: Cause = Cause.REJECTED) -> None:
-        chunk, index = self._chunk, self._index
+        chunk, index, reason = self._chunk, self._index, check_instance("reason", reason, str)
         if chunk.verdicts[index] != HANDED or not chunk.member.verdicts.reject(chunk, index, reason, cause):
             self._refuse()
 

@@ -55,6 +55,7 @@ from kafkadur_sharing.distributed import DistributedTopic
 from kafkadur_sharing.errors import ConnectionClosed, IllegalState, KafkadurError, NotConnected
 from kafkadur_sharing.keys import ClientIdPolicy, PolicyName, SubscriptionKey
 from kafkadur_sharing.names import validate_client_id
+from kafkadur_sharing.numbers import check_function
 from kafkadur_sharing.redelivery import Redelivery
 from kafkadur_sharing.selector import parse_selector
 
@@ -450,6 +451,7 @@ class Connection(DurableSubscriptions, ClosingContext):
             on_change=validate_on_change(on_change),
             given=frozenset(given),
         )
+        check_function("on_event", on_event)
         transaction = self._transaction_for(session, request)
         signal, bell = (Signal(), Signal())
         wanted = Wanted(

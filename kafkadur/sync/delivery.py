@@ -117,7 +117,8 @@ class Delivery(PlainDelivery[V_co, K_co]):
     def reject(self, reason: str = "") -> None:
         """Send the message to dead letters, settle it, and wait for both.
 
-        The first 1,000 characters of `reason` are written with it. Raises as `ack` does.
+        The first 1,000 characters of `reason` are written with it. Raises as `ack` does, and `IllegalState`
+        for a reason that is not a str.
         """
         self._reject(reason)
         _given_up(self._chunk, self._index)

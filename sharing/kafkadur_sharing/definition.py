@@ -12,7 +12,7 @@ from enum import StrEnum
 from typing import Final, Literal, cast, get_args
 
 from kafkadur_sharing.errors import IllegalState, InvalidProperty
-from kafkadur_sharing.names import validate_property_name, validate_topic
+from kafkadur_sharing.names import validate_property_name, validate_subscribed_topic
 from kafkadur_sharing.numbers import check_bool, check_instance, check_integer
 from kafkadur_sharing.redelivery import Redelivery, in_ms, number
 
@@ -123,7 +123,7 @@ class Definition:
     def __post_init__(self) -> None:
         """Validate, and normalize values that can be written in several ways."""
         object.__setattr__(self, "type", SubscriptionType(self.type))
-        validate_topic(self.topic)
+        validate_subscribed_topic(self.topic)
         if self.start not in get_args(Start):
             raise IllegalState(
                 f"A subscription cannot start at {self.start!r}.",

@@ -75,11 +75,11 @@ JOURNAL_PREFIX = "kafkadur.journal."
 TRANSACTIONS_PREFIX = "kafkadur.transactions."
 
 
-def validate_topic(topic: object) -> str:
-    """Return `topic` if it can be the name of one topic of an application, else raise `InvalidDestination`.
+def validate_subscribed_topic(topic: object) -> str:
+    """Return `topic` if a subscription can have it, else raise `InvalidDestination`.
 
     Several topics and patterns have an error text of their own: a subscription has one topic, because floors,
-    order and definitions belong to one. Kafkadur's own topics are refused (rule U8).
+    order and definitions belong to one. Raises otherwise as `validate_topic` (rule U8).
     """
     if not isinstance(topic, str) or _SEVERAL.fullmatch(topic):
         kind = (
@@ -92,10 +92,18 @@ def validate_topic(topic: object) -> str:
             remedy="make one subscription a topic, each with a name of its own: for topic in topics: "
             "connection.subscribe(topic, durable=f'{name}-{topic}')",
         )
-    if not topic:
+    return validate_topic(topic)
+
+
+def validate_topic(topic: object) -> str:
+    """Return `topic` if it can be the name of a topic of an application, else raise `InvalidDestination`.
+
+    Kafkadur's own topics are refused (rule U8).
+    """
+    if not isinstance(topic, str) or not topic:
         raise InvalidDestination(
-            "The topic of a subscription is empty.",
-            state="topic=''",
+            "The name of a topic is empty." if topic == "" else "The name of a topic is a str.",
+            state=f"topic={topic!r}",
             owner="the caller",
             remedy="name a Kafka topic",
         )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import operator
+from collections.abc import Callable
 from datetime import timedelta
 from typing import Final, SupportsIndex, TypeVar
 
@@ -63,7 +64,13 @@ def check_instance(name: str, value: object, kind: type[_T]) -> _T:
     """Return `value` if it is a `kind`. Raises `IllegalState`."""
     if isinstance(value, kind):
         return value
-    raise _refusal(name, value, f"use {kind.__name__}(...)")
+    raise _refusal(name, value, "use a str" if kind is str else f"use {kind.__name__}(...)")
+
+
+def check_function(name: str, value: Callable[..., object] | None) -> None:
+    """Raise `IllegalState` if `value` is neither a function nor None."""
+    if value is not None and not callable(value):
+        raise _refusal(name, value, "use a function, or None")
 
 
 def _refusal(name: str, value: object, remedy: str) -> IllegalState:

@@ -58,7 +58,10 @@ def test_a_topic_is_created_once(run: Run, name: str) -> None:
     refused = run("topic", "create", name)
     assert refused.code == 1
     assert f"There is a topic {name} already" in refused.err
-    assert run("topic", "create", "a b").code == 1
+    refused = run("topic", "create", "a b")
+    assert refused.code == 1
+    assert "subscription" not in refused.err
+    assert "  remedy: use 1 to 249 letters" in refused.err
 
 
 def test_topics_that_come_and_go_do_not_disturb_the_list(run: Run, kafkadur_admin: AdminClient) -> None:

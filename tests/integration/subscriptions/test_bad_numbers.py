@@ -62,6 +62,22 @@ async def test_a_refused_delay_changes_nothing(place: Place, delay: Any) -> None
         await other.ack()
 
 
+async def test_a_reason_and_a_callback_of_a_wrong_type_are_refused(place: Place) -> None:
+    topic = place.topic([1])
+    wrong: Any = 5
+    async with place.connect() as connection:
+        with pytest.raises(IllegalState, match="on_event cannot be 5"):
+            await connection.subscribe(topic, durable="d", on_event=wrong)
+        async with await connection.subscribe(topic, durable="d", start="earliest") as subscription:
+            delivery = await next_of(subscription)
+            with pytest.raises(IllegalState, match="reason cannot be 5"):
+                await delivery.reject(wrong)
+            with pytest.raises(IllegalState, match="reason cannot be 5"):
+                delivery.reject_nowait(wrong)
+            assert not delivery.settled
+            await delivery.ack()
+
+
 async def test_refused_numbers_of_calls_change_nothing(place: Place) -> None:
     topic = place.topic([1])
 

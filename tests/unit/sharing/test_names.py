@@ -14,6 +14,7 @@ from kafkadur_sharing.names import (
     validate_client_id,
     validate_namespace,
     validate_property_name,
+    validate_subscribed_topic,
     validate_subscription_name,
     validate_topic,
 )
@@ -100,15 +101,23 @@ def test_topic(topic: str) -> None:
 )
 def test_several_topics_are_refused_in_words(several: object) -> None:
     with pytest.raises(InvalidDestination) as caught:
-        validate_topic(several)
+        validate_subscribed_topic(several)
     assert "A subscription has one topic." in str(caught.value)
     assert repr(several) in (caught.value.state or "")
     assert "one subscription a topic" in (caught.value.remedy or "")
 
 
+@pytest.mark.parametrize("validate", [validate_topic, validate_subscribed_topic])
 @pytest.mark.parametrize("topic", ["", ".", "..", "x" * (MAX_TOPIC_LENGTH + 1), "a/b", "\u00fc"])
-def test_no_topic_is_called_so(topic: str) -> None:
+def test_no_topic_is_called_so(validate: Callable[[object], str], topic: str) -> None:
     with pytest.raises(InvalidDestination) as caught:
-        validate_topic(topic)
+        validate(topic)
     assert "one topic." not in str(caught.value)
     assert caught.value.remedy
+
+
+@pytest.mark.parametrize("topic", ["a b", "a,b", None, 5, b"a"])
+def test_a_topic_without_a_subscription_is_refused_without_a_word_about_one(topic: object) -> None:
+    with pytest.raises(InvalidDestination) as caught:
+        validate_topic(topic)
+    assert "subscription" not in str(caught.value)
