@@ -26,9 +26,9 @@ def main() -> None:
             "pip install 'kafkadur[cli]'.\n"
         )
         sys.exit(2)
-    from kafkadur.cli.application import app  # noqa: PLC0415 - it needs the extra
+    from kafkadur.cli.application import run  # noqa: PLC0415 - it needs the extra
 
-    app(prog_name="kafkadur")
+    run(sys.argv[1:])
 
 
 __all__ = ["main"]

@@ -40,7 +40,8 @@ def ls(call: Call, name: NameArgument, *, where: WhereOption = None, limit: Limi
         call.out.json([_summary(letter) for letter in letters])
         return
     if not letters:
-        call.out.say("There are no dead letters.")
+        call.out.say("There are no dead letters." if selector is None else "No dead letter matches --where.")
+        _hint(call, selector)
         return
     call.out.table(
         letters,
@@ -49,7 +50,7 @@ def ls(call: Call, name: NameArgument, *, where: WhereOption = None, limit: Limi
         Column("cause", lambda letter: letter.cause),
         Column("attempts", lambda letter: count(letter.attempts), number=True),
         Column("reason", lambda letter: letter.reason or "-"),
-        Column("time", lambda letter: clock(letter.timestamp)),
+        Column("sent", lambda letter: clock(letter.timestamp)),
     )
     if more:
         call.out.say(f"There are more than {limit}: use --limit or --where.")
@@ -80,7 +81,7 @@ def show(
     call.out.title(f"Dead letter {letter} on topic {found.topic}")
     facts = [
         ("message", found.origin),
-        ("time", clock(found.timestamp)),
+        ("sent", clock(found.timestamp)),
         ("cause", found.cause),
         ("reason", found.reason or "-"),
         ("attempts", count(found.attempts)),
@@ -143,6 +144,8 @@ def _work(call: Call, name: str, *, where: str | None, yes: bool, rate: float | 
             call.out.say(f"{_DONE[verb]} {letters}.{again}")
         else:
             call.out.say(f"Would {verb} {letters}.{again} To do it, add --yes.")
+        if not waiting:
+            _hint(call, selector)
 
 
 def _where(text: str | None) -> Selector | None:
@@ -154,6 +157,13 @@ def _where(text: str | None) -> Selector | None:
                 f"{name} is none of {', '.join(sorted(OWN_FACTS))}", param_hint="--where"
             )
     return selector
+
+
+def _hint(call: Call, selector: Selector | None) -> None:
+    """Say which names of a filter without a match are properties, but could be meant for the letter."""
+    for name in sorted(selector.names if selector is not None else ()):
+        if f"_{name}" in OWN_FACTS:
+            call.out.say(f"{name} is a property of the message; that of the dead letter is _{name}.")
 
 
 def _summary(letter: DeadLetter) -> dict[str, Any]:

@@ -132,6 +132,7 @@ def consume(
     show = _as_json if call.options.json else _as_text
     printed = 0
     with (
+        call.out.saying_warnings(),
         kafkadur.sync.connect(**dict(settings)) as connection,
         connection.subscribe(
             topic,

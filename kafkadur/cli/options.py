@@ -33,7 +33,9 @@ class Options:
     client_id_policy: Annotated[
         ClientIdPolicy | None,
         _connection(
-            "--client-id-policy", "Whether one connection at a time may have the client id, or any number."
+            "--client-id-policy",
+            "Restricted: one connection at a time may have the client id; unrestricted: any number.",
+            "POLICY",
         ),
     ] = None
     json: Annotated[bool, typer.Option("--json", help="Print JSON on standard output.")] = False

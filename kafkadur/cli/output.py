@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import base64
+import contextlib
 import json
+import logging
 import os
 import re
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Generator, Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Generic, TypeVar
@@ -42,14 +44,16 @@ _WORDS = {
         "new selector takes"
     ),
     "or lose what waits: on_change='replace'": "or delete it with `kafkadur sub unsubscribe`",
+    "on_change='alter', or `kafkadur sub alter`": "`kafkadur sub alter`",
     "on_change='alter'": "`kafkadur sub alter`",
+    " Owner: the caller of subscribe.": "",
     "a timedelta, or seconds,": "seconds",
 }
 #: The owner of an error that is the caller's own.
 _CALLER = "the caller"
 #: A parameter with its value, and the names of some without.
 _PARAMETER = re.compile(
-    r"\b(type|selector|start|client_id|client_id_policy|key_lanes|scope|ack_level|max_consumers|max_attempts"
+    r"(?<![-\w])(type|selector|start|client_id|client_id_policy|key_lanes|scope|ack_level|max_consumers|max_attempts"
     r"|backoff|max_backoff|max_hold)=('[^']*'|\"[^\"]*\"|[\w.-]+)"
 )
 
@@ -100,6 +104,19 @@ class Output:
         """Print a message that is not part of the data."""
         self.talk.print(_text(text), soft_wrap=True)
 
+    @contextlib.contextmanager
+    def saying_warnings(self) -> Generator[None]:
+        """Print what kafkadur logs as warnings, in the words of the command line, within the context."""
+        handler = _Saying(self.say)
+        log = logging.getLogger("kafkadur")
+        propagates, log.propagate = log.propagate, False
+        log.addHandler(handler)
+        try:
+            yield
+        finally:
+            log.removeHandler(handler)
+            log.propagate = propagates
+
     def complain(self, text: str) -> None:
         """Print an error message."""
         self.talk.print(_text(text, "red"), soft_wrap=True)
@@ -114,13 +131,20 @@ class Output:
         }
         message = plain(error.message if isinstance(error, InvalidSelector) else for_options(error.message))
         if self.as_json:
-            told = {"error": type(error).__name__, "message": message, **texts}
-            sys.stderr.write(f"{json.dumps(told, ensure_ascii=False)}\n")
+            self._fail_in_json(type(error).__name__, message, texts)
             return
         self.complain(message)
         for name, text in texts.items():
             if text is not None:
                 self.say(f"  {name}: {text}")
+
+    def fail_usage(self, message: str, remedy: str) -> None:
+        """Print what is wrong in the command line, as JSON."""
+        self._fail_in_json("UsageError", plain(message), {"state": None, "owner": None, "remedy": remedy})
+
+    def _fail_in_json(self, name: str, message: str, parts: Mapping[str, str | None]) -> None:
+        told = {"error": name, "message": message, **parts}
+        sys.stderr.write(f"{json.dumps(told, ensure_ascii=False)}\n")
 
     # -- data --------------------------------------------------------------------------------------------
 
@@ -172,12 +196,30 @@ class Output:
         self._data.print(_text(text, "bold"), soft_wrap=True)
 
 
+class _Saying(logging.Handler):
+    """Prints warnings as messages."""
+
+    def __init__(self, say: Callable[[str], None]) -> None:
+        super().__init__(logging.WARNING)
+        self._say = say
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Print one."""
+        self._say(for_options(record.getMessage()))
+
+
 def for_options(text: str) -> str:
     """Return the text of an error in which parameters of the library are options of the command line."""
     for parameter, option in _WORDS.items():
         text = text.replace(parameter, option)
-    text = _PARAMETER.sub(lambda found: f"--{found[1].replace('_', '-')} {found[2]}", text)
+    text = _PARAMETER.sub(_option, text)
     return _NAME.sub(lambda found: f"--{found[0].replace('_', '-')}", text)
+
+
+def _option(found: re.Match[str]) -> str:
+    """Return a parameter with its value as an option."""
+    option = f"--{found[1].replace('_', '-')}"
+    return f"no {option}" if found[2] == "None" else f"{option} {found[2]}"
 
 
 def _text(text: str, style: str = "") -> Text:

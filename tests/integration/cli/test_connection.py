@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from kafkadur.cli import application
 from kafkadur.cli.call import Call
 from kafkadur.cli.options import Options
 from kafkadur.cli.output import Output
@@ -49,6 +50,52 @@ def test_wrong_settings_are_named(
     message, *parts = refused.err.splitlines()
     assert message.endswith(".")
     assert [part.partition(":")[0].strip() for part in parts] == ["state", "remedy"][-len(parts) :]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said", "path"),
+    [
+        (("sub", "info", "--json"), "NAME", "kafkadur sub info"),
+        (("sub", "info", "d", "--jsno", "--json"), "--jsno", "kafkadur sub info"),
+        (("--json", "sbu"), "sbu", "kafkadur"),
+        (("consume", "t", "--durable", "d", "--start", "middle", "--json"), "middle", "kafkadur consume"),
+    ],
+)
+def test_a_wrong_command_line_is_json_as_well(
+    capsys: pytest.CaptureFixture[str], arguments: tuple[str, ...], said: str, path: str
+) -> None:
+    with pytest.raises(SystemExit) as ended:
+        application.run(arguments)
+    assert ended.value.code == 2
+    out, err = capsys.readouterr()
+    assert out == ""
+    told = json.loads(err)
+    assert said in told.pop("message")
+    assert told == {"error": "UsageError", "state": None, "owner": None, "remedy": f"see `{path} --help`"}
+
+
+@pytest.mark.parametrize("option", ["--help", "--version"])
+def test_help_and_version_are_as_they_are_without_json(
+    capsys: pytest.CaptureFixture[str], option: str
+) -> None:
+    shown: list[str] = []
+    for arguments in ([option], [option, "--json"]):
+        with pytest.raises(SystemExit) as ended:
+            application.run(arguments)
+        assert ended.value.code == 0
+        shown.append(capsys.readouterr().out)
+    assert shown[0] == shown[1]
+
+
+def test_the_exit_status_is_that_of_the_command(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    del here
+    with pytest.raises(SystemExit) as ended:
+        application.run(["sub", "info", "nobody", "--json"])
+    assert ended.value.code == 1
+    assert json.loads(capsys.readouterr().err)["error"] == "InvalidDestination"
+    with pytest.raises(SystemExit) as ended:
+        application.run(["sub", "ls", "--json"])
+    assert (ended.value.code, capsys.readouterr().out) == (0, "[]\n")
 
 
 def test_nothing_says_where_kafka_is(run: Run, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -118,6 +165,22 @@ def test_an_error_speaks_of_options_and_has_a_line_for_each_part(
     ]
     refused = run("consume", topic, "--durable", "e", "--type", "exclusive", "--timeout", "0")
     assert "give --client-id ID" in refused.err
+    assert run("sub", "create", "e", topic).code == 0
+    refused = run("consume", topic, "--durable", "e", "--selector", "n = 2", "--timeout", "0")
+    assert "  remedy: attach with no --selector, or change it with `kafkadur sub alter`" in refused.err
+
+
+def test_a_warning_speaks_of_options(run: Run, kafkadur_topic: TopicFactory) -> None:
+    topic = kafkadur_topic()
+    assert run("sub", "create", "d", topic, "--start", "earliest").code == 0
+    warned = run("consume", topic, "--durable", "d", "--start", "latest", "--timeout", "0")
+    assert warned.code == 0
+    state = "State: start is 'earliest', asked for is 'latest'."
+    remedy = "Remedy: attach with the same, or move it: `kafkadur sub seek`."
+    assert warned.err.splitlines() == [
+        f"Subscription d stays as it was created. {state} {remedy}",
+        "0 acknowledged.",
+    ]
 
 
 def test_an_error_is_json_where_data_is(run: Run) -> None:

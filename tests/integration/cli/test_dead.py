@@ -144,6 +144,15 @@ def test_no_such_letter_or_subscription_or_filter(run: Run, topic: str) -> None:
     assert "_cause" in unknown.err
 
 
+def test_a_filter_that_tests_a_property_instead_of_the_letter_is_pointed_out(run: Run, topic: str) -> None:
+    del topic
+    for command in ("ls", "purge"):
+        found = run("sub", "dead", command, "d", "--where", "cause = 'rejected'")
+        assert found.code == 0
+        assert "cause is a property of the message; that of the dead letter is _cause." in found.err
+    assert "property" not in run("sub", "dead", "ls", "d", "--where", "other = 1").err
+
+
 def test_a_table_for_people(run: Run, topic: str) -> None:
     shown = run("sub", "dead", "ls", "d", "--limit", "2")
     assert "cause" in shown.out

@@ -35,9 +35,15 @@ def test_public_names_and_modules_are_there_and_no_others() -> None:
     done = run(
         "import kafkadur\n"
         "print(callable(kafkadur.connect), kafkadur.stack.__name__, hasattr(kafkadur, 'nothing'))\n"
-        "print(set(kafkadur.__all__) <= set(dir(kafkadur)))"
+        "print(*sorted({name for name in dir(kafkadur) if name[0] != '_'} ^ set(kafkadur.__all__)))"
     )
-    assert done.stdout == "True kafkadur.stack False\nTrue\n", done.stderr
+    assert done.stdout == "True kafkadur.stack False\njms sync testing\n", done.stderr
+
+
+@pytest.mark.parametrize("module", ["kafkadur.sync", "kafkadur.jms"])
+def test_a_module_shows_its_public_names_only(module: str) -> None:
+    done = run(f"import {module} as one\nprint(dir(one) == sorted(one.__all__), one.connection.__name__)")
+    assert done.stdout == f"True {module}.connection\n", done.stderr
 
 
 @pytest.mark.parametrize("missing", ["rich", "typer"])
@@ -64,6 +70,17 @@ def test_help_and_completion_import_no_client() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
     assert done.stdout == "\n"
+
+
+def test_a_command_imports_no_metrics_of_redis_and_hides_them_from_nobody_else() -> None:
+    done = run(
+        "import sys\n"
+        "from kafkadur.cli.application import function_of\n"
+        "function_of('subscriptions.ls')\n"
+        "print('opentelemetry.sdk.metrics' in sys.modules)\n"
+        "import opentelemetry.sdk.metrics"
+    )
+    assert (done.stdout, done.stderr) == ("False\n", "")
 
 
 def test_options_are_completed(tmp_path: Path) -> None:
