@@ -10,3 +10,8 @@ from kafkadur.aio.session import Session
 from kafkadur.aio.subscription import Subscription
 
 __all__ = ["Connection", "Delivery", "Distributed", "Session", "Subscription", "connect"]
+
+
+def __dir__() -> list[str]:
+    """Return the public names, without the modules that they are in."""
+    return __all__

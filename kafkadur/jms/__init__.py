@@ -21,3 +21,8 @@ __all__ = [
     "MessageProducer",
     "Session",
 ]
+
+
+def __dir__() -> list[str]:
+    """Return the public names, without the modules that they are in."""
+    return __all__

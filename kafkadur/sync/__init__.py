@@ -11,3 +11,8 @@ from kafkadur.sync.session import Session
 from kafkadur.sync.subscription import Subscription
 
 __all__ = ["Connection", "Delivery", "Distributed", "Session", "Subscription", "connect"]
+
+
+def __dir__() -> list[str]:
+    """Return the public names, without the modules that they are in."""
+    return __all__

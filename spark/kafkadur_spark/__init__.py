@@ -56,3 +56,8 @@ def __getattr__(name: str) -> object:
         raise ImportError("pyspark is not installed: pip install 'kafkadur[spark]'") from error
     globals()[name] = found
     return found
+
+
+def __dir__() -> list[str]:
+    """Return the public names, without the modules that they are in."""
+    return __all__
