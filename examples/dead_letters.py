@@ -39,9 +39,9 @@ async def main() -> None:
         letters: list[str] = []
         async with await connection.subscribe("mails.dead", durable="undertaker") as dead:
             while len(letters) < 2:
-                letter = await dead.receive(timeout=10)
+                letter = await dead.receive(timeout=30)
                 if letter is None:
-                    raise SystemExit("no dead letter came within 10 s")
+                    raise SystemExit("no dead letter came within 30 s")
                 told = dict(letter.headers)
                 cause, attempts = told["kafkadur-dead-cause"] or b"", told["kafkadur-dead-attempts"] or b""
                 letters.append(

@@ -30,9 +30,9 @@ def main() -> None:
                 for number in range(3):
                     producer.publish("ledger", f"entry {number}".encode())
             for _ in range(3):
-                message = subscription.receive(timeout=10)
+                message = subscription.receive(timeout=30)
                 if message is None:
-                    raise SystemExit("no message came within 10 s")
+                    raise SystemExit("no message came within 30 s")
                 print(f"{message.value!r}, fencing token {message.fencing_token}")
                 message.ack()
 

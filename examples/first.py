@@ -23,7 +23,7 @@ async def main() -> None:
 
         async with subscription:
             for _ in range(6):
-                message = await subscription.receive(timeout=10)
+                message = await subscription.receive(timeout=30)
                 if message is None:
                     break
                 if message.properties["amount"] == 20 and message.attempt == 1:

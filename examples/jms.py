@@ -31,16 +31,16 @@ def main() -> None:
             for amount in (5, 20, 30, 40):
                 producer.send(f"order of {amount}", properties={"amount": amount})
 
-        first, second = consumer.receive(timeout=10), consumer.receive(timeout=10)
+        first, second = consumer.receive(timeout=30), consumer.receive(timeout=30)
         if first is None or second is None:
-            raise SystemExit("no message came within 10 s")
+            raise SystemExit("no message came within 30 s")
         second.acknowledge()  # everything the session delivered so far
         print("acknowledged:", first.text, "and", second.text)
-        third = consumer.receive(timeout=10)
+        third = consumer.receive(timeout=30)
         session.recover()  # the third was not
-        again = consumer.receive(timeout=10)
+        again = consumer.receive(timeout=30)
         if third is None or again is None:
-            raise SystemExit("no message came within 10 s")
+            raise SystemExit("no message came within 30 s")
         print(f"again: {again.text}, delivery {again.jmsx_delivery_count}")
         again.acknowledge()
         consumer.close()

@@ -41,16 +41,16 @@ def main() -> None:
             for number in range(4):
                 producer.publish("orders-by-priority", f"order {number}".encode())
         for _ in range(2):
-            message = main_site.receive(timeout=10)
+            message = main_site.receive(timeout=30)
             if message is None:
-                raise SystemExit("no message came within 10 s")
+                raise SystemExit("no message came within 30 s")
             print(f"main site: {message.value!r}")
             message.ack()
         main_site.close()
         for _ in range(2):
-            message = spare_site.receive(timeout=10)
+            message = spare_site.receive(timeout=30)
             if message is None:
-                raise SystemExit("no message came within 10 s")
+                raise SystemExit("no message came within 30 s")
             print(f"spare site: {message.value!r}")
             message.ack()
 

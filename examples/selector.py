@@ -25,16 +25,16 @@ def main() -> None:
                 producer.publish("offers", f"offer {number}".encode(), properties=properties)
         heard = 0
         while heard < 10:
-            message = listener.receive(timeout=10)
+            message = listener.receive(timeout=30)
             if message is None:
-                raise SystemExit("no message came within 10 s")
+                raise SystemExit("no message came within 30 s")
             message.ack()
             heard += 1
         print(f"the listener heard {heard}")
         for _ in range(3):
-            message = buyer.receive(timeout=10)
+            message = buyer.receive(timeout=30)
             if message is None:
-                raise SystemExit("no message came within 10 s")
+                raise SystemExit("no message came within 30 s")
             print(f"the buyer takes {message.value!r}: {message.properties}")
             message.ack()
 

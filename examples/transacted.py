@@ -11,9 +11,9 @@ from kafkadur.stack import up
 
 def next_of(subscription: kafkadur.sync.Subscription) -> kafkadur.sync.Delivery:
     """The next message, which has to be there soon."""
-    delivery = subscription.receive(timeout=10)
+    delivery = subscription.receive(timeout=30)
     if delivery is None:
-        raise SystemExit("no message came within 10 s")
+        raise SystemExit("no message came within 30 s")
     return delivery
 
 

@@ -65,9 +65,9 @@ async def main() -> None:
         async with await connection.subscribe(
             "typed-orders.dead", durable="typed-undertaker", start="earliest"
         ) as dead:
-            letter = await dead.receive(timeout=10)
+            letter = await dead.receive(timeout=30)
             if letter is None:
-                raise SystemExit("no dead letter came within 10 s")
+                raise SystemExit("no dead letter came within 30 s")
             print(f"{dict(letter.headers)['kafkadur-dead-cause']!r}: {letter.value!r}")
             await letter.ack()
 

@@ -36,9 +36,9 @@ def main() -> None:
             except kafkadur.InvalidSubscriptionSharing as refused:
                 print(type(refused).__name__)
         with other.subscribe("rates", durable="d", type="exclusive") as subscription:  # nobody is there (P7)
-            message = subscription.receive(timeout=10)
+            message = subscription.receive(timeout=30)
             if message is None:
-                raise SystemExit("no message came within 10 s")
+                raise SystemExit("no message came within 30 s")
             print("exclusive now, and kept:", (message.value or b"").decode())
             message.ack()
 

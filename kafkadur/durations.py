@@ -24,6 +24,8 @@ def seconds(duration: timedelta | float) -> float:
 def _in_seconds(duration: object) -> float:
     if isinstance(duration, timedelta):
         return duration.total_seconds()
+    if isinstance(duration, float) or type(duration) is int:  # else a look at what it supports takes 5 µs
+        return duration
     if isinstance(duration, SupportsFloat) and not isinstance(duration, bool):
         return float(duration)
     msg = f"a duration is a timedelta or a number of seconds, not {duration!r}"

@@ -129,7 +129,7 @@ class Composer(Part):
         speaking |= {lease.partition for lease in self._leases if lease.gaps}
         # an earlier exchange may have carried a verdict before its caller asked for the confirmation
         speaking |= {item.chunk.lease.partition for item in self._confirmations.waiting}
-        news, idle = self._policy.news()
+        news, idle = self._policy.news(speaking)
         others = self._with_news(now) | news
 
         def last_touched(partition: int) -> int:

@@ -19,8 +19,10 @@ from kafkadur_coordinators.interface import (
 )
 from kafkadur_coordinators.redis.coordinator import RedisCoordinator, SubscriptionAddress
 from kafkadur_coordinators.redis.replies import attached, exchanged
+from kafkadur_coordinators.redis.short_exchange import ShortExchange
 from kafkadur_coordinators.redis.wire import (
     AttachRequest,
+    ConfirmReply,
     Cut,
     DetachRequest,
     ExchangeRequest,
@@ -31,6 +33,9 @@ from kafkadur_coordinators.redis.wire import (
     TruncateReply,
     TruncateRequest,
 )
+
+#: How many of the keys of a subscription `confirm` takes.
+_STATE_KEYS = 2
 
 
 class MemberSession:
@@ -56,6 +61,7 @@ class MemberSession:
         self.attachment = 0
         self._fixed = address.fixed()
         self._keys: dict[int, list[str]] = {}
+        self._short = ShortExchange()
 
     def _common(self) -> Request:
         return self._coordinator.common(
@@ -105,10 +111,17 @@ class MemberSession:
         reply = self._coordinator.call("attach", self._fixed, [*self._common(), *request])
         found = attached(reply)
         self.incarnation, self.attachment = found.incarnation, found.attachment
+        self._short = ShortExchange()
         return found
 
     def exchange(self, exchange: Exchange) -> ExchangeReply:
         """Do one exchange; raises `Refusal` (STALE, FENCED, INVALID, and the common codes)."""
+        confirm = self._short.request(exchange, self.attachment)
+        if confirm is not None:
+            short = self._coordinator.run("confirm", self._fixed[:_STATE_KEYS], [*self._common(), *confirm])
+            if short.code == "OK":
+                return self._short.answer(confirm, ConfirmReply._make(short.body))
+            self._short.slow()
         keys = self._keys_with(part.partition for part in exchange.parts)
         request = ExchangeRequest(
             number=exchange.number,
@@ -122,7 +135,9 @@ class MemberSession:
         )
         reply = self._coordinator.call("exchange", keys, [*self._common(), *request])
         handed_over = exchange.handover or any(part.drained for part in exchange.parts)
-        return exchanged(reply.body, handed_over=handed_over)
+        found = exchanged(reply.body, handed_over=handed_over)
+        self._short.made(found)
+        return found
 
     def reclaim(self, claims: Mapping[int, Sequence[Claim]], *, heard: bool) -> dict[int, list[Claimed]]:
         """Claim offsets that are in flight since an earlier incarnation, by partition (at most 16).

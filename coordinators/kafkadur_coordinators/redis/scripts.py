@@ -4,7 +4,7 @@ A script's file name says how many keys it takes: `exchange-7+3.lua` takes 7 key
 more for each touched partition; `attach-7.lua` takes 7. A line `--- @include "name"` is replaced by
 `lua/include/name.lua`, once a script; `--- @shape AttachRequest` by a function that reads the request
 (`shapes.py`); `--- @rows` and `--- @names MemberRow` by what packs and unpacks records (`rows.py`);
-the name of a field (`wire.py`), such as `AttachRequest.most`, by its position. All of it is
+the name of a field (`wire.py`, `rows.py`), such as `AttachRequest.most`, by its position. All of it is
 the body of a function, which `lua/include/guard.lua` calls. Each script describes itself at its top.
 `coordinator.py` sends scripts to the server.
 """
@@ -22,7 +22,8 @@ from kafkadur_coordinators.redis.wire import POSITIONS
 
 _FOLDER = files("kafkadur_coordinators.redis") / "lua"
 _NAME = re.compile(r"^(?P<name>[a-z]+)-(?P<fixed>\d+)(\+(?P<each>\d+))?\.lua$")
-_FIELD = re.compile(rf"\b(?P<fields>{'|'.join(POSITIONS)})\.(?P<name>[a-z_]+)\b")
+_PLACES = {**POSITIONS, **rows.POSITIONS}
+_FIELD = re.compile(rf"\b(?P<fields>{'|'.join(_PLACES)})\.(?P<name>[a-z_]+)\b")
 #: A line that stands for something else; its end belongs to it.
 _DIRECTIVE = re.compile(r'^--- @(?P<what>include|shape|names|rows)(?: "?(?P<name>\w+)"?)?$\n?', re.MULTILINE)
 #: What `load` replaces for a client with a clock of its own.
@@ -90,7 +91,7 @@ def _with_positions(text: str) -> str:
 
 
 def _position(match: re.Match[str]) -> str:
-    return str(POSITIONS[match["fields"]][match["name"]])
+    return str(_PLACES[match["fields"]][match["name"]])
 
 
 def _files() -> dict[str, re.Match[str]]:

@@ -20,6 +20,8 @@ from kafkadur_coordinators.bounds import (
     Document,
     Duration,
     Flag,
+    MaybeEpoch,
+    MaybeOffset,
     MaybeTime,
     Name,
     Offset,
@@ -154,6 +156,51 @@ class ExchangeRequest(NamedTuple):
     #: 1: the lanes are offered: none of their messages is in flight, nor will be until the reply
     handover: Flag
     attachment: Serial
+
+
+class ConfirmRequest(NamedTuple):
+    """What `confirm` takes: an exchange that settles a range of one lease, and says nothing else."""
+
+    #: as in `ExchangeRequest`
+    number: Serial
+    attachment: Serial
+    credit: Records
+    have: Serial
+    span: Records
+    #: as in `PartitionReport`
+    partition: Partition
+    readable_end: MaybeOffset
+    position: MaybeOffset
+    epoch: MaybeEpoch
+    #: of the lease
+    token: Serial
+    #: what is settled of it, and the end of that (exclusive)
+    start: Offset
+    stop: Offset
+    #: 1: the lease is finished
+    ends: Flag
+    #: as in `PartitionReport`
+    reserve: Count
+
+
+class ConfirmReply(NamedTuple):
+    """What `confirm` answers, where it differs from the last exchange."""
+
+    #: as in `Role`
+    partitions: int
+    #: as in `PartitionState`
+    base: int
+    next: int
+    readable_end: int
+    epoch: int
+    #: how far the lane is leased now; 0: there is none
+    horizon: int
+    #: highest token given out so far
+    token: int
+    #: records of a new lease, which has that token and ends at `next`; 0: there is none
+    granted: int
+    #: as in `Grant`
+    seen: int
 
 
 class GrantRow(NamedTuple):

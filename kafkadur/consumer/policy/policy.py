@@ -131,8 +131,11 @@ class Policy(ReadingPolicy):
 
     # -- exchanges
 
-    def news(self) -> tuple[set[int], set[int]]:
-        """Return partitions that the next exchange is to touch, and those it may touch if there is room."""
+    def news(self, _speaking: Collection[int]) -> tuple[set[int], set[int]]:
+        """Return partitions that the next exchange is to touch, and those it may touch if there is room.
+
+        It touches those of which it tells verdicts (`_speaking`) in any case.
+        """
         return set(), set()
 
     def begin_exchange(self) -> None:

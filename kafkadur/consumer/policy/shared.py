@@ -251,10 +251,21 @@ class SharedPolicy(Policy):
                 return True
         return False
 
-    def news(self) -> tuple[set[int], set[int]]:
-        """Touch partitions with a backlog, and those of which records or reservations are given back."""
-        backlog = {partition for partition in self.partitions() if self._fetch.has_backlog(partition)}
+    def news(self, speaking: Collection[int]) -> tuple[set[int], set[int]]:
+        """Touch partitions with a backlog, and those of which records or reservations are given back.
+
+        A member that is alone touches no others if those with verdicts have enough: they are served first.
+        """
+        backlog: set[int] = set()
+        if self._fetch.role.members != 1 or not self._have_enough(speaking):
+            backlog = {partition for partition in self.partitions() if self._fetch.has_backlog(partition)}
         return backlog | self.reservations_to_return() | self.beyond_window(), set()
+
+    def _have_enough(self, partitions: Collection[int]) -> bool:
+        """Whether as much as the window holds can be granted of these partitions."""
+        known = [state for p in partitions if (state := self._fetch.states.get(p)) is not None]
+        waiting = sum([max(state.readable_end - state.next, 0) for state in known])
+        return self._selection.is_all and waiting >= self._terms.window
 
     def dispatched(self, lease: Lease) -> None:
         """Do nothing: a shared subscription reports no position."""

@@ -19,6 +19,7 @@ from kafkadur_coordinators.interface import Claim, PartitionReport
 from kafkadur_coordinators.redis.wire import (
     POSITIONS,
     AttachRequest,
+    ConfirmRequest,
     ExchangeRequest,
     PartClaims,
     ReclaimRequest,
@@ -38,7 +39,7 @@ from tests.integration.security.any_values import ITEMS, many, temporary_world
 from tests.integration.security.requests import changed
 
 KINDS = ("shared", "serial", "priority", "key-ordered")
-SCRIPTS = ("attach", "detach", "exchange", "exchange", "exchange", "reclaim")
+SCRIPTS = ("attach", "confirm", "detach", "exchange", "exchange", "exchange", "reclaim")
 FEW, MANY = 40, 800
 END, MOST_ROUNDS = 50, 60
 TRANSACTED = POSITIONS["AttachRequest"]["transacted"] - 1
@@ -81,6 +82,8 @@ def test_the_neighbour_of_a_hostile_member_receives_everything(
 
 
 def keys_for(world: World, name: str) -> list[str]:
+    if name == "confirm":
+        return world.address.fixed()[:2]
     partitions = [] if name == "attach" else world.keys(0) + world.keys(1)
     return [*world.address.fixed(), *partitions]
 
@@ -106,6 +109,7 @@ def usual_request(world: World, name: str, number: int) -> Sequence[object]:
     request: Sequence[object] = {
         "attach": AttachRequest("hostile", SESSION_MS, 1, 0, "", 0, 0, 0),
         "detach": ([0, 1],),
+        "confirm": ConfirmRequest(number, 1, 10, 1, 10, 0, END, 3, -1, 1, 0, 3, 0, 0),
         "exchange": ExchangeRequest(number, 10, 1, 1, 10, [said, report(1, readable_end=END)], 0, 1),
         "reclaim": ReclaimRequest(1, [PartClaims(0, [Claim(1, 1, 0, (0, 5))]), PartClaims(1, [])], 1),
     }[name]

@@ -26,6 +26,7 @@ SOON_S = 1.0
 SCRIPTS = (
     "attach",
     "change",
+    "confirm",
     "detach",
     "exchange",
     "inspect",
@@ -72,7 +73,7 @@ def test_a_hostile_member_stays_within_its_keys(server: Valkey, neighbour: World
         with temporary_world(server, client) as world:
             member = prepared(world, name)
             kept = keys_of(client, world.address.root)
-            keys = [*world.address.fixed(), *(world.keys(0) + world.keys(1) if name in FIXED else [])]
+            keys = keys_for(world, name)
             if usual:
                 request = changed(list(usual_request(world, member, name)), at, item)
             stored = world.dump()
@@ -86,6 +87,13 @@ def test_a_hostile_member_stays_within_its_keys(server: Valkey, neighbour: World
         attack()
         assert client.ping()
     assert neighbour.dump() == before
+
+
+def keys_for(world: World, name: str) -> list[str]:
+    """The keys that a script takes, for two partitions."""
+    if name == "confirm":
+        return world.address.fixed()[:2]
+    return [*world.address.fixed(), *(world.keys(0) + world.keys(1) if name in FIXED else [])]
 
 
 def prepared(world: World, name: str) -> str:
@@ -104,7 +112,7 @@ def test_what_is_spoilt_was_good(server: Valkey, name: str) -> None:
     world = World(server.url, partitions=2).create()
     try:
         member = prepared(world, name)
-        keys = [*world.address.fixed(), *(world.keys(0) + world.keys(1) if name in FIXED else [])]
+        keys = keys_for(world, name)
         code = world.coordinator.run(name, keys, usual_request(world, member, name)).code
         assert code == ("INTACT" if name == "rebuild" else "OK")
     finally:
@@ -125,6 +133,7 @@ def usual_request(world: World, member: str, name: str) -> Sequence[object]:
     return {
         "attach": [*common, "name", 10_000, 1, 0, "", 0, 0, 0, ""],
         "change": [*common, 1, "token", 20_000],
+        "confirm": [*common, 2, 1, 0, 1, 10, 0, 60, -1, -1, 1, 0, 3, 0, 0],
         "detach": [*common, [0, 1]],
         "exchange": [*common, 2, 10, 1, 1, 10, parts, 0, 1],
         "inspect": [*common, [0, 1], 1, ""],

@@ -14,19 +14,13 @@
 --   (state is of another version), CHANGING (the definition is being changed), and the codes of each script. Every script
 --   answers INVALID to a malformed request (shape.lua), before it reads the state.
 local PRESENCE_GRACE_MS = 500
+local MOST_PARTS = 16
 
 local function text(n)
   return string.format('%.0f', n)
 end
 
---- Which server is this, and which history does its data have? ARGV[2] is the run id, which the client read on
--- this very connection: a connection ends with its process. The replication id can change while both live
--- (failover and fail-back), so it is read here; plain finds, because patterns cost as much as the call.
-local function server_identity()
-  local info = redis.call('INFO', 'replication')
-  local at = string.find(info, 'master_replid:', 1, true) + 14
-  return ARGV[2] .. ':' .. string.sub(info, at, at + 39)
-end
+--- @include "identity"
 
 --- Time in ms as the caller says, or the server's. Where the server's clock stepped back behind `last`, the difference
 -- is added: that is the new skew.
@@ -44,6 +38,26 @@ local function read_time(request, last, skew)
 end
 
 --- @include "store"
+
+--- Are the keys of this call those of the subscription and of these partitions, each named once? `at`: the field that is
+--- the partition; nil: the list has nothing but partitions.
+local function has_keys(list, at)
+  if #list > MOST_PARTS or #KEYS ~= FIXED_KEYS + 3 * #list then
+    return false
+  end
+  local named = {}
+  for i, one in ipairs(list) do
+    local p, key = at and one[at] or one, FIXED_KEYS - 2 + 3 * i
+    local ending = ':' .. p .. ':state'
+    local root = string.sub(KEYS[key], 1, -6)
+    if named[p] or string.sub(KEYS[key], -#ending) ~= ending or KEYS[key + 1] ~= root .. 'bits'
+      or KEYS[key + 2] ~= root .. 'runs' then
+      return false
+    end
+    named[p] = true
+  end
+  return true
+end
 
 --- Is a state of this version understood?
 local function is_known(version)
