@@ -207,7 +207,8 @@ def settings(given: Mapping[str, Any], environment: Mapping[str, str] | None = N
     if "kafka" not in values:
         raise IllegalState(
             "It is not said where Kafka is.",
-            remedy=f"pass kafka='host:port' or set {_PREFIX}KAFKA; `kafkadur up` starts one on this machine",
+            remedy=f"pass kafka='host:port' or set {_PREFIX}KAFKA; `kafkadur up` starts one on this machine, "
+            'and `eval "$(kafkadur up)"` sets it',
         )
     try:
         return Settings(**values)

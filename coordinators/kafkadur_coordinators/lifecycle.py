@@ -64,6 +64,8 @@ from kafkadur_sharing.errors import (
 from kafkadur_sharing.keys import SubscriptionKey
 
 _log = logging.getLogger("kafkadur")
+#: What becomes of subscriptions, for those who look for it.
+_news = logging.getLogger("kafkadur.lifecycle")
 
 T = TypeVar("T")
 
@@ -123,7 +125,8 @@ def _warn_of_selector(key: SubscriptionKey, before: str | None, after: str | Non
     _log.warning(
         "The selector of subscription %s was changed: on_change='alter'. State: it was %s, it is "
         "%s. Owner: the caller of subscribe. Remedy: messages that wait and do not match the "
-        "new one are skipped; `kafkadur sub alter --retroactive` brings them back.",
+        "new one are skipped; to have them all the same, change the selector again with `kafkadur sub "
+        "alter --selector ... --retroactive`.",
         key,
         before,
         after,
@@ -257,6 +260,9 @@ class Lifecycle(SubscriptionsInForce):
                 key,
                 "an unknown number of" if waiting is None else f"{waiting:,}",
             )
+        elif changed and key.durable:
+            made = decision.definition
+            _news.info("Subscription %s was created: %s, topic %s.", key, made.type, made.topic)
         return changed
 
     def _convert(self, key: SubscriptionKey, known: Known, definition: Definition) -> Made | None:

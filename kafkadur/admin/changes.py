@@ -186,6 +186,13 @@ class Admin(Inspector):
 
         if not retroactive:
             return self._lifecycle.amend(key, change)
+        if change(seen.definition).selector == seen.definition.selector:
+            raise IllegalState(
+                "The selector stays as it is, so nothing is retroactive.",
+                state=f"selector={seen.definition.selector!r}",
+                owner=f"subscription {key}",
+                remedy="to have messages again that an earlier selector skipped, `kafkadur sub seek` to them",
+            )
         skipped = Skipped(
             self._settings.kafka,
             seen.definition,

@@ -22,7 +22,13 @@ from kafkadur.admin.parked import ParkedKey, parked, together
 from kafkadur.admin.peek import Peeked, peeked, unsettled_stretches
 from kafkadur.admin.reasons import Verdict, reasons
 from kafkadur.admin.sizes import Sizes, sizes
-from kafkadur.admin.subscription_info import SubscriptionInfo, TopicLogs, partition_infos, unattended_since
+from kafkadur.admin.subscription_info import (
+    SubscriptionInfo,
+    TopicLogs,
+    partition_infos,
+    unattended_since,
+    without_records,
+)
 from kafkadur.fetch.retention import expiring
 from kafkadur.message.times import now_ms
 from kafkadur.message.times import of_headers as times_in
@@ -152,9 +158,10 @@ class Inspector:
     def abandoned(self, older_than: timedelta) -> tuple[SubscriptionInfo, ...]:
         """Return the durable subscriptions without a member for so long, the longest first (rule A1).
 
-        The time starts again when Redis loses its memory.
+        The time starts again when Redis loses its memory. Those that record which dead letters of others were
+        handled never have a member, and are left out.
         """
-        found = [info for info in self.list() if info.is_abandoned(older_than)]
+        found = [info for info in without_records(self.list()) if info.is_abandoned(older_than)]
         return tuple(sorted(found, key=lambda info: info.unattended_since or 0))
 
     def sizes(self, key: SubscriptionKey, on_progress: Callable[[int], None] = lambda _: None) -> Sizes:

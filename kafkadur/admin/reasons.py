@@ -46,6 +46,9 @@ def reasons(
         yield f"Its dead letter is {dead}."
     elif explanation.verdict == Verdict.FILTERED:
         yield f"The selector does not match it: {definition.selector}"
+        yield "If an earlier selector matched it, it may have been acknowledged then."
+    elif explanation.verdict == Verdict.ACKNOWLEDGED and definition.selector is not None:
+        yield "If an earlier selector did not match it, it was skipped then."
     elif explanation.verdict == Verdict.OVER:
         yield "Its time to live has ended: without an acknowledgement it was settled without being delivered."
     elif explanation.verdict == Verdict.GAP:

@@ -27,7 +27,7 @@ def doctor(
 
     Exit status 0: nothing to change; 1: a problem, kafkadur does not work or could lose state; 3: warnings.
     """
-    with call.out.talk.status("Checking..."):
+    with call.out.status("Checking..."):
         found = list(examine(call.settings(quick=True), topics or ()))
     if call.options.json:
         call.out.json([asdict(each) for each in found])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import contextlib
 import json
+import os
 import signal
 import sys
 import uuid
@@ -17,6 +18,7 @@ from confluent_kafka import KafkaError, Message
 
 import kafkadur.sync
 from kafkadur.cli.call import Call, command
+from kafkadur.cli.naming import complete
 from kafkadur.cli.properties import parse_properties
 from kafkadur.message.headers import Property
 from kafkadur.producer.producer import Producer
@@ -28,6 +30,10 @@ _WINDOW = 1_000
 
 #: Added to the number of a signal: the exit status of a process that it ended.
 _SIGNALLED = 128
+_DurableOption = Annotated[
+    str,
+    typer.Option("--durable", metavar="NAME", help="Name of the subscription.", autocompletion=complete),
+]
 
 # --- publish --------------------------------------------------------------------------------------------
 
@@ -76,7 +82,9 @@ def publish(  # noqa: PLR0917 - each is an option
     where = _Positions()
     config = {**settings.kafka, "on_delivery": where}
     with Producer(config, client_id=settings.client_id, connection_id=uuid.uuid4().hex) as producer:
-        for line in (text.removesuffix("\n") for text in sys.stdin) if value == "-" else (value,):
+        # bytes, because input and arguments need not be UTF-8
+        stdin = (line.removesuffix(b"\n") for line in sys.stdin.buffer)
+        for line in stdin if value == "-" else (os.fsencode(value),):
             producer.publish(topic, line, key=key, properties=typed, delay=delay, time_to_live=time_to_live)
     ranges = [(partition, first, last) for partition, (first, last) in sorted(where.partitions.items())]
     if call.options.json:
@@ -100,7 +108,7 @@ def consume(
     call: Call,
     topic: Annotated[str, typer.Argument(metavar="TOPIC", help="Topic of the subscription.")],
     *,
-    durable: Annotated[str, typer.Option("--durable", metavar="NAME", help="Name of the subscription.")],
+    durable: _DurableOption,
     type_: Annotated[
         SubscriptionType, typer.Option("--type", help="Type of the subscription.")
     ] = SubscriptionType.SHARED,
@@ -132,7 +140,7 @@ def consume(
     show = _as_json if call.options.json else _as_text
     printed = 0
     with (
-        call.out.saying_warnings(),
+        call.out.saying_log(),
         kafkadur.sync.connect(**dict(settings)) as connection,
         connection.subscribe(
             topic,

@@ -98,7 +98,9 @@ def seek(
     to: Annotated[
         str,
         typer.Argument(
-            metavar="TO", help="earliest, latest, group:GROUP, a time (ISO 8601), or P:OFFSET,..."
+            metavar="TO",
+            help="earliest, latest, group:GROUP, a time (ISO 8601; local unless it says its zone), or "
+            "P:OFFSET,...",
         ),
     ],
     *,

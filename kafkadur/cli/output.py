@@ -96,7 +96,11 @@ class Output:
         """Return a bar for long work, shown on standard error until it ends."""
         from rich.progress import Progress  # noqa: PLC0415 - most commands take no long and need none
 
-        return Progress(console=self.talk, transient=True)
+        return Progress(console=self.talk, transient=True, disable=not self.talk.is_terminal)
+
+    def status(self, text: str) -> contextlib.AbstractContextManager[object]:
+        """Show a text on a terminal within the context."""
+        return self.talk.status(text) if self.talk.is_terminal else contextlib.nullcontext()
 
     # -- messages ----------------------------------------------------------------------------------------
 
@@ -105,15 +109,21 @@ class Output:
         self.talk.print(_text(text), soft_wrap=True)
 
     @contextlib.contextmanager
-    def saying_warnings(self) -> Generator[None]:
-        """Print what kafkadur logs as warnings, in the words of the command line, within the context."""
+    def saying_log(self) -> Generator[None]:
+        """Within the context, print warnings of kafkadur's log, in the words of the command line.
+
+        Also that a subscription was created: the name may have been mistyped.
+        """
         handler = _Saying(self.say)
-        log = logging.getLogger("kafkadur")
-        propagates, log.propagate = log.propagate, False
+        log, lifecycle = logging.getLogger("kafkadur"), logging.getLogger("kafkadur.lifecycle")
+        propagates, level = log.propagate, lifecycle.level
+        log.propagate = False
         log.addHandler(handler)
+        lifecycle.setLevel(logging.INFO)
         try:
             yield
         finally:
+            lifecycle.setLevel(level)
             log.removeHandler(handler)
             log.propagate = propagates
 
@@ -197,10 +207,10 @@ class Output:
 
 
 class _Saying(logging.Handler):
-    """Prints warnings as messages."""
+    """Prints records as messages."""
 
     def __init__(self, say: Callable[[str], None]) -> None:
-        super().__init__(logging.WARNING)
+        super().__init__()
         self._say = say
 
     def emit(self, record: logging.LogRecord) -> None:

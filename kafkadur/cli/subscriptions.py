@@ -338,8 +338,11 @@ def _facts(found: Explained) -> list[tuple[str, str]]:
         holder, lease = explanation.holder, explanation.lease
         facts.append(("held by", lease.member if holder is None else f"{holder.name} (member {holder.id})"))
         if holder is not None:
-            left = duration(max(holder.expires - found.now, 0))
-            facts.append(("until", f"{clock(holder.expires)}, in {left}; renewed while its process lives"))
+            if holder.expires > found.now:
+                left = f"in {duration(holder.expires - found.now)}; renewed while its process lives"
+            else:
+                left = "over: delivered again when a consumer is attached"
+            facts.append(("until", f"{clock(holder.expires)}, {left}"))
         facts.append(("lease", f"{lease.kind} [{lease.start}, {lease.horizon}), token {lease.token}"))
     if explanation.state is OffsetState.READY:
         facts.append(("attempts", f"{explanation.attempts} so far"))

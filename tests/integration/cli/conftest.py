@@ -59,7 +59,7 @@ def run(here: Path) -> Run:
     """Provide a runner of commands in this process."""
     del here
 
-    def run(*arguments: object, stdin: str | None = None) -> Ended:
+    def run(*arguments: object, stdin: str | bytes | None = None) -> Ended:
         result = CliRunner().invoke(app, [str(argument) for argument in arguments], input=stdin)
         if result.exception is not None and not isinstance(result.exception, SystemExit):
             raise result.exception

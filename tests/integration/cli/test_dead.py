@@ -126,6 +126,8 @@ def test_the_record_of_handled_letters_is_not_deleted_by_mistake(run: Run, topic
     assert "kafkadur sub dead ls d" in refused.err
     assert len(run("sub", "dead", "ls", "d", "--json").data) == 2
     assert "d.dead" not in run("doctor").out
+    abandoned = run("sub", "abandoned", "--older-than", "0s", "--json").data
+    assert [each["name"] for each in abandoned] == ["d"], "what records letters never has a consumer"
     run("sub", "unsubscribe", "d", "--yes")
     assert run("sub", "unsubscribe", "d.dead", "--yes").code == 0, "what it was for is gone"
 

@@ -318,6 +318,9 @@ def test_a_retroactive_selector_brings_back_what_the_old_one_skipped(run: Run, t
     assert all_of("n BETWEEN 2 AND 7") == [6, 7]
     assert run("sub", "alter", "d", "--selector", "", "--retroactive").code == 0
     assert all_of(None) == [0, 1, 8, 9], "skipped by the one before"
+    refused = run("sub", "alter", "d", "--selector", "", "--retroactive")
+    assert refused.code == 1
+    assert "The selector stays as it is, so nothing is retroactive." in refused.err
     assert "nothing to change" in run("sub", "alter", "d").err
 
 
