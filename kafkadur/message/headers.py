@@ -103,7 +103,13 @@ def encode(
 
 def encode_properties(properties: Mapping[str, Property]) -> list[tuple[str, bytes | None]]:
     """Return the Kafka headers for the properties alone; raises `InvalidProperty` as `encode` does."""
-    values = properties.values()
+    try:
+        values = properties.values()
+    except AttributeError:
+        raise InvalidProperty(
+            f"Properties are a mapping of names to values, not of type {type(properties).__name__}.",
+            remedy="pass a dict",
+        ) from None
     key: tuple[Any, ...] = (*properties, *map(type, values))
     layout = _layouts.get(key)
     if layout is None:

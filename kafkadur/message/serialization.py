@@ -140,17 +140,18 @@ class Encoding:
         return _synchronous(result, serializer, f"{context.field}_serializer")
 
 
-def check_encoded(*, value: object, key: object) -> None:
-    """Raise `IllegalState` for a value or key that Kafka's client does not take: not str, bytes or None."""
+def not_encoded(*, value: object, key: object) -> IllegalState | None:
+    """Return the error for a value or key that Kafka's client does not take: not str, bytes or None."""
     for part, given in (("value", value), ("key", key)):
         if given is not None and not isinstance(given, str | bytes):
             kind = type(given).__name__
-            raise IllegalState(
+            return IllegalState(
                 f"The {part} of a message cannot be of type {kind}.",
                 state=f"{part} is neither str, bytes nor None",
                 owner="the caller",
                 remedy=f"encode it, as json.dumps does, or make the producer with a {part}_serializer",
             )
+    return None
 
 
 def _checked(given: Any, parameter: str) -> Callable[..., Any] | None:  # noqa: ANN401 - checked here

@@ -35,7 +35,7 @@ from kafkadur.message.headers import (
     encode,
     encode_properties,
 )
-from kafkadur.message.serialization import Encoding, Headers, Serializer, check_encoded
+from kafkadur.message.serialization import Encoding, Headers, Serializer, not_encoded
 from kafkadur.message.times import Times, when_sent
 from kafkadur.message.tracing import Report, Tracing
 from kafkadur.producer.client import awaited, counts_alone, new_client, release, retire, usual_way
@@ -397,9 +397,8 @@ class Producer(FlushingContext, Generic[V_contra, K_contra]):
             return False
         except confluent_kafka.KafkaException as error:
             raise not_delivered(error.args[0], outgoing[0]) from error
-        except TypeError:
-            check_encoded(value=outgoing[1], key=outgoing[2])
-            raise
+        except TypeError as error:
+            raise not_encoded(value=outgoing[1], key=outgoing[2]) or error from None
         except RuntimeError:
             # Another thread closed the producer since the check above.
             self._check_usable()

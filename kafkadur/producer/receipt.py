@@ -13,6 +13,8 @@ from kafkadur_sharing.errors import DeliveryFailed, KafkadurError
 
 #: Most topics and errors that the error for several messages lists.
 _MOST_LISTED: Final = 5
+#: Names of Kafka's errors about a topic that does not exist.
+_NO_TOPIC: Final = ("UNKNOWN_TOPIC_OR_PART", "_UNKNOWN_TOPIC")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -46,12 +48,17 @@ def result_of(
 
 def not_delivered(error: confluent_kafka.KafkaError, topic: str | None) -> DeliveryFailed:
     """Return the error for a message that Kafka or its client refused."""
+    what = (
+        "create the topic"
+        if error.name() in _NO_TOPIC
+        else "check the brokers, the topic and the message's size"
+    )
     return DeliveryFailed(
         f"A message was not delivered to topic {topic}: {error.str()} ({error.name()}).",
         failed=1,
         reasons={error.name(): 1},
         owner="Kafka",
-        remedy="check the brokers, the topic and the message's size, then send it again",
+        remedy=f"{what}, then send it again",
     )
 
 
@@ -73,7 +80,10 @@ def several_not_delivered(
         parts.append(f"{reasons.total()} published messages were not delivered to Kafka ({told}).")
     if pending:
         parts.append(f"{pending} published messages had no answer of Kafka when the time was up.")
+    missing = sorted({topic for topic, reason in failures if reason in _NO_TOPIC})
     remedy = "check the brokers and the topics" if refusal is None else refusal.remedy
+    if missing:
+        remedy = f"create the topics that do not exist ({', '.join(missing[:_MOST_LISTED])})"
     return DeliveryFailed(
         " ".join(parts),
         failed=reasons.total(),

@@ -345,6 +345,24 @@ def test_a_value_or_key_that_needs_a_serializer_is_named(
     asyncio.run(main())
 
 
+def test_properties_that_are_no_mapping_are_refused_in_words(producer: Producer) -> None:
+    wrong: Any = [1]
+    with pytest.raises(InvalidProperty, match="not of type list"):
+        producer.publish("t", b"", properties=wrong)
+
+
+def test_a_topic_that_does_not_exist_is_said(producer: Producer) -> None:
+    producer.publish("no-such-topic", b"")
+    with pytest.raises(DeliveryFailed, match=r"create the topics that do not exist \(no-such-topic\)"):
+        producer.flush(LIMIT)
+
+    async def main() -> None:
+        with pytest.raises(DeliveryFailed, match="create the topic, then send it again"):
+            await producer.send("no-such-topic", b"")
+
+    asyncio.run(main())
+
+
 def test_a_message_that_is_too_large_is_refused_at_once(producer: Producer) -> None:
     with pytest.raises(DeliveryFailed) as caught:
         producer.publish("t", b"x" * 2_000_000)
