@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator
 from itertools import pairwise
@@ -17,6 +18,8 @@ from kafkadur.consumer.verdicts import Verdicts
 from kafkadur.fetch.buffer import FetchBuffer, Mark, Piece
 from kafkadur.fetch.native import size_of, times
 from kafkadur.runtime.dead_letters import Cause
+
+_log = logging.getLogger("kafkadur")
 
 #: A chunk is cut above this part of the byte window, so that its mean record size is exact enough.
 BYTES_STEP = 8
@@ -159,10 +162,24 @@ class Router(Part):
         lease.fill = reached
         for chunk in given_up:
             if used_up:
+                self._tell_given_up(lease, chunk)
                 self._verdicts.give_all_up(chunk, Cause.ATTEMPTS, "its holders died")
             else:
                 self._verdicts.give_all_up(chunk, Cause.EXPIRING, "retention is about to remove it")
         return bool(pieces) and not given_up
+
+    def _tell_given_up(self, lease: Lease, chunk: Chunk) -> None:
+        """Say in the log that messages become dead letters without a handler's failure."""
+        for index in range(len(chunk.messages)):
+            _log.warning(
+                "Subscription %s: %s[%d]@%d becomes a dead letter after %d attempts: the processes that "
+                "received it died.",
+                self._terms.display,
+                self._terms.definition.topic,
+                lease.partition // self._terms.definition.lanes,
+                chunk.offset(index),
+                lease.attempts,
+            )
 
     def _take_piece(self, lease: Lease, piece: Piece, size: int) -> list[Chunk]:
         """Make chunks of records of `size` bytes; the records wait from now on."""

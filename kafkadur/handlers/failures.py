@@ -6,7 +6,7 @@ import traceback
 from collections.abc import Callable
 from typing import Any, Final, Literal, get_args
 
-from kafkadur_sharing.errors import IllegalState
+from kafkadur_sharing.errors import IllegalState, KafkadurError
 
 #: What a dead letter says of the exception after which it was written: its class; also its message, which may
 #: contain parts of the payload; also where it was raised.
@@ -42,6 +42,9 @@ def describe(error: BaseException, handler: Callable[..., Any], detail: FailureD
 
 def _message(error: BaseException) -> str:
     """Return the beginning of an exception's message; empty if the exception cannot be made a text."""
+    if isinstance(error, KafkadurError):  # its owner and remedy are for a log
+        told = [error.message, *((f"State: {error.state}.",) if error.state else ())]
+        return " ".join(told)[:_LONGEST_MESSAGE]
     try:
         return str(error)[:_LONGEST_MESSAGE]
     except Exception:  # noqa: BLE001 - it is the application's code, and its message must be rolled back

@@ -273,7 +273,7 @@ async def test_dead_letters_are_not_lost_while_they_cannot_be_written(place: Pla
 
 @each_type
 def test_poison_takes_no_innocent_with_it(
-    place: Place, start_worker: Callable[..., Worker], kind: TypeName
+    place: Place, start_worker: Callable[..., Worker], kind: TypeName, capfd: pytest.CaptureFixture[str]
 ) -> None:
     """A message that kills its process, among 1,000 others in the window (`max_attempts` 3)."""
     count, poison = 1_000, 517
@@ -287,6 +287,9 @@ def test_poison_takes_no_innocent_with_it(
         deaths += 1
         assert deaths <= 6, "it is never found"
     assert deaths == 3, "as many as its attempts"
+    worker.end()
+    said = f"{topic}[0]@{poison - 1} becomes a dead letter after 3 attempts: the processes that received"
+    assert said in capfd.readouterr().err
     (letter,) = dead_letters(place, topic, 1)
     assert letter.value() == str(poison).encode()
     assert (headers(letter)[CAUSE], headers(letter)[ATTEMPTS]) == ("attempts", "3")
