@@ -173,10 +173,7 @@ class PartitionRow(NamedTuple):
 
 ROWS = (SubscriptionRow, MemberRow, LeaseRow, PartitionRow)
 #: Positions of fields in a packed record, which begin at 1, by class and field.
-POSITIONS = {
-    row.__name__: {field: at for at, field in enumerate(row._fields, 1)}
-    for row in ROWS
-}
+POSITIONS = {row.__name__: {field: at for at, field in enumerate(row._fields, 1)} for row in ROWS}
 #: Names in one line of Lua.
 _A_LINE = 6
 

@@ -124,7 +124,8 @@ class Life:
         part = self._report()
         if self.draw(15) == 1:  # a defect, or a hostile member
             name, value = WILD_PARTS[self.draw(len(WILD_PARTS))], WILD[self.draw(len(WILD))]
-            part = part._replace(**{name: [value] if name == "done" else value})
+            wild: dict[str, Any] = {name: [value] if name == "done" else value}
+            part = part._replace(**wild)
         exchange = Exchange(
             number=self.number,
             credit=self.draw(4) if self.draw(15) else WILD[self.draw(len(WILD))],
