@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import Any, TypeVar, cast
 
 from confluent_kafka import (
+    OFFSET_INVALID,
     Consumer,
     IsolationLevel,
     KafkaError,
@@ -77,6 +78,17 @@ class TopicInfo:
 def floor_metadata(subscription_id: str, epoch: int, topic_id: str) -> str:
     """Commit metadata of a mirrored floor."""
     return f"kafkadur;1;{subscription_id};{epoch};{topic_id}"
+
+
+def known(offsets: dict[int, int]) -> dict[int, int]:
+    """Return the offsets that Kafka's client answered, by partition, if it knows all of them.
+
+    Right after a restart of a broker it may say without an error that an offset is invalid. Raises
+    `KafkaException` then, as for a partition without a leader. -1 means that there is no such record.
+    """
+    if OFFSET_INVALID in offsets.values():
+        raise KafkaException(KafkaError(KafkaError.LEADER_NOT_AVAILABLE))
+    return offsets
 
 
 class Topics:
@@ -242,7 +254,7 @@ class Topics:
     def _offsets(self, request: dict[TopicPartition, OffsetSpec], level: IsolationLevel) -> dict[int, int]:
         def question(admin: AdminClient, seconds: float) -> dict[int, int]:
             futures = admin.list_offsets(request, isolation_level=level, request_timeout=seconds)
-            return {tp.partition: future.result(seconds).offset for tp, future in futures.items()}
+            return known({tp.partition: future.result(seconds).offset for tp, future in futures.items()})
 
         return self._answer(question)
 
