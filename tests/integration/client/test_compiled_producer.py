@@ -23,7 +23,7 @@ from kafkadur.producer.client import confluent_client, new_client
 from kafkadur.producer.producer import Producer
 from kafkadur.stack import Stack
 from kafkadur.testing.pytest_plugin import TopicFactory
-from kafkadur_sharing.errors import ConnectionClosed, DeliveryFailed, InvalidProperty
+from kafkadur_sharing.errors import ConnectionClosed, DeliveryFailed, IllegalState, InvalidProperty
 from tests.integration.client.test_producer import LIMIT, read
 from tests.integration.subscriptions.helpers import wait_until
 
@@ -142,9 +142,9 @@ def test_what_is_refused_is_refused_as_ever(
 @pytest.mark.parametrize(
     ("given", "error"),
     [
-        (("t", 5), TypeError),
-        (("t", bytearray(b"changes")), TypeError),
-        (("t", memoryview(b"view")), TypeError),
+        (("t", 5), IllegalState),
+        (("t", bytearray(b"changes")), IllegalState),
+        (("t", memoryview(b"view")), IllegalState),
         ((5, "v"), TypeError),
         (("a\0b", "v"), ValueError),
         (("t", "\ud800"), UnicodeEncodeError),

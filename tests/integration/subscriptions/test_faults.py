@@ -302,7 +302,7 @@ async def test_messages_published_after_kafka_came_back(
         assert number(delivery) == 2
     told = [record.message for record in caplog.records if record.name == "kafkadur.readers"]
     assert "does not answer" in told[0]
-    assert told[1] == f"Kafka answers again: topic {topic}"
+    assert f"Kafka answers again: topic {topic}" in told[1:], "perhaps with a new client of Kafka"
     refused = [line for line in caplog.messages if "Connection refused" in line]
     assert len(refused) <= 8, "repeats are left out"
 
