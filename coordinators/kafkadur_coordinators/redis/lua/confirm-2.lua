@@ -8,14 +8,12 @@
 --          INVALID (malformed)
 -- Cost     constant
 --- @shape ConfirmRequest
---- @include "identity"
-local SEAL, STATE_VERSION, MOST_BEHIND = '>I6I4', '3', 65536 -- as in store.lua and partition.lua
+--- @include "common"
 local FIELDS = { SubscriptionRow.policy, MemberRow.transacted, LeaseRow.due, PartitionRow.index_length, 4 } -- the last ones
-local MAX_LEASES = 1000 -- as in serve.lua
 local LANE = { exclusive = true, priority = true, serial = true }
 
 local function lease_of(token)
-  return 'l:' .. string.format('%.0f', token)
+  return 'l:' .. text(token)
 end
 
 --- The place of an item in a list; nil if it is not there.
@@ -35,7 +33,7 @@ end
 local slow = { 'SLOW', 0, 0, 0 }
 local id, token, p = request[Request.member], request[ConfirmRequest.token], request[ConfirmRequest.partition]
 local raw = redis.pcall('HMGET', KEYS[1], 's', 'm:' .. id, lease_of(token), 'p:' .. p, 'lists', 'state_version')
-if raw.err or raw[6] ~= STATE_VERSION then
+if raw.err or raw[6] ~= text(STATE_VERSION) then
   return slow
 end
 local rows = {}
@@ -49,18 +47,13 @@ end
 local s, me, l, pt, lists = rows[1], rows[2], rows[3], rows[4], rows[5]
 
 -- Is it the subscription, the server and the member that the caller knows, and does nothing wait to be done first?
-local now = request[Request.clock]
-if now == 0 then
-  local t = redis.call('TIME')
-  now = tonumber(t[1]) * 1000 + math.floor(tonumber(t[2]) / 1000)
-end
-now = now + s[SubscriptionRow.skew]
+local now, skew = read_time(request, s[SubscriptionRow.time], s[SubscriptionRow.skew])
 local fields = redis.call('HLEN', KEYS[1])
 if redis.pcall('GET', KEYS[2]) ~= struct.pack(SEAL, s[SubscriptionRow.sequence], fields)
-  or request[Request.state_version] ~= tonumber(STATE_VERSION) or s[SubscriptionRow.server] ~= server_identity()
+  or request[Request.state_version] ~= STATE_VERSION or s[SubscriptionRow.server] ~= server_identity()
   or s[SubscriptionRow.id] ~= request[Request.subscription_id]
   or s[SubscriptionRow.incarnation] ~= request[Request.incarnation]
-  or now < s[SubscriptionRow.time] or now < s[SubscriptionRow.grace] or now >= s[SubscriptionRow.next_expiry]
+  or skew ~= s[SubscriptionRow.skew] or now < s[SubscriptionRow.grace] or now >= s[SubscriptionRow.next_expiry]
   or s[SubscriptionRow.doubt] ~= 0 or s[SubscriptionRow.paused] == 1
   or #lists[1] ~= 1 or lists[1][1] ~= id or #lists[2] > 0 or #lists[4] > 0 then
   return slow
@@ -81,7 +74,7 @@ if not (held and plain) or settled ~= pt[PartitionRow.base] or stop <= settled t
   return slow
 end
 local readable_end = math.max(pt[PartitionRow.readable_end], request[ConfirmRequest.readable_end], stop)
-if math.min(pt[PartitionRow.next], readable_end) - stop > MOST_BEHIND then
+if math.min(pt[PartitionRow.next], readable_end) - stop > CONVERT_BITS then
   return slow
 end
 pt[PartitionRow.base], pt[PartitionRow.readable_end] = stop, readable_end

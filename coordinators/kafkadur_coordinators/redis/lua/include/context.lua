@@ -16,27 +16,7 @@
 local PRESENCE_GRACE_MS = 500
 local MOST_PARTS = 16
 
-local function text(n)
-  return string.format('%.0f', n)
-end
-
---- @include "identity"
-
---- Time in ms as the caller says, or the server's. Where the server's clock stepped back behind `last`, the difference
--- is added: that is the new skew.
-local function read_time(request, last, skew)
-  local clock = request[Request.clock]
-  if clock == 0 then
-    local t = redis.call('TIME')
-    clock = tonumber(t[1]) * 1000 + math.floor(tonumber(t[2]) / 1000)
-  end
-  local now = clock + skew
-  if now < last then
-    return last, skew + (last - now)
-  end
-  return now, skew
-end
-
+--- @include "common"
 --- @include "store"
 
 --- Are the keys of this call those of the subscription and of these partitions, each named once? `at`: the field that is

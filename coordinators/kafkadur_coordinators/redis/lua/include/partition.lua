@@ -3,7 +3,6 @@
 -- (exceptions: of [start, horizon) it holds the runs with its token) or 'ahead' (as runs, but of offsets that are not
 -- written yet: reservations.lua).
 local IN_ORDER = { exclusive = true, priority = true, serial = true }
-local CONVERT_BITS = 65536
 local CONVERT_RUNS = 256 -- in one script call: the next one goes on
 
 --- The partition of this number, whose keys begin with KEYS[first_key]; nil if it has no state.

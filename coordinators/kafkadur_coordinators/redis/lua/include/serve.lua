@@ -1,5 +1,4 @@
 --- Grants leases: one include for each subscription type chooses the member, all else is the same for all types.
-local MAX_LEASES = 1000 -- a member holds at most so many, and so many reservations: it bounds the cost of ending it
 local MAX_GRANTS = 16 -- in one script call and partition
 -- Offsets that one member of a shared subscription may have reserved on one partition: where members share the partition,
 -- and where each partition has one member.

@@ -18,7 +18,6 @@
 -- one of the keys is gone, cut off, overwritten or an older copy; when a field of the hash can't be read, the seal is broken
 -- (guard.lua). All that is lost then, as with a server without its data (I13). A script writes nothing before it has
 -- read everything, so it changes all or nothing.
-local STATE_VERSION = 3
 local VERSION_BEFORE = 1 -- store_before.lua
 local FIXED_KEYS = 7
 local ONE_BLOCK = 2 ^ 24 -- runs, more than there can be
@@ -28,7 +27,7 @@ local ENTRY, ENTRY_SIZE = '>I6I4I6', 16
 local store = {}
 
 do -- a script can have 200 locals at once
-  local SEAL, VERSION_TEXT = '>I6I4', '3'
+  local VERSION_TEXT = '3'
   local MOST_AT_ONCE = 1000 -- fields in one call
 
   --- What works with the state of the version before; made when it is needed, because that takes time.
