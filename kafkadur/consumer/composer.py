@@ -123,13 +123,13 @@ class Composer(Part):
     def _choose_partitions(self, now: float) -> list[int]:
         """Choose the partitions that the next exchange touches.
 
-        Those with verdicts come first, then those that no exchange has touched for the longest time.
+        If there are too many, those with verdicts are chosen, then those that were not touched for longest.
         """
         speaking = {chunk.lease.partition for chunk in self._in_flight if chunk.has_verdicts()}
         speaking |= {lease.partition for lease in self._leases if lease.gaps}
         # an earlier exchange may have carried a verdict before its caller asked for the confirmation
         speaking |= {item.chunk.lease.partition for item in self._confirmations.waiting}
-        news, idle = self._policy.news(speaking)
+        news, idle = self._policy.news()
         others = self._with_news(now) | news
 
         def last_touched(partition: int) -> int:
@@ -140,7 +140,7 @@ class Composer(Part):
         order += sorted(idle - others - speaking, key=last_touched)
         chosen = order[:MAX_PARTITIONS]
         self._schedule.carry(chosen, left)
-        return chosen
+        return self._policy.order(chosen)
 
     def _with_news(self, now: float) -> set[int]:
         """Partitions that are to be touched, with or without verdicts."""

@@ -144,7 +144,7 @@ class KeyedPolicy(Policy):
 
     # -- exchanges
 
-    def news(self, _speaking: Collection[int]) -> tuple[set[int], set[int]]:
+    def news(self) -> tuple[set[int], set[int]]:
         """Touch lanes that wait for their horizons."""
         return self._ended(), set()
 

@@ -131,12 +131,16 @@ class Policy(ReadingPolicy):
 
     # -- exchanges
 
-    def news(self, _speaking: Collection[int]) -> tuple[set[int], set[int]]:
+    def news(self) -> tuple[set[int], set[int]]:
         """Return partitions that the next exchange is to touch, and those it may touch if there is room.
 
-        It touches those of which it tells verdicts (`_speaking`) in any case.
+        It touches those of which it tells verdicts in any case.
         """
         return set(), set()
+
+    def order(self, chosen: list[int]) -> list[int]:
+        """Return the partitions of an exchange in the order in which they are to be served."""
+        return chosen
 
     def begin_exchange(self) -> None:
         """Prepare for an exchange that is about to be composed."""

@@ -127,7 +127,7 @@ class SerialPolicy(OrderedPolicy):
 
     # -- exchanges
 
-    def news(self, _speaking: Collection[int]) -> tuple[set[int], set[int]]:
+    def news(self) -> tuple[set[int], set[int]]:
         """Touch the lanes that are held, so that all can be handed over at once."""
         if not (self.takes_turns() and self.standing is Standing.ACTIVE):
             return set(), set()
@@ -181,7 +181,7 @@ class PartitionTurnsPolicy(SerialPolicy):
         """Count the records in flight again: some were dispatched one by one since."""
         self._in_flight.recount()
 
-    def news(self, _speaking: Collection[int]) -> tuple[set[int], set[int]]:
+    def news(self) -> tuple[set[int], set[int]]:
         """Touch the lanes to be handed over; if there is room, all whose turn is over."""
         groups = self._leases.groups
         over = {p for p, group in groups.items() if self.is_over(group)}

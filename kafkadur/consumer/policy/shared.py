@@ -13,6 +13,7 @@ from typing import ClassVar
 
 from kafkadur.consumer.chunk import Chunk, Lease
 from kafkadur.consumer.collected_verdicts import CollectedVerdicts
+from kafkadur.consumer.policy.fairness import Fairness
 from kafkadur.consumer.policy.policy import Policy
 from kafkadur.consumer.reservations import (
     FEW,
@@ -40,6 +41,7 @@ class SharedPolicy(Policy):
         self._free = 0
         #: partitions on which reserved records came since the last exchange
         self._came: set[int] = set()
+        self._fairness = Fairness()
 
     # -- partitions
 
@@ -251,15 +253,20 @@ class SharedPolicy(Policy):
                 return True
         return False
 
-    def news(self, speaking: Collection[int]) -> tuple[set[int], set[int]]:
+    def news(self) -> tuple[set[int], set[int]]:
         """Touch partitions with a backlog, and those of which records or reservations are given back.
 
-        A member that is alone touches no others if those with verdicts have enough: they are served first.
+        A member that is alone touches only those that are served first, if these have enough.
         """
-        backlog: set[int] = set()
-        if self._fetch.role.members != 1 or not self._have_enough(speaking):
-            backlog = {partition for partition in self.partitions() if self._fetch.has_backlog(partition)}
+        row = self._fairness.partitions
+        backlog = {partition for partition in self.partitions() if self._fetch.has_backlog(partition)}
+        if self._fetch.role.members == 1 and not self._fairness.others_first and self._have_enough(row):
+            backlog &= row
         return backlog | self.reservations_to_return() | self.beyond_window(), set()
+
+    def order(self, chosen: list[int]) -> list[int]:
+        """Return the partitions of an exchange in the order in which they are to be served."""
+        return self._fairness.order(chosen)
 
     def _have_enough(self, partitions: Collection[int]) -> bool:
         """Whether as much as the window holds can be granted of these partitions."""
@@ -284,9 +291,13 @@ class SharedPolicy(Policy):
         fetch = self._fetch
         self._free -= sum(grant.records for grant in reply.grants if grant.kind not in {"lane", "ahead"})
         self._gate.asked_back = reply.standing is Standing.ASKED
+        fresh: dict[int, int] = {}
         for grant in reply.grants:
             if grant.kind in {"range", "ahead"}:
                 fetch.worth.granted(grant.partition, grant.records)
+            if grant.kind == "range":
+                fresh[grant.partition] = fresh.get(grant.partition, 0) + grant.records
+        self._fairness.granted(fresh)
         for state in reply.partitions:
             fetch.worth.advanced(state.partition, state.next)
         self._note_written({state.partition: state.readable_end for state in reply.partitions})

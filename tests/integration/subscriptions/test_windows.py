@@ -9,6 +9,7 @@ import random
 import pytest
 
 from kafkadur import SubscriptionActive
+from kafkadur.consumer.policy.fairness import IN_A_ROW
 from kafkadur_sharing.definition import TypeName
 from tests.integration.subscriptions.helpers import (
     Place,
@@ -274,3 +275,26 @@ async def test_what_comes_one_by_one_fills_a_window_of_a_hundred(place: Place) -
             delivery = await subscription.receive(timeout=5)
             assert delivery is not None, (n, subscription.statistics())
             assert number(delivery) == n
+
+
+async def test_a_long_backlog_of_one_partition_does_not_keep_the_others_waiting(place: Place) -> None:
+    """One member, each message acknowledged at once: what was served last would always be served next."""
+    window, few = 50, 100
+    topic = place.topic(range(1, 3 * IN_A_ROW), partitions=3)
+    for partition in (1, 2):
+        place.publish(topic, range(few), partition=partition)
+    async with (
+        place.connect() as connection,
+        await connection.subscribe(
+            topic, durable="d", type="shared", window=window, start="earliest"
+        ) as subscription,
+    ):
+        left = {1: few, 2: few}
+        received = 0
+        while any(left.values()):
+            delivery = await next_of(subscription)
+            await delivery.ack()
+            received += 1
+            if delivery.partition:
+                left[delivery.partition] -= 1
+        assert received <= 2 * few + IN_A_ROW + 2 * window
