@@ -25,6 +25,7 @@ _FILES = (
     "durable.py",
     "running.py",
     "session.py",
+    "subscribing.py",
     "subscription.py",
 )
 _NAMES = {

@@ -38,6 +38,8 @@ from kafkadur_sharing.numbers import MOST_BYTES, MOST_PRIORITY, MOST_RECORDS, ch
 
 #: Acknowledgements of a lane that may be unconfirmed; on a shared subscription the window is the limit.
 LANE_BUDGET = 100
+#: Numbers that bound what a member holds: the least and the most.
+FLOW = (("window", 1, MOST_RECORDS), ("window_bytes", 1, MOST_BYTES), ("unconfirmed", 0, MOST_RECORDS))
 #: Longest wait for dead letters when a subscription is closed, seconds.
 _LAST_LETTERS = 5.0
 
@@ -69,11 +71,7 @@ class Wanted:
 
     def __post_init__(self) -> None:
         """Check the numbers: the coordinator computes with them for all members. Raises `IllegalState`."""
-        for name, least, most in (
-            ("window", 1, MOST_RECORDS),
-            ("window_bytes", 1, MOST_BYTES),
-            ("unconfirmed", 0, MOST_RECORDS),
-        ):
+        for name, least, most in FLOW:
             value = getattr(self, name)
             if value is not None or name != "unconfirmed":
                 object.__setattr__(self, name, check_integer(name, value, least, most))

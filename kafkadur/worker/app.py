@@ -6,56 +6,59 @@ from collections.abc import Callable, Mapping
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 from difflib import get_close_matches
-from typing import Any, TypedDict, TypeVar
+from typing import Any, TypeVar
 
 from typing_extensions import Unpack
 
 from kafkadur.aio.connection import Connection
 from kafkadur.aio.running import OnUndecodable
-from kafkadur.events import Event
+from kafkadur.aio.subscribing import definition_asked, type_named
 from kafkadur.handlers.arguments import with_arguments
 from kafkadur.handlers.failures import FailureDetail
 from kafkadur.handlers.limits import CircuitBreaker, RateLimit, check_limits
 from kafkadur.handlers.results import check_handler
 from kafkadur.handlers.retries import ATTEMPTS, Exceptions, RetryDelay
 from kafkadur.message.serialization import Deserializer
-from kafkadur_sharing.decisions import OnChange
-from kafkadur_sharing.definition import AckLevel, HeaderType, Scope, Start, SubscriptionType, TypeName
+from kafkadur.options import AnyOptions
+from kafkadur.runtime.members import FLOW
+from kafkadur_sharing.decisions import OTHER_PARTS, parts_given, validate_on_change
+from kafkadur_sharing.definition import SubscriptionType, TypeName
 from kafkadur_sharing.errors import IllegalState
-from kafkadur_sharing.redelivery import Redelivery
+from kafkadur_sharing.numbers import MOST_PRIORITY, check_function, check_integer
 
 Handler = TypeVar("Handler", bound=Callable[..., Any])
 #: Provides the resources of a running app, such as a producer of the worker's connection.
 Lifespan = Callable[[Connection], AbstractAsyncContextManager[object]]
 
 
-class SubscribeOptions(TypedDict, total=False):
+class SubscribeOptions(AnyOptions, total=False):
     """The options that `App.subscription` passes to `Connection.subscribe`, which documents them."""
 
-    shared: str
     type: SubscriptionType | TypeName
-    window: int
-    window_bytes: int
-    unconfirmed: int
-    start: Start
-    selector: str
-    no_local: bool
-    header_types: Mapping[str, HeaderType]
-    redelivery: Redelivery
-    strict_order: bool
-    key_lanes: int
-    scope: Scope
-    ack_level: AckLevel
-    max_consumers: int
-    on_change: OnChange
-    allow_conversion: bool
-    topic_member: str
-    name: str
-    priority: int
-    preempt: bool
-    on_event: Callable[[Event], None]
     key_deserializer: Deserializer[Any]
     value_deserializer: Deserializer[Any]
+
+
+def check_options(topic: str, options: SubscribeOptions) -> None:
+    """Refuse values that `Connection.subscribe` would refuse, before there is a connection.
+
+    `no_local` of types with several consumers passes: the mode of the connection decides.
+    """
+    definition_asked(
+        type_named(options.get("type", SubscriptionType.SHARED)),
+        topic,
+        options.get("selector"),
+        no_local=options.get("no_local", False),
+        priority=check_integer("priority", options.get("priority", 0), -MOST_PRIORITY, MOST_PRIORITY),
+        preempt=options.get("preempt", False),
+        parts=parts_given(**{part: options.get(part) for part in OTHER_PARTS}),
+        mode="weblogic",
+    )
+    for name, least, most in FLOW:
+        if (value := options.get(name)) is not None:
+            check_integer(name, value, least, most)
+    validate_on_change(options.get("on_change"))
+    check_function("on_event", options.get("on_event"))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,7 +68,8 @@ class Declared:
     handler: Callable[..., Any]
     topic: str
     durable: str | None
-    options: SubscribeOptions
+    #: those of `SubscribeOptions`
+    options: Mapping[str, Any]
     #: arguments of `Subscription.run`
     running: Mapping[str, Any] = field(default_factory=dict[str, Any])
 
@@ -124,8 +128,9 @@ class App:
         acknowledges its message, `Reject` sends it to dead letters, and any other exception rolls it back;
         after ten failed attempts it becomes a dead letter, unless `attempts` or the redelivery policy say
         otherwise. The other options are those of `Connection.subscribe`. Raises `IllegalState` if two
-        handlers would share a name, for an unknown option, for a parameter that asks for nothing known, and
-        for a generator function, because calling it runs nothing.
+        handlers would share a name, for an unknown option, for values that `Connection.subscribe` refuses,
+        for a parameter that asks for nothing known, and for a generator function, because calling it runs
+        nothing. Raises `InvalidSelector` and `InvalidDestination` as well.
         """
         running = {
             "concurrency": concurrency,
@@ -147,7 +152,7 @@ class App:
                 owner=f"the handler of topic {topic!r}",
                 remedy=f"use one of {', '.join(get_close_matches(unknown[0], known) or known)}",
             )
-
+        check_options(topic, options)
         check_limits(rate_limit, breaker)
 
         def declare(handler: Handler) -> Handler:

@@ -35,7 +35,6 @@ class Fairness:
             self._rows.update(dict.fromkeys(records, self._row))
         self._records += sum(records.values())
 
-    @property
     def others_first(self) -> bool:
         """Whether the other partitions come first from now on."""
         return self._records >= IN_A_ROW
@@ -45,5 +44,5 @@ class Fairness:
 
         After the current row comes the partition that was served least recently.
         """
-        over = self.others_first
+        over = self.others_first()
         return sorted(partitions, key=lambda p: ((p in self.partitions) is over, self._rows.get(p, 0)))

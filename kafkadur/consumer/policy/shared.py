@@ -260,7 +260,7 @@ class SharedPolicy(Policy):
         """
         row = self._fairness.partitions
         backlog = {partition for partition in self.partitions() if self._fetch.has_backlog(partition)}
-        if self._fetch.role.members == 1 and not self._fairness.others_first and self._have_enough(row):
+        if self._fetch.role.members == 1 and not self._fairness.others_first() and self._have_enough(row):
             backlog &= row
         return backlog | self.reservations_to_return() | self.beyond_window(), set()
 

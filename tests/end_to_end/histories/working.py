@@ -29,6 +29,7 @@ from kafkadur.consumer.delivery import Delivery as PlainDelivery
 from kafkadur_coordinators.interface import ExchangeReply, Role
 from kafkadur_coordinators.redis.wire import ExchangeRequest, Reply, Request
 from kafkadur_coordinators.settlement_states import SUSPECT
+from kafkadur_sharing.definition import SubscriptionType
 from kafkadur_sharing.errors import AlreadySettled, Fenced, KafkadurError, LeaseLost, SubscriptionActive
 from tests.end_to_end.histories.faults import FEW_FILES, FORK
 from tests.end_to_end.histories.mistakes import Mistakes
@@ -358,7 +359,7 @@ class Worker:
             subscription = connection.subscribe(
                 plan.name,
                 durable=plan.name,
-                type=plan.type,
+                type=SubscriptionType(plan.type),
                 window=plan.window,
                 start="earliest",
                 strict_order=plan.strict,

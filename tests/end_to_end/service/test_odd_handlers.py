@@ -11,7 +11,8 @@ import pytest
 import kafkadur
 import kafkadur.sync
 from kafkadur.handlers.results import check_handler, check_result
-from kafkadur_sharing.errors import IllegalState
+from kafkadur_sharing.definition import SubscriptionType
+from kafkadur_sharing.errors import IllegalState, KafkadurError
 from tests.end_to_end.service.helpers import Shop, eventually
 
 
@@ -70,6 +71,37 @@ def test_limits_of_an_app_are_checked_where_they_are_written() -> None:
         kafkadur.App().subscription("t", durable="d", breaker=wrong)
     with pytest.raises(IllegalState, match="A rate limit is above 0"):
         kafkadur.RateLimit(per_second=cast("Any", "5"))
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"type": "sahred"}, "sahred"),
+        ({"type": "shared", "priority": 5}, "type shared has no priority"),
+        ({"type": "priority", "priority": "high"}, "priority"),
+        ({"key_lanes": 2}, "type shared has no key_lanes"),
+        ({"type": "key-ordered", "key_lanes": 0}, "key_lanes"),
+        ({"window": 0}, "window"),
+        ({"unconfirmed": 2.5}, "unconfirmed"),
+        ({"selector": "price >"}, "selector"),
+        ({"start": "yesterday"}, "yesterday"),
+        ({"redelivery": 3}, "redelivery"),
+        ({"ack_level": "disk"}, "disk"),
+        ({"on_change": "ignore"}, "ignore"),
+        ({"on_event": 5}, "on_event"),
+    ],
+    ids=str,
+)
+def test_values_of_options_of_an_app_are_checked_where_they_are_written(options: Any, words: str) -> None:
+    with pytest.raises(KafkadurError, match=words):
+        kafkadur.App().subscription("t", durable="d", **options)
+
+
+def test_right_values_of_options_of_an_app_are_accepted() -> None:
+    app = kafkadur.App()
+    app.subscription("t", durable="a", type="priority", priority=5, preempt=True, window=1)(print)
+    app.subscription("t", durable="b", type=SubscriptionType.SHARED, no_local=True, start="earliest")(print)
+    assert [each.name for each in app.declared] == ["a", "b"]
 
 
 @pytest.mark.parametrize("handler", [*UNRUN.values(), coroutine], ids=[*UNRUN, "coroutine function"])

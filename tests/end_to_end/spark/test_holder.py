@@ -36,7 +36,7 @@ def received(place: Place, topic: str, count: int, **options: object) -> list[tu
     """Receive and acknowledge as an ordinary consumer: (number, attempt)."""
     with (
         place.connect_sync() as connection,
-        connection.subscribe(topic, durable="d", start="earliest", **options) as subscription,  # type: ignore[arg-type]  # as given
+        connection.subscribe(topic, durable="d", start="earliest", **options) as subscription,  # type: ignore[call-overload]  # as given
     ):
         found: list[tuple[int, int]] = []
         for _ in range(count):

@@ -14,7 +14,7 @@ from kafkadur.admin.changes import Admin
 from kafkadur.settings import settings
 from kafkadur.stack import as_administrator
 from kafkadur.testing.pytest_plugin import TopicFactory
-from kafkadur_sharing.definition import Scope, TypeName
+from kafkadur_sharing.definition import Scope, SubscriptionType, TypeName
 from tests.integration.cli.conftest import Run
 from tests.integration.subscriptions.helpers import wait_until
 
@@ -353,7 +353,13 @@ def test_paused_subscription_hands_nothing_out(
     with (
         kafkadur.sync.Connection(settings({"client_id": "c"})) as connection,
         connection.subscribe(
-            topic, durable="d", type=kind, scope=scope, start="earliest", window=2, on_event=events.append
+            topic,
+            durable="d",
+            type=SubscriptionType(kind),
+            scope=scope,
+            start="earliest",
+            window=2,
+            on_event=events.append,
         ) as subscription,
     ):
         first = subscription.receive(timeout=LIMIT_S)
@@ -422,7 +428,7 @@ def test_drained_while_members_stay(run: Run, topic: str, kind: TypeName, scope:
     with (
         kafkadur.sync.Connection(settings({})) as connection,
         connection.subscribe(
-            topic, durable="d", type=kind, scope=scope, start="earliest", name="Ada"
+            topic, durable="d", type=SubscriptionType(kind), scope=scope, start="earliest", name="Ada"
         ) as subscription,
     ):
         held = [subscription.receive(timeout=LIMIT_S) for _ in range(2)]

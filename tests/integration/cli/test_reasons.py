@@ -11,7 +11,7 @@ import kafkadur.sync
 from kafkadur.settings import settings
 from kafkadur.sync import Subscription
 from kafkadur.testing.pytest_plugin import TopicFactory
-from kafkadur_sharing.definition import TypeName
+from kafkadur_sharing.definition import SubscriptionType, TypeName
 from tests.integration.cli.conftest import Run
 
 LIMIT_S = 180.0
@@ -43,7 +43,7 @@ def subscribed(
         connection.subscribe(
             topic,
             durable="d",
-            type=kind,
+            type=SubscriptionType(kind),
             start="earliest",
             window=window,
             selector=selector,

@@ -9,6 +9,7 @@ from itertools import groupby
 import pytest
 
 import kafkadur
+from kafkadur_sharing.definition import SubscriptionType
 from kafkadur_sharing.errors import IllegalState
 from tests.integration.subscriptions.helpers import (
     LIMIT_S,
@@ -202,4 +203,4 @@ async def test_other_types_have_no_scope(place: Place) -> None:
     topic = place.topic()
     async with place.connect() as connection:
         with pytest.raises(IllegalState, match="shared has no scope"):
-            await connection.subscribe(topic, durable="d", type="shared", scope="partition")
+            await connection.subscribe(topic, durable="d", type=SubscriptionType.SHARED, scope="partition")

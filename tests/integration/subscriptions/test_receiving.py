@@ -10,7 +10,7 @@ import kafkadur
 import kafkadur.sync
 from kafkadur import ConnectionClosed
 from kafkadur.message.headers import Property
-from kafkadur_sharing.definition import TypeName
+from kafkadur_sharing.definition import SubscriptionType, TypeName
 from tests.integration.subscriptions.helpers import (
     LIMIT_S,
     SILENCE_S,
@@ -426,7 +426,12 @@ async def test_window_counts_single_messages_and_batches(place: Place, kind: Typ
     async with (
         place.connect() as connection,
         await connection.subscribe(
-            topic, durable="d", type=kind, window=4, start="earliest", strict_order=kind == "exclusive"
+            topic,
+            durable="d",
+            type=SubscriptionType(kind),
+            window=4,
+            start="earliest",
+            strict_order=kind == "exclusive",
         ) as subscription,
     ):
         held = await take(subscription, 3)

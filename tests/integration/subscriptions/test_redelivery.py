@@ -15,7 +15,7 @@ import kafkadur
 from kafkadur import LeaseLost, Redelivery, Reject
 from kafkadur.handlers.failures import FailureDetail
 from kafkadur.runtime.dead_letters import ATTEMPTS, CAUSE, ORIGIN, REASON, SUBSCRIPTION
-from kafkadur_sharing.definition import TypeName
+from kafkadur_sharing.definition import SubscriptionType, TypeName
 from tests.integration.subscriptions.helpers import (
     LIMIT_S,
     PRIORITY_TOO,
@@ -341,7 +341,7 @@ async def test_strict_order_withholds_what_is_later(place: Place, kind: TypeName
     async with (
         place.connect() as connection,
         await connection.subscribe(
-            topic, durable="d", type=kind, start="earliest", window=6, strict_order=True
+            topic, durable="d", type=SubscriptionType(kind), start="earliest", window=6, strict_order=True
         ) as subscription,
     ):
         one, two, three = await take(subscription, 3)
@@ -363,7 +363,7 @@ async def test_strict_order_holds_for_the_next_holder(place: Place, kind: TypeNa
     topic = place.topic(range(1, 5))
     async with place.connect() as first:
         subscription = await first.subscribe(
-            topic, durable="d", type=kind, window=4, start="earliest", strict_order=True
+            topic, durable="d", type=SubscriptionType(kind), window=4, start="earliest", strict_order=True
         )
         await (await next_of(subscription)).rollback(delay=0.5)
     async with (

@@ -14,7 +14,7 @@ from kafkadur.admin.changes import Admin
 from kafkadur.admin.subscription_info import SubscriptionInfo
 from kafkadur.runtime.dead_letters import CAUSE
 from kafkadur.settings import settings
-from kafkadur_sharing.definition import TypeName
+from kafkadur_sharing.definition import SubscriptionType, TypeName
 from tests.integration.subscriptions.helpers import (
     LIMIT_S,
     Place,
@@ -162,7 +162,7 @@ async def test_what_is_about_to_expire_is_rescued(
         await connection.subscribe(
             topic,
             durable="d",
-            type=kind,
+            type=SubscriptionType(kind),
             start="earliest",
             window=2,
             unconfirmed=1,

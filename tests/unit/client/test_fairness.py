@@ -14,9 +14,9 @@ def test_others_come_first_after_enough_records() -> None:
     fairness = Fairness()
     fairness.granted({1: IN_A_ROW - 1})
     fairness.granted({})
-    assert not fairness.others_first
+    assert not fairness.others_first()
     fairness.granted({1: 1})
-    assert fairness.others_first
+    assert fairness.others_first()
     assert fairness.order([1, 2, 0]) == [2, 0, 1]
 
 
@@ -40,6 +40,6 @@ def test_partitions_that_are_served_together_share_a_row() -> None:
     fairness = Fairness()
     fairness.granted({0: 1, 1: IN_A_ROW - 3})
     fairness.granted({0: 1})
-    assert not fairness.others_first
+    assert not fairness.others_first()
     fairness.granted({0: 1})
     assert fairness.order([0, 1, 2]) == [2, 0, 1]
