@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import importlib
+import logging
 import re
 import sys
+import traceback
 from pathlib import Path
 
 from kafkadur.worker.app import App
 from kafkadur_sharing.errors import IllegalState
+
+_log = logging.getLogger("kafkadur.worker")
 
 _NAME = "app"
 _TARGET = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*(:[^\W\d]\w*(\.[^\W\d]\w*)*)?")
@@ -17,8 +21,8 @@ _TARGET = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*(:[^\W\d]\w*(\.[^\W\d]\w*)*)?")
 def load(target: str, folder: Path) -> App:
     """Import `module`, searching `folder` first, and return its `app`.
 
-    Without `:name` the name is `app`. Raises `IllegalState` if there is no such module, or no such app in it;
-    exceptions of the module itself are not caught.
+    Without `:name` the name is `app`. Raises `IllegalState` if there is no such module, or no such app in it,
+    and if the module raises an exception: the traceback is in the log at the level DEBUG.
     """
     if not _TARGET.fullmatch(target):
         raise IllegalState(
@@ -35,13 +39,15 @@ def load(target: str, folder: Path) -> App:
         module = importlib.import_module(module_name)
     except ModuleNotFoundError as error:
         if error.name is None or not f"{module_name}.".startswith(f"{error.name}."):
-            raise  # another module, which this one imports, is missing
+            raise _failed(module_name, folder, error) from error  # it imports another one, which is missing
         raise IllegalState(
             f"There is no module {module_name!r}.",
             state=str(error),
             owner=f"folder {folder}",
             remedy="name it as Python imports it, package.module:app, or its folder with --app-dir",
         ) from error
+    except Exception as error:
+        raise _failed(module_name, folder, error) from error
     found: object = module
     for part in name.split("."):
         found = getattr(found, part, None)
@@ -53,3 +59,25 @@ def load(target: str, folder: Path) -> App:
             remedy="write app = kafkadur.App() there, or name the app: module:name",
         )
     return found
+
+
+def _failed(module_name: str, folder: Path, error: Exception) -> IllegalState:
+    """Return the error that says where a module failed while it was imported."""
+    _log.debug("Module %s failed while it was imported.", module_name, exc_info=error)
+    return IllegalState(
+        f"Module {module_name!r} failed while it was imported.",
+        state=f"{_place(folder, error)}{type(error).__name__}: {error}",
+        owner=f"folder {folder}",
+        remedy="correct it; --log-level debug shows the traceback",
+    )
+
+
+def _place(folder: Path, error: Exception) -> str:
+    """Return the innermost file and line of an exception in the folder of the app; "" if there is none."""
+    if isinstance(error, SyntaxError):
+        return ""  # its text names them
+    frames = traceback.extract_tb(error.__traceback__)
+    inside = [frame for frame in frames if Path(frame.filename).is_relative_to(folder)]
+    if not inside:
+        return ""
+    return f"{Path(inside[-1].filename).relative_to(folder)}, line {inside[-1].lineno}: "

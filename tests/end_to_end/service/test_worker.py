@@ -69,8 +69,32 @@ def test_what_is_no_app_is_explained(shop: Shop, target: str, told: str) -> None
 def test_a_module_that_its_module_misses_is_named(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
     shop.write("import not_installed_anywhere", name="module_that_misses_one")
     monkeypatch.syspath_prepend(shop.folder)
-    with pytest.raises(ModuleNotFoundError, match="not_installed_anywhere"):
+    with pytest.raises(IllegalState, match="No module named 'not_installed_anywhere'") as refused:
         load("module_that_misses_one", shop.folder)
+    assert (refused.value.state or "").startswith("module_that_misses_one.py, line ")
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("import json\njson.loads('{')", "line 2: JSONDecodeError: Expecting property name"),
+        ("def f(:", "SyntaxError: invalid syntax (module_that_fails.py, line 1)"),
+        (
+            'import kafkadur\nkafkadur.App().subscription("t", type="shared", priority=5)',
+            "line 2: IllegalState: A subscription of the type shared has no priority.",
+        ),
+    ],
+)
+def test_where_a_module_fails_is_said(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, text: str, told: str
+) -> None:
+    monkeypatch.syspath_prepend(tmp_path)
+    (tmp_path / "module_that_fails.py").write_text(text, encoding="utf-8")
+    caplog.set_level("DEBUG", "kafkadur.worker")
+    with pytest.raises(IllegalState, match="Module 'module_that_fails' failed") as refused:
+        load("module_that_fails", tmp_path)
+    assert told in (refused.value.state or "")
+    assert "Traceback" in caplog.text
 
 
 def test_handlers_of_both_kinds_work_and_settle(shop: Shop) -> None:
