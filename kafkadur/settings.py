@@ -22,6 +22,7 @@ from kafkadur_sharing.decisions import Mode
 from kafkadur_sharing.errors import IllegalState
 from kafkadur_sharing.keys import ClientIdPolicy
 from kafkadur_sharing.names import validate_client_id, validate_namespace
+from kafkadur_sharing.plain import meant
 
 _log = logging.getLogger("kafkadur")
 
@@ -185,7 +186,7 @@ def settings(given: Mapping[str, Any], environment: Mapping[str, str] | None = N
         raise IllegalState(
             f"There is no setting {unknown[0]!r}.",
             owner="the caller",
-            remedy=f"use one of {', '.join(get_close_matches(unknown[0], names) or names)}",
+            remedy=meant(unknown[0], names),
         )
     for name in ("session_timeout", "redis_timeout", "kafka_timeout", "retention_check", "level_timeout"):
         if isinstance(values.get(name), str):

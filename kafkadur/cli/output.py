@@ -227,9 +227,10 @@ def for_options(text: str) -> str:
 
 
 def _option(found: re.Match[str]) -> str:
-    """Return a parameter with its value as an option."""
+    """Return a parameter with its value as an option; a value that a shell takes as it is has no quotes."""
     option = f"--{found[1].replace('_', '-')}"
-    return f"no {option}" if found[2] == "None" else f"{option} {found[2]}"
+    value = re.sub(r"^(['\"])([\w./:-]+)\1$", r"\2", found[2])
+    return f"no {option}" if value == "None" else f"{option} {value}"
 
 
 def _text(text: str, style: str = "") -> Text:

@@ -18,7 +18,7 @@ from kafkadur.cli.naming import NameArgument
 from kafkadur.cli.output import Column, ago, clock, count, duration, iso, plural, readable
 from kafkadur_coordinators.holder_progress import HolderProgress
 from kafkadur_coordinators.interface import MemberInfo
-from kafkadur_sharing.definition import Definition
+from kafkadur_sharing.definition import Definition, Sharing
 from kafkadur_sharing.errors import IllegalState, SubscriptionActive
 from kafkadur_sharing.keys import ClientIdPolicy, SubscriptionKey
 from kafkadur_sharing.redelivery import Redelivery
@@ -150,11 +150,12 @@ def _show_definition(call: Call, found: SubscriptionInfo, measured: Sizes | None
 def definition_facts(definition: Definition) -> list[tuple[str, str | None]]:
     """Return all parts of a definition, as words and texts."""
     policy = definition.redelivery
+    consumers = "one consumer" if definition.sharing is Sharing.UNSHARED else "several consumers"
     types = ", ".join(f"{header}: {kind}" for header, kind in (definition.header_types or {}).items())
     by_partition = definition.scope == "partition"
     strict = "strict: later messages wait for one that was rolled back" if definition.strict_order else None
     return [
-        ("type", f"{definition.type.value} ({definition.sharing.value})"),
+        ("type", f"{definition.type.value}, {consumers}"),
         ("topic", definition.topic),
         ("started at", definition.start),
         ("selector", definition.selector),

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
-from difflib import get_close_matches
 from typing import Any, TypeVar
 
 from typing_extensions import Unpack
@@ -25,6 +24,7 @@ from kafkadur_sharing.decisions import OTHER_PARTS, parts_given, validate_on_cha
 from kafkadur_sharing.definition import SubscriptionType, TypeName
 from kafkadur_sharing.errors import IllegalState
 from kafkadur_sharing.numbers import MOST_PRIORITY, check_function, check_integer
+from kafkadur_sharing.plain import meant
 
 Handler = TypeVar("Handler", bound=Callable[..., Any])
 #: Provides the resources of a running app, such as a producer of the worker's connection.
@@ -150,7 +150,7 @@ class App:
             raise IllegalState(
                 f"A subscription of an app has no option {unknown[0]!r}.",
                 owner=f"the handler of topic {topic!r}",
-                remedy=f"use one of {', '.join(get_close_matches(unknown[0], known) or known)}",
+                remedy=meant(unknown[0], known),
             )
         check_options(topic, options)
         check_limits(rate_limit, breaker)

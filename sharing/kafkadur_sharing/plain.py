@@ -1,8 +1,10 @@
-"""Makes text from elsewhere safe for a line of a log and for a terminal."""
+"""Texts for people: makes text from elsewhere safe for logs and terminals, finds names that were meant."""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
+from difflib import get_close_matches
 from typing import Final
 
 #: Control characters, line ends, changes of the writing direction, and surrogates.
@@ -22,3 +24,10 @@ def plain(text: str, *, keep: str = "") -> str:
         lambda found: found[0] if found[0] in keep else f"\\u{ord(found[0]):04x}",
         text,
     )
+
+
+def meant(name: str, known: Iterable[str]) -> str:
+    """Return the remedy for an unknown name: those of the known ones that are like it, else all."""
+    names = [*known]
+    alike = get_close_matches(name, names) or names
+    return f"use {alike[0]}" if len(alike) == 1 else f"use one of {', '.join(alike)}"

@@ -13,7 +13,7 @@ LIMIT_S = 180.0
 
 #: An option for every part, and what `sub info` shows of it.
 PARTS = (
-    ("--type serial", "type serial (shared)"),
+    ("--type serial", "type serial, several consumers"),
     ("--selector", "selector n > 1"),
     ("--header-type n=int --header-type raw=bytes", "header types n: int, raw: bytes"),
     ("--strict-order", "order strict: later messages wait for one that was rolled back"),

@@ -44,7 +44,7 @@ def test_what_is_wrong_is_named(name: str, value: object) -> None:
 
 
 def test_a_typing_error_in_the_name_of_a_setting_is_named() -> None:
-    with pytest.raises(IllegalState, match=r"no setting 'kafka_timout'.*use one of kafka_timeout"):
+    with pytest.raises(IllegalState, match=r"no setting 'kafka_timout'.*use kafka_timeout"):
         settings({"kafka": "broker:9092", "kafka_timout": 5}, {})
     with pytest.raises(IllegalState, match=r"no setting 'colour'.*session_timeout"):
         settings({"kafka": "broker:9092", "colour": "blue"}, {})
