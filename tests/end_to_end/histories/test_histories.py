@@ -65,12 +65,13 @@ def test_work_was_done(history: History, kind: str) -> None:
 
 
 def without_an_acknowledgement(history: History) -> History:
-    """Of the message that was settled by exactly one verdict, at its only delivery."""
+    """Of a message that was settled by exactly one verdict, at its only delivery, and that may not expire."""
     place = next(
         place
         for place, deliveries in history.deliveries_of.items()
         if len(deliveries) == 1
         and place.subscription not in history.ended
+        and history.truth[place].over is None
         and [verdict.kind for verdict in history.verdicts_of.get(place, ())] == ["ack"]
     )
     return replace(history, verdicts=[each for each in history.verdicts if each.place != place])
