@@ -66,6 +66,8 @@ class Explanation:
     reserved: bool = False
     #: The holder of the lease; None without a lease, or if the holder is no longer attached.
     holder: MemberInfo | None = None
+    #: Whether the holder is no longer attached, or its session has ended: then the lease ends soon.
+    holder_gone: bool = False
     #: How it was settled, if known (`reasons.py`).
     verdict: str | None = None
     #: Further remarks, one sentence each.
@@ -119,7 +121,7 @@ def explain(
         seen = offset < view.seen
         found = replace(found, lease=lease, redelivered=seen, reserved=reserved, notes=notes)
     if found.lease is not None:
-        return _leased(found, found.lease, members)
+        return _leased(found, found.lease, members, now)
     if found.state is OffsetState.READY and offset < log.start:
         deleted = ("Kafka deleted it before it was settled; members pass over it.",)
         return replace(found, state=OffsetState.BEFORE_LOG, notes=deleted)
@@ -143,18 +145,19 @@ def with_times(found: Explanation, times: Times | None, now: int) -> Explanation
     return found
 
 
-def _leased(found: Explanation, lease: LeaseView, members: Sequence[MemberInfo]) -> Explanation:
+def _leased(found: Explanation, lease: LeaseView, members: Sequence[MemberInfo], now: int) -> Explanation:
     """Add the holder of the lease, and a note if the offset is not delivered by it."""
     holder = next((member for member in members if member.id == lease.member), None)
+    gone = holder is None or holder.expires <= now
     state, notes = OffsetState.LEASED, found.notes
     if found.state is OffsetState.BEYOND_END:
         state = found.state
         notes = (f"It is reserved for member {lease.member if holder is None else holder.name}.",)
-    elif holder is None:
+    elif gone:
         notes = (*notes, "Its holder is gone; it comes back as soon as a member looks at this partition.")
-    elif not holder.heard:
+    elif holder is not None and not holder.heard:
         notes = (*notes, "The holder's process is not heard; unless it comes back, the lease ends early.")
-    return replace(found, state=state, holder=holder, notes=notes)
+    return replace(found, state=state, holder=holder, holder_gone=gone, notes=notes)
 
 
 def is_settled(view: PartitionView | None, offset: int) -> bool:

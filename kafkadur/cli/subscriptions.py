@@ -339,10 +339,10 @@ def _facts(found: Explained) -> list[tuple[str, str]]:
         holder, lease = explanation.holder, explanation.lease
         facts.append(("held by", lease.member if holder is None else f"{holder.name} (member {holder.id})"))
         if holder is not None:
-            if holder.expires > found.now:
-                left = f"in {duration(holder.expires - found.now)}; renewed while its process lives"
-            else:
+            if explanation.holder_gone:
                 left = "over: delivered again when a consumer is attached"
+            else:
+                left = f"in {duration(holder.expires - found.now)}; renewed while its process lives"
             facts.append(("until", f"{clock(holder.expires)}, {left}"))
         facts.append(("lease", f"{lease.kind} [{lease.start}, {lease.horizon}), token {lease.token}"))
     if explanation.state is OffsetState.READY:

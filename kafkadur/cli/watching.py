@@ -67,7 +67,7 @@ def _state(explanation: Explanation, now: int) -> str:
     if explanation.state is OffsetState.LEASED:
         lease, holder = explanation.lease, explanation.holder
         by = holder.name if holder is not None else "" if lease is None else lease.member
-        if holder is None or holder.expires <= now:
+        if explanation.holder_gone:
             return f"was in flight at {by}, which is gone, attempt={explanation.attempt}"
         return f"in flight at {by}, attempt={explanation.attempt}"
     due = "ready" if explanation.due is None else f"due in {duration(max(explanation.due - now, 0))}"

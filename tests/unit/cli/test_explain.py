@@ -111,8 +111,20 @@ def test_holder_is_named_or_said_to_be_gone() -> None:
     assert ask(27).holder.name == "one"
     assert ask(27).notes == ()
     assert "not heard" in ask(27, members=(member(heard=False),)).notes[0]
+    assert not ask(27).holder_gone
     assert ask(30).holder is None
     assert "gone" in ask(30).notes[0]
+    assert ask(30).holder_gone
+
+
+def test_a_holder_whose_session_has_ended_is_gone_also_while_it_is_listed() -> None:
+    for heard in (True, False):
+        found = ask(27, members=(member(heard=heard, expires=NOW),))
+        assert found.holder.name == "one"
+        assert found.holder_gone
+        assert found.notes == (
+            "Its holder is gone; it comes back as soon as a member looks at this partition.",
+        )
 
 
 def test_redelivery_below_seen_and_of_exceptions() -> None:
