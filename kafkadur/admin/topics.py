@@ -103,17 +103,25 @@ class TopicAdmin(Topics):
             return False
         return True
 
-    def all(self) -> tuple[Topic, ...]:
-        """Return all topics by name, except those of Kafka itself (`__...`)."""
+    def names(self) -> list[str]:
+        """Return the names of all topics, except those of Kafka itself (`__...`)."""
+        return list(self._found())
+
+    def _found(self) -> dict[str, dict[int, Any]]:
+        """Return the partitions of each topic, by name."""
 
         def question(admin: AdminClient, seconds: float) -> dict[str, Any]:
             return cast("dict[str, Any]", admin.list_topics(timeout=seconds).topics)
 
-        found = {
+        return {
             name: topic.partitions
             for name, topic in sorted(self._answer(question).items())
             if not name.startswith("__")
         }
+
+    def all(self) -> tuple[Topic, ...]:
+        """Return all topics by name, except those of Kafka itself (`__...`)."""
+        found = self._found()
         sizes = self._sizes({name: list(partitions) for name, partitions in found.items()})
         return tuple(
             Topic(

@@ -11,7 +11,7 @@ from typing import Annotated, Any, cast, get_args
 import typer
 
 from kafkadur.cli.call import Call, command
-from kafkadur.cli.naming import NameArgument
+from kafkadur.cli.naming import NameArgument, complete_topic
 from kafkadur.cli.options import with_parameters
 from kafkadur.cli.output import Output
 from kafkadur.cli.subscriptions import definition_facts
@@ -163,7 +163,9 @@ def _with_parts(function: Callable[..., None]) -> Callable[..., None]:
 def create(
     call: Call,
     name: NameArgument,
-    topic: Annotated[str, typer.Argument(metavar="TOPIC", help="Topic of the subscription.")],
+    topic: Annotated[
+        str, typer.Argument(metavar="TOPIC", help="Topic of the subscription.", autocompletion=complete_topic)
+    ],
     *,
     kind: Annotated[
         SubscriptionType, _part("--type", f"How its messages are shared out: {_TYPES}.", metavar="TYPE")

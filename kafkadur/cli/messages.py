@@ -18,7 +18,7 @@ from confluent_kafka import KafkaError, Message
 
 import kafkadur.sync
 from kafkadur.cli.call import Call, command
-from kafkadur.cli.naming import complete
+from kafkadur.cli.naming import complete, complete_topic
 from kafkadur.cli.properties import parse_properties
 from kafkadur.message.headers import Property
 from kafkadur.producer.producer import Producer
@@ -56,7 +56,9 @@ class _Positions:
 @command
 def publish(  # noqa: PLR0917 - each is an option
     call: Call,
-    topic: Annotated[str, typer.Argument(metavar="TOPIC", help="Topic to publish to.")],
+    topic: Annotated[
+        str, typer.Argument(metavar="TOPIC", help="Topic to publish to.", autocompletion=complete_topic)
+    ],
     value: Annotated[str, typer.Argument(metavar="VALUE|-", help="The message; -: each line of stdin.")],
     key: Annotated[str | None, typer.Option("--key", help="Key of the message.")] = None,
     properties: Annotated[
@@ -106,7 +108,9 @@ def publish(  # noqa: PLR0917 - each is an option
 @command
 def consume(
     call: Call,
-    topic: Annotated[str, typer.Argument(metavar="TOPIC", help="Topic of the subscription.")],
+    topic: Annotated[
+        str, typer.Argument(metavar="TOPIC", help="Topic of the subscription.", autocompletion=complete_topic)
+    ],
     *,
     durable: _DurableOption,
     type_: Annotated[

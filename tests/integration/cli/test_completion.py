@@ -1,4 +1,4 @@
-"""The shell completes commands, options, and the names of subscriptions."""
+"""The shell completes commands, options, and the names of subscriptions and topics."""
 
 import subprocess
 import sys
@@ -47,11 +47,21 @@ def test_names_are_completed(here: Path, monkeypatch: pytest.MonkeyPatch) -> Non
     assert completed(here, monkeypatch, "sub", "info", "bil") == ["bills"]
 
 
+def test_topics_are_completed(
+    here: Path, monkeypatch: pytest.MonkeyPatch, kafkadur_topic: TopicFactory
+) -> None:
+    topic = kafkadur_topic()
+    for words in (("publish",), ("consume",), ("sub", "create", "name")):
+        assert completed(here, monkeypatch, *words, topic[:-1]) == [topic]
+    assert completed(here, monkeypatch, "publish", "__") == []
+
+
 def test_nothing_is_offered_without_servers(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     begun = time.monotonic()
     assert completed(here, monkeypatch, "sub", "info", "--kafka", "127.0.0.1:1", "b") == []
     monkeypatch.setenv("KAFKADUR_REDIS", "redis://127.0.0.1:1")
     assert completed(here, monkeypatch, "sub", "info", "b") == []
+    assert completed(here, monkeypatch, "publish", "--kafka", "127.0.0.1:1", "b") == []
     assert time.monotonic() - begun < SOON_S
     monkeypatch.delenv("KAFKADUR_KAFKA")
     monkeypatch.delenv("KAFKADUR_REDIS")
