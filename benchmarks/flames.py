@@ -8,6 +8,7 @@ looks at the consumers (uv fetches it), `perf` of Linux at the server.
 from __future__ import annotations
 
 import re
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -106,6 +107,9 @@ def draw(root: Frame, title: str, file: Path) -> None:
 
     rcParams["svg.fonttype"] = "none"  # texts stay texts
     rcParams["svg.hashsalt"] = "flames"  # the same file from the same samples
+    if not root.samples:
+        message = f"no samples were taken: {title}"
+        raise ValueError(message)
     shown = [row for row in root.rows() if row[0].samples >= _NARROWEST * root.samples]
     deepest = max(depth for _, _, depth in shown)
     figure = Figure(figsize=(14, 0.2 * deepest + 0.8), layout="constrained")
@@ -180,7 +184,7 @@ def _watched(command: list[str], folder: Path) -> Frame:
     file = folder / "stacks"
     spy = [sys.executable, "-m", "uv", "tool", "run", "py-spy", "record", "--format", "raw"]
     options = ["--rate", str(_RATE), "--output", str(file)]
-    subprocess.run([*spy, *options, "--", *command], check=True, capture_output=True)
+    subprocess.run([*spy, *options, "--", *command], check=True, stdout=subprocess.DEVNULL)
     return of_py_spy(file.read_text(encoding="utf-8"))
 
 
@@ -191,9 +195,9 @@ def _server(stack: Stack, command: list[str], folder: Path) -> Frame:
         process = str(client.info("server")["process_id"])
     watch = [_PERF, "record", "--event", "cpu-clock", "--freq", "2000", "--call-graph", "fp"]
     options = ["--output", file, "--pid", process]
-    subprocess.run([*watch, *options, "--", *command], check=True, capture_output=True)
+    subprocess.run([*watch, *options, "--", *command], check=True, stdout=subprocess.DEVNULL)
     show = [_PERF, "script", "--input", file, "--fields", "comm,ip,sym"]
-    found = subprocess.run(show, check=True, capture_output=True, text=True)
+    found = subprocess.run(show, check=True, stdout=subprocess.PIPE, text=True)
     return of_perf(found.stdout)
 
 
@@ -215,6 +219,9 @@ def _draw_all(folder: Path) -> None:
 
 def main(folder: Annotated[Path, typer.Argument(help="Where the SVG files go.")]) -> None:
     """Draw where the time of a message goes."""
+    if shutil.which(_PERF) is None:
+        message = f"{_PERF} of Linux is not installed; it looks at the server"
+        raise typer.BadParameter(message)
     _draw_all(folder)
 
 

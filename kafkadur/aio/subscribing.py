@@ -66,10 +66,13 @@ WINDOW = 1_000
 WINDOW_BYTES = 16 * 1024 * 1024
 
 
-def type_named(name: SubscriptionType | str) -> SubscriptionType:
-    """Return a subscription type by its name; raises `IllegalState` for an unknown one."""
+def type_named(name: SubscriptionType | str, *, stacklevel: int = 3) -> SubscriptionType:
+    """Return a subscription type by its name; raises `IllegalState` for an unknown one.
+
+    `stacklevel` is that of a warning: the caller of the public function that this is called from.
+    """
     if name == "shared-queued":  # the first name of the shared type in Universal Messaging
-        warnings.warn("The type shared-queued is called shared.", DeprecationWarning, stacklevel=3)
+        warnings.warn("The type shared-queued is called shared.", DeprecationWarning, stacklevel=stacklevel)
         return SubscriptionType.SHARED
     return subscription_type(name)
 
@@ -219,7 +222,8 @@ class Subscribing(DurableSubscriptions):
         - `topic_member`: the name of the member of a distributed topic that `topic` is. It is part of the key
           (rules P1, M1, M2; see `distributed`).
         - `type`: how the messages are shared out: "exclusive", "priority", "serial", "shared" or
-          "key-ordered".
+          "key-ordered". For type checkers a type that is known at run time only is a `SubscriptionType`: then
+          they accept the options of all types.
         - `allow_conversion`: change a durable subscription of another type, to which no consumer is attached,
           to this type, and keep the messages that wait in it (rule L3). In the mode `weblogic` this is always
           allowed (P7).

@@ -123,7 +123,7 @@ class Composer(Part):
     def _choose_partitions(self, now: float) -> list[int]:
         """Choose the partitions that the next exchange touches.
 
-        If there are too many, those with verdicts are chosen, then those that were not touched for longest.
+        If there are too many, those with verdicts are chosen, then those that were touched longest ago.
         """
         speaking = {chunk.lease.partition for chunk in self._in_flight if chunk.has_verdicts()}
         speaking |= {lease.partition for lease in self._leases if lease.gaps}

@@ -38,7 +38,7 @@ from kafkadur_sharing.numbers import MOST_BYTES, MOST_PRIORITY, MOST_RECORDS, ch
 
 #: Acknowledgements of a lane that may be unconfirmed; on a shared subscription the window is the limit.
 LANE_BUDGET = 100
-#: Numbers that bound what a member holds: the least and the most.
+#: Parameters that bound what a member holds: name, least and most value.
 FLOW = (("window", 1, MOST_RECORDS), ("window_bytes", 1, MOST_BYTES), ("unconfirmed", 0, MOST_RECORDS))
 #: Longest wait for dead letters when a subscription is closed, seconds.
 _LAST_LETTERS = 5.0

@@ -40,12 +40,12 @@ class SubscribeOptions(AnyOptions, total=False):
 
 
 def check_options(topic: str, options: SubscribeOptions) -> None:
-    """Refuse values that `Connection.subscribe` would refuse, before there is a connection.
+    """Refuse what `Connection.subscribe` would refuse, as far as it needs no connection to tell.
 
     `no_local` of types with several consumers passes: the mode of the connection decides.
     """
     definition_asked(
-        type_named(options.get("type", SubscriptionType.SHARED)),
+        type_named(options.get("type", SubscriptionType.SHARED), stacklevel=4),
         topic,
         options.get("selector"),
         no_local=options.get("no_local", False),
@@ -55,7 +55,8 @@ def check_options(topic: str, options: SubscribeOptions) -> None:
         mode="weblogic",
     )
     for name, least, most in FLOW:
-        if (value := options.get(name)) is not None:
+        value = options.get(name, least)
+        if value is not None or name != "unconfirmed":
             check_integer(name, value, least, most)
     validate_on_change(options.get("on_change"))
     check_function("on_event", options.get("on_event"))
@@ -128,9 +129,9 @@ class App:
         acknowledges its message, `Reject` sends it to dead letters, and any other exception rolls it back;
         after ten failed attempts it becomes a dead letter, unless `attempts` or the redelivery policy say
         otherwise. The other options are those of `Connection.subscribe`. Raises `IllegalState` if two
-        handlers would share a name, for an unknown option, for values that `Connection.subscribe` refuses,
-        for a parameter that asks for nothing known, and for a generator function, because calling it runs
-        nothing. Raises `InvalidSelector` and `InvalidDestination` as well.
+        handlers would share a name, for an unknown option, for values that `Connection.subscribe` would
+        refuse for any connection, for a parameter that asks for nothing known, and for a generator function,
+        because calling it runs nothing. Raises `InvalidSelector` and `InvalidDestination` as well.
         """
         running = {
             "concurrency": concurrency,
@@ -146,7 +147,7 @@ class App:
             "failure_detail": failure_detail,
         }
         if unknown := sorted(options.keys() - SubscribeOptions.__annotations__.keys()):
-            known = [*SubscribeOptions.__annotations__, *running]
+            known = ["durable", *SubscribeOptions.__annotations__, *running]
             raise IllegalState(
                 f"A subscription of an app has no option {unknown[0]!r}.",
                 owner=f"the handler of topic {topic!r}",

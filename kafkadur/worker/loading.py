@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import logging
+import os
 import re
 import sys
 import traceback
@@ -66,18 +67,26 @@ def _failed(module_name: str, folder: Path, error: Exception) -> IllegalState:
     _log.debug("Module %s failed while it was imported.", module_name, exc_info=error)
     return IllegalState(
         f"Module {module_name!r} failed while it was imported.",
-        state=f"{_place(folder, error)}{type(error).__name__}: {error}",
+        state=f"{_place(module_name, folder, error)}{type(error).__name__}: {error}",
         owner=f"folder {folder}",
         remedy="correct it; --log-level debug shows the traceback",
     )
 
 
-def _place(folder: Path, error: Exception) -> str:
-    """Return the innermost file and line of an exception in the folder of the app; "" if there is none."""
-    if isinstance(error, SyntaxError):
-        return ""  # its text names them
-    frames = traceback.extract_tb(error.__traceback__)
-    inside = [frame for frame in frames if Path(frame.filename).is_relative_to(folder)]
-    if not inside:
+def _place(module_name: str, folder: Path, error: Exception) -> str:
+    """Return the file and line of the app at which an exception was raised or went through; "" if unknown.
+
+    These are the innermost ones in the folder of the app, without its libraries, or in the module itself.
+    """
+    file = module_name.replace(".", os.sep)
+    frames = [
+        frame
+        for frame in traceback.extract_tb(error.__traceback__)
+        if (Path(frame.filename).is_relative_to(folder) and "site-packages" not in Path(frame.filename).parts)
+        or frame.filename.endswith((f"{file}.py", f"{file}{os.sep}__init__.py"))
+    ]
+    if not frames:  # such as a syntax error, whose text names the place
         return ""
-    return f"{Path(inside[-1].filename).relative_to(folder)}, line {inside[-1].lineno}: "
+    found = Path(frames[-1].filename)
+    shown = found.relative_to(folder) if found.is_relative_to(folder) else found
+    return f"{shown}, line {frames[-1].lineno}: "

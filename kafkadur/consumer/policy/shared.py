@@ -256,22 +256,23 @@ class SharedPolicy(Policy):
     def news(self) -> tuple[set[int], set[int]]:
         """Touch partitions with a backlog, and those of which records or reservations are given back.
 
-        A member that is alone touches only those that are served first, if these have enough.
+        A member that is alone touches only the one that is served first, if it has enough.
         """
-        row = self._fairness.partitions
+        fairness, first = self._fairness, self._fairness.first
         backlog = {partition for partition in self.partitions() if self._fetch.has_backlog(partition)}
-        if self._fetch.role.members == 1 and not self._fairness.others_first() and self._have_enough(row):
-            backlog &= row
+        alone = self._fetch.role.members == 1
+        if alone and first is not None and not fairness.is_over() and self._has_enough(first):
+            backlog &= {first}
         return backlog | self.reservations_to_return() | self.beyond_window(), set()
 
     def order(self, chosen: list[int]) -> list[int]:
         """Return the partitions of an exchange in the order in which they are to be served."""
         return self._fairness.order(chosen)
 
-    def _have_enough(self, partitions: Collection[int]) -> bool:
-        """Whether as much as the window holds can be granted of these partitions."""
-        known = [state for p in partitions if (state := self._fetch.states.get(p)) is not None]
-        waiting = sum([max(state.readable_end - state.next, 0) for state in known])
+    def _has_enough(self, partition: int) -> bool:
+        """Whether as much as the window holds can be granted of a partition."""
+        state = self._fetch.states.get(partition)
+        waiting = 0 if state is None else state.readable_end - state.next
         return self._selection.is_all and waiting >= self._terms.window
 
     def dispatched(self, lease: Lease) -> None:

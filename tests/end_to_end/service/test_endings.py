@@ -136,7 +136,7 @@ def test_a_lifespan_that_does_not_end_when_the_worker_fails(shop: Shop) -> None:
 
         app = kafkadur.App(lifespan=lifespan)
 
-        @app.subscription(TOPIC, durable="d", selector="amount >")
+        @app.subscription(TOPIC, durable="d", no_local=True)
         async def handle(message):
             note(message)
     """)

@@ -74,11 +74,30 @@ def test_a_module_that_its_module_misses_is_named(shop: Shop, monkeypatch: pytes
     assert (refused.value.state or "").startswith("module_that_misses_one.py, line ")
 
 
+def test_the_line_is_one_of_the_app_and_not_of_a_library_below_its_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    library = tmp_path / ".venv" / "lib" / "site-packages"
+    library.mkdir(parents=True)
+    (library / "library_below.py").write_text("def fail():\n    raise OSError('no')", encoding="utf-8")
+    text = "import library_below\n\nlibrary_below.fail()"
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    for folder, name in ((tmp_path, "module_above_a_library"), (elsewhere, "module_from_elsewhere")):
+        (folder / f"{name}.py").write_text(text, encoding="utf-8")
+        monkeypatch.syspath_prepend(folder)
+    monkeypatch.syspath_prepend(library)
+    for name in ("module_above_a_library", "module_from_elsewhere"):
+        with pytest.raises(IllegalState, match=rf"{name}\.py, line 3: OSError: no"):
+            load(name, tmp_path)
+
+
 @pytest.mark.parametrize(
     ("text", "told"),
     [
         ("import json\njson.loads('{')", "line 2: JSONDecodeError: Expecting property name"),
         ("def f(:", "SyntaxError: invalid syntax (module_that_fails.py, line 1)"),
+        ("\neval('1 +')", "line 2: SyntaxError: invalid syntax (<string>, line 1)"),
         (
             'import kafkadur\nkafkadur.App().subscription("t", type="shared", priority=5)',
             "line 2: IllegalState: A subscription of the type shared has no priority.",
@@ -339,14 +358,14 @@ def test_what_cannot_be_served_ends_the_worker(shop: Shop) -> None:
         async def good(message):
             note(message)
 
-        @app.subscription(TOPIC, durable="bad", selector="amount >")
+        @app.subscription(TOPIC, durable="bad", no_local=True)
         async def bad(message):
             note(message)
     """)
     worker = shop.start()
     assert worker.ended() == 1
     assert f"(subscription bad, topic {shop.topic})" in worker.said
-    assert "Column 9 of the selector" in worker.said
+    assert "A subscription of the type shared has no no_local" in worker.said
     assert "Traceback" not in worker.said
 
 

@@ -292,3 +292,18 @@ async def test_of_two_members_that_take_turns_one_finds_the_partition_with_a_mes
                 delivery = await first.receive(timeout=0.02) or await second.receive(timeout=0.02)
             assert number(delivery) == n
             await delivery.ack()
+
+
+async def test_a_full_window_needs_no_exchanges_however_many_partitions_have_a_backlog(place: Place) -> None:
+    topic = place.topic(partitions=PARTITIONS)
+    publish(place, topic, range(FIRST))
+    async with (
+        place.connect() as connection,
+        await connection.subscribe(topic, durable="d", window=5, start="earliest") as subscription,
+    ):
+        held = await take(subscription, 5)
+        await nothing(subscription)
+        before = subscription.statistics()["exchanges"]
+        await nothing(subscription)
+        assert subscription.statistics()["exchanges"] - before <= 2
+        await ack_all(held)
