@@ -2,7 +2,8 @@
 
 Writes three flame graphs as SVG: a consumer that drains a backlog, one that confirms each message, and Redis
 meanwhile. The width of a frame is its share of the samples that were taken while it was on the stack. py-spy
-looks at the consumers (uv fetches it), `perf` of Linux at the server.
+looks at the consumers (uv fetches it): at threads while they have Python's lock. `perf` of Linux looks at the
+server.
 """
 
 from __future__ import annotations
@@ -34,11 +35,11 @@ _PARTITIONS = 4
 _SIZE = 100
 _RATE: Final = 500
 _LIMIT_S = 120.0
-_PERF = "perf"
+_PERF, _UNKNOWN = "perf", "[unknown]"
 #: Frames that are narrower than this share of the whole are left out.
 _NARROWEST = 0.004
-#: What py-spy names outside of the functions that are looked at: processes, and how Python starts a module.
-_OUTSIDE = ("process ", "<frozen runpy>", "<module> (")
+#: Frames of how Python starts a module, and of how it imports one.
+_STARTING, _IMPORTING = ("(<frozen runpy>", "<module> ("), "(<frozen importlib"
 _PLACE = re.compile(r"^(?P<name>.*) \((?:.*/)?(?P<module>[^/().:]+)[^/()]*\)$")
 
 _talk = Console(stderr=True)
@@ -70,22 +71,25 @@ class Frame:
 
 def of_py_spy(text: str) -> Frame:
     """Return the frames of what `py-spy record --format raw` wrote; importing modules is left out."""
-    root = Frame("all threads")
+    root = Frame("Python")
     for line in text.splitlines():
         stack, _, samples = line.rpartition(" ")
-        names = stack.split(";")
-        if not any(name.startswith("<frozen importlib") for name in names):
-            root.add([_short(name) for name in names if not name.startswith(_OUTSIDE)], int(samples))
+        if _IMPORTING not in stack:
+            names = [name for name in stack.split(";") if not any(start in name for start in _STARTING)]
+            root.add(map(_short, names), int(samples))
     return root
 
 
 def of_perf(text: str) -> Frame:
-    """Return the frames of what `perf script` wrote: a head, and one line for each frame, innermost first."""
+    """Return the frames of what `perf script` wrote: a head, and one line for each frame, innermost first.
+
+    Frames without a name are left out: the Lua of Redis is built so that most of its callers are not found.
+    """
     root = Frame("Redis")
     stacks: Counter[tuple[str, ...]] = Counter()
     for sample in text.split("\n\n"):
         lines = [line.split() for line in sample.strip().splitlines()[1:]]
-        names = [words[1].partition("+")[0] for words in lines if len(words) > 1]
+        names = [words[1].partition("+")[0] for words in lines if len(words) > 1 and words[1] != _UNKNOWN]
         if names:
             stacks[tuple(reversed(names))] += 1
     for stack, samples in stacks.items():
@@ -182,7 +186,7 @@ def _consumer(work: str, stack: Stack, topic: str, count: int) -> list[str]:
 def _watched(command: list[str], folder: Path) -> Frame:
     """Run a consumer under py-spy."""
     file = folder / "stacks"
-    spy = [sys.executable, "-m", "uv", "tool", "run", "py-spy", "record", "--format", "raw"]
+    spy = [sys.executable, "-m", "uv", "tool", "run", "py-spy", "record", "--format", "raw", "--gil"]
     options = ["--rate", str(_RATE), "--output", str(file)]
     subprocess.run([*spy, *options, "--", *command], check=True, stdout=subprocess.DEVNULL)
     return of_py_spy(file.read_text(encoding="utf-8"))

@@ -5,10 +5,10 @@ from pathlib import Path
 from benchmarks.flames import Frame, draw, of_perf, of_py_spy
 
 PY_SPY = """\
-process 7:"python";<module> (flames.py:9);receive (/far/subscription.py:112);take (queue.py:3) 30
-<frozen runpy>._run_code (<frozen runpy>:88);<module> (flames.py:9);receive (/far/subscription.py:115) 10
+_run_code (<frozen runpy>:88);<module> (flames.py:9);receive (/far/subscription.py:112);take (queue.py:3) 30
+<module> (flames.py:9);receive (/far/subscription.py:115) 10
 run (threading.py:900);rd_kafka_poll (librdkafka.so.1) 50
-<module> (flames.py:2);<frozen importlib._bootstrap>._find (<frozen importlib._bootstrap>:1);x (y.py:1) 99
+<module> (flames.py:2);_find_and_load (<frozen importlib._bootstrap>:1176);x (y.py:1) 99
 """
 
 PERF = """\
@@ -32,7 +32,7 @@ def flat(root: Frame) -> dict[str, tuple[int, int, int]]:
 
 def test_stacks_of_py_spy() -> None:
     assert flat(of_py_spy(PY_SPY)) == {
-        "all threads": (90, 0, 0),
+        "Python": (90, 0, 0),
         "subscription.receive": (40, 0, 1),
         "queue.take": (30, 0, 2),
         "threading.run": (50, 40, 1),
@@ -42,10 +42,9 @@ def test_stacks_of_py_spy() -> None:
 
 def test_stacks_of_perf() -> None:
     assert flat(of_perf(PERF)) == {
-        "Redis": (3, 0, 0),
-        "[unknown]": (1, 0, 1),
-        "main": (2, 1, 1),
-        "luaV_execute": (2, 1, 2),
+        "Redis": (2, 0, 0),
+        "main": (2, 0, 1),
+        "luaV_execute": (2, 0, 2),
     }
 
 
