@@ -33,6 +33,7 @@ from kafkadur_sharing.errors import (
     InternalError,
     KafkadurError,
     KafkaRefused,
+    LeaseLost,
     StateLost,
 )
 
@@ -334,6 +335,8 @@ class CoordinatorThread:
             return
         try:
             step(served)
+        except LeaseLost as error:  # the application was interrupted in the middle of a change (`whole.py`)
+            served.member.fail(error)
         except Exception as error:  # noqa: BLE001 - any defect
             _fail(served.member, error)
 

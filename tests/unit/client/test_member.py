@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from confluent_kafka import Message
@@ -13,6 +15,7 @@ from kafkadur.consumer.member import Callbacks, Member
 from kafkadur.consumer.schedule import CONFIRM_WITHIN
 from kafkadur.consumer.terms import Terms
 from kafkadur.fetch.buffer import NOWHERE, FetchBuffer, Mark
+from kafkadur.runtime.coordinator_thread import CoordinatorThread, Served
 from kafkadur_coordinators.interface import (
     Attached,
     Exchange,
@@ -430,3 +433,19 @@ def test_a_change_that_was_broken_off_ends_the_member(monkeypatch: pytest.Monkey
     assert isinstance(driver.member.failed, LeaseLost)
     exchange = driver.member.farewell()
     assert exchange is None or settled_offsets(exchange) == set()
+
+
+def test_a_change_that_was_broken_off_while_an_exchange_is_under_way_is_no_defect() -> None:
+    """The coordinator thread meets it when the answer comes: that is a `LeaseLost` as well."""
+    driver = Driver(partitions=1)
+    driver.attach(0, 1)
+    driver.member.request_exchange()
+    assert driver.member.build(1.0) is not None
+    driver.member._state.whole.begin()  # noqa: SLF001 - and it is broken off
+    served: Any = SimpleNamespace(member=driver.member)
+
+    def step(_: Served) -> None:
+        driver.member.apply(driver.reply(0, 1, []), 1.0)
+
+    CoordinatorThread._guarded(served, step)  # noqa: SLF001 - what the thread calls
+    assert isinstance(driver.member.failed, LeaseLost)
