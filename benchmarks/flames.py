@@ -21,18 +21,17 @@ from pathlib import Path
 from typing import Annotated, Final
 
 import typer
-from confluent_kafka import Producer
-from confluent_kafka.admin import AdminClient, NewTopic
 from redis import Redis
 from rich.console import Console
 
 import kafkadur.sync
+from benchmarks.source import Backlog, Shape, fill
+from benchmarks.systems.base import Store
 from kafkadur.stack import Stack, embedded
 
 #: Messages that are drained, and that are confirmed one by one.
 _DRAINED, _CONFIRMED = 3_000_000, 20_000
 _PARTITIONS = 4
-_SIZE = 100
 _RATE: Final = 500
 _LIMIT_S = 120.0
 _PERF, _UNKNOWN = "perf", "[unknown]"
@@ -164,18 +163,8 @@ def confirm(kafka: str, redis: str, topic: str, count: int) -> None:
 
 
 def _publish(stack: Stack, topic: str, count: int) -> None:
-    admin = AdminClient({"bootstrap.servers": stack.kafka})
-    admin.create_topics([NewTopic(topic, _PARTITIONS, 1)])[topic].result()
-    more = {"linger.ms": 100, "queue.buffering.max.kbytes": 2_000_000}
-    producer = Producer({"bootstrap.servers": stack.kafka, **more})
-    for number in range(count):
-        while True:
-            try:
-                producer.produce(topic, b"x" * _SIZE, partition=number % _PARTITIONS)
-                break
-            except BufferError:
-                producer.poll(0.1)
-    producer.flush()
+    backlog = Backlog(store=Store.KAFKA, name=topic, shape=Shape.BIG, partitions=_PARTITIONS, messages=count)
+    fill(backlog, kafka=stack.kafka, redis_at=stack.redis)
 
 
 def _consumer(work: str, stack: Stack, topic: str, count: int) -> list[str]:

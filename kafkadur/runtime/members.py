@@ -38,10 +38,17 @@ from kafkadur_sharing.numbers import MOST_BYTES, MOST_PRIORITY, MOST_RECORDS, ch
 
 #: Acknowledgements of a lane that may be unconfirmed; on a shared subscription the window is the limit.
 LANE_BUDGET = 100
-#: Parameters that bound what a member holds: name, least and most value.
-FLOW = (("window", 1, MOST_RECORDS), ("window_bytes", 1, MOST_BYTES), ("unconfirmed", 0, MOST_RECORDS))
+#: The least and most value of the parameters that bound what a member holds.
+FLOW = {"window": (1, MOST_RECORDS), "window_bytes": (1, MOST_BYTES), "unconfirmed": (0, MOST_RECORDS)}
 #: Longest wait for dead letters when a subscription is closed, seconds.
 _LAST_LETTERS = 5.0
+
+
+def check_flow(name: str, value: object) -> int | None:
+    """Return the value of a parameter of `FLOW`; only `unconfirmed` may be None. Raises `IllegalState`."""
+    if value is None and name == "unconfirmed":
+        return None
+    return check_integer(name, value, *FLOW[name])
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -71,10 +78,8 @@ class Wanted:
 
     def __post_init__(self) -> None:
         """Check the numbers: the coordinator computes with them for all members. Raises `IllegalState`."""
-        for name, least, most in FLOW:
-            value = getattr(self, name)
-            if value is not None or name != "unconfirmed":
-                object.__setattr__(self, name, check_integer(name, value, least, most))
+        for name in FLOW:
+            object.__setattr__(self, name, check_flow(name, getattr(self, name)))
         priority = check_integer("priority", self.rank.priority, -MOST_PRIORITY, MOST_PRIORITY)
         object.__setattr__(self, "rank", Rank(priority=priority, preempt=bool(self.rank.preempt)))
 

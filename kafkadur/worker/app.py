@@ -19,7 +19,7 @@ from kafkadur.handlers.results import check_handler
 from kafkadur.handlers.retries import ATTEMPTS, Exceptions, RetryDelay
 from kafkadur.message.serialization import Deserializer
 from kafkadur.options import AnyOptions
-from kafkadur.runtime.members import FLOW
+from kafkadur.runtime.members import FLOW, check_flow
 from kafkadur_sharing.decisions import OTHER_PARTS, parts_given, validate_on_change
 from kafkadur_sharing.definition import SubscriptionType, TypeName
 from kafkadur_sharing.errors import IllegalState
@@ -54,10 +54,9 @@ def check_options(topic: str, options: SubscribeOptions) -> None:
         parts=parts_given(**{part: options.get(part) for part in OTHER_PARTS}),
         mode="weblogic",
     )
-    for name, least, most in FLOW:
-        value = options.get(name, least)
-        if value is not None or name != "unconfirmed":
-            check_integer(name, value, least, most)
+    for name, value in options.items():
+        if name in FLOW:
+            check_flow(name, value)
     validate_on_change(options.get("on_change"))
     check_function("on_event", options.get("on_event"))
 

@@ -27,7 +27,7 @@ local ENTRY, ENTRY_SIZE = '>I6I4I6', 16
 local store = {}
 
 do -- a script can have 200 locals at once
-  local VERSION_TEXT = '3'
+  local VERSION_TEXT = text(STATE_VERSION)
   local MOST_AT_ONCE = 1000 -- fields in one call
 
   --- What works with the state of the version before; made when it is needed, because that takes time.
