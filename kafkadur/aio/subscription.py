@@ -12,7 +12,7 @@ import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from concurrent.futures import Future
 from datetime import timedelta
-from itertools import chain, repeat
+from itertools import chain
 from typing import Any, Generic
 
 from confluent_kafka import Message
@@ -22,6 +22,7 @@ from kafkadur.aio.running import OnUndecodable, Run
 from kafkadur.aio.waiting import Breath, ClosingContext, Signal, flattened, kept
 from kafkadur.consumer.chunk import LOST, Chunk, one_by_one
 from kafkadur.consumer.delivery import Batch, K_co, V_co, in_transaction
+from kafkadur.consumer.handed import deal, pure_deal
 from kafkadur.durations import seconds
 from kafkadur.handlers.failures import FailureDetail
 from kafkadur.handlers.limits import CircuitBreaker, RateLimit
@@ -219,18 +220,19 @@ class Subscription(ClosingContext, Generic[V_co, K_co]):
         block = await self._next_block(self._block_size, deadline)
         if block is None:
             return None
-        chunk, start, end = block
-        # what expires while it waits here is left out
+        chunk, _, end = block
         make: Callable[..., Any] = self._make_timely if chunk.times else self._make
         if self._one_by_one:
             self._losses = losses
             deliveries = one_by_one(make, *block)
             return filter(None, deliveries) if chunk.times else deliveries
-        indices = iter(range(start, end))
-        made: Iterator[Any] = map(make, repeat(chunk), indices, chunk.messages[start:end])
-        if chunk.times:
+        made: Iterator[Any]
+        if chunk.times:  # what expires while it waits here is left out
+            made, left = pure_deal(make, *block)
             made = filter(None, made)
-        if self._unreceived.add(chunk, end, indices):  # another task took a block while this one waited
+        else:
+            made, left = deal(self._make, *block)
+        if self._unreceived.add(chunk, end, left):  # another task took a block while this one waited
             return chain(self._block, made)
         self._losses = losses
         return made

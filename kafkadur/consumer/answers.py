@@ -105,7 +105,7 @@ class Answers(Part):
         if not paused:
             return
         # messages that are not in flight are given back, including deliveries that were taken in advance
-        self._leases.losses += 1
+        self._gate.losses += 1
         self._schedule.touch({lease.partition for lease in self._leases})
         self._schedule.request(when=bool(self._policy.unread_leases()))
 
@@ -196,7 +196,7 @@ class Answers(Part):
         if lease is None:
             return
         lease.lost = True
-        self._leases.losses += 1
+        self._gate.losses += 1
         self._policy.drop(lease)
         self._fetch.ranges.pop(token, None)
         self._leases.stop_wanting(lease)

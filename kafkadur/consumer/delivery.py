@@ -10,14 +10,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from datetime import timedelta
-from itertools import repeat
 from typing import TYPE_CHECKING, Any, Generic, NoReturn
 
 from confluent_kafka import Message
 from typing_extensions import TypeVar
 
 from kafkadur.consumer.chunk import HANDED, LOST, OVERDUE, RELEASE_SENT, RELEASED, UNSETTLED, Chunk
-from kafkadur.consumer.handed import Handed
+from kafkadur.consumer.handed import Handed, deal
 from kafkadur.fetch.native import as_message, values
 from kafkadur.message.headers import Decoded, JmsFields, Property, decode
 from kafkadur.runtime.dead_letters import ROLLED_BACK, Cause
@@ -403,8 +402,7 @@ class Batch(Sequence[Delivery[V_co, K_co]]):
 
     def __iter__(self) -> Iterator[Delivery[V_co, K_co]]:
         """Yield all of them."""
-        start, end, chunk = self._start, self._end, self._chunk
-        return map(self._class(), repeat(chunk), range(start, end), chunk.messages[start:end])
+        return deal(self._class(), self._chunk, self._start, self._end)[0]
 
     def _class(self) -> type[Delivery[V_co, K_co]]:
         """Return the class of its deliveries."""

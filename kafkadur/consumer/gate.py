@@ -4,19 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from kafkadur.consumer.marks import Marks
 from kafkadur.consumer.terms import Terms
 from kafkadur_sharing.errors import KafkadurError
 
 
-class Gate:
+class Gate(Marks):
     """The conditions of one member. Reading one takes no lock."""
 
     def __init__(self, terms: Terms, heard_since: Callable[[], float]) -> None:
         """`heard_since` as in `Callbacks` (`member.py`)."""
+        super().__init__()
         self._terms = terms
         self._heard_since = heard_since
-        #: nothing more is dispatched; waiting callers were told so; nothing more is confirmed
-        self.closing = self.closing_told = self.left = False
+        #: waiting callers were told that nothing more is dispatched; nothing more is confirmed
+        self.closing_told = self.left = False
         #: the subscription is paused
         self.paused = False
         #: this member takes no messages: its circuit breaker is open

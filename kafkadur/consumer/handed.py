@@ -1,18 +1,18 @@
 """What is done for every delivery: making it, handing it to a loop, and acknowledging it without waiting.
 
-`Handed` and `sift` are compiled where `kafkadur/native/_native.pyx` is, and do the same.
+`Handed`, `deal` and `sift` are compiled where `kafkadur/native/_native.pyx` is, and do the same.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from itertools import repeat
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 from confluent_kafka import Message
 
 from kafkadur.consumer.chunk import Chunk
-from kafkadur.consumer.gate import Gate
-from kafkadur.consumer.lease_table import LeaseTable
+from kafkadur.consumer.marks import Marks
 from kafkadur.native.choice import compiled
 
 D = TypeVar("D")
@@ -55,25 +55,37 @@ class PureHanded:
         raise NotImplementedError
 
 
-def pure_sift(
-    block: Iterator[D], leases: LeaseTable, gate: Gate, losses: int, stale: Callable[[D], bool]
-) -> Iterator[D]:
+def pure_deal(
+    make: Callable[[Chunk, int, Message], D], chunk: Chunk, start: int, end: int
+) -> tuple[Iterator[D], Iterator[Any]]:
+    """Return an iterator over the deliveries of records [start, end), and one that knows how many are left.
+
+    The length hint of the second is their number. `make` is the class of the deliveries, or a function that
+    makes one.
+    """
+    indices = iter(range(start, end))
+    return map(make, repeat(chunk), indices, chunk.messages[start:end]), indices
+
+
+def pure_sift(block: Iterator[D], marks: Marks, losses: int, stale: Callable[[D], bool]) -> Iterator[D]:
     """Yield the deliveries of a block until nothing more may be handed out.
 
     It was taken when leases had been lost `losses` times. If more are lost now, `stale` says which deliveries
     are left out.
     """
-    while not gate.closing:
+    while not marks.closing:
         delivery = next(block, None)
         if delivery is None:
             return
-        if leases.losses == losses or not stale(delivery):
+        if marks.losses == losses or not stale(delivery):
             yield delivery
 
 
 if TYPE_CHECKING:
     Handed = PureHanded
+    deal = pure_deal
     sift = pure_sift
 else:
     Handed = compiled("Handed", PureHanded)
+    deal = compiled("deal", pure_deal)
     sift = compiled("Sift", pure_sift)

@@ -17,8 +17,6 @@ class LeaseTable:
         self._lanes_apart = lanes_apart
         #: the incarnation under which leases are granted
         self.incarnation = 0
-        #: how often leases were lost: deliveries that were taken before may be stale
-        self.losses = 0
         self.clear()
 
     def clear(self) -> None:

@@ -103,7 +103,7 @@ class Losses(Part):
     def _forget_state(self) -> None:
         followed = list(self._fetch.buffers)
         was_active = self._policy.standing is not Standing.STANDBY
-        self._leases.losses += 1
+        self._gate.losses += 1
         self._clear()
         self._lag.leave()
         if was_active:

@@ -156,12 +156,12 @@ class Member:
 
     def sift(self, block: Iterator[D], losses: int, stale: Callable[[D], bool]) -> Iterator[D]:
         """Yield the deliveries of a block that may be handed out; parameters as of `handed.pure_sift`."""
-        return sift(block, self._leases, self.gate, losses, stale)
+        return sift(block, self.gate, losses, stale)
 
     @property
     def losses(self) -> int:
         """How often leases were lost: deliveries that were taken before may be stale."""
-        return self._leases.losses
+        return self.gate.losses
 
     @property
     def failed(self) -> KafkadurError | None:
@@ -232,7 +232,7 @@ class Member:
             lease.group.frozen = True  # `one_by_one` stops
         for chunk in (*self._in_flight, *self._losses.kept):
             chunk.lose()
-        self._leases.losses += 1
+        self.gate.losses += 1
 
     # -- dispatch
 

@@ -7,18 +7,27 @@ cdef enum:
     _ACKED = 2
 
 
+cdef class Marks:
+    """As `kafkadur.consumer.marks.PureMarks`, compiled."""
+
+    cdef public bint closing
+    cdef public Py_ssize_t losses
+
+
 @cython.no_gc
-@cython.freelist(1000)
 cdef class Handed:
-    """As `kafkadur.consumer.handed.Handed`, compiled."""
+    """As `kafkadur.consumer.handed.PureHanded`, compiled."""
 
     cdef public object _chunk
     cdef public Py_ssize_t _index
     cdef public object _message
+    #: the verdicts of the chunk, which are one bytearray for good
+    cdef bytearray _verdicts
 
     def __init__(self, chunk, Py_ssize_t index, message):
         """Record `index` of a chunk."""
         self._chunk = chunk
+        self._verdicts = chunk.verdicts
         self._index = index
         self._message = message
 
@@ -44,7 +53,7 @@ cdef class Handed:
 
         Raises `AlreadySettled` or `LeaseLost`.
         """
-        cdef bytearray verdicts = self._chunk.verdicts
+        cdef bytearray verdicts = self._verdicts
         if verdicts[self._index] == _HANDED:  # with the range checked: the end of a chunk may be taken back
             verdicts[self._index] = _ACKED
         else:
@@ -55,19 +64,62 @@ cdef class Handed:
 
 
 @cython.final
+cdef class _Deal:
+    """Makes the deliveries of records of a chunk, one after the other."""
+
+    cdef type _class
+    cdef object _chunk
+    cdef bytearray _verdicts
+    cdef list _messages
+    cdef Py_ssize_t _start
+    cdef Py_ssize_t _next
+
+    def __iter__(self):
+        return self
+
+    def __length_hint__(self):
+        return len(self._messages) - self._next
+
+    def __next__(self):
+        cdef Handed made
+        cdef Py_ssize_t at = self._next
+        if at >= len(self._messages):
+            raise StopIteration
+        # without arguments, hence without `__init__`
+        made = <Handed>(<PyTypeObject *>self._class).tp_new(self._class, NULL, NULL)
+        made._chunk = self._chunk
+        made._verdicts = self._verdicts
+        made._index = self._start + at
+        made._message = self._messages[at]
+        self._next = at + 1
+        return made
+
+
+def deal(type made, chunk, Py_ssize_t start, Py_ssize_t end):
+    """As `kafkadur.consumer.handed.pure_deal`, compiled; `made` is a class derived from `Handed`."""
+    cdef _Deal deliveries = _Deal()
+    if not issubclass(made, Handed):
+        raise TypeError(made)
+    deliveries._class = made
+    deliveries._chunk = chunk
+    deliveries._verdicts = chunk.verdicts
+    deliveries._messages = chunk.messages[start:end]
+    deliveries._start = start
+    return deliveries, deliveries
+
+
+@cython.final
 cdef class Sift:
     """As `kafkadur.consumer.handed.pure_sift`, compiled."""
 
     cdef object _block
-    cdef object _leases
-    cdef object _gate
-    cdef object _losses
+    cdef Marks _marks
+    cdef Py_ssize_t _losses
     cdef object _stale
 
-    def __init__(self, block, leases, gate, losses, stale):
+    def __init__(self, block, Marks marks not None, Py_ssize_t losses, stale):
         self._block = block
-        self._leases = leases
-        self._gate = gate
+        self._marks = marks
         self._losses = losses
         self._stale = stale
 
@@ -75,9 +127,9 @@ cdef class Sift:
         return self
 
     def __next__(self):
-        if self._gate.closing:
+        if self._marks.closing:
             raise StopIteration
         delivery = next(self._block)
-        while self._leases.losses != self._losses and self._stale(delivery):
+        while self._marks.losses != self._losses and self._stale(delivery):
             delivery = next(self._block)
         return delivery

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar, overload
 
 from typing_extensions import Unpack
 
@@ -17,11 +17,18 @@ from kafkadur.handlers.failures import FailureDetail
 from kafkadur.handlers.limits import CircuitBreaker, RateLimit, check_limits
 from kafkadur.handlers.results import check_handler
 from kafkadur.handlers.retries import ATTEMPTS, Exceptions, RetryDelay
-from kafkadur.message.serialization import Deserializer
-from kafkadur.options import AnyOptions
 from kafkadur.runtime.members import FLOW, check_flow
+from kafkadur.worker.options import (
+    AnyHandler,
+    ExclusiveHandler,
+    KeyOrderedHandler,
+    PriorityHandler,
+    SerialHandler,
+    SharedHandler,
+    SubscribeOptions,
+)
 from kafkadur_sharing.decisions import OTHER_PARTS, parts_given, validate_on_change
-from kafkadur_sharing.definition import SubscriptionType, TypeName
+from kafkadur_sharing.definition import SubscriptionType
 from kafkadur_sharing.errors import IllegalState
 from kafkadur_sharing.numbers import MOST_PRIORITY, check_function, check_integer
 from kafkadur_sharing.plain import meant
@@ -29,14 +36,6 @@ from kafkadur_sharing.plain import meant
 Handler = TypeVar("Handler", bound=Callable[..., Any])
 #: Provides the resources of a running app, such as a producer of the worker's connection.
 Lifespan = Callable[[Connection], AbstractAsyncContextManager[object]]
-
-
-class SubscribeOptions(AnyOptions, total=False):
-    """The options that `App.subscription` passes to `Connection.subscribe`, which documents them."""
-
-    type: SubscriptionType | TypeName
-    key_deserializer: Deserializer[Any]
-    value_deserializer: Deserializer[Any]
 
 
 def check_options(topic: str, options: SubscribeOptions) -> None:
@@ -102,6 +101,31 @@ class App:
         """All handlers, in the order in which they were declared."""
         return tuple(self._declared)
 
+    # for type checkers: each type has its own options
+    @overload
+    def subscription(
+        self, topic: str, *, type: Literal["shared"] = "shared", **options: Unpack[SharedHandler]
+    ) -> Callable[[Handler], Handler]: ...
+    @overload
+    def subscription(
+        self, topic: str, *, type: Literal["exclusive"], **options: Unpack[ExclusiveHandler]
+    ) -> Callable[[Handler], Handler]: ...
+    @overload
+    def subscription(
+        self, topic: str, *, type: Literal["priority"], **options: Unpack[PriorityHandler]
+    ) -> Callable[[Handler], Handler]: ...
+    @overload
+    def subscription(
+        self, topic: str, *, type: Literal["serial"], **options: Unpack[SerialHandler]
+    ) -> Callable[[Handler], Handler]: ...
+    @overload
+    def subscription(
+        self, topic: str, *, type: Literal["key-ordered"], **options: Unpack[KeyOrderedHandler]
+    ) -> Callable[[Handler], Handler]: ...
+    @overload
+    def subscription(
+        self, topic: str, *, type: SubscriptionType, **options: Unpack[AnyHandler]
+    ) -> Callable[[Handler], Handler]: ...
     def subscription(
         self,
         topic: str,

@@ -1,12 +1,12 @@
 """What is done for every delivery: the compiled and the plain way do the same."""
 
 from collections.abc import Callable, Iterator
-from types import SimpleNamespace
+from operator import length_hint
 from typing import Any
 
 import pytest
 
-from kafkadur.consumer import handed
+from kafkadur.consumer import handed, marks
 from kafkadur.consumer.chunk import ACKED, FRESH, HANDED, SENT
 from kafkadur.native import choice
 
@@ -36,6 +36,7 @@ class Chunk:
 
     def __init__(self, verdicts: bytes) -> None:
         self.verdicts = bytearray(verdicts)
+        self.messages = [f"record {index}" for index in range(len(verdicts))]
 
     def acknowledge(self, index: int) -> bool:
         if self.verdicts[index] != HANDED:
@@ -60,13 +61,37 @@ def test_acknowledging(way: str) -> None:
     assert chunk.verdicts == bytes((HANDED, FRESH, ACKED, SENT))
 
 
+@pytest.mark.parametrize("way", WAYS)
+def test_deliveries_are_made_one_after_the_other(way: str) -> None:
+    chunk = Chunk(bytes((HANDED,)) * 6)
+    deal: Any = handed.pure_deal if way == "plain" else handed.deal
+    made, left = deal(delivery_class(way), chunk, 2, 5)
+    assert length_hint(left) == 3
+    first = next(made)
+    assert (first._index, first._message) == (2, "record 2")  # noqa: SLF001 - what it was made of
+    assert length_hint(left) == 2
+    del chunk.messages[4:]  # the end was taken back, which changes nothing for those that are dealt
+    rest = list(made)
+    assert [each._message for each in rest] == ["record 3", "record 4"]  # noqa: SLF001 - as above
+    assert (length_hint(left), next(made, None)) == (0, None)
+    rest[0].ack_nowait()
+    assert chunk.verdicts == bytes((HANDED, HANDED, HANDED, ACKED, HANDED, HANDED))
+
+
+@pytest.mark.skipif(not choice.is_native(), reason="not built")
+def test_only_deliveries_are_dealt() -> None:
+    with pytest.raises(TypeError):
+        handed.deal(int, Chunk(b"\0"), 0, 1)  # type: ignore[arg-type]  # that is the test
+
+
 def sifting(
     way: str, block: Iterator[int], stale: Callable[[int], bool] = lambda _: False
-) -> tuple[Iterator[int], SimpleNamespace, SimpleNamespace]:
-    """Return an iterator over a block, and what it looks at: leases and gate."""
-    leases, gate = SimpleNamespace(losses=3), SimpleNamespace(closing=False)
+) -> tuple[Iterator[int], Any]:
+    """Return an iterator over a block, and the marks that it looks at."""
+    seen: Any = marks.PureMarks() if way == "plain" else marks.Marks()
+    seen.losses = 3
     sift: Any = handed.pure_sift if way == "plain" else handed.sift
-    return sift(block, leases, gate, 3, stale), leases, gate
+    return sift(block, seen, 3, stale), seen
 
 
 @pytest.mark.parametrize("way", WAYS)
@@ -77,10 +102,10 @@ def test_a_block_is_handed_out(way: str) -> None:
         looked.append(number)
         return number % 2 == 0
 
-    found, leases, _ = sifting(way, iter(range(1, 7)), stale)
+    found, seen = sifting(way, iter(range(1, 7)), stale)
     assert [next(found), next(found)] == [1, 2]
     assert looked == []
-    leases.losses += 1
+    seen.losses += 1
     assert list(found) == [3, 5]
     assert looked == [3, 4, 5, 6]
     assert next(found, None) is None
@@ -89,9 +114,9 @@ def test_a_block_is_handed_out(way: str) -> None:
 @pytest.mark.parametrize("way", WAYS)
 def test_nothing_is_handed_out_after_stop(way: str) -> None:
     block = iter([1, 2, 3])
-    found, _, gate = sifting(way, block)
+    found, seen = sifting(way, block)
     assert next(found) == 1
-    gate.closing = True
+    seen.closing = True
     assert list(found) == []
     assert list(block) == [2, 3], "the rest is given back"
 
@@ -102,7 +127,7 @@ def test_an_error_of_the_block_is_raised(way: str) -> None:
         yield 1
         raise ZeroDivisionError
 
-    found, _, _ = sifting(way, block())
+    found, _ = sifting(way, block())
     assert next(found) == 1
     with pytest.raises(ZeroDivisionError):
         next(found)

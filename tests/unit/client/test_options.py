@@ -15,6 +15,8 @@ from kafkadur.options import (
     SerialOptions,
     SharedOptions,
 )
+from kafkadur.worker import App, SubscribeOptions
+from kafkadur.worker.options import HandlerOptions
 from kafkadur_sharing.changing import check_parts
 from kafkadur_sharing.definition import SubscriptionType
 from kafkadur_sharing.errors import IllegalState
@@ -77,3 +79,26 @@ def accepted(connection: kafkadur.sync.Connection, kind: SubscriptionType) -> No
     connection.subscribe("t", type="key-ordered", key_lanes=2)
     connection.subscribe("t", type="serial", scope="partition", strict_order=True)
     connection.subscribe("t", type=kind, priority=5)
+
+
+def refused_by_an_app(app: App) -> None:
+    """Declarations that type checkers refuse."""
+    app.subscription("t", priority=5)  # type: ignore[call-overload]
+    app.subscription("t", type="exclusive", max_consumers=2)  # type: ignore[call-overload]
+    app.subscription("t", type="serial", key_lanes=2, attempts=3)  # type: ignore[call-overload]
+    app.subscription("t", type="prioritised")  # type: ignore[call-overload]
+    app.subscription("t", atempts=3)  # type: ignore[call-overload]
+
+
+def accepted_by_an_app(app: App, kind: SubscriptionType) -> None:
+    """Declarations that type checkers accept."""
+    app.subscription("t", durable="d", concurrency=4, attempts=None, max_consumers=2)
+    app.subscription("t", type="priority", priority=5, preempt=True, retry_on=ValueError)
+    app.subscription("t", type=kind, priority=5)
+
+
+def test_the_options_of_a_handler_are_the_parameters_of_an_app() -> None:
+    explicit = set(inspect.signature(App.subscription).parameters) - {"self", "topic", "options"}
+    assert set(HandlerOptions.__annotations__) | {"type"} == (
+        explicit | set(SubscribeOptions.__annotations__) - set(AnyOptions.__annotations__)
+    )
