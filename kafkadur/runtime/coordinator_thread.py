@@ -67,6 +67,13 @@ class Served:
     due: float = 0.0
     #: the kind of error that was logged last, so that it is logged once
     trouble: str = ""
+    #: its leases were lost, and it is not attached again yet: it makes no exchange before that
+    detached: bool = False
+
+    def lose(self, reason: str, *, keep: bool = False) -> None:
+        """As `Member.lose`; it has to be attached again."""
+        self.detached = True
+        self.member.lose(reason, keep=keep)
 
     @property
     def session(self) -> MemberSession:
@@ -248,7 +255,7 @@ class CoordinatorThread:
         member = served.member
         member.release_all()
         deadline = time.monotonic() + 5.0
-        while time.monotonic() < deadline:
+        while not served.detached and time.monotonic() < deadline:
             exchange = member.farewell() or member.build(time.monotonic())
             if exchange is None:
                 break
@@ -342,6 +349,11 @@ class CoordinatorThread:
 
     def _exchange(self, served: Served) -> None:
         member = served.member
+        if served.detached:
+            # another server may know its last attachment, and exchanges are numbered anew
+            with self._recovering(served):
+                self._attach_again(served)
+            return
         if member.intake.cuts:
             self._truncate(served)
             return
@@ -379,7 +391,7 @@ class CoordinatorThread:
         _log.warning("%s: a transacted consumer has gone; what it committed is looked up", member.display)
         with self._recovering(served):
             self._lifecycle.rebuild({served.request.key: served.session.incarnation})
-            member.lose("what a transacted consumer committed was looked up", keep=not member.transacted)
+            served.lose("what a transacted consumer committed was looked up", keep=not member.transacted)
             self._attach_again(served)
 
     @contextlib.contextmanager
@@ -425,7 +437,7 @@ class CoordinatorThread:
             try:
                 lost = self._lifecycle.truncate(served.membership, dict(member.intake.cuts))
                 member.intake.note_truncated(lost)
-                member.lose("Kafka lost the end of a partition")
+                served.lose("Kafka lost the end of a partition")
                 self._attach_again(served)
             except Refusal as refusal:  # another member was faster
                 self._refused(served, refusal)
@@ -452,7 +464,7 @@ class CoordinatorThread:
         _log.warning("%s: %s; attaching again", member.display, refusal.code)
         # messages in flight are leased again; those of a transacted session are delivered again instead
         keep = not member.transacted and refusal.code in (*_LOST, "INCARNATION")
-        member.lose(f"the coordinator answered {refusal.code}", keep=keep)
+        served.lose(f"the coordinator answered {refusal.code}", keep=keep)
         with self._recovering(served):
             if refusal.code in _LOST and len(self._served) > 1:  # the state of all of them was lost at once
                 self._lifecycle.rebuild({each.request.key: each.session.incarnation for each in self._served})
@@ -470,7 +482,7 @@ class CoordinatorThread:
             seen=served.member.incarnation,
         )
         served.taken_over()
-        served.membership = membership
+        served.membership, served.detached = membership, False
         served.member.attached(membership.attached, sent_at)
 
     def _look_at_neighbours(self) -> None:

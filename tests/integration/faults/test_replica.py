@@ -55,6 +55,10 @@ class Pair:
             assert client.wait(1, 10_000) == 1
         self.copying.cut(refuse=True)
 
+    def first_refused(self) -> bool:
+        """Whether the first server has refused to write for the lack of a replica."""
+        return "errorstat_NOREPLICAS" in str(self.first.ask("INFO", "errorstats"))
+
     def take_over(self) -> None:
         """Make the second the master, and send clients there."""
         self.second.promote()
@@ -129,6 +133,33 @@ async def test_back_to_the_first_master(
         pair.send_to(pair.second)
         info = await crew.drained()
     assert second.incarnation < first.incarnation < info.incarnation
+
+
+@LONG_EXCLUSIVE
+async def test_back_before_it_was_attached_again(
+    stack: Stack,
+    pair: Pair,
+    place_on: Callable[[Stack], Place],
+    kind: TypeName,
+) -> None:
+    """The first master takes no writes; the second one, to which it comes back, knows its last attachment."""
+    place = place_on(stack)
+    try:
+        async with Crew(place, place.topic(range(COUNT)), kind, COUNT) as crew:
+            await crew.join()
+            await crew.given_some(0.2)
+            pair.stop_copying()
+            await asyncio.to_thread(pair.take_over)
+            there = len(crew.confirmed)
+            await crew.until(lambda: len(crew.confirmed) >= there + COUNT * 0.3, "work on the second")
+            pair.first.ask("CONFIG", "SET", "min-replicas-to-write", "1")
+            pair.first.ask("CONFIG", "RESETSTAT")
+            pair.send_to(pair.first)
+            await crew.until(pair.first_refused, "the first refuses to attach it")
+            pair.send_to(pair.second)
+            await crew.drained()
+    finally:
+        pair.first.ask("CONFIG", "SET", "min-replicas-to-write", "0")
 
 
 @pytest.mark.parametrize("guarded", [True, pytest.param(False, marks=pytest.mark.long)])
