@@ -21,15 +21,37 @@ cdef class _Handle:
     cdef void *last
     #: whether a record with headers was ever read
     cdef bint headed
+    #: messages of records that are gone, and how many: the next read frees them, without Python's lock
+    cdef rd_kafka_message_t *_gone[_GONE]
+    cdef Py_ssize_t _gone_count
+
+    cdef inline void drop(self, rd_kafka_message_t *message) noexcept:
+        """Free a message, now or with the next read."""
+        if self._gone_count < _GONE and self.rk != NULL:
+            self._gone[self._gone_count] = message
+            self._gone_count += 1
+        else:
+            message_destroy(message)
+
+    cdef Py_ssize_t take_gone(self, rd_kafka_message_t **into) noexcept:
+        """Copy the messages to be freed, at most `_GONE`; returns how many."""
+        cdef Py_ssize_t count = self._gone_count
+        memcpy(into, self._gone, count * sizeof(rd_kafka_message_t *))
+        self._gone_count = 0
+        return count
 
     cdef void end(self):
         """Detach all records, and end the client."""
         cdef rd_kafka_t *rk = self.rk
+        cdef Py_ssize_t index
         if rk == NULL or self.generation != _generation:  # a forked child has none of the client's threads
             return
-        self.rk = NULL
         while self.last != NULL:
             (<Record>self.last).detach()
+        self.rk = NULL
+        for index in range(self._gone_count):
+            message_destroy(self._gone[index])
+        self._gone_count = 0
         with nogil:
             rd_destroy(rk, _NO_CLOSE)
 
@@ -57,7 +79,7 @@ cdef class Record:
     def __dealloc__(self):
         if self._message != NULL and self._handle.generation == _generation:
             self._unlink()
-            message_destroy(self._message)
+            self._handle.drop(self._message)
 
     cdef inline void _unlink(self):
         global _kept
@@ -188,6 +210,8 @@ cdef class Consumer(_Client):
     cdef _Handle _handle
     cdef rd_kafka_queue_t *_queue
     cdef rd_kafka_message_t *_read[_MOST]
+    #: messages that are being freed
+    cdef rd_kafka_message_t *_freed[_GONE]
     cdef bint _closed
 
     def __init__(self, config, *, logger, topic):
@@ -219,7 +243,9 @@ cdef class Consumer(_Client):
         cdef ssize_t count
         cdef bint headed = self._handle.headed
         self._check_open()
+        cdef Py_ssize_t gone = self._handle.take_gone(self._freed)
         with nogil:
+            self._free(gone)
             count = consume_batch(self._queue, ms, self._read, limit)
             headed = headed or self._have_headers(count)
         self._handle.headed = headed
@@ -238,7 +264,9 @@ cdef class Consumer(_Client):
         cdef ssize_t more
         cdef bint headed = self._handle.headed
         self._check_open()
+        cdef Py_ssize_t gone = self._handle.take_gone(self._freed)
         with nogil:
+            self._free(gone)
             count = consume_batch(self._queue, ms, self._read, 1)
             if count == 1:
                 more = consume_batch(self._queue, 0, self._read + 1, limit - 1)
@@ -248,6 +276,12 @@ cdef class Consumer(_Client):
         self._handle.headed = headed
         into += self._records(count)
         self._raise()
+
+    cdef void _free(self, Py_ssize_t count) noexcept nogil:
+        """Free the messages of records that are gone."""
+        cdef Py_ssize_t index
+        for index in range(count):
+            message_destroy(self._freed[index])
 
     cdef bint _have_headers(self, ssize_t count) noexcept nogil:
         """Whether one of the messages that were read last has headers."""
