@@ -56,6 +56,9 @@ class Reading(Protocol):
     def find_end(self, partition: int, incarnation: int) -> None:
         """Ask Kafka where the log of a partition ends (`found_end`)."""
 
+    def note_room(self) -> None:
+        """The member may have room for more records: read on if it had none."""
+
 
 class FetchState:
     """The partitions of one member."""

@@ -243,6 +243,7 @@ class Member:
         """
         with self.lock:
             block, soon = self._dispatcher.next_block(limit)
+            self._state.fetch.reading.note_room()
         if soon:
             self.request_exchange()
         return block
@@ -255,7 +256,9 @@ class Member:
         record counts as dispatched before the application has it. None: nothing can be dispatched now.
         """
         with self.lock:
-            return self._dispatcher.next_run(limit)
+            run = self._dispatcher.next_run(limit)
+            self._state.fetch.reading.note_room()
+        return run
 
     def is_timely(self, chunk: Chunk, index: int) -> bool:
         """Whether a dispatched record has not expired before the application receives it. Takes no lock.
@@ -351,6 +354,7 @@ class Member:
             waiting = self._state.pending.confirm
             self._answers.apply(reply, sent_at)
             gone = self._confirmations.take(lambda chunk: chunk.lease.lost)
+            self._state.fetch.reading.note_room()
             # for records that were read while this exchange was under way
             self._schedule.request(when=self.intake.needs_exchange(news=bool(self._state.queue)))
             self._state.whole.end()

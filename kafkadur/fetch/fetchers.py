@@ -41,7 +41,7 @@ class Fetchers:
         self.follow = tail.follow
         self.compare = tail.compare
         self.unfollow = tail.unfollow
-        self.find_end = tail.find_end
+        self.find_end, self.note_room = tail.find_end, tail.note_room
         self.read_inline, self.interrupt = tail.read_inline, tail.interrupt
         self.read_range = point.read_range
 

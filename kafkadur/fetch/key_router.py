@@ -93,6 +93,10 @@ class KeyRouter:
         """Ask where the partition of a lane ends."""
         self._readers.find_end(self._place(partition), incarnation)
 
+    def note_room(self) -> None:
+        """The member may have room for more records."""
+        self._readers.note_room()
+
     def _place(self, lane: int) -> int:
         return lane // self._lanes
 

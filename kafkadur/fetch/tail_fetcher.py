@@ -31,6 +31,8 @@ _log = logging.getLogger("kafkadur.readers")
 
 #: Seconds until Kafka is asked again where a partition ends, after it did not answer.
 _FIND_AGAIN = 0.2
+#: Seconds after which the reader looks for room in its member without having been told of any.
+_FOR_ROOM = 0.2
 #: Seconds between two mirrorings of the floor.
 _MIRROR_EVERY = 1.0
 
@@ -75,6 +77,8 @@ class TailFetcher(KafkaThread):
         self._mirrored: dict[int, int] = {}
         self._mirror_at = 0.0
         self._turn = ReadingTurn(monotonic)
+        #: whether the thread of this reader waits because the member has records enough
+        self._held_back = False
         #: ends a call of the client that waits for records; None: no other thread can read
         self._wake: Callable[[], None] | None = None
         #: whether a thread of the application waits in such a call
@@ -192,8 +196,10 @@ class TailFetcher(KafkaThread):
         self._mirror(consumer)
         if not self._followed:
             return WAIT
+        self._held_back = True  # before the look: room that there is from now on ends the waiting
         if member.buffered >= member.read_ahead:
-            return 0.002  # the member takes records out meanwhile; librdkafka keeps its own queue
+            return _FOR_ROOM
+        self._held_back = False
         read(consumer, AT_ONCE, WAIT, self._arrived)
         if self._arrived:
             self._take(consumer)
@@ -273,6 +279,12 @@ class TailFetcher(KafkaThread):
     def compiled(self) -> bool:
         """Whether the compiled client reads; False before the reader has begun, and after its end."""
         return self._wake is not None
+
+    def note_room(self) -> None:
+        """Read on if the member had records enough, and has room now. Any thread."""
+        if self._held_back and self._member.buffered < self._member.read_ahead:
+            self._held_back = False
+            self._work.set()
 
     def interrupt(self) -> None:
         """End the waiting of a thread in `read_inline`. Any thread."""

@@ -136,7 +136,7 @@ class CoordinatorThread:
                 if served.member is not member or member.failed is not None:
                     continue
                 if served.retry_at <= time.monotonic():
-                    self._guarded(served, self._exchange)
+                    self._guarded(served, self._attach_or_exchange)
                     return True
         self.request_exchange()
         return False
@@ -329,7 +329,7 @@ class CoordinatorThread:
             member.on_ready()
         due = max(member.due(time.monotonic()), served.retry_at)
         if due <= time.monotonic():
-            self._exchange(served)
+            self._attach_or_exchange(served)
             due = max(member.due(time.monotonic()), served.retry_at)
         served.due = due
 
@@ -347,13 +347,16 @@ class CoordinatorThread:
         except Exception as error:  # noqa: BLE001 - any defect
             _fail(served.member, error)
 
-    def _exchange(self, served: Served) -> None:
-        member = served.member
+    def _attach_or_exchange(self, served: Served) -> None:
         if served.detached:
             # another server may know its last attachment, and exchanges are numbered anew
             with self._recovering(served):
                 self._attach_again(served)
-            return
+        else:
+            self._exchange(served)
+
+    def _exchange(self, served: Served) -> None:
+        member = served.member
         if member.intake.cuts:
             self._truncate(served)
             return

@@ -10,14 +10,11 @@ from dataclasses import dataclass
 from functools import partial
 
 from kafkadur.fetch.buffer import NOWHERE, Mark
-from kafkadur.fetch.kafka_thread import AT_ONCE, Receiver
+from kafkadur.fetch.kafka_thread import AT_ONCE, WAIT, Receiver
 from kafkadur.testing.log import Log
 from kafkadur_sharing.errors import InternalError
 
 _log = logging.getLogger("kafkadur.readers")
-
-#: Seconds after which a member that held back its reader is asked again.
-_HELD_BACK = 0.002
 
 
 @dataclass
@@ -100,6 +97,11 @@ class MemoryReaders:
             lambda: self._receiver.found_end(partition, self._log.end(self._topic, partition), incarnation)
         )
 
+    def note_room(self) -> None:
+        """The member may have room for more records: read on if it had none."""
+        with self._log.changed:
+            self._log.changed.notify_all()
+
     def _put(self, command: Callable[[], object]) -> None:
         with self._log.changed:
             self._commands.append(lambda: (command(), None)[1])
@@ -123,7 +125,7 @@ class MemoryReaders:
         """Wait until there is something to do; False: the thread is to end."""
         with self._log.changed:
             while not (self._closing or self._commands or self._has_news()):
-                self._log.changed.wait(_HELD_BACK if self._is_held_back() else None)
+                self._log.changed.wait(WAIT if self._is_held_back() else None)
             return not self._closing
 
     def _is_held_back(self) -> bool:

@@ -114,6 +114,9 @@ class Peer:
     def find_end(self, partition: int, incarnation: int) -> None:
         self._asked.append((partition, incarnation))
 
+    def note_room(self) -> None:
+        """It is read when the process of the member has its turn (`read`)."""
+
     # -- what the process of a member does
 
     def read(self) -> None:

@@ -67,6 +67,9 @@ class Reading:
     def find_end(self, partition: int, incarnation: int) -> None:
         self.asked.append((partition, incarnation))
 
+    def note_room(self) -> None:
+        """Nothing is read here."""
+
 
 class Driver:
     """A member and the answers it gets."""
