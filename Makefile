@@ -11,7 +11,7 @@ PYTEST := $(RUN) -m pytest -n $(WORKERS)
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-unit test-all coverage sanitize check helm format bench histories tla lock clean
+.PHONY: help setup demo test test-unit test-all test-pure coverage sanitize check helm format bench histories tla lock clean
 # Targets share the virtual environment and the cores; side by side they would disturb each other.
 .NOTPARALLEL:
 
@@ -33,8 +33,12 @@ test: setup ## all tests but the long ones (WORKERS=1: one after the other)
 test-unit: setup ## the tests that start no server and no other process
 	@$(RUN) -m pytest tests/unit $(ARGS)
 
-test-all: setup ## all tests
+test-all: setup ## all tests, then test-pure
 	@$(PYTEST) $(ARGS)
+	@$(if $(ARGS),,$(MAKE) --no-print-directory test-pure)
+
+test-pure: setup ## the tests of subscriptions and producers without the compiled client
+	@KAFKADUR_PURE=1 $(PYTEST) -m "not long" $(or $(ARGS),tests/integration/subscriptions tests/integration/client)
 
 coverage: setup ## the tests of `make test`, with the lines and branches they cover; fails below the bound
 	@$(RUN) -m coverage erase

@@ -42,6 +42,8 @@ class SharedPolicy(Policy):
         #: partitions on which reserved records came since the last exchange
         self._came: set[int] = set()
         self._fairness = Fairness()
+        #: partitions with a backlog of which nothing more was granted, although there was room
+        self._ungranted: set[int] = set()
 
     # -- partitions
 
@@ -254,16 +256,19 @@ class SharedPolicy(Policy):
         return False
 
     def news(self) -> tuple[set[int], set[int]]:
-        """Touch partitions with a backlog, and those of which records or reservations are given back.
+        """Touch partitions of which records or reservations are given back, and any with a backlog.
 
-        A member that is alone touches only the one that is served first, if it has enough.
+        A member that is alone touches only the backlog that is served first, if it has enough.
         """
-        fairness, first = self._fairness, self._fairness.first
-        backlog = {partition for partition in self.partitions() if self._fetch.has_backlog(partition)}
+        fairness, first, backlog = self._fairness, self._fairness.first, self._backlog()
         alone = self._fetch.role.members == 1
         if alone and first is not None and not fairness.is_over() and self._has_enough(first):
             backlog &= {first}
-        return backlog | self.reservations_to_return() | self.beyond_window(), set()
+        return self.reservations_to_return() | self.beyond_window(), backlog
+
+    def _backlog(self) -> set[int]:
+        """Return the partitions that may have offsets that were granted to no member."""
+        return {partition for partition in self.partitions() if self._fetch.has_backlog(partition)}
 
     def order(self, chosen: list[int]) -> list[int]:
         """Return the partitions of an exchange in the order in which they are to be served."""
@@ -302,7 +307,16 @@ class SharedPolicy(Policy):
         for state in reply.partitions:
             fetch.worth.advanced(state.partition, state.next)
         self._note_written({state.partition: state.readable_end for state in reply.partitions})
+        self._ask_for_more({state.partition for state in reply.partitions})
         fetch.worth.watch(fetch.watches)
+
+    def _ask_for_more(self, touched: set[int]) -> None:
+        """Ask for another exchange if there is room, and a backlog of which this one touched nothing."""
+        backlog = self._backlog() if self._free > 0 or self._ungranted else set[int]()
+        self._ungranted &= backlog - touched
+        if self._free > 0:
+            self._ungranted |= backlog & touched
+            self._schedule.request(when=bool(backlog - self._ungranted))
 
     def _note_written(self, ends: Mapping[int, int]) -> None:
         """Count reserved offsets before these ends of partitions as granted: they are written."""
