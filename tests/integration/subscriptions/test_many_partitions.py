@@ -304,10 +304,7 @@ async def test_a_full_window_needs_no_exchanges_however_many_partitions_have_a_b
         held = await take(subscription, 5)
         await nothing(subscription)
         before = subscription.statistics()["exchanges"]
-        m = subscription._member
-        print("XX", before, sorted(p for p in range(PARTITIONS) if m._state.fetch.has_backlog(p)), len(m._schedule.touched), m._policy._free)
         await nothing(subscription)
-        print("XX", subscription.statistics()["exchanges"], len([p for p in range(PARTITIONS) if m._state.fetch.has_backlog(p)]), len(m._schedule.touched), m._policy._free, [ (st.next, st.readable_end) for st in list(m._state.fetch.states.values())[:10]])
         assert subscription.statistics()["exchanges"] - before <= 2
         await ack_all(held)
 
