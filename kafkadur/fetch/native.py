@@ -95,7 +95,9 @@ def as_message(message: Message) -> Message:
 
 def values(messages: list[Message]) -> list[bytes | None]:
     """Return the payloads of records."""
-    return list(map(type(messages[0]).value, messages)) if messages else []
+    if messages and _is_compiled(messages[0]):
+        return cast("list[bytes | None]", _NATIVE.values(messages))
+    return [message.value() for message in messages]
 
 
 def size_of(messages: list[Message]) -> int:

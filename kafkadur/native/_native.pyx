@@ -33,6 +33,17 @@ cimport cython
 from confluent_kafka import KafkaError, KafkaException, Message, TopicPartition
 from confluent_kafka import cimpl
 
+cdef extern from *:
+    """
+    #if defined(__GNUC__) || defined(__clang__)
+    #define kafkadur_prefetch(place) __builtin_prefetch(place)
+    #else
+    #define kafkadur_prefetch(place) ((void)(place))
+    #endif
+    """
+    # has a place of memory brought near; changes nothing, and the place need not be valid
+    void prefetch "kafkadur_prefetch"(const void *) noexcept nogil
+
 cdef extern from "Python.h":
     int Py_DTSF_ADD_DOT_0
     char *PyOS_double_to_string(double, char, int, int, int *) except NULL

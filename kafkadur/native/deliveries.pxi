@@ -87,6 +87,7 @@ cdef class _Deal:
             raise StopIteration
         # without arguments, hence without `__init__`
         made = <Handed>(<PyTypeObject *>self._class).tp_new(self._class, NULL, NULL)
+        _fetch_ahead(self._messages, at)
         made._chunk = self._chunk
         made._verdicts = self._verdicts
         made._index = self._start + at
