@@ -135,11 +135,9 @@ class Composer(Part):
         def last_touched(partition: int) -> int:
             return self._touched.get(partition, 0)
 
-        order = sorted(speaking, key=last_touched) + sorted(others - speaking, key=last_touched)
-        left = order[MAX_PARTITIONS:]
-        order += sorted(idle - others - speaking, key=last_touched)
+        order = sorted(speaking, key=last_touched) + sorted((others | idle) - speaking, key=last_touched)
         chosen = order[:MAX_PARTITIONS]
-        self._schedule.carry(chosen, left)
+        self._schedule.carry(chosen, [p for p in order[MAX_PARTITIONS:] if p in speaking or p in others])
         return self._policy.order(chosen)
 
     def _with_news(self, now: float) -> set[int]:

@@ -99,6 +99,7 @@ class Intake(Part):
         """Records that were read and not dispatched: they hold the reader back.
 
         0 while a lease waits for records that were written and not read yet: other members may wait for it.
+        Takes no lock.
         """
         if any(lease.fill < lease.end and self._policy.starves(lease) for lease in self._leases):
             return 0

@@ -52,6 +52,13 @@ def waker(consumer: Consumer) -> Callable[[], None] | None:
     return None if isinstance(compiled, Consumer) else compiled.wake
 
 
+def rest(consumer: Consumer) -> None:
+    """Have a client that reads nothing for a while keep no message of a record that is dropped meanwhile."""
+    compiled: Any = consumer
+    if not isinstance(compiled, Consumer):
+        compiled.rest()
+
+
 def by_partition(messages: list[Message]) -> list[tuple[int, list[Message], bool]]:
     """Split the records and events of one call by partition; the order within a partition is kept.
 

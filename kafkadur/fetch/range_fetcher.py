@@ -11,6 +11,7 @@ from confluent_kafka import KafkaError, Message, TopicPartition
 
 from kafkadur.fetch.buffer import Mark
 from kafkadur.fetch.kafka_thread import AT_ONCE, EOF, WAIT, KafkaThread, Receiver, consumer_config
+from kafkadur.fetch.native import rest
 from kafkadur_coordinators.kafka_refusal import refused
 
 _log = logging.getLogger("kafkadur.readers")
@@ -43,6 +44,7 @@ class RangeFetcher(KafkaThread):
     def _loop(self) -> None:
         while not self._closing:
             if not self._waiting:
+                rest(self._consumer)
                 self._work.wait()
                 self._work.clear()
                 continue

@@ -20,7 +20,7 @@ from kafkadur.fetch.kafka_thread import (
     broken,
     consumer_config,
 )
-from kafkadur.fetch.native import by_partition, read, waker
+from kafkadur.fetch.native import by_partition, read, rest, waker
 from kafkadur.fetch.reading_turn import ReadingTurn
 from kafkadur.runtime.stages import Probe, Stage, no_probe
 from kafkadur_coordinators.kafka_refusal import refused
@@ -161,12 +161,14 @@ class TailFetcher(KafkaThread):
         self._wake = waker(self._consumer)
         try:
             while not self._closing:
-                rest = 0.0 if self._has_duties() else self._turn.away_for()
-                if rest <= 0:
+                pause = 0.0 if self._has_duties() else self._turn.away_for()
+                if pause <= 0:
                     with self._turn.lock:
-                        rest = self._step()
-                if rest > 0:
-                    self._work.wait(rest)
+                        pause = self._step()
+                        if pause > 0:
+                            rest(self._consumer)
+                if pause > 0:
+                    self._work.wait(pause)
                     self._work.clear()
         finally:
             self._wake = None

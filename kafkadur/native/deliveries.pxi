@@ -85,6 +85,7 @@ cdef class _Deal:
         cdef Py_ssize_t at = self._next
         if at >= len(self._messages):
             raise StopIteration
+        self._next = at + 1
         # without arguments, hence without `__init__`
         made = <Handed>(<PyTypeObject *>self._class).tp_new(self._class, NULL, NULL)
         _fetch_ahead(self._messages, at)
@@ -92,14 +93,14 @@ cdef class _Deal:
         made._verdicts = self._verdicts
         made._index = self._start + at
         made._message = self._messages[at]
-        self._next = at + 1
         return made
 
 
 def deal(type made, chunk, Py_ssize_t start, Py_ssize_t end):
     """As `kafkadur.consumer.handed.pure_deal`, compiled; `made` is a class derived from `Handed`."""
     cdef _Deal deliveries = _Deal()
-    if not issubclass(made, Handed):
+    # a class that makes its objects in another way is called, and not only derived
+    if not issubclass(made, Handed) or (<PyTypeObject *>made).tp_new != (<PyTypeObject *>Handed).tp_new:
         raise TypeError(made)
     deliveries._class = made
     deliveries._chunk = chunk

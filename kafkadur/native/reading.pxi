@@ -1,11 +1,11 @@
 # Records, and the client that reads them.
 
-#: Messages of librdkafka that records keep.
+#: Messages of librdkafka that records keep, or that wait to be freed.
 cdef Py_ssize_t _kept = 0
 
 
 def kept():
-    """Return how many messages of librdkafka records keep in this process: for tests."""
+    """Return how many messages of librdkafka are kept for records in this process: for tests."""
     return _kept
 
 
@@ -21,42 +21,68 @@ cdef class _Handle:
     cdef void *last
     #: whether a record with headers was ever read
     cdef bint headed
-    #: messages of records that are gone, and how many: the next read frees them, without Python's lock
-    cdef rd_kafka_message_t *_gone[_GONE]
+    #: messages of records that are gone: the next read frees them, without Python's lock
+    cdef rd_kafka_message_t **_gone
     cdef Py_ssize_t _gone_count
+    #: as much room, of which a read frees messages
+    cdef rd_kafka_message_t **_freed
+    #: whether messages are freed at once: no read follows soon
+    cdef bint _rests
 
     cdef inline void drop(self, rd_kafka_message_t *message) noexcept:
         """Free a message, now or with the next read."""
-        if self._gone_count < _GONE and self.rk != NULL:
+        global _kept
+        if self._rests or self._gone_count == _GONE or self.rk == NULL or not self._has_room():
+            _kept -= 1
+            message_destroy(message)
+        else:
             self._gone[self._gone_count] = message
             self._gone_count += 1
-        else:
-            message_destroy(message)
 
-    cdef Py_ssize_t take_gone(self, rd_kafka_message_t **into) noexcept:
-        """Copy the messages to be freed, at most `_GONE`; returns how many."""
+    cdef inline bint _has_room(self) noexcept:
+        if self._gone == NULL:
+            self._gone = <rd_kafka_message_t **>malloc(_GONE * sizeof(rd_kafka_message_t *))
+            self._freed = <rd_kafka_message_t **>malloc(_GONE * sizeof(rd_kafka_message_t *))
+        return self._gone != NULL and self._freed != NULL
+
+    cdef Py_ssize_t take_gone(self, rd_kafka_message_t ***into) noexcept:
+        """Hand out the messages to be freed before the next call; returns how many."""
+        global _kept
         cdef Py_ssize_t count = self._gone_count
-        memcpy(into, self._gone, count * sizeof(rd_kafka_message_t *))
+        into[0] = self._gone
+        self._gone, self._freed = self._freed, self._gone
         self._gone_count = 0
+        self._rests = False
+        _kept -= count
         return count
+
+    cdef void rest(self) noexcept:
+        """Free what is to be freed, and free at once until the next read."""
+        global _kept
+        cdef Py_ssize_t index
+        self._rests = True
+        for index in range(self._gone_count):
+            message_destroy(self._gone[index])
+        _kept -= self._gone_count
+        self._gone_count = 0
 
     cdef void end(self):
         """Detach all records, and end the client."""
         cdef rd_kafka_t *rk = self.rk
-        cdef Py_ssize_t index
         if rk == NULL or self.generation != _generation:  # a forked child has none of the client's threads
             return
         while self.last != NULL:
+            (<Record>self.last)._readers = 0  # the client ends, whoever reads
             (<Record>self.last).detach()
         self.rk = NULL
-        for index in range(self._gone_count):
-            message_destroy(self._gone[index])
-        self._gone_count = 0
+        self.rest()
         with nogil:
             rd_destroy(rk, _NO_CLOSE)
 
     def __dealloc__(self):
         self.end()
+        free(self._gone)
+        free(self._freed)
 
 
 @cython.final
@@ -76,6 +102,8 @@ cdef class Record:
     cdef void *_after
     #: after `detach`: value, key, headers, timestamp, leader epoch, error
     cdef tuple _parts
+    #: calls that read the message just now: it is not detached meanwhile
+    cdef int _readers
 
     def __dealloc__(self):
         if self._message != NULL and self._handle.generation == _generation:
@@ -83,8 +111,6 @@ cdef class Record:
             self._handle.drop(self._message)
 
     cdef inline void _unlink(self):
-        global _kept
-        _kept -= 1
         if self._before != NULL:
             (<Record>self._before)._after = self._after
         if self._after != NULL:
@@ -163,12 +189,17 @@ cdef class Record:
         if message_headers(self._message, &headers):
             return None
         found = []
-        while header_get_all(headers, index, &name, &value, &size) == 0:
-            content = None
-            if value != NULL:
-                content = PyBytes_FromStringAndSize(<const char *>value, <Py_ssize_t>size)
-            found.append(((<bytes>name).decode(), content))
-            index += 1
+        self._readers += 1  # making objects may let another thread run
+        try:
+            while header_get_all(headers, index, &name, &value, &size) == 0:
+                content = None
+                if value != NULL:
+                    content = PyBytes_FromStringAndSize(<const char *>value, <Py_ssize_t>size)
+                # Kafka takes any bytes as a name
+                found.append(((<bytes>name).decode(errors="replace"), content))
+                index += 1
+        finally:
+            self._readers -= 1
         return found
 
     def latency(self):
@@ -177,13 +208,16 @@ cdef class Record:
 
     def detach(self):
         """Copy the parts, and free librdkafka's message: it keeps the whole answer of Kafka it came in."""
+        global _kept
         cdef rd_kafka_message_t *message = self._message
-        if message == NULL:
+        if message == NULL or self._readers:
             return
-        self._parts = (
-            self.value(), self.key(), self.headers(), self.timestamp(), self.leader_epoch(), self.error()
-        )
+        parts = (self.value(), self.key(), self.headers(), self.timestamp(), self.leader_epoch(), self.error())
+        if self._message == NULL:  # another thread was faster
+            return
+        self._parts = parts
         self._unlink()
+        _kept -= 1
         self._message = NULL
         message_destroy(message)
 
@@ -205,14 +239,19 @@ cdef class Record:
         return f"<Record {self.topic()}[{self._partition}]@{self._offset}>"
 
 
+cdef void _free(rd_kafka_message_t **messages, Py_ssize_t count) noexcept nogil:
+    """Free messages of records that are gone."""
+    cdef Py_ssize_t index
+    for index in range(count):
+        message_destroy(messages[index])
+
+
 cdef class Consumer(_Client):
     """The methods of confluent-kafka's Consumer that the readers use. One thread uses it at a time."""
 
     cdef _Handle _handle
     cdef rd_kafka_queue_t *_queue
     cdef rd_kafka_message_t *_read[_MOST]
-    #: messages that are being freed
-    cdef rd_kafka_message_t *_freed[_GONE]
     cdef bint _closed
 
     def __init__(self, config, *, logger, topic):
@@ -244,9 +283,10 @@ cdef class Consumer(_Client):
         cdef ssize_t count
         cdef bint headed = self._handle.headed
         self._check_open()
-        cdef Py_ssize_t gone = self._handle.take_gone(self._freed)
+        cdef rd_kafka_message_t **gone
+        cdef Py_ssize_t gone_count = self._handle.take_gone(&gone)
         with nogil:
-            self._free(gone)
+            _free(gone, gone_count)
             count = consume_batch(self._queue, ms, self._read, limit)
             headed = headed or self._have_headers(count)
         self._handle.headed = headed
@@ -265,9 +305,10 @@ cdef class Consumer(_Client):
         cdef ssize_t more
         cdef bint headed = self._handle.headed
         self._check_open()
-        cdef Py_ssize_t gone = self._handle.take_gone(self._freed)
+        cdef rd_kafka_message_t **gone
+        cdef Py_ssize_t gone_count = self._handle.take_gone(&gone)
         with nogil:
-            self._free(gone)
+            _free(gone, gone_count)
             count = consume_batch(self._queue, ms, self._read, 1)
             if count == 1:
                 more = consume_batch(self._queue, 0, self._read + 1, limit - 1)
@@ -277,12 +318,6 @@ cdef class Consumer(_Client):
         self._handle.headed = headed
         into += self._records(count)
         self._raise()
-
-    cdef void _free(self, Py_ssize_t count) noexcept nogil:
-        """Free the messages of records that are gone."""
-        cdef Py_ssize_t index
-        for index in range(count):
-            message_destroy(self._freed[index])
 
     cdef bint _have_headers(self, ssize_t count) noexcept nogil:
         """Whether one of the messages that were read last has headers."""
@@ -322,6 +357,10 @@ cdef class Consumer(_Client):
         """Wait for one record or event; None: none came."""
         found = self.consume(1, timeout)
         return found[0] if found else None
+
+    def rest(self):
+        """Keep no messages of records that are dropped before the next read. Any thread."""
+        self._handle.rest()
 
     def wake(self):
         """Have the call that waits for records return, or the next one that would. Any thread."""

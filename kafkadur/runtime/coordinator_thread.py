@@ -264,7 +264,7 @@ class CoordinatorThread:
             member.apply(served.session.exchange(exchange), sent_at)
             if farewell:
                 break
-        if member.transacted and member.unconfirmed_acks():
+        if member.transacted and (member.unconfirmed_acks() or served.detached):
             return  # Redis does not have all that is committed: another member looks it up
         served.session.detach(member.held_partitions())
 

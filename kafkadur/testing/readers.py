@@ -49,6 +49,8 @@ class MemoryReaders:
         self._commands: deque[Callable[[], None]] = deque()
         self._followed: dict[int, _Followed] = {}
         self._ranges: list[_Range] = []
+        #: whether the member has records enough
+        self._held_back = False
         self._closing = False
         self._thread = threading.Thread(target=self._main, name=f"kafkadur-memory-{topic}", daemon=True)
 
@@ -99,8 +101,9 @@ class MemoryReaders:
 
     def note_room(self) -> None:
         """The member may have room for more records: read on if it had none."""
-        with self._log.changed:
-            self._log.changed.notify_all()
+        if self._held_back:
+            with self._log.changed:
+                self._log.changed.notify_all()
 
     def _put(self, command: Callable[[], object]) -> None:
         with self._log.changed:
@@ -129,7 +132,9 @@ class MemoryReaders:
             return not self._closing
 
     def _is_held_back(self) -> bool:
-        return self._receiver.buffered >= self._receiver.read_ahead
+        self._held_back = True  # before the look: room that there is from now on ends the waiting
+        self._held_back = self._receiver.buffered >= self._receiver.read_ahead
+        return self._held_back
 
     def _has_news(self) -> bool:
         places = [(each.partition, each.position) for each in self._ranges]

@@ -42,8 +42,10 @@ class SharedPolicy(Policy):
         #: partitions on which reserved records came since the last exchange
         self._came: set[int] = set()
         self._fairness = Fairness()
-        #: partitions with a backlog of which nothing more was granted, although there was room
+        #: partitions of which all was granted that could be: they were touched since there is room
         self._ungranted: set[int] = set()
+        #: partitions that were touched since there is no room
+        self._told: set[int] = set()
 
     # -- partitions
 
@@ -260,15 +262,24 @@ class SharedPolicy(Policy):
 
         A member that is alone touches only the backlog that is served first, if it has enough.
         """
-        fairness, first, backlog = self._fairness, self._fairness.first, self._backlog()
-        alone = self._fetch.role.members == 1
-        if alone and first is not None and not fairness.is_over() and self._has_enough(first):
-            backlog &= {first}
-        return self.reservations_to_return() | self.beyond_window(), backlog
+        return self.reservations_to_return() | self.beyond_window(), self._served_next() | self._untold()
 
-    def _backlog(self) -> set[int]:
-        """Return the partitions that may have offsets that were granted to no member."""
+    def _served_next(self) -> set[int]:
+        """Return the partitions with a backlog that an exchange is to touch."""
+        fairness, first = self._fairness, self._fairness.first
+        alone = self._fetch.role.members == 1 and first is not None and first not in self._ungranted
+        if alone and first is not None and not fairness.is_over() and self._has_enough(first):
+            return {first}
         return {partition for partition in self.partitions() if self._fetch.has_backlog(partition)}
+
+    def _untold(self) -> set[int]:
+        """Return the partitions whose ends it reports and that were not touched since it has no room.
+
+        An exchange that touches one passes it to a member that has room.
+        """
+        if self._free > 0 or self._fetch.role.members == 1:
+            return set()
+        return self._fetch.watches - self._told
 
     def order(self, chosen: list[int]) -> list[int]:
         """Return the partitions of an exchange in the order in which they are to be served."""
@@ -311,12 +322,18 @@ class SharedPolicy(Policy):
         fetch.worth.watch(fetch.watches)
 
     def _ask_for_more(self, touched: set[int]) -> None:
-        """Ask for another exchange if there is room, and a backlog of which this one touched nothing."""
-        backlog = self._backlog() if self._free > 0 or self._ungranted else set[int]()
-        self._ungranted &= backlog - touched
+        """Ask for another exchange if there is room, and a backlog of which none touched anything.
+
+        Without room it asks until every partition whose end it reports was touched.
+        """
         if self._free > 0:
-            self._ungranted |= backlog & touched
-            self._schedule.request(when=bool(backlog - self._ungranted))
+            self._told.clear()
+            self._ungranted |= touched
+            self._schedule.request(when=bool(self._served_next() - self._ungranted))
+        else:
+            self._ungranted.clear()
+            self._told |= touched
+            self._schedule.request(when=bool(self._untold()))
 
     def _note_written(self, ends: Mapping[int, int]) -> None:
         """Count reserved offsets before these ends of partitions as granted: they are written."""

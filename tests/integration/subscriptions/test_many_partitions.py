@@ -14,7 +14,9 @@ import pytest
 from typer.testing import CliRunner
 
 import kafkadur
+from kafkadur.admin.changes import Admin
 from kafkadur.cli.application import app
+from kafkadur.settings import settings
 from kafkadur_coordinators.interface import MAX_PARTITIONS
 from tests.integration.subscriptions.helpers import (
     LIMIT_S,
@@ -325,4 +327,55 @@ async def test_a_full_window_needs_no_exchanges_where_the_backlogs_are_known(pla
         before = subscription.statistics()["exchanges"]
         await nothing(subscription)
         assert subscription.statistics()["exchanges"] - before <= 2
+        await ack_all(held)
+
+
+def pause(place: Place, name: str) -> None:
+    """Pause a subscription."""
+    with Admin(settings(place.settings())) as admin:
+        admin.pause(admin.key(name))
+
+
+async def test_a_paused_member_with_room_makes_no_exchanges(place: Place) -> None:
+    topic = place.topic(partitions=2)
+    for partition in range(2):
+        place.publish(topic, range(50), partition=partition)
+    async with (
+        place.connect() as connection,
+        await connection.subscribe(topic, durable="d", window=5, start="earliest") as subscription,
+    ):
+        held = await take(subscription, 5)
+        await nothing(subscription)
+        for _ in range(3):  # so that both backlogs are known
+            await held.pop(0).ack()
+            held += await take(subscription, 1)
+        await asyncio.to_thread(pause, place, "d")
+        await held.pop(0).ack()
+        await nothing(subscription)
+        before = subscription.statistics()["exchanges"]
+        await nothing(subscription)
+        assert subscription.statistics()["exchanges"] - before <= 2
+        await ack_all(held)
+
+
+async def test_what_a_full_member_does_not_take_goes_to_one_with_room(place: Place) -> None:
+    """A full member is silent, and reports the ends of more partitions than one exchange touches."""
+    partitions = 80
+    topic = place.make_topic(partitions)
+    async with (
+        place.connect() as connection,
+        await connection.subscribe(topic, durable="d", window=partitions) as full,
+        await connection.subscribe(topic, durable="d", window=10 * partitions) as other,
+    ):
+        await ready(connection, "d", 2)
+        for partition in range(partitions):
+            place.publish(topic, range(FIRST), partition=partition)
+        held = await take(full, partitions)
+        begun, got = time.monotonic(), 0
+        while got < partitions * (FIRST - 1):
+            delivery = await other.receive(timeout=STUCK_S)
+            assert delivery is not None, (got, full.statistics(), other.statistics())
+            delivery.ack_nowait()  # a member holds 64 leases at most
+            got += 1
+        assert time.monotonic() - begun < STUCK_S
         await ack_all(held)
