@@ -217,7 +217,7 @@ def settings(given: Mapping[str, Any], environment: Mapping[str, str] | None = N
         first = error.errors()[0]
         raise IllegalState(
             f"The setting {'.'.join(map(str, first['loc']))} is wrong.",
-            state=str(first["msg"]),
+            state=str(first["msg"]).removeprefix("Value error, "),
             remedy="correct it",
         ) from error
 

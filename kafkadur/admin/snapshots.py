@@ -114,9 +114,10 @@ class Snapshot(_Value):
         except ValidationError as error:
             first = error.errors(include_url=False, include_input=False)[0]
             where = ".".join(str(part) for part in first["loc"])
+            text = first["msg"].removeprefix("Value error, ")
             raise IllegalState(
                 f"{path} is no snapshot of a subscription.",
-                state=f"{where}: {first['msg']}" if where else first["msg"],
+                state=f"{where}: {text}" if where else text,
                 remedy="name a file that `kafkadur sub snapshot` wrote",
             ) from error
 

@@ -279,6 +279,17 @@ def test_files_that_are_no_snapshot_of_this(
     assert (ended.code, "another topic" in ended.err) == (1, True)
 
 
+def test_a_snapshot_of_another_subscription_is_pointed_out(run: Run, topic: str, tmp_path: Path) -> None:
+    """It may be meant: two subscriptions of one topic can have had the same position."""
+    received(topic, most=1)
+    file = tmp_path / "d.json"
+    assert run("sub", "snapshot", "d", str(file)).code == 0
+    assert run("sub", "fork", "d", "e").code == 0
+    ended = run("sub", "restore", "e", str(file))
+    assert (ended.code, "a snapshot of subscription d, not of e" in ended.err) == (0, True)
+    assert "not of" not in run("sub", "restore", "d", str(file)).err
+
+
 def test_a_fork_goes_its_own_way(run: Run, topic: str) -> None:
     first = [n for n, _ in received(topic, most=4)]
     assert run("sub", "fork", "d", "e").code == 0
