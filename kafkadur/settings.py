@@ -22,7 +22,7 @@ from kafkadur_sharing.decisions import Mode
 from kafkadur_sharing.errors import IllegalState
 from kafkadur_sharing.keys import ClientIdPolicy
 from kafkadur_sharing.names import validate_client_id, validate_namespace
-from kafkadur_sharing.plain import meant
+from kafkadur_sharing.plain import meant, without_prefix
 
 _log = logging.getLogger("kafkadur")
 
@@ -217,7 +217,7 @@ def settings(given: Mapping[str, Any], environment: Mapping[str, str] | None = N
         first = error.errors()[0]
         raise IllegalState(
             f"The setting {'.'.join(map(str, first['loc']))} is wrong.",
-            state=str(first["msg"]).removeprefix("Value error, "),
+            state=without_prefix(str(first["msg"])),
             remedy="correct it",
         ) from error
 

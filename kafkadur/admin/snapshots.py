@@ -13,6 +13,7 @@ from pydantic import BaseModel, ConfigDict, Field, NonNegativeInt, ValidationErr
 
 from kafkadur_coordinators.settlement_states import SettlementState, Waiting
 from kafkadur_sharing.errors import IllegalState
+from kafkadur_sharing.plain import without_prefix
 
 #: Size of the largest file that is read, bytes.
 _LARGEST = 256 * 1024 * 1024
@@ -114,7 +115,7 @@ class Snapshot(_Value):
         except ValidationError as error:
             first = error.errors(include_url=False, include_input=False)[0]
             where = ".".join(str(part) for part in first["loc"])
-            text = first["msg"].removeprefix("Value error, ")
+            text = without_prefix(first["msg"])
             raise IllegalState(
                 f"{path} is no snapshot of a subscription.",
                 state=f"{where}: {text}" if where else text,

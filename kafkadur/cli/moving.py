@@ -170,9 +170,9 @@ def restore(call: Call, name: NameArgument, file: FileArgument, *, yes: YesOptio
     taken = Snapshot.load(file)
     with call.admin() as admin:
         key = admin.key(name)
+        if taken.subscription != str(key):
+            call.out.say(f"{file} is a snapshot of subscription {taken.subscription}, not of {key}.")
         moves = admin.seek(key, taken, dry_run=not yes)
-    if taken.subscription != str(key):
-        call.out.say(f"{file} is a snapshot of subscription {taken.subscription}, not of {key}.")
     _show(call, str(key), moves, moved=yes)
 
 

@@ -123,7 +123,8 @@ class Composer(Part):
     def _choose_partitions(self, now: float) -> list[int]:
         """Choose the partitions that the next exchange touches.
 
-        If there are too many, those with verdicts are chosen, then those that were touched longest ago.
+        If there are too many, those with verdicts are chosen, then those that were touched longest ago. The
+        rest is left for the next exchange, except partitions that only may be touched.
         """
         speaking = {chunk.lease.partition for chunk in self._in_flight if chunk.has_verdicts()}
         speaking |= {lease.partition for lease in self._leases if lease.gaps}

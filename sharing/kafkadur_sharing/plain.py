@@ -31,3 +31,8 @@ def meant(name: str, known: Iterable[str]) -> str:
     names = [*known]
     alike = get_close_matches(name, names) or names
     return f"use {alike[0]}" if len(alike) == 1 else f"use one of {', '.join(alike)}"
+
+
+def without_prefix(message: str) -> str:
+    """Return a message of pydantic without the prefix that it gives to the text of a `ValueError`."""
+    return message.removeprefix("Value error, ")

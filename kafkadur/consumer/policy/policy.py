@@ -132,7 +132,7 @@ class Policy(ReadingPolicy):
     # -- exchanges
 
     def news(self) -> tuple[set[int], set[int]]:
-        """Return partitions that the next exchange is to touch, and those it may touch if there is room.
+        """Return partitions that the next exchanges are to touch, and those that the next one may touch.
 
         It touches those of which it tells verdicts in any case.
         """

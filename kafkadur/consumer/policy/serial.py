@@ -182,7 +182,7 @@ class PartitionTurnsPolicy(SerialPolicy):
         self._in_flight.recount()
 
     def news(self) -> tuple[set[int], set[int]]:
-        """Touch the lanes to be handed over; if there is room, all whose turn is over."""
+        """Touch the lanes to be handed over; all whose turn is over may be touched."""
         groups = self._leases.groups
         over = {p for p, group in groups.items() if self.is_over(group)}
         busy = {lease.partition for lease in self._leases}

@@ -42,10 +42,10 @@ class SharedPolicy(Policy):
         #: partitions on which reserved records came since the last exchange
         self._came: set[int] = set()
         self._fairness = Fairness()
-        #: partitions of which all was granted that could be: they were touched since there is room
-        self._ungranted: set[int] = set()
-        #: partitions that were touched since there is no room
-        self._told: set[int] = set()
+        #: partitions that exchanges have touched since there is room: of these no more can be granted now
+        self._touched_with_room: set[int] = set()
+        #: partitions that exchanges have touched since there is no room
+        self._touched_when_full: set[int] = set()
 
     # -- partitions
 
@@ -262,24 +262,29 @@ class SharedPolicy(Policy):
 
         A member that is alone touches only the backlog that is served first, if it has enough.
         """
-        return self.reservations_to_return() | self.beyond_window(), self._served_next() | self._untold()
+        return self.reservations_to_return() | self.beyond_window(), self._served_next() | self._to_pass_on()
 
     def _served_next(self) -> set[int]:
         """Return the partitions with a backlog that an exchange is to touch."""
         fairness, first = self._fairness, self._fairness.first
-        alone = self._fetch.role.members == 1 and first is not None and first not in self._ungranted
-        if alone and first is not None and not fairness.is_over() and self._has_enough(first):
+        comes_first = self._fetch.role.members == 1 and not fairness.is_over()
+        if (
+            comes_first
+            and first is not None
+            and first not in self._touched_with_room
+            and self._has_enough(first)
+        ):
             return {first}
         return {partition for partition in self.partitions() if self._fetch.has_backlog(partition)}
 
-    def _untold(self) -> set[int]:
-        """Return the partitions whose ends it reports and that were not touched since it has no room.
+    def _to_pass_on(self) -> set[int]:
+        """Return the partitions whose ends this member reports, and that a member with room should report.
 
-        An exchange that touches one passes it to a member that has room.
+        The exchange that touches one passes it on, if a member has room.
         """
         if self._free > 0 or self._fetch.role.members == 1:
             return set()
-        return self._fetch.watches - self._told
+        return self._fetch.watches - self._touched_when_full
 
     def order(self, chosen: list[int]) -> list[int]:
         """Return the partitions of an exchange in the order in which they are to be served."""
@@ -322,18 +327,19 @@ class SharedPolicy(Policy):
         fetch.worth.watch(fetch.watches)
 
     def _ask_for_more(self, touched: set[int]) -> None:
-        """Ask for another exchange if there is room, and a backlog of which none touched anything.
+        """Ask for another exchange while one is of use, after one that touched these partitions.
 
-        Without room it asks until every partition whose end it reports was touched.
+        With room: until each partition with a backlog was touched. Without room: until each partition was
+        touched that another member should report.
         """
         if self._free > 0:
-            self._told.clear()
-            self._ungranted |= touched
-            self._schedule.request(when=bool(self._served_next() - self._ungranted))
+            self._touched_when_full.clear()
+            self._touched_with_room |= touched
+            self._schedule.request(when=bool(self._served_next() - self._touched_with_room))
         else:
-            self._ungranted.clear()
-            self._told |= touched
-            self._schedule.request(when=bool(self._untold()))
+            self._touched_with_room.clear()
+            self._touched_when_full |= touched
+            self._schedule.request(when=bool(self._to_pass_on()))
 
     def _note_written(self, ends: Mapping[int, int]) -> None:
         """Count reserved offsets before these ends of partitions as granted: they are written."""

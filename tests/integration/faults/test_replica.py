@@ -81,6 +81,16 @@ def pair(stack: Stack) -> Pair:
     return found
 
 
+async def move_to_second(crew: Crew, pair: Pair) -> None:
+    """Let a member work on the first server, then on the second one, which the first knows nothing of."""
+    await crew.join()
+    await crew.given_some(0.2)
+    pair.stop_copying()
+    await asyncio.to_thread(pair.take_over)
+    there = len(crew.confirmed)
+    await crew.until(lambda: len(crew.confirmed) >= there + COUNT * 0.3, "work on the second")
+
+
 LONG_EXCLUSIVE = pytest.mark.parametrize(
     "kind", ["shared", pytest.param("exclusive", marks=pytest.mark.long)]
 )
@@ -120,12 +130,7 @@ async def test_back_to_the_first_master(
     """The first master, with what it had, takes over again from one that went further."""
     place = place_on(stack)
     async with Crew(place, place.topic(range(COUNT)), kind, COUNT) as crew:
-        await crew.join()
-        await crew.given_some(0.2)
-        pair.stop_copying()
-        await asyncio.to_thread(pair.take_over)
-        there = len(crew.confirmed)
-        await crew.until(lambda: len(crew.confirmed) >= there + COUNT * 0.3, "work on the second")
+        await move_to_second(crew, pair)
         second = await crew.seen()
         pair.send_to(pair.first)
         first = await crew.seen_after(second.incarnation)
@@ -146,12 +151,7 @@ async def test_back_before_it_was_attached_again(
     place = place_on(stack)
     try:
         async with Crew(place, place.topic(range(COUNT)), kind, COUNT) as crew:
-            await crew.join()
-            await crew.given_some(0.2)
-            pair.stop_copying()
-            await asyncio.to_thread(pair.take_over)
-            there = len(crew.confirmed)
-            await crew.until(lambda: len(crew.confirmed) >= there + COUNT * 0.3, "work on the second")
+            await move_to_second(crew, pair)
             pair.first.ask("CONFIG", "SET", "min-replicas-to-write", "1")
             pair.first.ask("CONFIG", "RESETSTAT")
             pair.send_to(pair.first)
