@@ -128,6 +128,22 @@ def test_what_becomes_of_a_record(make: Callable[..., Any], topic: str) -> None:
         consumer.consume(1, 0)
 
 
+def test_a_reader_that_rests_keeps_no_message_of_a_dropped_record(
+    make: Callable[..., Any], topic: str
+) -> None:
+    """The next read frees the messages of records that are gone: there may be none for long."""
+    consumer, before = make(compiled=True), native.kept()
+    consumer.incremental_assign([TopicPartition(topic, 0, 0)])
+    found = read(consumer, len(SHAPES), 1)
+    count, first = len(found), found.pop(0)
+    found.clear()
+    assert native.kept() == before + count, "they wait for the next read"
+    native.rest(consumer)
+    assert native.kept() == before + 1, "the one that is used"
+    del first
+    assert native.kept() == before, "and from now on they do not wait"
+
+
 def test_records_are_split_by_partition(make: Callable[..., Any], topic: str) -> None:
     consumer = make(compiled=True)
     consumer.incremental_assign([TopicPartition(topic, 0, 0), TopicPartition(topic, 1, 0)])
