@@ -277,7 +277,7 @@ class Producer(FlushingContext, Generic[V_contra, K_contra]):
             self._stopped = True
             self._wanted.set()
             self._poller.join()
-            pending = len(self._kafka)
+            pending = self._unreported()
             release(self._kafka)
             if self._retired is not None:
                 self._retired.purge()
@@ -472,10 +472,12 @@ class Producer(FlushingContext, Generic[V_contra, K_contra]):
                 self._poll(0)
             self._look_after()
 
-    def _poll(self, seconds: float) -> None:
-        """Wait at most so long for reports, and serve them."""
+    def _poll(self, seconds: float) -> int:
+        """Wait at most so long for reports, and serve them; returns how many events were served."""
+        served = 0
         try:
-            if self._kafka.poll(seconds):
+            served = self._kafka.poll(seconds)
+            if served:
                 self._heard_at = time.monotonic()
             if self._retired is not None:  # a concurrent call may have put a message into it
                 self._retired.purge()
@@ -485,7 +487,18 @@ class Producer(FlushingContext, Generic[V_contra, K_contra]):
         except Exception:  # noqa: BLE001 - any error of a callback of the user
             # The reports of other messages must still be served.
             _log.exception("A callback of the producer's configuration failed.")
+            served = 1
         self._tell_room()
+        return served
+
+    def _unreported(self) -> int:
+        """Return how many messages have no report.
+
+        The length of the client counts events that wait, too, such as a broken connection: they are served.
+        """
+        while (left := len(self._kafka)) and self._poll(0):
+            pass
+        return left
 
     def _look_after(self) -> None:
         """Replace the client if it has lost Kafka for good while a new client finds Kafka.
@@ -540,8 +553,10 @@ class Producer(FlushingContext, Generic[V_contra, K_contra]):
                 _log.exception("A callback of the producer's configuration failed.")
                 pending = len(self._kafka)
             self._tell_room()
-            if not pending or (deadline is not None and time.monotonic() >= deadline):
-                return pending
+            if not pending:
+                return 0
+            if deadline is not None and time.monotonic() >= deadline:
+                return self._unreported()
 
     def _count_report(
         self, error: confluent_kafka.KafkaError | None, message: confluent_kafka.Message

@@ -26,6 +26,7 @@ from kafkadur_sharing.errors import (
     IllegalState,
     InvalidProperty,
 )
+from tests.integration.subscriptions.helpers import wait_until
 
 if TYPE_CHECKING:
     from kafkadur.stack import Stack
@@ -328,6 +329,20 @@ def test_the_error_for_many_topics_is_bounded(nowhere: dict[str, object]) -> Non
         producer.close(LIMIT)
     assert "topic t4: _MSG_TIMED_OUT 1; 3 more)" in str(caught.value)
     assert caught.value.reasons == {"_MSG_TIMED_OUT": 8}
+
+
+def test_an_event_that_waits_is_no_message_under_way(
+    nowhere: dict[str, object], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    producer = Producer({**nowhere, "statistics.interval.ms": 1, "stats_cb": lambda _: None}, None, "conn-1")
+    join = producer._poller.join  # noqa: SLF001 - what comes after it is the subject
+
+    def join_until_an_event_waits() -> None:
+        join()
+        wait_until(lambda: len(producer._kafka) > 0, "an event")  # noqa: SLF001
+
+    monkeypatch.setattr(producer._poller, "join", join_until_an_event_waits)  # noqa: SLF001
+    producer.close(LIMIT)
 
 
 @pytest.mark.parametrize(("value", "key", "part"), [({"secret": 1}, None, "value"), (b"", 5, "key")])
