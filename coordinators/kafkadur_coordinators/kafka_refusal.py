@@ -1,7 +1,8 @@
 """Errors for refusals of Kafka: logins, certificates and permissions.
 
 librdkafka goes on trying when a password or a certificate is wrong, and says so only to its `error_cb`;
-the caller sees a time-out. `Refusals` listens, and knows the reason then.
+the caller sees a time-out. `Refusals` listens, and knows the reason then. It is the same with an address
+that is wrong, or at which nothing listens.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ _FORBIDDEN: Final = (
 )
 _LOGIN: Final = (KafkaError._AUTHENTICATION, KafkaError.SASL_AUTHENTICATION_FAILED)  # noqa: SLF001 - the library's name
 _TLS: Final = KafkaError._SSL  # noqa: SLF001 - the library's name
+_NOT_REACHED: Final = (KafkaError._TRANSPORT, KafkaError._RESOLVE)  # noqa: SLF001 - the library's name
 #: Seconds after which a refusal does not explain a time-out any more: it may have been put right since.
 _FRESH_S: Final = 30.0
 #: What stands before the reason: the client's and the broker's name, and behind it how long it took.
@@ -75,7 +77,7 @@ def tell(further: Callable[[KafkaError], object] | None, error: KafkaError) -> N
 
 
 class Refusals:
-    """The last thing that Kafka refused a client; made as its `error_cb`. Called by any thread."""
+    """The last refusal of Kafka, and the last connection that failed; an `error_cb`. Called by any thread."""
 
     def __init__(
         self,
@@ -87,14 +89,22 @@ class Refusals:
         self._further = further
         self._monotonic = monotonic
         self._last: tuple[float, KafkaError] | None = None
+        self._failed: tuple[float, KafkaError] | None = None
 
     def __call__(self, error: KafkaError) -> None:
-        """Remember a refusal."""
+        """Remember a refusal, or that a connection failed."""
         if error.code() in (*_LOGIN, _TLS):
             self._last = (self._monotonic(), error)
+        elif error.code() in _NOT_REACHED:
+            self._failed = (self._monotonic(), error)
         tell(self._further, error)
 
     def error(self, owner: str) -> KafkaRefused | None:
         """The error to raise instead of a time-out, None if nothing was refused."""
         last, self._last = self._last, None
         return None if last is None or self._monotonic() - last[0] > _FRESH_S else refused(last[1], owner)
+
+    def unreached(self) -> str | None:
+        """Return why a connection failed lately, such as "Connection refused"; None if none did."""
+        failed = self._failed
+        return None if failed is None or self._monotonic() - failed[0] > _FRESH_S else _reason(failed[1])

@@ -176,7 +176,7 @@ class Topics:
     def _no_answer(self, state: str) -> KafkaUnavailable:
         return KafkaUnavailable(
             "Kafka does not answer.",
-            state=state,
+            state=self._refusals.unreached() or state,
             owner=f"Kafka at {self._config.get('bootstrap.servers', 'an unknown address')}",
             remedy="check that Kafka runs and can be reached, and that security.protocol is what its "
             "listener speaks; nothing is lost",

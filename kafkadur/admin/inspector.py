@@ -155,6 +155,11 @@ class Inspector:
         """Return one subscription. Raises `InvalidDestination` if there is none (rule X2)."""
         return self._info(key, self._existing(key), {})
 
+    def definition(self, key: SubscriptionKey) -> Definition | None:
+        """Return the definition of a durable subscription; None if there is no such subscription."""
+        found = self._found(key)
+        return None if found is None else found.definition
+
     def abandoned(self, older_than: timedelta) -> tuple[SubscriptionInfo, ...]:
         """Return the durable subscriptions without a member for so long, the longest first (rule A1).
 

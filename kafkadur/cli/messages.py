@@ -10,6 +10,7 @@ import signal
 import sys
 import uuid
 from collections.abc import Callable, Generator, Mapping
+from dataclasses import dataclass
 from types import FrameType
 from typing import Annotated, Any, cast, get_args
 
@@ -17,13 +18,16 @@ import typer
 from confluent_kafka import KafkaError, Message
 
 import kafkadur.sync
+from kafkadur.admin.changes import Admin
 from kafkadur.cli.call import Call, command
 from kafkadur.cli.naming import complete, complete_topic
 from kafkadur.cli.properties import parse_properties
 from kafkadur.message.headers import Property
 from kafkadur.producer.producer import Producer
 from kafkadur.runtime.clients import topics_of
+from kafkadur.settings import Settings
 from kafkadur_sharing.definition import Start, SubscriptionType
+from kafkadur_sharing.keys import SubscriptionKey
 
 #: The most records in flight; with --count no more than that number.
 _WINDOW = 1_000
@@ -32,7 +36,19 @@ _WINDOW = 1_000
 _SIGNALLED = 128
 _DurableOption = Annotated[
     str,
-    typer.Option("--durable", metavar="NAME", help="Name of the subscription.", autocompletion=complete),
+    typer.Option(
+        "--durable",
+        metavar="NAME",
+        help="Name of the subscription, or CLIENT_ID/NAME.",
+        autocompletion=complete,
+    ),
+]
+_StartOption = Annotated[
+    str | None,
+    typer.Option("--start", metavar="latest|earliest", help="Where a new one starts; default: latest."),
+]
+_SelectorOption = Annotated[
+    str | None, typer.Option("--selector", help="Messages that it takes; default: all.")
 ]
 
 # --- publish --------------------------------------------------------------------------------------------
@@ -114,8 +130,8 @@ def consume(
     *,
     durable: _DurableOption,
     type_: Annotated[
-        SubscriptionType, typer.Option("--type", help="Type of the subscription.")
-    ] = SubscriptionType.SHARED,
+        SubscriptionType | None, typer.Option("--type", help="Type of the subscription; default: shared.")
+    ] = None,
     count: Annotated[int | None, typer.Option("--count", min=1, help="End after so many messages.")] = None,
     timeout: Annotated[
         float | None, typer.Option("--timeout", min=0, metavar="SECONDS", help="End when so long none comes.")
@@ -126,32 +142,31 @@ def consume(
     delay: Annotated[
         float, typer.Option("--delay", min=0, metavar="SECONDS", help="--rollback: delay of the redelivery.")
     ] = 0.0,
-    start: Annotated[
-        str | None,
-        typer.Option("--start", metavar="latest|earliest", help="Where a new one starts; default: latest."),
-    ] = None,
-    selector: Annotated[
-        str | None, typer.Option("--selector", help="Messages that the subscription takes.")
-    ] = None,
+    start: _StartOption = None,
+    selector: _SelectorOption = None,
 ) -> None:  # fmt: skip
     """Attach to a durable subscription, creating it if there is none, and print each message on a line.
+
+    A subscription that exists is read as it is; another type or selector is refused.
 
     A message is acknowledged after it was printed. Ctrl-C ends in order: unprinted messages are given back.
     """
     if start not in (None, *get_args(Start)):
         raise typer.BadParameter(f"{start!r} is neither latest nor earliest", param_hint="--start")
-    settings = call.reached()
+    wanted = _wanted(call, durable, type_, selector)
     show = _as_json if call.options.json else _as_text
     printed = 0
     with (
         call.out.saying_log(),
-        kafkadur.sync.connect(**dict(settings)) as connection,
+        kafkadur.sync.connect(**dict(wanted.settings)) as connection,
         connection.subscribe(
             topic,
-            durable=durable,
-            type=type_,
+            durable=wanted.key.name,
+            topic_member=wanted.key.topic_member,
+            type=wanted.type,
             start=cast("Start | None", start),
-            selector=selector,
+            selector=wanted.selector,
+            no_local=wanted.no_local,
             window=min(count or _WINDOW, _WINDOW),
         ) as subscription,
         _stopped_by_signals(subscription.stop) as stopped,
@@ -169,6 +184,38 @@ def consume(
     call.out.say(f"{printed} {'acknowledged' if ack else 'rolled back'}.")
     if stopped:
         raise typer.Exit(_SIGNALLED + stopped[0])
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Wanted:
+    """Which subscription is consumed, and how."""
+
+    #: With the client id of the subscription.
+    settings: Settings
+    key: SubscriptionKey
+    type: SubscriptionType
+    selector: str | None
+    no_local: bool
+
+
+def _wanted(call: Call, name: str, kind: SubscriptionType | None, selector: str | None) -> _Wanted:
+    """Complete what the options say by what the subscription has, if it exists."""
+    with Admin(call.settings(quick=True)) as admin:
+        admin.reach()
+        key = admin.key(name)
+        existing = admin.definition(key)
+    client = {"client_id": key.client_id, "client_id_policy": key.policy}
+    settings = call.settings().model_copy(update=client)
+    if existing is None:
+        kind = kind or SubscriptionType.SHARED
+        return _Wanted(settings=settings, key=key, type=kind, selector=selector, no_local=False)
+    return _Wanted(
+        settings=settings,
+        key=key,
+        type=kind or existing.type,
+        selector=existing.selector if selector is None else selector,
+        no_local=existing.no_local and kind in (None, existing.type),
+    )
 
 
 @contextlib.contextmanager

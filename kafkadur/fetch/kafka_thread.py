@@ -33,6 +33,8 @@ WAIT = 0.05
 _FIND_LEADERS = 1.0
 #: Longest wait for where a partition begins and ends, seconds.
 WATERMARKS = 10.0
+#: Seconds after which a warning says again that Kafka does not answer.
+_TOLD_EVERY = 60.0
 EOF = KafkaError._PARTITION_EOF  # noqa: SLF001 - the library's name for it
 
 #: Default librdkafka settings. With its own ones catching up stalls: it backs off a second whenever the queue
@@ -128,8 +130,9 @@ class KafkaThread:
         self._reader_log = ReaderLog(topic, topic_id, config)
         self._config = dict(self._reader_log.config)
         self._error_cb: Callable[[KafkaError], None] | None = self._config.pop("error_cb", None)
-        #: whether Kafka does not answer at the moment
+        #: whether Kafka does not answer at the moment, and when that was logged
         self._silent = False
+        self._told_at = 0.0
         self._topic = topic
         self._fail = fail
         self._commands: deque[Callable[[Consumer], None]] = deque()
@@ -222,6 +225,8 @@ class KafkaThread:
                 self._replace(new)
             else:
                 new.close()
+                if self._silent and now - self._told_at >= _TOLD_EVERY:
+                    self._tell_silence("it still does not")
         self._heard_at = self._monotonic()
 
     def _replace(self, new: Consumer) -> None:
@@ -236,14 +241,17 @@ class KafkaThread:
     def _hear(self, error: KafkaError) -> None:
         """Log that no broker answers any more; the user's own `error_cb` gets every error."""
         if error.code() == KafkaError._ALL_BROKERS_DOWN and not self._silent:  # noqa: SLF001 - as above
-            self._silent = True
-            _log.warning(
-                "Kafka, which keeps the messages, does not answer. State: %s. Owner: topic %s. Remedy: check "
-                "that Kafka runs and can be reached; reading goes on by itself.",
-                error.str(),
-                self._topic,
-            )
+            self._tell_silence(error.str())
         tell(self._error_cb, error)
+
+    def _tell_silence(self, state: str) -> None:
+        self._silent, self._told_at = True, self._monotonic()
+        _log.warning(
+            "Kafka, which keeps the messages, does not answer. State: %s. Owner: topic %s. Remedy: check "
+            "that Kafka runs and can be reached; reading goes on by itself.",
+            state,
+            self._topic,
+        )
 
     def _begin_anew(self, consumer: Consumer, event: Message, member: Receiver, mark: Mark) -> int | None:
         """Go on at an offset that Kafka keeps, after it did not have the offset that was to be read.

@@ -37,7 +37,7 @@ from kafkadur_sharing.errors import (
     StateLost,
 )
 
-_log = logging.getLogger("kafkadur.pump")
+_log = logging.getLogger("kafkadur.coordinator")
 T = TypeVar("T")
 
 #: Seconds between two checks whether neighbours listen on their channels.
@@ -46,6 +46,8 @@ _IDLE_SLEEP = 0.2
 #: Refusals of a server that has lost the state, or is another one.
 _LOST = ("MISSING", "RESTARTED")
 _RETRY = 0.1
+#: Seconds after which a server that still does not answer is a warning again.
+_TOLD_EVERY = 60.0
 
 
 @dataclass(kw_only=True)
@@ -65,8 +67,9 @@ class Served:
     retry_at: float = 0.0
     #: when it is to be served next (monotonic seconds)
     due: float = 0.0
-    #: the kind of error that was logged last, so that it is logged once
+    #: the kind of error that was logged last, and when (monotonic seconds)
     trouble: str = ""
+    told_at: float = 0.0
     #: its leases were lost, and it is not attached again yet: it makes no exchange before that
     detached: bool = False
 
@@ -446,10 +449,11 @@ class CoordinatorThread:
                 self._refused(served, refusal)
 
     def _trouble(self, served: Served, error: KafkadurError) -> None:
-        served.retry_at = time.monotonic() + _RETRY
+        now = time.monotonic()
+        served.retry_at = now + _RETRY
         kind = type(error).__name__
-        if served.trouble != kind:
-            served.trouble = kind
+        if served.trouble != kind or now - served.told_at >= _TOLD_EVERY:
+            served.trouble, served.told_at = kind, now
             _log.warning("%s: %s", served.member.display, error)
 
     def _refused(self, served: Served, refusal: Refusal) -> None:

@@ -23,7 +23,7 @@ OPEN: set[tuple[str, str]] = set()
 @pytest.fixture(
     scope="module",
     params=[
-        pytest.param((1.6, 4.0), id="short"),
+        pytest.param((1.0, 2.5), id="short"),
         pytest.param((2.0, 7.0), id="long", marks=pytest.mark.long),
     ],
 )

@@ -114,6 +114,7 @@ def test_nothing_says_where_kafka_is(run: Run, monkeypatch: pytest.MonkeyPatch, 
     [
         ("sub", "ls", "--redis", "redis://127.0.0.1:1"),
         ("sub", "ls", "--kafka", "127.0.0.1:1"),
+        ("sub", "info", "d", "--kafka", "127.0.0.1:1"),
         ("publish", "topic", "value", "--kafka", "127.0.0.1:1"),
         ("consume", "topic", "--durable", "d", "--kafka", "127.0.0.1:1"),
     ],
@@ -130,6 +131,7 @@ def test_server_that_is_not_there_is_one_message_and_no_chatter(
     assert (ended.returncode, ended.stdout) == (1, "")
     assert ended.stderr.count("\n  remedy: ") == 1
     assert "127.0.0.1:1" in ended.stderr
+    assert "Connection refused" in ended.stderr
     assert "Traceback" not in ended.stderr
     assert "StateLost" not in ended.stderr
 

@@ -105,6 +105,21 @@ def test_exclusive_needs_a_client_id_and_refuses_a_second_one(
     assert f"/{process.pid}" in second.err
 
 
+def test_a_subscription_that_exists_is_read_by_its_name_alone(run: Run, kafkadur_topic: TopicFactory) -> None:
+    topic = kafkadur_topic()
+    definition = "--type", "exclusive", "--selector", "n = 1", "--no-local", "--start", "earliest"
+    assert run("sub", "create", "c/d", topic, *definition).code == 0
+    run("publish", topic, "other", "-p", "n=2")
+    run("publish", topic, "taken", "-p", "n=1")
+    found = run("consume", topic, "--durable", "c/d", "--count", 1)
+    assert found.code == 0, found.err
+    assert found.out.endswith("taken\n")
+    assert run("sub", "info", "c/d", "--json").data["definition"]["selector"] == "n = 1"
+    refused = run("consume", topic, "--durable", "c/d", "--type", "priority", "--timeout", 0)
+    assert refused.code == 1
+    assert "exclusive" in refused.err
+
+
 def test_topic_that_is_not_there_and_wrong_command_lines(run: Run) -> None:
     missing = run("publish", "no-such-topic", "x")
     assert missing.code == 1

@@ -610,7 +610,7 @@ def test_scripts_and_model_agree(valkey: Valkey, kind: str) -> None:
 )
 @pytest.mark.usefixtures("small_steps")
 def test_scripts_and_model_agree_when_the_bitmap_is_cut_often(valkey: Valkey, kind: str) -> None:
-    run(valkey, kind=kind, examples=60)
+    run(valkey, kind=kind, examples=30)
 
 
 @pytest.mark.long

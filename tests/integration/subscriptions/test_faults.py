@@ -279,6 +279,39 @@ async def test_kafka_restarts_in_the_middle(fragile: Place, kind: TypeName) -> N
     assert duplicates(seen) == set()  # Redis has forgotten nothing
 
 
+async def test_servers_that_stay_away_are_told_of_again(
+    fragile: Place, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Somebody who looks at the end of a log finds why nothing comes."""
+    monkeypatch.setattr("kafkadur.runtime.coordinator_thread._TOLD_EVERY", 0.3)
+    monkeypatch.setattr("kafkadur.fetch.kafka_thread._TOLD_EVERY", 0.3)
+    topic = fragile.topic([1])
+    valkey = fragile.stack.valkey
+    assert valkey is not None
+
+    def told(logger: str) -> int:
+        return sum(
+            record.name == logger and "does not answer" in record.getMessage() for record in caplog.records
+        )
+
+    def told_twice(logger: str) -> None:
+        wait_until(lambda: told(logger) >= 2, f"two warnings of {logger}")
+
+    async with (
+        fragile.connect(session_timeout=SESSION) as connection,
+        await connection.subscribe(topic, durable="d", start="earliest") as subscription,
+    ):
+        await (await next_of(subscription)).ack()
+        for server, logger in (
+            (fragile.stack.brokers[0], "kafkadur.readers"), (valkey, "kafkadur.coordinator")
+        ):  # fmt: skip
+            await asyncio.to_thread(server.stop)
+            await asyncio.to_thread(told_twice, logger)
+            await asyncio.to_thread(server.start)
+        await asyncio.to_thread(fragile.publish, topic, [2])
+        assert number(await next_of(subscription)) == 2
+
+
 @both_types
 async def test_messages_published_after_kafka_came_back(
     fragile: Place, kind: TypeName, caplog: pytest.LogCaptureFixture
