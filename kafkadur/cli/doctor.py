@@ -31,6 +31,10 @@ def doctor(
         found = list(examine(call.settings(quick=True), topics or ()))
     if call.options.json:
         call.out.json([asdict(each) for each in found])
+    elif call.out.narrow:
+        for each in found:
+            call.out.title(f"{_MARKS[each.level]}: {each.check}")
+            call.out.facts([("  state", each.state or None), ("  remedy", each.remedy or None)])
     else:
         call.out.table(
             found,

@@ -123,7 +123,7 @@ def _show(call: Call, key: str, moves: Sequence[Move], *, moved: bool) -> None:
         Column("partition", lambda move: str(move.partition), number=True),
         Column("settled to", lambda move: str(move.before), number=True),
         Column("goes to", lambda move: str(move.after), number=True),
-        Column("backlog", lambda move: count(move.backlog), number=True),
+        Column("backlog before", lambda move: count(move.backlog), number=True),
         Column("come again", lambda move: count(move.again), number=True),
         Column("skipped", lambda move: count(move.skipped), number=True),
     )

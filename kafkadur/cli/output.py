@@ -170,7 +170,7 @@ class Output:
 
     def table(self, rows: Iterable[Row], *columns: Column[Row]) -> None:
         """Print a table, with a last row of totals if a column has one."""
-        shown = [column for column in columns if not column.wide or self._data.width >= _WIDE]
+        shown = [column for column in columns if not (column.wide and self.narrow)]
         table = Table(
             box=box.SIMPLE_HEAD,
             show_footer=any(column.total for column in columns),
@@ -200,6 +200,15 @@ class Output:
             if text is not None:
                 table.add_row(word, _text(text))
         self._data.print(table)
+
+    def note(self, text: str) -> None:
+        """Print a sentence about the data that stand before it."""
+        self._data.print(_text(text))
+
+    @property
+    def narrow(self) -> bool:
+        """Whether data are printed to a terminal of few columns."""
+        return self._data.width < _WIDE
 
     def title(self, text: str) -> None:
         """Print the headline of what follows."""

@@ -247,6 +247,13 @@ def _show_partitions(call: Call, found: SubscriptionInfo) -> None:
         Column("lag", lambda each: count(each.lag), number=True, total=count(found.lag)),
         Column("backlog", lambda each: count(each.backlog), number=True, total=count(found.backlog)),
     )
+    if found.definition.selector is not None or found.definition.no_local:
+        call.out.note(
+            "The backlog counts messages that the subscription leaves out, too, until a consumer has read "
+            "them; `kafkadur sub peek` shows those that it takes."
+        )
+    if any(each.log_end is not None and each.next > each.log_end for each in found.partitions):
+        call.out.note("Members are granted offsets beyond the end, for messages that are still to come.")
 
 
 def _client(key: SubscriptionKey) -> str:

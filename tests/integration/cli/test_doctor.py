@@ -87,6 +87,18 @@ def test_where_all_is_well_it_says_so(run: Run, kafkadur_topic: TopicFactory) ->
     assert "set appendonly yes" in table.out
 
 
+def test_on_a_narrow_terminal_no_word_is_broken(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    with embedded(kafka=False, valkey_settings={"appendonly": "no"}) as stack:
+        found = run("--redis", stack.redis, "--json", "doctor").data
+        monkeypatch.setenv("COLUMNS", "80")
+        shown = run("--redis", stack.redis, "doctor").out
+    assert max(map(len, shown.splitlines())) <= 80
+    words = set(shown.split())
+    for each in found:
+        assert {*each["check"].split()} <= {word.removesuffix(":") for word in words} | words
+        assert {word for word in each["remedy"].split() if len(word) <= 60} <= words
+
+
 def test_it_leaves_nothing_behind(run: Run, kafkadur_stack: Stack, kafkadur_namespace: str) -> None:
     with redis.Redis.from_url(kafkadur_stack.admin_redis) as client:
         run("doctor")

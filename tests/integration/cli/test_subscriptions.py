@@ -191,6 +191,20 @@ def test_tables_fit_the_terminal(
         assert [line for line in lines if line.startswith("partition ") and line.endswith("backlog")]
 
 
+def test_info_says_what_its_numbers_count(run: Run, kafkadur_topic: TopicFactory) -> None:
+    topic = kafkadur_topic()
+    run("sub", "create", "all", topic)
+    run("sub", "create", "some", topic, "--selector", "n = 1")
+    assert "The backlog counts" not in run("sub", "info", "all").out
+    assert "The backlog counts messages that the subscription leaves out" in run("sub", "info", "some").out
+    with (
+        kafkadur.sync.connect() as connection,
+        connection.subscribe(topic, durable="lane", type="priority") as subscription,
+    ):
+        assert subscription.receive(timeout=0.5) is None
+        assert "offsets beyond the end" in run("sub", "info", "lane").out
+
+
 def test_json_is_one_line_where_nobody_reads_it(run: Run) -> None:
     assert json.loads(run("--json", "sub", "ls").out.removesuffix("\n")) == []
 
