@@ -21,6 +21,7 @@ from confluent_kafka import Message
 
 from kafkadur.consumer.gate import Gate
 from kafkadur.consumer.turn import LaneGroup
+from kafkadur.fetch.buffer import Records
 from kafkadur.message.serialization import Decoding
 from kafkadur.message.times import NONE, TimesByIndex
 from kafkadur.message.tracing import Tracing
@@ -228,7 +229,7 @@ class Chunk:
         self,
         member: Owner,
         lease: Lease,
-        messages: list[Message],
+        messages: Records,
         first: int,
         offsets: list[int] | None,
         *,
@@ -509,7 +510,7 @@ class Chunk:
 
     # -- records
 
-    def cut(self, index: int) -> tuple[list[Message], int]:
+    def cut(self, index: int) -> tuple[Records, int]:
         """Remove the records from `index` on, which were not dispatched; returns them and their offset."""
         first = self.offset(index) if index < len(self.messages) else 0
         taken = self.messages[index:]

@@ -17,6 +17,7 @@ from typing_extensions import TypeVar
 
 from kafkadur.consumer.chunk import HANDED, LOST, OVERDUE, RELEASE_SENT, RELEASED, UNSETTLED, Chunk
 from kafkadur.consumer.handed import Handed, deal
+from kafkadur.fetch.buffer import Records
 from kafkadur.fetch.native import as_message, values
 from kafkadur.message.headers import Decoded, JmsFields, Property, decode
 from kafkadur.runtime.dead_letters import ROLLED_BACK, Cause
@@ -420,7 +421,7 @@ class Batch(Sequence[Delivery[V_co, K_co]]):
         """The records as `Message` objects of confluent-kafka."""
         return list(map(as_message, self._records()))
 
-    def _records(self) -> list[Message]:
+    def _records(self) -> Records:
         return self._chunk.messages[self._start : self._end]
 
     def values(self) -> list[V_co]:

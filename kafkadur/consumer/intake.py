@@ -5,13 +5,11 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Mapping
 
-from confluent_kafka import Message
-
 from kafkadur.consumer.policy.policy import Policy
 from kafkadur.consumer.router import Router
 from kafkadur.consumer.state import Part, State
 from kafkadur.events import Event
-from kafkadur.fetch.buffer import ReadBatch
+from kafkadur.fetch.buffer import ReadBatch, Records
 from kafkadur_sharing.errors import KafkadurError
 
 _log = logging.getLogger("kafkadur")
@@ -47,7 +45,7 @@ class Intake(Part):
 
     # -- followed partitions
 
-    def add_records(self, partition: int, messages: list[Message], number: int) -> None:
+    def add_records(self, partition: int, messages: Records, number: int) -> None:
         """Records that the tail fetcher read (not empty, in order)."""
         with self._lock:
             buffer = self._fetch.of(partition, number)
@@ -108,7 +106,7 @@ class Intake(Part):
 
     # -- ranges
 
-    def add_range_records(self, token: int, messages: list[Message], reached: int) -> bool:
+    def add_range_records(self, token: int, messages: Records, reached: int) -> bool:
         """Records that the range fetcher read for a lease, up to offset `reached`; whether it is to go on."""
         if token < 0:
             return self._add_parked(token, messages, reached)
@@ -128,7 +126,7 @@ class Intake(Part):
         self._schedule.request_exchange()
         return more
 
-    def _add_parked(self, token: int, messages: list[Message], reached: int) -> bool:
+    def _add_parked(self, token: int, messages: Records, reached: int) -> bool:
         """As `add_range_records`, for records of keys that were read before and not kept."""
         with self._lock:
             self._whole.begin()

@@ -12,7 +12,7 @@ from confluent_kafka import Message
 
 from kafkadur.consumer.chunk import Lease
 from kafkadur.consumer.key_queue import Keys, Parked, Record
-from kafkadur.fetch.buffer import Piece
+from kafkadur.fetch.buffer import Piece, Records
 from kafkadur.fetch.native import times
 from kafkadur_sharing.keys import SLOTS, key_slot
 
@@ -67,7 +67,7 @@ class KeyShares:
                 at = [where[index] for index in kept]
                 yield [messages[index] for index in kept], at[0], at
 
-    def arrive(self, lease: Lease, messages: list[Message], where: Iterable[int]) -> None:
+    def arrive(self, lease: Lease, messages: Records, where: Iterable[int]) -> None:
         """Records of a lease were read; `where`: their offsets."""
         found = times(messages)
         each = map(found.get, range(len(messages))) if found else repeat(None)

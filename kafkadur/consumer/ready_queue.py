@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterable, Iterator
 
-from confluent_kafka import Message
-
 from kafkadur.consumer.chunk import Chunk, Lease
+from kafkadur.fetch.buffer import Records
 
 
 class ReadyQueue:
@@ -66,7 +65,7 @@ class ReadyQueue:
         """A chunk was dispatched."""
         (self.urgent if chunk in self.urgent else self.ready).remove(chunk)
 
-    def cut(self, chunk: Chunk, index: int) -> tuple[list[Message], int]:
+    def cut(self, chunk: Chunk, index: int) -> tuple[Records, int]:
         """Remove the records of a chunk from `index` on, as `Chunk.cut`; a chunk without any left goes."""
         messages, first = chunk.cut(index)
         self.records -= len(messages)

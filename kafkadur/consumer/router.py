@@ -7,15 +7,13 @@ from bisect import bisect_left
 from collections.abc import Iterable, Iterator
 from itertools import pairwise
 
-from confluent_kafka import Message
-
 from kafkadur.consumer.chunk import Chunk, Lease, Owner
 from kafkadur.consumer.gaps import Gaps
 from kafkadur.consumer.policy.reading import ReadingPolicy
 from kafkadur.consumer.reservations import withdraw
 from kafkadur.consumer.state import Part, State
 from kafkadur.consumer.verdicts import Verdicts
-from kafkadur.fetch.buffer import FetchBuffer, Mark, Piece
+from kafkadur.fetch.buffer import FetchBuffer, Mark, Piece, Records
 from kafkadur.fetch.native import size_of, times
 from kafkadur.runtime.dead_letters import Cause
 
@@ -205,7 +203,7 @@ class Router(Part):
         lease.fill = offsets[-1] + 1
 
     def _chunks(
-        self, lease: Lease, messages: list[Message], first: int, offsets: list[int] | None, size: int
+        self, lease: Lease, messages: Records, first: int, offsets: list[int] | None, size: int
     ) -> Iterator[Chunk]:
         """Yield one chunk, or several where their mean record size would exceed the byte window."""
         if size * BYTES_STEP <= self._terms.window_bytes or len(messages) == 1:

@@ -7,13 +7,31 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections import deque
+from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import NamedTuple, Protocol, overload
 
 from confluent_kafka import Message
 
+
+class Records(Protocol):
+    """Records in order: a list, or what the compiled client reads, which makes each when it is used."""
+
+    def __len__(self) -> int: ...
+
+    def __iter__(self) -> Iterator[Message]: ...
+
+    @overload
+    def __getitem__(self, index: int, /) -> Message: ...
+    @overload
+    def __getitem__(self, index: slice, /) -> Records: ...
+
+    def __delitem__(self, index: slice, /) -> None:
+        """Delete the first or the last ones."""
+
+
 #: Records, the offset of the first, and all offsets if they do not follow one another.
-Piece = tuple[list[Message], int, list[int] | None]
+Piece = tuple[Records, int, list[int] | None]
 
 
 class Mark(NamedTuple):
@@ -34,7 +52,7 @@ class ReadBatch:
 
     __slots__ = ("first", "last", "messages", "offsets")
 
-    def __init__(self, messages: list[Message]) -> None:
+    def __init__(self, messages: Records) -> None:
         """`messages` is not empty, of one partition, sorted by offset, without error events."""
         self.messages = messages
         self.first: int = messages[0].offset()  # type: ignore[assignment]  # a record has an offset
@@ -111,7 +129,7 @@ class FetchBuffer:
         self.buffered += len(batch.messages)
         self.position = batch.last + 1
 
-    def put_back(self, messages: list[Message], first: int) -> None:
+    def put_back(self, messages: Records, first: int) -> None:
         """Take back records that were taken last, the first of them at offset `first`."""
         self.batches.appendleft(ReadBatch(messages))
         self.buffered += len(messages)

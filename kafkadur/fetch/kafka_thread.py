@@ -15,7 +15,7 @@ from typing import Any, Protocol
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
 
-from kafkadur.fetch.buffer import Mark
+from kafkadur.fetch.buffer import Mark, Records
 from kafkadur.fetch.native import new_consumer
 from kafkadur.fetch.reader_log import ReaderLog
 from kafkadur.runtime.flag import Flag
@@ -81,7 +81,7 @@ class Receiver(Protocol):
     def fail(self, error: KafkadurError) -> None:
         """Reading cannot go on."""
 
-    def add_records(self, partition: int, messages: list[Message], number: int) -> None:
+    def add_records(self, partition: int, messages: Records, number: int) -> None:
         """Records that the tail fetcher read (not empty, in order)."""
 
     def reach(self, partition: int, offset: int, number: int) -> None:
@@ -105,7 +105,7 @@ class Receiver(Protocol):
     def expire(self, partition: int, offset: int) -> None:
         """Kafka has removed the records before `offset`."""
 
-    def add_range_records(self, token: int, messages: list[Message], reached: int) -> bool:
+    def add_range_records(self, token: int, messages: Records, reached: int) -> bool:
         """Records that the range fetcher read for a lease; whether it is to go on."""
         ...
 

@@ -13,7 +13,7 @@ from confluent_kafka import Message
 
 from kafkadur.consumer.fetch_state import Reading
 from kafkadur.consumer.intake import Intake
-from kafkadur.fetch.buffer import NOWHERE, Mark
+from kafkadur.fetch.buffer import NOWHERE, Mark, Records
 from kafkadur_sharing.errors import KafkadurError
 from kafkadur_sharing.keys import SLOTS, key_slot
 
@@ -121,7 +121,7 @@ class KeyRouter:
         """Reading cannot go on."""
         self._member.fail(error)
 
-    def add_records(self, partition: int, messages: list[Message], number: int) -> None:
+    def add_records(self, partition: int, messages: Records, number: int) -> None:
         """Records of a partition (not empty, in order): each lane gets its own."""
         end = (messages[-1].offset() or 0) + 1
         lanes = self._reached(partition, end, number)
@@ -185,7 +185,7 @@ class KeyRouter:
             self._read[partition] = (number, max(current[1], offset))
             return dict(self._followed[partition])
 
-    def add_range_records(self, token: int, messages: list[Message], reached: int) -> bool:
+    def add_range_records(self, token: int, messages: Records, reached: int) -> bool:
         """Records that were read for one lease; those of other keys are sorted out by the member."""
         return self._member.add_range_records(token, messages, reached)
 

@@ -11,6 +11,7 @@ from typing import Any, cast
 
 from confluent_kafka import Consumer, Message
 
+from kafkadur.fetch.buffer import Records
 from kafkadur.fetch.reader_log import ReaderLog
 from kafkadur.message import times as times_of_messages
 from kafkadur.message.headers import DELIVERY_TIME_HEADER, EXPIRATION_HEADER
@@ -59,13 +60,13 @@ def rest(consumer: Consumer) -> None:
         compiled.rest()
 
 
-def by_partition(messages: list[Message]) -> list[tuple[int, list[Message], bool]]:
-    """Split the records and events of one call by partition; the order within a partition is kept.
+def by_partition(messages: list[Message]) -> list[tuple[int, Records, bool]]:
+    """Split what `read` has added by partition; the order within a partition is kept.
 
-    Third: whether there are events among those of a partition.
+    A partition may come several times. Third: whether there are events among the records.
     """
-    if _is_compiled(messages[0]):
-        return cast("list[tuple[int, list[Message], bool]]", _NATIVE.by_partition(messages))
+    if _are_compiled(messages):
+        return cast("list[tuple[int, Records, bool]]", _NATIVE.by_partition(messages))
     partitions = list(map(Message.partition, messages))
     first = partitions[0]
     found: dict[int, list[Message]] = {}
@@ -80,14 +81,13 @@ def by_partition(messages: list[Message]) -> list[tuple[int, list[Message], bool
     return [(partition, some, any(map(Message.error, some))) for partition, some in found.items()]
 
 
-def detach(messages: list[Message]) -> None:
+def detach(messages: Records) -> None:
     """Let go of the answers of Kafka that records came in: each may be a megabyte.
 
     Records of confluent-kafka have copies of their parts anyway.
     """
-    if messages and _is_compiled(messages[0]):
-        for record in cast("list[Any]", messages):
-            record.detach()
+    if _are_compiled(messages):
+        _NATIVE.detach(messages)
 
 
 def kept() -> int:
@@ -97,26 +97,27 @@ def kept() -> int:
 
 def as_message(message: Message) -> Message:
     """Return a record as a `Message` of confluent-kafka."""
-    return cast("Any", message).as_message() if _is_compiled(message) else message
+    record: Any = message
+    return message if isinstance(record, Message) else cast("Message", record.as_message())
 
 
-def values(messages: list[Message]) -> list[bytes | None]:
+def values(messages: Records) -> list[bytes | None]:
     """Return the payloads of records."""
-    if messages and _is_compiled(messages[0]):
+    if _are_compiled(messages):
         return cast("list[bytes | None]", _NATIVE.values(messages))
     return [message.value() for message in messages]
 
 
-def size_of(messages: list[Message]) -> int:
+def size_of(messages: Records) -> int:
     """Return the bytes of the payloads of records."""
-    if messages and _is_compiled(messages[0]):
+    if _are_compiled(messages):
         return int(_NATIVE.size_of(messages))
     return sum(map(len, messages))
 
 
-def times(messages: list[Message]) -> times_of_messages.TimesByIndex:
+def times(messages: Records) -> times_of_messages.TimesByIndex:
     """Return the delivery times and expirations of those records that have any, by index."""
-    if not (messages and _is_compiled(messages[0])):
+    if not _are_compiled(messages):
         return times_of_messages.of_messages(messages)
     raw = _NATIVE.with_headers(messages, _DELIVERY_TIME, _EXPIRATION)
     if not raw:  # as nearly always
@@ -125,5 +126,8 @@ def times(messages: list[Message]) -> times_of_messages.TimesByIndex:
     return {index: found for index, found in made if found is not None}
 
 
-def _is_compiled(message: object) -> bool:
-    return not isinstance(message, Message)
+def _are_compiled(messages: Records) -> bool:
+    if not isinstance(messages, list):
+        return True
+    first: Any = messages[0] if messages else None
+    return first is not None and not isinstance(first, Message)

@@ -9,7 +9,7 @@ from typing import Any
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
 
-from kafkadur.fetch.buffer import NOWHERE, Mark
+from kafkadur.fetch.buffer import NOWHERE, Mark, Records
 from kafkadur.fetch.kafka_thread import (
     AT_ONCE,
     EOF,
@@ -86,7 +86,7 @@ class TailFetcher(KafkaThread):
         #: records and events that were read, and that the member does not have yet
         self._arrived: list[Message] = []
         #: those that a thread of the application has left to this one; its error
-        self._left: list[tuple[int, list[Message]]] = []
+        self._left: list[tuple[int, Records]] = []
         self._raised: Exception | None = None
         #: partitions whose end is to be asked for, each under this incarnation; and when (monotonic seconds)
         self._endless: dict[int, int] = {}
@@ -162,13 +162,16 @@ class TailFetcher(KafkaThread):
         try:
             while not self._closing:
                 pause = 0.0 if self._has_duties() else self._turn.away_for()
-                if pause <= 0:
-                    with self._turn.lock:
-                        pause = self._step()
-                        if pause > 0:
-                            rest(self._consumer)
                 if pause > 0:
                     self._work.wait(pause)
+                    self._work.clear()
+                    continue
+                with self._turn.lock:
+                    pause = self._step()
+                if pause > 0:
+                    if not self._work.wait(pause):
+                        with self._turn.lock:
+                            rest(self._consumer)
                     self._work.clear()
         finally:
             self._wake = None
@@ -219,11 +222,13 @@ class TailFetcher(KafkaThread):
             return
         self._reader_log.check_topic(self._member.display)
         self._heard()
+        left = {partition for partition, _ in self._left}
         for partition, group, eventful in by_partition(self._arrived):
             if partition not in self._followed:
                 continue
-            if inline and eventful and not _only_ends(group):
+            if inline and (partition in left or (eventful and not _only_ends(group))):
                 self._left.append((partition, group))
+                left.add(partition)
                 continue
             if not eventful or len(group) > 1:
                 self._tell_end(consumer, partition)
@@ -317,7 +322,7 @@ class TailFetcher(KafkaThread):
         if end >= 0:
             self._member.end_at(partition, end, self._followed[partition])
 
-    def _give(self, consumer: Consumer, partition: int, messages: list[Message], *, eventful: bool) -> None:
+    def _give(self, consumer: Consumer, partition: int, messages: Records, *, eventful: bool) -> None:
         number = self._followed[partition]
         self._probe(Stage.READ)
         if not eventful:
@@ -344,7 +349,7 @@ class TailFetcher(KafkaThread):
         if start < len(messages):
             self._give_records(consumer, partition, messages[start:], number)
 
-    def _give_records(self, consumer: Consumer, partition: int, messages: list[Message], number: int) -> bool:
+    def _give_records(self, consumer: Consumer, partition: int, messages: Records, number: int) -> bool:
         """Give the member records, unless they show that the log was cut off since it was read before."""
         epoch = messages[-1].leader_epoch()
         if epoch is not None and epoch != self._epochs.get(partition):  # checked once for each leader
@@ -400,6 +405,6 @@ class TailFetcher(KafkaThread):
         self._mirrored |= floors
 
 
-def _only_ends(messages: list[Message]) -> bool:
+def _only_ends(messages: Records) -> bool:
     """Whether all events among the messages of a partition are ends of it."""
     return all(error is None or error.code() == EOF for error in (message.error() for message in messages))

@@ -7,7 +7,7 @@ it dispatches the message (`consumer/dispatcher.py`).
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from datetime import datetime, timedelta
 from typing import Any, NamedTuple
 
@@ -66,7 +66,7 @@ def of_headers(headers: Any) -> Times | None:  # noqa: ANN401 - the stub allows 
     return of_raw(last.get(DELIVERY_TIME_HEADER), last.get(EXPIRATION_HEADER))
 
 
-def of_messages(messages: Sequence[Message]) -> TimesByIndex:
+def of_messages(messages: Iterable[Message]) -> TimesByIndex:
     """Return the times of confluent-kafka's messages."""
     found: dict[int, Times] = {}
     for index, headers in enumerate(map(Message.headers, messages)):

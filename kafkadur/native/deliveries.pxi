@@ -20,16 +20,38 @@ cdef class Handed:
 
     cdef public object _chunk
     cdef public Py_ssize_t _index
-    cdef public object _message
     #: the verdicts of the chunk, which are one bytearray for good
     cdef bytearray _verdicts
+    #: where the record is; None: it is not of the compiled client
+    cdef _Block _block
+    cdef Py_ssize_t _at
+    #: the record, if it was asked for, or is not of the compiled client
+    cdef object _made
 
     def __init__(self, chunk, Py_ssize_t index, message):
         """Record `index` of a chunk."""
         self._chunk = chunk
         self._verdicts = chunk.verdicts
         self._index = index
-        self._message = message
+        self._made = message
+        if type(message) is Record:
+            self.place((<Record>message)._block, (<Record>message)._at)
+
+    def __dealloc__(self):
+        if self._block is not None:
+            self._block.leave(self._at, self._at + 1)
+
+    cdef inline void place(self, _Block block, Py_ssize_t at) noexcept:
+        """Say where the record is."""
+        block.use(at, at + 1)
+        self._block = block
+        self._at = at
+
+    @property
+    def _message(self):
+        if self._made is None:
+            self._made = _record(self._block, self._at)
+        return self._made
 
     @property
     def value(self):
@@ -37,16 +59,12 @@ cdef class Handed:
 
         It is deserialized at the first access, in the accessing thread. Raises `Undecodable`.
         """
-        if type(self._message) is Record:
-            return (<Record>self._message).value()
-        return self._message.value()
+        return self._made.value() if self._block is None else self._block.value(self._at)
 
     @property
     def key(self):
         """Key, None if the message has none; or the object that the deserializer makes of it, as `value`."""
-        if type(self._message) is Record:
-            return (<Record>self._message).key()
-        return self._message.key()
+        return self._made.key() if self._block is None else self._block.key(self._at)
 
     def ack_nowait(self):
         """Acknowledge locally; the next exchange confirms it (within the unconfirmed budget).
@@ -70,29 +88,40 @@ cdef class _Deal:
     cdef type _class
     cdef object _chunk
     cdef bytearray _verdicts
-    cdef list _messages
-    cdef Py_ssize_t _start
     cdef Py_ssize_t _next
+    cdef Py_ssize_t _end
+    #: the records from the first delivery on, and its index
+    cdef object _messages
+    cdef Py_ssize_t _start
+    #: where record 0 of the chunk is; None: the records are not of one block
+    cdef _Block _block
+    cdef Py_ssize_t _first
 
     def __iter__(self):
         return self
 
     def __length_hint__(self):
-        return len(self._messages) - self._next
+        return self._end - self._next
 
     def __next__(self):
         cdef Handed made
         cdef Py_ssize_t at = self._next
-        if at >= len(self._messages):
+        if at >= self._end:
             raise StopIteration
         self._next = at + 1
         # without arguments, hence without `__init__`
         made = <Handed>(<PyTypeObject *>self._class).tp_new(self._class, NULL, NULL)
-        _fetch_ahead(self._messages, at)
         made._chunk = self._chunk
         made._verdicts = self._verdicts
-        made._index = self._start + at
-        made._message = self._messages[at]
+        made._index = at
+        if self._block is None:
+            made._made = self._messages[at - self._start]
+            if type(made._made) is Record:
+                made.place((<Record>made._made)._block, (<Record>made._made)._at)
+        else:
+            at += self._first
+            _fetch_ahead(self._block, at)
+            made.place(self._block, at)
         return made
 
 
@@ -102,11 +131,17 @@ def deal(type made, chunk, Py_ssize_t start, Py_ssize_t end):
     # a class that makes its objects in another way is called, and not only derived
     if not issubclass(made, Handed) or (<PyTypeObject *>made).tp_new != (<PyTypeObject *>Handed).tp_new:
         raise TypeError(made)
+    messages = chunk.messages
     deliveries._class = made
     deliveries._chunk = chunk
     deliveries._verdicts = chunk.verdicts
-    deliveries._messages = chunk.messages[start:end]
+    deliveries._next = start
+    deliveries._end = min(end, len(messages))
+    deliveries._messages = messages[start:end]
     deliveries._start = start
+    if type(messages) is Records:
+        deliveries._block = (<Records>messages)._block
+        deliveries._first = (<Records>messages)._start
     return deliveries, deliveries
 
 

@@ -295,7 +295,7 @@ cdef enum:
     _NO_CLOSE = 8  # RD_KAFKA_DESTROY_F_NO_CONSUMER_CLOSE
     _MOST = 2000  # records of one call
     _GONE = 8192  # records whose messages the next read frees
-    _AHEAD = 4  # records: as far ahead of a loop is their memory fetched, in three steps
+    _AHEAD = 4  # records: as far ahead of a loop is their memory fetched, in two steps
     _TEXT = 512  # bytes of an error text
     _NO_TIMESTAMP = 0  # RD_KAFKA_TIMESTAMP_NOT_AVAILABLE
     _COPY = 2  # RD_KAFKA_MSG_F_COPY

@@ -78,6 +78,16 @@ def read(consumer: confluent_kafka.Consumer, records: int, events: int) -> list[
     return found
 
 
+def read_runs(consumer: confluent_kafka.Consumer, count: int) -> list[Message]:
+    """Read so many records and events, for `by_partition`."""
+    found: list[Message] = []
+    there = 0
+    while there < count:
+        native.read(consumer, 100, 0.05, found)
+        there = sum(len(some) for _, some, _ in native.by_partition(found)) if found else 0
+    return found
+
+
 def told(message: Message) -> tuple[object, ...]:
     """Return everything that a message says."""
     error = message.error()
@@ -147,15 +157,75 @@ def test_a_reader_that_rests_keeps_no_message_of_a_dropped_record(
 def test_records_are_split_by_partition(make: Callable[..., Any], topic: str) -> None:
     consumer = make(compiled=True)
     consumer.incremental_assign([TopicPartition(topic, 0, 0), TopicPartition(topic, 1, 0)])
-    found = read(consumer, len(SHAPES), 2)
-    split = {partition: (some, eventful) for partition, some, eventful in native.by_partition(found)}
-    assert [len(some) for some, _ in (split[0], split[1])] == [len(SHAPES) + 1, 1]
-    assert split[0][1]
-    assert split[1][1]
-    records = [each for each in found if each.error() is None]
-    assert native.by_partition(records) == [(0, records, False)]
-    as_messages = list(map(native.as_message, records))
+    split: dict[int, list[Message]] = {0: [], 1: []}
+    for partition, some, eventful in native.by_partition(read_runs(consumer, len(SHAPES) + 2)):
+        assert eventful == any(each.error() is not None for each in some)
+        assert {each.partition() for each in some} == {partition}
+        split[partition] += some
+    assert [each.offset() for each in split[0]] == [*range(len(SHAPES)), len(SHAPES)]
+    assert [len(split[0]), len(split[1])] == [len(SHAPES) + 1, 1]
+    as_messages = [native.as_message(each) for each in split[0] if each.error() is None]
     assert native.by_partition(as_messages) == [(0, as_messages, False)]
+
+
+def test_records_are_like_a_list(make: Callable[..., Any], topic: str) -> None:
+    """Those that a slice, an index and an iterator give; only the first or the last can be deleted."""
+    consumer, before = make(compiled=True), native.kept()
+    consumer.incremental_assign([TopicPartition(topic, 0, 0)])
+    runs: list[Message] = []
+    while not runs:
+        native.read(consumer, 100, 0.05, runs)
+    ((_, records, _),) = native.by_partition(runs[:1])
+    runs.clear()
+    native.rest(consumer)
+    count = len(records)
+    assert count >= len(SHAPES)
+    assert [each.offset() for each in records] == list(range(count))
+    assert [records[0].offset(), records[-1].offset()] == [0, count - 1]
+    assert [each.offset() for each in records[1:3]] == [1, 2]
+    assert (len(records[4:2]), len(records[9:]), list(records[:0])) == (0, 0, [])
+    with pytest.raises(IndexError):
+        records[count]
+    with pytest.raises(IndexError):
+        records[-count - 1]
+    with pytest.raises(ValueError, match="no step"):
+        records[::2]
+    with pytest.raises(ValueError, match="first or the last"):
+        del records[1:2]
+    sizes = [len(value or b"") for _, value, _, _ in SHAPES]
+    assert native.size_of(records) == sum(sizes)
+    assert native.size_of(records[1:4]) == sum(sizes[1:4])
+    assert native.values(records[1:4]) == [value for _, value, _, _ in SHAPES[1:4]]
+    assert native.kept() == before + count
+    two, one = records[1:3], records[2]
+    del records[:2]
+    assert records[0].offset() == 2
+    assert native.kept() == before + count - 1, "the first one is not used any more"
+    del records[1:]
+    assert ([each.offset() for each in records], native.kept()) == ([2], before + 2)
+    native.detach(two)
+    assert native.kept() == before
+    assert [told(each)[2:5] for each in two] == [(1, b"", b""), (2, b"k", b"v")]
+    del two, records
+    assert one.value() == b"v"
+    with pytest.raises(TypeError):
+        type(one)()
+
+
+def test_each_record_is_freed_by_itself(make: Callable[..., Any], topic: str) -> None:
+    consumer, before = make(compiled=True), native.kept()
+    consumer.incremental_assign([TopicPartition(topic, 0, 0)])
+    found = read(consumer, len(SHAPES), 1)
+    native.rest(consumer)
+    assert native.kept() == before + len(found)
+    again = [found[1], found[1]]
+    while found:
+        del found[0]
+        assert native.kept() == before + len(found) + (len(found) < len(SHAPES))
+    again.pop()
+    assert native.kept() == before + 1
+    again.pop()
+    assert native.kept() == before
 
 
 def test_an_offset_that_is_not_there(make: Callable[..., Any], topic: str) -> None:
