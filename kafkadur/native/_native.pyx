@@ -1,10 +1,10 @@
 # cython: language_level=3
 """Reads and writes Kafka with librdkafka's own functions: without confluent-kafka's Message objects.
 
-A `Message` of confluent-kafka takes half a microsecond to make, which is most of the time of reading. A `Record`
-keeps librdkafka's message, and makes Python objects of its parts when they are asked for. `Consumer` has the
-methods of confluent-kafka's Consumer that the readers use, `Record` those of its Message, `Producer` those of its
-Producer that the producer uses, so that either can be taken (`kafkadur/fetch/native.py`,
+A `Message` of confluent-kafka takes half a microsecond to make, which is most of the time of reading. Here
+librdkafka's messages are kept, and Python objects of records and of their parts are made when they are asked for.
+`Consumer` has the methods of confluent-kafka's Consumer that the readers use, `Record` those of its Message,
+`Producer` those of its Producer that the producer uses, so that either can be taken (`kafkadur/fetch/native.py`,
 `kafkadur/producer/client.py`).
 
 The functions are those of the library that confluent-kafka has loaded: there is no second librdkafka. Layouts and
@@ -12,7 +12,8 @@ signatures are the public ones of rdkafka.h. This is one module, in parts by sub
 
 - `librdkafka.pxi`: the functions of librdkafka;
 - `client.pxi`: what clients that read and clients that write have in common;
-- `reading.pxi`: records, and the client that reads;
+- `records.pxi`: records, and the messages of librdkafka that they keep;
+- `reading.pxi`: the client that reads;
 - `producing.pxi`: the client that writes;
 - `deliveries.pxi`: what is done for every delivery.
 """
@@ -50,6 +51,7 @@ cdef extern from "Python.h":
 
 include "librdkafka.pxi"
 include "client.pxi"
+include "records.pxi"
 include "reading.pxi"
 include "producing.pxi"
 include "deliveries.pxi"

@@ -23,7 +23,7 @@ cdef class Handed:
     #: the verdicts of the chunk, which are one bytearray for good
     cdef bytearray _verdicts
     #: where the record is; None: it is not of the compiled client
-    cdef _Block _block
+    cdef _Slab _slab
     cdef Py_ssize_t _at
     #: the record, if it was asked for, or is not of the compiled client
     cdef object _made
@@ -35,22 +35,22 @@ cdef class Handed:
         self._index = index
         self._made = message
         if type(message) is Record:
-            self.place((<Record>message)._block, (<Record>message)._at)
+            self.place((<Record>message)._slab, (<Record>message)._at)
 
     def __dealloc__(self):
-        if self._block is not None:
-            self._block.leave(self._at, self._at + 1)
+        if self._slab is not None:
+            self._slab.leave(self._at, self._at + 1)
 
-    cdef inline void place(self, _Block block, Py_ssize_t at) noexcept:
+    cdef inline void place(self, _Slab slab, Py_ssize_t at) noexcept:
         """Say where the record is."""
-        block.use(at, at + 1)
-        self._block = block
+        slab.use(at, at + 1)
+        self._slab = slab
         self._at = at
 
     @property
     def _message(self):
         if self._made is None:
-            self._made = _record(self._block, self._at)
+            self._made = _record(self._slab, self._at)
         return self._made
 
     @property
@@ -59,12 +59,12 @@ cdef class Handed:
 
         It is deserialized at the first access, in the accessing thread. Raises `Undecodable`.
         """
-        return self._made.value() if self._block is None else self._block.value(self._at)
+        return self._made.value() if self._slab is None else self._slab.value(self._at)
 
     @property
     def key(self):
         """Key, None if the message has none; or the object that the deserializer makes of it, as `value`."""
-        return self._made.key() if self._block is None else self._block.key(self._at)
+        return self._made.key() if self._slab is None else self._slab.key(self._at)
 
     def ack_nowait(self):
         """Acknowledge locally; the next exchange confirms it (within the unconfirmed budget).
@@ -93,8 +93,8 @@ cdef class _Deal:
     #: the records from the first delivery on, and its index
     cdef object _messages
     cdef Py_ssize_t _start
-    #: where record 0 of the chunk is; None: the records are not of one block
-    cdef _Block _block
+    #: where record 0 of the chunk is; None: the records are not of one slab
+    cdef _Slab _slab
     cdef Py_ssize_t _first
 
     def __iter__(self):
@@ -114,14 +114,14 @@ cdef class _Deal:
         made._chunk = self._chunk
         made._verdicts = self._verdicts
         made._index = at
-        if self._block is None:
+        if self._slab is None:
             made._made = self._messages[at - self._start]
             if type(made._made) is Record:
-                made.place((<Record>made._made)._block, (<Record>made._made)._at)
+                made.place((<Record>made._made)._slab, (<Record>made._made)._at)
         else:
             at += self._first
-            _fetch_ahead(self._block, at)
-            made.place(self._block, at)
+            _fetch_ahead(self._slab, at)
+            made.place(self._slab, at)
         return made
 
 
@@ -140,7 +140,7 @@ def deal(type made, chunk, Py_ssize_t start, Py_ssize_t end):
     deliveries._messages = messages[start:end]
     deliveries._start = start
     if type(messages) is Records:
-        deliveries._block = (<Records>messages)._block
+        deliveries._slab = (<Records>messages)._slab
         deliveries._first = (<Records>messages)._start
     return deliveries, deliveries
 

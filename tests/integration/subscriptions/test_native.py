@@ -7,6 +7,7 @@ import subprocess
 import sys
 import textwrap
 import threading
+import tracemalloc
 from collections.abc import Callable, Iterator
 from typing import Any, cast
 
@@ -226,6 +227,21 @@ def test_each_record_is_freed_by_itself(make: Callable[..., Any], topic: str) ->
     assert native.kept() == before + 1
     again.pop()
     assert native.kept() == before
+
+
+def test_a_detached_record_keeps_no_parts_of_others(make: Callable[..., Any], topic: str) -> None:
+    consumer = make(compiled=True)
+    consumer.incremental_assign([TopicPartition(topic, 0, 0)])
+    found = read(consumer, len(SHAPES), 1)
+    tracemalloc.start()
+    try:
+        native.detach(found)
+        assert tracemalloc.get_traced_memory()[0] > 500_000, "the parts of the largest"
+        del found[1:]
+        assert tracemalloc.get_traced_memory()[0] < 100_000
+    finally:
+        tracemalloc.stop()
+    assert told(found[0])[2:5] == (0, None, None)
 
 
 def test_an_offset_that_is_not_there(make: Callable[..., Any], topic: str) -> None:
