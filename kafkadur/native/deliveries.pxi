@@ -15,6 +15,7 @@ cdef class Marks:
 
 
 @cython.no_gc
+@cython.auto_pickle(False)  # a copy of the fields would not be counted
 cdef class Handed:
     """As `kafkadur.consumer.handed.PureHanded`, compiled."""
 
@@ -47,9 +48,22 @@ cdef class Handed:
         self._slab = slab
         self._at = at
 
+    def __copy__(self):
+        cdef type kind = type(self)
+        cdef Handed made = <Handed>(<PyTypeObject *>kind).tp_new(kind, NULL, NULL)
+        made._chunk = self._chunk
+        made._verdicts = self._verdicts
+        made._index = self._index
+        made._made = self._made
+        if self._slab is not None:
+            made.place(self._slab, self._at)
+        for name, value in getattr(self, "__dict__", {}).items():  # of what was deserialized
+            setattr(made, name, value)
+        return made
+
     @property
     def _message(self):
-        if self._made is None:
+        if self._made is None and self._slab is not None:
             self._made = _record(self._slab, self._at)
         return self._made
 

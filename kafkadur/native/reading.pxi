@@ -112,14 +112,22 @@ cdef class Consumer(_Client):
 
     cdef list _records(self, Py_ssize_t runs):
         """Return the messages that were read last: the records of each run."""
-        cdef Py_ssize_t run, start
+        cdef Py_ssize_t run
+        cdef Py_ssize_t at = 0  # before this index slabs have the messages
+        cdef Records records
         cdef _Slab slab
         cdef list found = []
-        for run in range(runs):
-            start = self._begins[run]
-            slab = _Slab.__new__(_Slab)
-            slab.fill(self._handle, self._read + start, self._sizes + start, self._begins[run + 1] - start)
-            found.append(_records(slab, 0, slab.count))
+        try:
+            for run in range(runs):
+                records, slab = Records.__new__(Records), _Slab.__new__(_Slab)
+                found.append(records)
+                slab.fill(self._handle, self._read + at, self._sizes + at, self._begins[run + 1] - at)
+                records.place(slab, 0, slab.count)
+                at = self._begins[run + 1]
+        finally:
+            while at < self._begins[runs]:  # memory is short
+                message_destroy(self._read[at])
+                at += 1
         return found
 
     def poll(self, timeout):

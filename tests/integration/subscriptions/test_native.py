@@ -1,5 +1,6 @@
 """The compiled reader of Kafka, beside confluent-kafka's: the same records, events and errors."""
 
+import copy
 import gc
 import logging
 import os
@@ -24,7 +25,7 @@ from kafkadur.native.choice import is_native
 from kafkadur.stack import Stack
 from kafkadur.testing.pytest_plugin import TopicFactory
 from kafkadur_sharing.definition import TypeName
-from tests.integration.subscriptions.helpers import LIMIT_S, Place, take, wait_until
+from tests.integration.subscriptions.helpers import LIMIT_S, Place, ack_all, take, wait_until
 
 pytestmark = pytest.mark.skipif(not is_native(), reason="the compiled client was not built")
 
@@ -244,6 +245,69 @@ def test_a_detached_record_keeps_no_parts_of_others(make: Callable[..., Any], to
     assert told(found[0])[2:5] == (0, None, None)
 
 
+class Garbage:
+    """Runs a function when the collector finds it."""
+
+    def __init__(self, act: Callable[[], object], *kept: object) -> None:
+        self.itself, self.act, self.kept = self, act, kept
+
+    def __del__(self) -> None:
+        self.act()
+
+
+@pytest.fixture
+def collector() -> Iterator[None]:
+    """Have garbage collected only between `gc.enable` and `gc.disable`, and then often."""
+    thresholds = gc.get_threshold()
+    gc.collect()
+    gc.disable()
+    gc.set_threshold(20, 1, 1)
+    yield
+    gc.set_threshold(*thresholds)
+    gc.enable()
+
+
+@pytest.mark.usefixtures("collector")
+def test_a_client_closes_while_its_last_records_are_collected(make: Callable[..., Any], topic: str) -> None:
+    consumer, before, collected = make(compiled=True), native.kept(), list[int]()
+    consumer.incremental_assign([TopicPartition(topic, 0, 0)])
+    Garbage(lambda: collected.append(1), read(consumer, len(SHAPES), 1))
+    gc.enable()
+    consumer.close()
+    gc.disable()
+    assert collected
+    gc.collect()
+    assert native.kept() == before
+
+
+@pytest.mark.usefixtures("collector")
+def test_a_client_closes_while_headers_are_read(make: Callable[..., Any], topic: str) -> None:
+    consumer, reading, closed = make(compiled=True), threading.Event(), threading.Event()
+    consumer.incremental_assign([TopicPartition(topic, 0, 0)])
+    found = read(consumer, len(SHAPES), 1)
+
+    def stay() -> None:
+        reading.set()
+        assert closed.wait(LIMIT_S)
+
+    Garbage(stay)
+    headers = list[Any]()
+
+    def read_headers() -> None:
+        gc.enable()
+        headers.extend(found[4].headers() or ())
+        gc.disable()
+
+    thread = threading.Thread(target=read_headers)
+    thread.start()
+    assert reading.wait(LIMIT_S)
+    gc.disable()
+    consumer.close()
+    closed.set()
+    thread.join(LIMIT_S)
+    assert headers == SHAPES[4][2]
+
+
 def test_an_offset_that_is_not_there(make: Callable[..., Any], topic: str) -> None:
     codes = list[int]()
     for compiled in (False, True):
@@ -443,6 +507,20 @@ def test_a_forked_child_touches_nothing_of_the_parent(kafkadur_stack: Stack, top
         check=False,
     )
     assert done.stdout.split() == ["7", "5"], done.stderr
+
+
+async def test_a_copy_of_a_delivery_counts(place: Place) -> None:
+    topic = place.topic(range(3))
+    async with (
+        place.connect() as connection,
+        await connection.subscribe(topic, durable="d", start="earliest") as subscription,
+    ):
+        deliveries = await take(subscription, 3)
+        for _ in range(3):
+            copy.copy(deliveries[0])
+        assert copy.copy(deliveries[0]).raw_value == deliveries[0].raw_value
+        await ack_all(deliveries)
+    assert deliveries[0].raw_value is not None
 
 
 async def test_deliveries_outlive_their_connection(place: Place) -> None:

@@ -1,5 +1,6 @@
 """What is done for every delivery: the compiled and the plain way do the same."""
 
+import copy
 from collections.abc import Callable, Iterator
 from operator import length_hint
 from typing import Any
@@ -76,6 +77,16 @@ def test_deliveries_are_made_one_after_the_other(way: str) -> None:
     assert (length_hint(left), next(made, None)) == (0, None)
     rest[0].ack_nowait()
     assert chunk.verdicts == bytes((HANDED, HANDED, HANDED, ACKED, HANDED, HANDED))
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_a_copy_is_another_delivery_of_the_same_record(way: str) -> None:
+    chunk = Chunk(bytes((HANDED, HANDED)))
+    made = delivery_class(way)(chunk, 1, "record 1")
+    again = copy.copy(made)
+    again.ack_nowait()
+    assert (again._index, again._message) == (1, "record 1")  # noqa: SLF001 - what it was made of
+    assert chunk.verdicts == bytes((HANDED, ACKED))
 
 
 @pytest.mark.skipif(not choice.is_native(), reason="not built")
