@@ -11,7 +11,6 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import kafkadur.sync
-from benchmarks.recorder import TURN
 from benchmarks.systems.base import FAILOVER_SESSION_S, Env, Store, System, Variant, Workload
 from benchmarks.systems.traffic import TOLD_S, Traffic
 from kafkadur_sharing.definition import SubscriptionType
@@ -25,6 +24,8 @@ if TYPE_CHECKING:
 
 #: Window of the drain, records; a shared member may have as many acknowledgements unconfirmed.
 _DRAIN_WINDOW = 10_000
+#: The most messages in a batch.
+_BATCH = 1_000
 #: Seconds to wait for the first message in the workload first.
 _FIRST_S = 30.0
 _EACH = "every ack confirmed by Redis"
@@ -168,7 +169,7 @@ class Kafkadur(System):
         """Settle every message, by itself or by the batch."""
         if self._variant == "batch":
             while recorder.more():
-                batch = self._subscription.receive_batch(recorder.room(1_000), timeout=0.1)
+                batch = self._subscription.receive_batch(recorder.room(_BATCH), timeout=0.1)
                 if batch is not None:
                     recorder.batch(batch.values())
                     batch.ack_nowait()
@@ -186,22 +187,14 @@ class Kafkadur(System):
                 break
 
     def _each_of_several(self, recorder: Recorder) -> None:
-        """As `_each`, for a member that must notice when the others have got the rest."""
+        """As `_each`, in batches, as the raw consumer does it: others may have got the rest."""
         values: list[bytes] = []
-        while True:
-            delivery = self._subscription.receive(timeout=0.0)
-            if delivery is not None:
+        while recorder.more():
+            for delivery in self._subscription.receive_batch(_BATCH, timeout=0.1) or ():
                 values.append(delivery.value)
                 delivery.ack_nowait()
-            if delivery is None or len(values) >= TURN:
-                recorder.batch(values)
-                values.clear()
-                if not recorder.more():
-                    return
-                delivery = self._subscription.receive(timeout=0.1)
-                if delivery is not None:
-                    values.append(delivery.value)
-                    delivery.ack_nowait()
+            recorder.batch(values)
+            values.clear()
 
     def window1(self, recorder: Recorder) -> None:
         """One message in hand; the acknowledgement is confirmed, or within the budget."""
