@@ -101,10 +101,13 @@ class Refusals:
 
     def error(self, owner: str) -> KafkaRefused | None:
         """The error to raise instead of a time-out, None if nothing was refused."""
-        last, self._last = self._last, None
-        return None if last is None or self._monotonic() - last[0] > _FRESH_S else refused(last[1], owner)
+        last, self._last = self._fresh(self._last), None
+        return None if last is None else refused(last, owner)
 
     def unreached(self) -> str | None:
         """Return why a connection failed lately, such as "Connection refused"; None if none did."""
-        failed = self._failed
-        return None if failed is None or self._monotonic() - failed[0] > _FRESH_S else _reason(failed[1])
+        failed = self._fresh(self._failed)
+        return None if failed is None else _reason(failed)
+
+    def _fresh(self, noted: tuple[float, KafkaError] | None) -> KafkaError | None:
+        return None if noted is None or self._monotonic() - noted[0] > _FRESH_S else noted[1]

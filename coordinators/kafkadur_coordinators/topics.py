@@ -170,13 +170,13 @@ class Topics:
             return refusal
         self._client().poll(0)  # it tells of refusals only then
         return self._refusals.error(_NAME) or self._no_answer(
-            error if isinstance(error, str) else error.str()
+            self._refusals.unreached() or error if isinstance(error, str) else error.str()
         )
 
     def _no_answer(self, state: str) -> KafkaUnavailable:
         return KafkaUnavailable(
             "Kafka does not answer.",
-            state=self._refusals.unreached() or state,
+            state=state,
             owner=f"Kafka at {self._config.get('bootstrap.servers', 'an unknown address')}",
             remedy="check that Kafka runs and can be reached, and that security.protocol is what its "
             "listener speaks; nothing is lost",
