@@ -18,7 +18,6 @@ import typer
 from confluent_kafka import KafkaError, Message
 
 import kafkadur.sync
-from kafkadur.admin.changes import Admin
 from kafkadur.cli.call import Call, command
 from kafkadur.cli.naming import complete, complete_topic
 from kafkadur.cli.properties import parse_properties
@@ -26,7 +25,7 @@ from kafkadur.message.headers import Property
 from kafkadur.producer.producer import Producer
 from kafkadur.runtime.clients import topics_of
 from kafkadur.settings import Settings
-from kafkadur_sharing.definition import Start, SubscriptionType
+from kafkadur_sharing.definition import Definition, Start, SubscriptionType
 from kafkadur_sharing.keys import SubscriptionKey
 
 #: The most records in flight; with --count no more than that number.
@@ -153,7 +152,7 @@ def consume(
     """
     if start not in (None, *get_args(Start)):
         raise typer.BadParameter(f"{start!r} is neither latest nor earliest", param_hint="--start")
-    wanted = _wanted(call, durable, type_, selector)
+    wanted = _wanted(call, topic, durable, type_, selector)
     show = _as_json if call.options.json else _as_text
     printed = 0
     with (
@@ -198,19 +197,16 @@ class _Wanted:
     no_local: bool
 
 
-def _wanted(call: Call, name: str, kind: SubscriptionType | None, selector: str | None) -> _Wanted:
-    """Complete what the options say by what the subscription has, if it exists."""
-    with Admin(call.settings(quick=True)) as admin:
-        admin.reach()
+def _wanted(
+    call: Call, topic: str, name: str, kind: SubscriptionType | None, selector: str | None
+) -> _Wanted:
+    """Complete the options from the definition of the subscription, if it exists, else with the defaults."""
+    with call.looking() as admin:
         key = admin.key(name)
-        existing = admin.definition(key)
+        existing = admin.definition(key) or Definition(type=kind or SubscriptionType.SHARED, topic=topic)
     client = {"client_id": key.client_id, "client_id_policy": key.policy}
-    settings = call.settings().model_copy(update=client)
-    if existing is None:
-        kind = kind or SubscriptionType.SHARED
-        return _Wanted(settings=settings, key=key, type=kind, selector=selector, no_local=False)
     return _Wanted(
-        settings=settings,
+        settings=call.settings().model_copy(update=client),
         key=key,
         type=kind or existing.type,
         selector=existing.selector if selector is None else selector,
