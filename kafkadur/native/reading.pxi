@@ -37,20 +37,7 @@ cdef class Consumer(_Client):
     def consume(self, most, timeout):
         """Return at most so many records and events; wait at most `timeout` seconds for the last of them."""
         cdef size_t limit = min(most, _MOST)
-        cdef int ms = <int>(timeout * 1000)
-        cdef ssize_t count
-        cdef Py_ssize_t runs
-        cdef bint headed = self._handle.headed
-        self._check_open()
-        cdef rd_kafka_message_t **gone
-        cdef Py_ssize_t gone_count = self._handle.take_gone(&gone)
-        with nogil:
-            _free(gone, gone_count)
-            count = consume_batch(self._queue, ms, self._read, limit)
-            headed = headed or self._have_headers(count)
-            runs = self._split(count)
-        self._handle.headed = headed
-        found = [record for records in self._records(runs) for record in records]
+        found = [record for records in self._fetch(limit, limit, timeout) for record in records]
         self._raise()
         return found
 
@@ -60,7 +47,11 @@ cdef class Consumer(_Client):
         What is added is for `by_partition`. No signal handler runs between the moment records leave the queue
         and the moment they are in the list.
         """
-        cdef size_t limit = min(most, _MOST)
+        into += self._fetch(1, min(most, _MOST), timeout)
+        self._raise()
+
+    cdef list _fetch(self, size_t awaited, size_t limit, timeout):
+        """Wait for so many records and events, and return them with those that are there, `limit` at most."""
         cdef int ms = <int>(timeout * 1000)
         cdef ssize_t count
         cdef ssize_t more
@@ -71,16 +62,15 @@ cdef class Consumer(_Client):
         cdef Py_ssize_t gone_count = self._handle.take_gone(&gone)
         with nogil:
             _free(gone, gone_count)
-            count = consume_batch(self._queue, ms, self._read, 1)
-            if count == 1:
-                more = consume_batch(self._queue, 0, self._read + 1, limit - 1)
+            count = consume_batch(self._queue, ms, self._read, awaited)
+            if count == <ssize_t>awaited and awaited < limit:
+                more = consume_batch(self._queue, 0, self._read + count, limit - awaited)
                 if more > 0:
                     count += more
             headed = headed or self._have_headers(count)
             runs = self._split(count)
         self._handle.headed = headed
-        into += self._records(runs)
-        self._raise()
+        return self._records(runs)
 
     cdef bint _have_headers(self, ssize_t count) noexcept nogil:
         """Whether one of the messages that were read last has headers."""

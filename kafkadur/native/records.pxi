@@ -411,7 +411,7 @@ cdef class Records:
             self._slab.leave(self._start, self._end)
 
     cdef inline void place(self, _Slab slab, Py_ssize_t start, Py_ssize_t end) noexcept:
-        """Be the records [start, end) of a slab."""
+        """Refer to the records [start, end) of a slab."""
         slab.use(start, end)
         self._slab = slab
         self._start = start
