@@ -61,7 +61,7 @@ def rest(consumer: Consumer) -> None:
 
 
 def by_partition(messages: list[Message]) -> list[tuple[int, Records, bool]]:
-    """Split what `read` has added by partition; the order within a partition is kept.
+    """Split records and events that `read` has added by partition; the order within a partition is kept.
 
     A partition may come several times. Third: whether there are events among the records.
     """

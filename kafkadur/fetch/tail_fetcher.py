@@ -83,7 +83,7 @@ class TailFetcher(KafkaThread):
         self._wake: Callable[[], None] | None = None
         #: whether a thread of the application waits in such a call
         self._waits_inline = False
-        #: records and events that were read, and that the member does not have yet
+        #: records and events as `read` added them, which the member does not have yet
         self._arrived: list[Message] = []
         #: those that a thread of the application has left to this one; its error
         self._left: list[tuple[int, Records]] = []
