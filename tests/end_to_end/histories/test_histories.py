@@ -23,20 +23,23 @@ OPEN: set[tuple[str, str]] = set()
 @pytest.fixture(
     scope="module",
     params=[
-        pytest.param((1.0, 2.5), id="short"),
-        pytest.param((2.0, 7.0), id="long", marks=pytest.mark.long),
+        pytest.param((1.0, 2.5, 20.0), id="short"),
+        pytest.param((2.0, 7.0, 12.0), id="long", marks=pytest.mark.long),
     ],
 )
 def history(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> History:
-    """Provide the history of one run; parameters: its minutes, and seconds between faults of servers."""
-    minutes, every = request.param
+    """Provide the history of one run.
+
+    Parameters: its minutes, seconds between faults of servers, and messages a second and subscription.
+    """
+    minutes, every, rate = request.param
     plan = Plan(
         seed=20,
         types=TYPES,
         faults=tuple(FAULTS),
         minutes=minutes,
         members=2,
-        rate=12.0,
+        rate=rate,
         server_fault_every=every,
     )
     folder: Path = tmp_path_factory.mktemp("history")
