@@ -44,10 +44,10 @@ def broken(model: str, invariant: str, *defects: str, **change: object) -> Broke
 
 
 MODELS = (
-    "Lane",
+    pytest.param("Lane", marks=pytest.mark.long),
     "LaneTurns",
     "LaneLoss",
-    "Shared",
+    pytest.param("Shared", marks=pytest.mark.long),
     "Claims",
     "Keys",
     "Define",

@@ -32,6 +32,8 @@ from tests.integration.coordinators.world import SESSION_MS, Member, World, blob
 
 MOST_MEMBERS = 4
 KINDS = ("shared", *IN_ORDER, "key-ordered")
+#: Random sequences of steps.
+FEW, MANY = 15, 100
 DELAYS = (0, 0, 50, 3_000, -1, -1)
 DRAIN_ROUNDS = 60
 #: First and longest back-off, ms. Whether a back-off of 1 ms is over at once is left to chance.
@@ -600,9 +602,10 @@ def run(valkey: Valkey, *, kind: str, examples: int, fixed: bool = True) -> None
     )
 
 
+@pytest.mark.parametrize("examples", [FEW, pytest.param(MANY, marks=pytest.mark.long)])
 @pytest.mark.parametrize("kind", KINDS)
-def test_scripts_and_model_agree(valkey: Valkey, kind: str) -> None:
-    run(valkey, kind=kind, examples=30)
+def test_scripts_and_model_agree(valkey: Valkey, kind: str, examples: int) -> None:
+    run(valkey, kind=kind, examples=examples)
 
 
 @pytest.mark.parametrize(
@@ -610,7 +613,7 @@ def test_scripts_and_model_agree(valkey: Valkey, kind: str) -> None:
 )
 @pytest.mark.usefixtures("small_steps")
 def test_scripts_and_model_agree_when_the_bitmap_is_cut_often(valkey: Valkey, kind: str) -> None:
-    run(valkey, kind=kind, examples=30)
+    run(valkey, kind=kind, examples=FEW)
 
 
 @pytest.mark.long

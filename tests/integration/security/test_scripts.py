@@ -20,7 +20,7 @@ from tests.integration.coordinators.world import World, blob, report, rolled_bac
 from tests.integration.security.any_values import ITEMS, many, temporary_world
 from tests.integration.security.requests import changed
 
-FEW, MANY = 150, 3_000
+FEW, MANY = 75, 3_000
 #: Seconds one call may hold the server up, on a busy machine.
 SOON_S = 1.0
 SCRIPTS = (
