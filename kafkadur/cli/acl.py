@@ -24,7 +24,7 @@ PrefixOption = Annotated[str | None, typer.Option("--prefix", help="Prefix of al
 
 
 def _namespace(call: Call) -> str:
-    return call.options.namespace or os.environ.get("KAFKADUR_NAMESPACE") or "default"
+    return call.setting("namespace") or "default"
 
 
 @command
@@ -92,7 +92,7 @@ def kafka(
         create=create,
         transacted=transacted,
     )
-    bootstrap = call.options.kafka or os.environ.get("KAFKADUR_KAFKA") or "localhost:9092"
+    bootstrap = call.setting("kafka") or "localhost:9092"
     commands = kafka_commands(rules, principal=principal, bootstrap=bootstrap)
     if apply:
         settings = call.settings()

@@ -20,9 +20,10 @@ from kafkadur.cli.options import OPTIONS, Options, with_parameters
 
 _EPILOG = (
     "Exit status: 0 done, 1 failed (standard error says why), 2 wrong command line, 130 interrupted. "
-    "Where Kafka and Redis are is taken from the options, else from KAFKADUR_KAFKA, KAFKADUR_REDIS and the "
-    "other KAFKADUR_ settings of the environment, else from the stack that `kafkadur up` started in this "
-    "folder."
+    "Where Kafka and Redis are is taken from the options, else from the context that --context or "
+    "KAFKADUR_CONTEXT names, else from KAFKADUR_KAFKA, KAFKADUR_REDIS and the other KAFKADUR_ settings of "
+    "the environment, else from the stack that `kafkadur up` started in this folder, else from the context "
+    "in use."
 )
 #: The base class of errors in the command line, which typer does not export.
 _UsageError: Any = typer.BadParameter.__mro__[1]
@@ -76,6 +77,13 @@ COMMANDS: dict[str, dict[str, str]] = {
     "recovery": {
         "recovery.report": "Show the last recovery of each subscription.",
         "recovery.run": "Rebuild now the state that Redis lost of all subscriptions.",
+    },
+    "context": {
+        "context.add": "Keep the connection options of this command under a name.",
+        "context.ls": "List the contexts; an asterisk marks the one in use.",
+        "context.use": "Use a context in all commands that nothing else tells where the servers are.",
+        "context.leave": "Use no context, except where a command names one.",
+        "context.rm": "Forget a context; its servers are not touched.",
     },
     "acl": {
         "acl.redis": "Print the Redis user that kafkadur needs.",
@@ -192,6 +200,7 @@ _GROUPS = {
     "dead": _group("Look at dead letters, send them again, remove them."),
     "topic": _group("Create and list topics."),
     "recovery": _group("Show and repair a loss of Redis."),
+    "context": _group("Names for the places of Kafka and Redis."),
     "acl": _group("Print what users of Redis and Kafka must be allowed."),
 }
 for _name, _commands in COMMANDS.items():
@@ -202,7 +211,7 @@ for _name, _commands in COMMANDS.items():
             help=_help,
             rich_help_panel=_name if _GROUPS[_name] is app else None,
         )(_none)
-for _name in ("sub", "topic", "recovery", "acl"):
+for _name in ("sub", "topic", "recovery", "context", "acl"):
     app.add_typer(_GROUPS[_name], name=_name, rich_help_panel=DATA)
 _GROUPS["sub"].add_typer(_GROUPS["dead"], name="dead")
 

@@ -9,14 +9,16 @@ import functools
 import inspect
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Annotated, Any, Concatenate, ParamSpec
 
 import typer
 
 from kafkadur.admin.changes import Admin
-from kafkadur.cli.options import OPTIONS, Options, with_parameters
+from kafkadur.cli import context_file
+from kafkadur.cli.options import CONNECTION, OPTIONS, Options, with_parameters
 from kafkadur.cli.output import Output
 from kafkadur.settings import Settings, settings
 from kafkadur.stack import FOLDER, status
@@ -38,21 +40,43 @@ class Call:
     options: Options
     out: Output = field(compare=False)
 
-    def says(self, setting: str) -> bool:
-        """Whether the options or the environment name a setting."""
-        return bool(getattr(self.options, setting)) or f"KAFKADUR_{setting.upper()}" in os.environ
+    def setting(self, name: str) -> str | None:
+        """Return a connection setting: of the options, else the named context, else the environment."""
+        value: str | None = getattr(self.options, name) or self._named.get(name)
+        return value or os.environ.get(f"KAFKADUR_{name.upper()}")
+
+    @cached_property
+    def _named(self) -> Mapping[str, Any]:
+        """The settings of the context that the options or the environment name; empty: they name none."""
+        name = self.options.context or os.environ.get(context_file.VARIABLE)
+        return context_file.read().named(name).model_dump(exclude_none=True) if name else {}
+
+    def _found(self) -> dict[str, str]:
+        """Return where the servers are when nothing says it: the folder's stack, or the context in use."""
+        if any(map(self.setting, ("kafka", "kafka_config", "redis"))):
+            return {}
+        if (running := status(FOLDER).stack) is not None:
+            return {"kafka": running.kafka, "redis": running.redis}
+        known = context_file.read()
+        if known.in_use is None:
+            return {}
+        used: dict[str, str] = known.named(known.in_use).model_dump(exclude_none=True)
+        return {name: value for name, value in used.items() if self.setting(name) is None}
 
     def settings(self, *, quick: bool = False, patience: float | None = None) -> Settings:
-        """Return the settings: from the options, else the environment, else the stack of the current folder.
+        """Return the settings: of the options, else the named context, else the environment.
+
+        Where these say neither where Kafka nor where Redis is: of the stack of the current folder, else of
+        the context in use.
 
         `quick`: servers have a few seconds to answer, because somebody waits for one answer; the environment
         may say otherwise. `patience`: they have so many seconds, whatever the environment says. Raises
         `IllegalState` for a wrong setting, and when nothing says where Kafka is.
         """
-        given: dict[str, Any] = {name: value for name, value in vars(self.options).items() if name != "json"}
-        said = any(map(self.says, ("kafka", "kafka_config", "redis")))
-        if not said and (running := status(FOLDER).stack) is not None:
-            given |= {"kafka": running.kafka, "redis": running.redis}
+        given: dict[str, Any] = {
+            name: getattr(self.options, name) or self._named.get(name) for name in CONNECTION
+        }
+        given |= self._found()
         if quick:
             given |= {
                 each: s for each, s in _PATIENCE_S.items() if f"KAFKADUR_{each.upper()}" not in os.environ
@@ -128,7 +152,7 @@ def _guarded(call: Call, act: Callable[[], None]) -> None:
         act()
         sys.stdout.flush()
     except KafkadurError as error:
-        if isinstance(error, CoordinatorUnavailable) and not call.says("redis"):
+        if isinstance(error, CoordinatorUnavailable) and call.setting("redis") is None:
             error.remedy = f"give --redis URL, or set KAFKADUR_REDIS, if it is not there; {error.remedy}"
         out.fail(error)
         raise typer.Exit(FAILED) from None

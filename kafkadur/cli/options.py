@@ -38,12 +38,19 @@ class Options:
             "POLICY",
         ),
     ] = None
+    context: Annotated[
+        str | None,
+        _connection("--context", "Where Kafka and Redis are, by a name of `kafkadur context`.", "CONTEXT"),
+    ] = None
     json: Annotated[bool, typer.Option("--json", help="Print JSON on standard output.")] = False
 
     def over(self, outer: Options) -> Options:
         """Join with the options before the command's name; those behind it win."""
         return Options(**{name: value or getattr(outer, name) for name, value in vars(self).items()})
 
+
+#: The options that are settings of a connection, as contexts have them.
+CONNECTION = ("kafka", "kafka_config", "redis", "namespace", "client_id", "client_id_policy")
 
 #: The common options as parameters of a function.
 OPTIONS = tuple(inspect.signature(Options, eval_str=True).parameters.values())

@@ -30,25 +30,26 @@ _SEVERAL = re.compile(r"\^.*|.*[*,;|\s].*", re.DOTALL)
 
 def validate_subscription_name(name: str) -> str:
     """Return `name` if it is an allowed subscription name, else raise `InvalidName` (rule U10)."""
-    return _validate("subscription name", name)
+    return validate_name("subscription name", name)
 
 
 def validate_client_id(client_id: str) -> str:
     """Return `client_id` if it is an allowed client id, else raise `InvalidName` (rule U10)."""
-    return _validate("client id", client_id)
+    return validate_name("client id", client_id)
 
 
 def validate_namespace(namespace: str) -> str:
     """Return `namespace` if it is an allowed namespace, else raise `InvalidName` (rule U10)."""
-    return _validate("namespace", namespace)
+    return validate_name("namespace", namespace)
 
 
 def validate_topic_member(name: str) -> str:
     """Return `name` if it is an allowed name for a topic member, else raise `InvalidName`."""
-    return _validate("topic member", name)
+    return validate_name("topic member", name)
 
 
-def _validate(what: str, name: object) -> str:
+def validate_name(what: str, name: object) -> str:
+    """Return `name` if it is an allowed name, else raise `InvalidName` that says what it is the name of."""
     if not isinstance(name, str):
         raise InvalidName(f"The {what} {name!r} is no text.", remedy=f"give a {what} as a str")
     if not name:

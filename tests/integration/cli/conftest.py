@@ -48,6 +48,7 @@ def here(
     monkeypatch.setenv("KAFKADUR_REDIS", kafkadur_stack.redis)
     monkeypatch.setenv("KAFKADUR_NAMESPACE", kafkadur_namespace)
     monkeypatch.setenv("KAFKADUR_JOURNAL_PARTITIONS", "2")
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path.parent / f"{tmp_path.name}-config"))
     monkeypatch.setenv("COLUMNS", "120")
     monkeypatch.setenv("KAFKADUR_KAFKA_TIMEOUT", "60")  # the machine may be busy
     monkeypatch.setenv("KAFKADUR_REDIS_TIMEOUT", "30")

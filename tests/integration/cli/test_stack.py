@@ -27,7 +27,9 @@ def test_up_status_use_and_down(run: Run, monkeypatch: pytest.MonkeyPatch, here:
         assert status.code == 0
         assert kafka.endswith("=" + status.data["stack"]["kafka"])
         assert "answers" in run("status").out
-        listed = run("sub", "ls", "--json")
+        run("context", "add", "elsewhere", "--kafka", "127.0.0.1:1", "--redis", "redis://127.0.0.1:1")
+        assert run("context", "use", "elsewhere").code == 0
+        listed = run("sub", "ls", "--json")  # the stack of the folder wins
         assert listed.data == []
         assert listed.err == ""
         assert run("up", "--topic", "orders:2").code == 0  # it is there already
