@@ -24,7 +24,7 @@ from tests.integration.coordinators import stored
 from tests.integration.coordinators.world import BEGIN_MS, Member, World, report, rolled_back, settled
 from tests.integration.security.any_values import many
 
-FEW, MANY = 12, 300
+FEW, MANY = 25, 300
 #: Values that nobody expects, and the parts of a report that can have one.
 WILD: Sequence[int] = (0, 1, 3, 50, 2**20, 2**46, -1, 2**47 + 1)
 WILD_PARTS: Sequence[str] = ("partition", "readable_end", "position", "epoch", "reserve", "done")

@@ -135,6 +135,14 @@ class Crew:
             await asyncio.sleep(0.05)
         return info
 
+    async def attached_after(self, incarnation: int) -> SubscriptionInfo:
+        """As `seen_after`, when a member is attached to the later incarnation."""
+        deadline = time.monotonic() + HEALED_S
+        while not (info := await self.seen_after(incarnation)).attached:
+            assert time.monotonic() < deadline, info
+            await asyncio.sleep(0.05)
+        return info
+
     def _info(self) -> SubscriptionInfo | None:
         try:
             return self._admin.info(self._admin.key("d"))

@@ -133,7 +133,7 @@ async def test_back_to_the_first_master(
         await move_to_second(crew, pair)
         second = await crew.seen()
         pair.send_to(pair.first)
-        first = await crew.seen_after(second.incarnation)
+        first = await crew.attached_after(second.incarnation)
         # and once more: neither takes up where it was without noticing
         pair.send_to(pair.second)
         await crew.seen_after(first.incarnation)  # the second may have been drained when it was left
