@@ -9,8 +9,9 @@ from typing import Annotated
 import typer
 
 from kafkadur.admin.changes import Admin, SubscriptionInfo
+from kafkadur.admin.documents import iso
 from kafkadur.cli.call import FAILED, Call, command
-from kafkadur.cli.output import Column, ago, count, duration, iso
+from kafkadur.cli.output import Column, ago, count, duration
 from kafkadur_sharing.errors import KafkadurError
 
 _AGE = re.compile(r"(\d+)([smhdw])")

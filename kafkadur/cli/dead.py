@@ -8,9 +8,10 @@ from typing import Annotated, Any
 import typer
 
 from kafkadur.admin.dead_letters import OWN_FACTS, DeadLetter, DeadLetterAdmin
+from kafkadur.admin.documents import dead_letter, readable
 from kafkadur.cli.call import Call, YesOption, command
 from kafkadur.cli.naming import NameArgument
-from kafkadur.cli.output import Column, clock, count, iso, readable
+from kafkadur.cli.output import Column, clock, count
 from kafkadur_sharing.errors import InvalidDestination
 from kafkadur_sharing.selector import Selector, parse_selector
 
@@ -37,7 +38,7 @@ def ls(call: Call, name: NameArgument, *, where: WhereOption = None, limit: Limi
         letters = list(islice(DeadLetterAdmin(settings, admin).letters(admin.key(name), selector), limit + 1))
     more, letters = len(letters) > limit, letters[:limit]
     if call.options.json:
-        call.out.json([_summary(letter) for letter in letters])
+        call.out.json([dead_letter(letter) for letter in letters])
         return
     if not letters:
         call.out.say("There are no dead letters." if selector is None else "No dead letter matches --where.")
@@ -76,7 +77,7 @@ def show(
         )
     if call.options.json:
         body = {"value": readable(found.value), "key": readable(found.key)} if payload else {}
-        call.out.json(_summary(found) | {"properties": _plain(found.properties)} | body)
+        call.out.json({**dead_letter(found), "properties": _plain(found.properties), **body})
         return
     call.out.title(f"Dead letter {letter} on topic {found.topic}")
     facts = [
@@ -164,18 +165,6 @@ def _hint(call: Call, selector: Selector | None) -> None:
     for name in sorted(selector.names if selector is not None else ()):
         if f"_{name}" in OWN_FACTS:
             call.out.say(f"{name} is a property of the message; that of the dead letter is _{name}.")
-
-
-def _summary(letter: DeadLetter) -> dict[str, Any]:
-    return {
-        "letter": f"{letter.partition}:{letter.offset}",
-        "topic": letter.topic,
-        "origin": letter.origin,
-        "cause": letter.cause,
-        "reason": letter.reason,
-        "attempts": letter.attempts,
-        "timestamp": iso(letter.timestamp),
-    }
 
 
 def _plain(properties: Any) -> dict[str, Any]:  # noqa: ANN401 - a mapping of any property

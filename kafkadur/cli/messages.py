@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import contextlib
 import json
 import os
@@ -12,12 +11,13 @@ import uuid
 from collections.abc import Callable, Generator, Mapping
 from dataclasses import dataclass
 from types import FrameType
-from typing import Annotated, Any, cast, get_args
+from typing import Annotated, cast, get_args
 
 import typer
 from confluent_kafka import KafkaError, Message
 
 import kafkadur.sync
+from kafkadur.admin.documents import plain_value
 from kafkadur.cli.call import Call, command
 from kafkadur.cli.naming import complete, complete_topic
 from kafkadur.cli.properties import parse_properties
@@ -271,13 +271,3 @@ def _as_json(delivery: kafkadur.sync.Delivery) -> str:
         "value": plain_value(delivery.value),
     }
     return json.dumps(record, ensure_ascii=False)
-
-
-def plain_value(value: Property) -> Any:  # noqa: ANN401 - any value of JSON
-    """Return a value for JSON: bytes as text if they are UTF-8, else as {"base64": ...}."""
-    if not isinstance(value, bytes):
-        return value
-    try:
-        return value.decode()
-    except UnicodeDecodeError:
-        return {"base64": base64.b64encode(value).decode()}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import contextlib
 import json
 import logging
@@ -279,20 +278,3 @@ def ago(then: int | None, now: int, *, never: str = "-") -> str:
 def clock(ms: int) -> str:
     """Return a point in time given in ms since 1970, in local time."""
     return datetime.fromtimestamp(ms / 1_000, tz=UTC).astimezone().strftime("%Y-%m-%d %H:%M:%S")
-
-
-def iso(ms: int | None) -> str | None:
-    """Return a point in time given in ms since 1970, for JSON."""
-    if ms is None:
-        return None
-    return datetime.fromtimestamp(ms / 1_000, tz=UTC).isoformat(timespec="milliseconds")
-
-
-def readable(raw: bytes | None) -> str | None:
-    """Return bytes as text; as `base64:...` if they are not UTF-8."""
-    if raw is None:
-        return None
-    try:
-        return raw.decode()
-    except UnicodeDecodeError:
-        return f"base64:{base64.b64encode(raw).decode()}"

@@ -8,8 +8,9 @@ import typer
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from kafkadur.admin.changes import Admin
+from kafkadur.admin.documents import iso
 from kafkadur.cli.call import Call, command
-from kafkadur.cli.output import Column, clock, count, iso, plural
+from kafkadur.cli.output import Column, clock, count, plural
 from kafkadur_coordinators.journal.rebuilding import Outcome
 from kafkadur_coordinators.journal.recoveries import Cause, PartitionRecovery, Recovery
 from kafkadur_sharing.errors import StateLost

@@ -4,20 +4,19 @@ from __future__ import annotations
 
 from dataclasses import asdict
 from datetime import timedelta
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
 from kafkadur.admin.changes import Admin, Explained, SubscriptionInfo
+from kafkadur.admin.documents import details, explained, iso, readable, summary
 from kafkadur.admin.explain import OffsetState
 from kafkadur.admin.parked import ParkedKey
 from kafkadur.admin.sizes import Sizes
 from kafkadur.admin.subscription_info import handled_key, is_attached, is_handled_key, without_records
 from kafkadur.cli.call import Call, YesOption, command
 from kafkadur.cli.naming import NameArgument
-from kafkadur.cli.output import Column, ago, clock, count, duration, iso, plural, readable
-from kafkadur_coordinators.holder_progress import HolderProgress
-from kafkadur_coordinators.interface import MemberInfo
+from kafkadur.cli.output import Column, ago, clock, count, duration, plural
 from kafkadur_sharing.definition import Definition, Sharing
 from kafkadur_sharing.errors import IllegalState, SubscriptionActive
 from kafkadur_sharing.keys import ClientIdPolicy, SubscriptionKey
@@ -39,7 +38,7 @@ def ls(
     with call.admin(settings) as admin:
         found = admin.list() if everything else without_records(admin.list())
     if call.options.json:
-        call.out.json([_summary(info) for info in found])
+        call.out.json([summary(info) for info in found])
         return
     for info in found:
         if info.problem is not None:
@@ -82,23 +81,7 @@ def info(
         task = progress.add_task("reading unsettled messages", total=found.backlog, visible=sizes)
         measured = admin.sizes(key, lambda read: progress.update(task, completed=read)) if sizes else None
     if call.options.json:
-        call.out.json(
-            _summary(found)
-            | {
-                "id": found.id,
-                "runtime_name": found.runtime_name,
-                "selector": found.definition.selector,
-                "no_local": found.definition.no_local,
-                "sizes": None if measured is None else asdict(measured),
-                "definition": found.definition.to_record(),
-                "topic_id": found.topic_id,
-                "incarnation": found.incarnation,
-                "grace_ms": found.grace_ms,
-                "state_version": found.state_version,
-                "members": [_member(member, found.progress.get(member.id)) for member in found.members],
-                "partitions": [asdict(partition) for partition in found.partitions],
-            }
-        )
+        call.out.json(details(found, measured))
         return
     if found.problem is not None:
         call.out.complain(found.problem)
@@ -270,44 +253,6 @@ def _topic(info: SubscriptionInfo) -> str:
     return info.definition.topic if member is None else f"{info.definition.topic} (member {member})"
 
 
-def _summary(info: SubscriptionInfo) -> dict[str, Any]:
-    return {
-        "name": info.key.name,
-        "client_id": info.key.client_id,
-        "policy": info.key.policy.value,
-        "topic_member": info.key.topic_member,
-        "namespace": info.key.namespace,
-        "type": info.definition.type.value,
-        "topic": info.definition.topic,
-        "version": info.version,
-        "attached": len(info.attached),
-        "active": info.active,
-        "unattended_since": iso(info.unattended_since),
-        "last_verdict": iso(info.last_verdict),
-        "in_flight": info.in_flight,
-        "exceptions": info.exceptions,
-        "lag": info.lag,
-        "backlog": info.backlog,
-        "behind": info.behind,
-        "paused": info.paused,
-        "state": info.state,
-        "problem": info.problem,
-    }
-
-
-def _member(member: MemberInfo, progress: HolderProgress | None) -> dict[str, Any]:
-    return {
-        "id": member.id,
-        "name": member.name,
-        "since": iso(member.since),
-        "expires": iso(member.expires),
-        "leases": member.leases,
-        "credit": member.credit,
-        "heard": member.heard,
-        "progress": None if progress is None else asdict(progress) | {"at": iso(progress.at)},
-    }
-
-
 # --- explain --------------------------------------------------------------------------------------------
 
 
@@ -322,7 +267,7 @@ def explain(
     with call.looking() as admin:
         found = admin.explain(admin.key(name), partition, offset)
     if call.options.json:
-        call.out.json(_explained(found))
+        call.out.json(explained(found))
         return
     call.out.title(f"{found.key}: {found.topic}[{partition}]@{offset} is {_verdict(found)}")
     call.out.facts(_facts(found))
@@ -364,42 +309,6 @@ def _facts(found: Explained) -> list[tuple[str, str]]:
     facts.append(("log", f"[{found.log.start}, {found.log.end}), subscribed from {found.log.subscribed}"))
     facts += [("note", note) for note in explanation.notes]
     return facts
-
-
-def _explained(found: Explained) -> dict[str, Any]:
-    explanation, view = found.explanation, found.view
-    holder, lease = explanation.holder, explanation.lease
-    return {
-        "subscription": str(found.key),
-        "topic": found.topic,
-        "partition": explanation.partition,
-        "offset": explanation.offset,
-        "state": explanation.state.name.lower(),
-        "attempt": explanation.attempt,
-        "redelivered": explanation.redelivered,
-        "due": iso(explanation.due),
-        "reserved": explanation.reserved,
-        "verdict": explanation.verdict,
-        "lease": None
-        if lease is None
-        else {
-            "token": lease.token,
-            "kind": lease.kind,
-            "start": lease.start,
-            "horizon": lease.horizon,
-            "member": lease.member,
-            "name": None if holder is None else holder.name,
-            "until": None if holder is None else iso(holder.expires),
-        },
-        "floor": None if view is None else view.floor,
-        "base": None if view is None else view.base,
-        "next": None if view is None else view.next,
-        "avail": None if view is None else view.readable_end,
-        "log_start": found.log.start,
-        "log_end": found.log.end,
-        "subscribed": found.log.subscribed,
-        "notes": list(explanation.notes),
-    }
 
 
 # --- parked ---------------------------------------------------------------------------------------------

@@ -12,13 +12,15 @@ from typing import Annotated, Any, cast
 import typer
 
 from kafkadur.admin.changes import Admin
+from kafkadur.admin.documents import iso, waiting
 from kafkadur.admin.explain import Explanation, OffsetState
 from kafkadur.admin.peek import Peeked
+from kafkadur.admin.rates import Rates, rates
 from kafkadur.admin.subscription_info import SubscriptionInfo
 from kafkadur.cli.call import Call, command
-from kafkadur.cli.messages import line_of, plain_value
+from kafkadur.cli.messages import line_of
 from kafkadur.cli.naming import NameArgument
-from kafkadur.cli.output import clock, duration, iso
+from kafkadur.cli.output import clock, duration
 from kafkadur.cli.output import count as count_of
 from kafkadur.message.headers import decode
 from kafkadur_sharing.errors import CoordinatorUnavailable, StateLost
@@ -50,7 +52,11 @@ def peek(
         shown = 0
         for each in islice(admin.peek(key, partition), limit):
             shown += 1
-            call.out.line(_as_json(each, types) if call.options.json else _as_text(each, types, now))
+            call.out.line(
+                json.dumps(waiting(each, types), ensure_ascii=False)
+                if call.options.json
+                else _as_text(each, types, now)
+            )
     call.out.say(f"{shown} shown." if shown else f"No message waits in subscription {key}.")
 
 
@@ -72,27 +78,6 @@ def _state(explanation: Explanation, now: int) -> str:
         return f"in flight at {by}, attempt={explanation.attempt}"
     due = "ready" if explanation.due is None else f"due in {duration(max(explanation.due - now, 0))}"
     return f"{due}, attempts={explanation.attempts}"
-
-
-def _as_json(each: Peeked, types: Any) -> str:  # noqa: ANN401 - as decode takes them
-    message, explanation = each.message, each.explanation
-    decoded = decode(cast("Any", message.headers()), types)
-    record = {
-        "topic": message.topic(),
-        "partition": message.partition(),
-        "offset": message.offset(),
-        "timestamp": message.timestamp()[1],
-        "state": explanation.state.name.lower(),
-        "attempts": explanation.attempts,
-        "redelivered": explanation.redelivered,
-        "due": iso(explanation.due),
-        "holder": None if explanation.holder is None else explanation.holder.name,
-        "key": plain_value(message.key()),
-        "properties": {name: plain_value(value) for name, value in decoded.properties.items()},
-        "message_id": decoded.fields.message_id,
-        "value": plain_value(message.value()),
-    }
-    return json.dumps(record, ensure_ascii=False)
 
 
 # --- watch ----------------------------------------------------------------------------------------------
@@ -139,28 +124,18 @@ def _look(
             raise
         call.out.fail(error)
         return before
-    rates = _rates(before, now)
+    speeds = rates(before, now)
     if call.options.json:
-        call.out.line(json.dumps(_sample(now, rates)))
+        call.out.line(json.dumps(_sample(now, speeds)))
         return now
     if number % _TITLES_EVERY == 0:
         call.out.line(_aligned([title for title, _ in _COLUMNS]))
-    call.out.line(_aligned(_cells(now, rates)))
+    call.out.line(_aligned(_cells(now, speeds)))
     return now
 
 
-def _rates(before: SubscriptionInfo | None, now: SubscriptionInfo) -> tuple[float, float] | None:
-    """Return messages a second that arrived in the topic, and that were settled; None: not known."""
-    ends = [sum(each.log_end or 0 for each in info.partitions) for info in (before, now) if info is not None]
-    if before is None or before.backlog is None or now.backlog is None or now.now <= before.now:
-        return None
-    seconds = (now.now - before.now) / 1_000
-    arrived, expired = ends[1] - ends[0], now.expired - before.expired
-    return arrived / seconds, (arrived - (now.backlog - before.backlog) - expired) / seconds
-
-
-def _cells(info: SubscriptionInfo, rates: tuple[float, float] | None) -> list[str]:
-    arrived, settled = ("-", "-") if rates is None else (f"{rate:,.0f}" for rate in rates)
+def _cells(info: SubscriptionInfo, speeds: Rates | None) -> list[str]:
+    arrived, settled = ("-", "-") if speeds is None else (f"{rate:,.0f}" for rate in speeds)
     numbers = [count_of(len(info.attached)), count_of(info.in_flight), count_of(info.backlog)]
     return [clock(info.now).partition(" ")[2], info.state, *numbers, arrived, settled]
 
@@ -173,8 +148,8 @@ def _aligned(cells: Sequence[str]) -> str:
     return "  ".join([*texts, *numbers]).rstrip()
 
 
-def _sample(info: SubscriptionInfo, rates: tuple[float, float] | None) -> dict[str, Any]:
-    arrived, settled = (None, None) if rates is None else rates
+def _sample(info: SubscriptionInfo, speeds: Rates | None) -> dict[str, Any]:
+    arrived, settled = (None, None) if speeds is None else speeds
     return {
         "time": iso(info.now),
         "subscription": str(info.key),
