@@ -47,6 +47,7 @@ TOGETHER = (
     "tests/integration/faults/test_replica.py",
     "tests/integration/faults/test_sentinel.py",
     "tests/end_to_end/histories/test_histories.py",
+    "tests/end_to_end/page/test_page.py",
     "tests/integration/rules/test_distributed.py",
     "tests/integration/security/",
     "tests/end_to_end/spark/",

@@ -41,6 +41,8 @@ COMMANDS: dict[str, dict[str, str]] = {
         "messages.publish": "Publish a message, or each line of standard input as a message.",
         "messages.consume": "Receive messages of a durable subscription and print each on a line.",
         "run.run": "Run the handlers of an app until SIGTERM or Ctrl-C.",
+        "serve.serve": "Serve a page and a JSON API for the subscriptions, until Ctrl-C.",
+        "serve.token": "Make a token for the service.",
         "metrics.metrics": "Serve metrics of all durable subscriptions at /metrics, until Ctrl-C.",
         "doctor.doctor": "Look at the servers and the subscriptions, and say what to change.",
     },

@@ -1,0 +1,361 @@
+"""The routes that change something. Each act is recorded before and after it (`audit.py`).
+
+What skips, repeats or deletes messages only says what it would do, unless `dry_run` is false.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Annotated, Any, Final
+
+from fastapi import APIRouter
+from pydantic import BaseModel, ConfigDict, Field
+from typing_extensions import TypedDict
+
+from kafkadur.admin.dead_letters import DeadLetterAdmin
+from kafkadur.admin.documents import PartitionMove, moved
+from kafkadur.admin.snapshots import Snapshot
+from kafkadur.admin.subscription_info import SubscriptionInfo
+from kafkadur.service.access import Caller
+from kafkadur.service.asking import ANSWERS, Administrator, Id, Operator, TheOffice
+from kafkadur.service.ids import ID_PATTERN
+from kafkadur.service.office import Office
+from kafkadur_sharing.changing import changed
+from kafkadur_sharing.errors import KafkadurError
+from kafkadur_sharing.keys import SubscriptionKey
+from kafkadur_sharing.selector import parse_selector
+
+router = APIRouter(prefix="/api/v1/subscriptions/{id}", responses=ANSWERS)
+
+#: The longest time that an answer is waited for, seconds.
+_LONGEST: Final = 60.0
+
+
+class _Order(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+
+
+class _Careful(_Order):
+    #: True: only say what would be done
+    dry_run: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class _Plan:
+    """An act that is about to be done."""
+
+    office: Office
+    caller: Caller
+    action: str
+    key: SubscriptionKey
+    parameters: Mapping[str, Any]
+
+
+def _act(plan: _Plan, before: Any, do: Callable[[], Any]) -> Any:  # noqa: ANN401 - any JSON
+    """Do something between two records of it; returns what `do` returns. `before`: the state it finds."""
+    audit = plan.office.audit
+    act = audit.begin(plan.caller, plan.action, str(plan.key), plan.parameters, before=before)
+    try:
+        after = do()
+    except KafkadurError as error:
+        audit.end(act, error=str(error))
+        raise
+    audit.end(act, after=after)
+    return after
+
+
+def _state(info: SubscriptionInfo) -> dict[str, Any]:
+    return {"state": info.state, "backlog": info.backlog, "in_flight": info.in_flight}
+
+
+# --- pause, resume, drain -------------------------------------------------------------------------------
+
+
+class Paused(TypedDict):
+    """Whether messages are handed out."""
+
+    subscription: str
+    paused: bool
+
+
+@router.post("/pause", summary="Stop handing out messages")
+def pause(id: Id, caller: Operator, office: TheOffice) -> Paused:  # noqa: A002 - the word of the API
+    """Hand out nothing more; messages in flight can be settled, and members stay attached."""
+    return _pause(office, caller, id, paused=True)
+
+
+@router.post("/resume", summary="Go on")
+def resume(id: Id, caller: Operator, office: TheOffice) -> Paused:  # noqa: A002
+    """Resume a paused subscription."""
+    return _pause(office, caller, id, paused=False)
+
+
+def _pause(office: Office, caller: Caller, id: str, *, paused: bool) -> Paused:  # noqa: A002
+    key = office.key(id)
+    with office.admin() as admin:
+        info = admin.info(key)
+
+        def do() -> Paused:
+            admin.pause(key, paused=paused)
+            return {"subscription": str(key), "paused": paused}
+
+        plan = _Plan(office, caller, "pause" if paused else "resume", key, {})
+        done: Paused = _act(plan, _state(info), do)
+    return done
+
+
+class Drain(_Order):
+    """How long to wait until nothing is in flight."""
+
+    timeout: float = Field(default=10.0, ge=0, le=_LONGEST, description="seconds")
+    resume: bool = Field(default=False, description="go on when nothing is in flight")
+
+
+class Drained(TypedDict):
+    """What is in flight at the end."""
+
+    subscription: str
+    drained: bool
+    in_flight: int
+    paused: bool
+    #: members that still have messages in flight
+    holders: list[str]
+
+
+@router.post("/drain", summary="Pause, and wait until nothing is in flight")
+def drain(id: Id, order: Drain, caller: Operator, office: TheOffice) -> Drained:  # noqa: A002
+    """Pause the subscription, and wait until none of its messages is in flight."""
+    key = office.key(id)
+    with office.admin() as admin:
+        info = admin.info(key)
+
+        def do() -> Drained:
+            found = admin.drain(key, timeout=order.timeout)
+            goes_on = order.resume and not found.held
+            if goes_on:
+                admin.pause(key, paused=False)
+            return {
+                "subscription": str(key),
+                "drained": not found.held,
+                "in_flight": found.in_flight,
+                "paused": not goes_on,
+                "holders": [member.name or member.id for member in found.held],
+            }
+
+        plan = _Plan(office, caller, "drain", key, order.model_dump())
+        done: Drained = _act(plan, _state(info), do)
+    return done
+
+
+# --- seek, restore, fork, alter, unsubscribe ------------------------------------------------------------
+
+Offset = Annotated[int, Field(ge=0, lt=2**53)]
+
+
+class Seek(_Careful):
+    """Where to move a subscription."""
+
+    to: Annotated[str, Field(max_length=300)] | dict[Annotated[int, Field(ge=0)], Offset] = Field(
+        description="earliest, latest, group:NAME, a time (ISO 8601), or offsets by partition",
+        examples=["earliest", "2026-01-31T12:00:00Z", {"0": 17}],
+    )
+
+
+class Moved(TypedDict):
+    """What a move does, or would do."""
+
+    subscription: str
+    moved: bool
+    partitions: list[PartitionMove]
+
+
+@router.post("/seek", summary="Move a subscription")
+def seek(id: Id, order: Seek, caller: Administrator, office: TheOffice) -> Moved:  # noqa: A002
+    """Have messages from a position on delivered again, and those before it skipped."""
+    to = order.to if isinstance(order.to, dict) else _time(order.to)
+    told = {"to": order.model_dump(mode="json")["to"]}
+    return _move(_Plan(office, caller, "seek", office.key(id), told), to, order)
+
+
+def _time(text: str) -> datetime | str:
+    """Return a time if the text is one, else the text: `Admin.seek` refuses what it does not know."""
+    try:
+        time = datetime.fromisoformat(text)
+    except ValueError:
+        return text
+    return time if time.tzinfo is not None else time.astimezone()
+
+
+class Restore(_Careful):
+    """A snapshot to bring a subscription back to."""
+
+    snapshot: Snapshot
+
+
+@router.post("/restore", summary="Bring a subscription back to a snapshot")
+def restore(id: Id, order: Restore, caller: Administrator, office: TheOffice) -> Moved:  # noqa: A002
+    """Bring a subscription to where it stood when the snapshot was taken."""
+    told = {"taken": order.snapshot.taken}
+    return _move(_Plan(office, caller, "restore", office.key(id), told), order.snapshot, order)
+
+
+def _move(plan: _Plan, to: Mapping[int, int] | str | datetime | Snapshot, order: _Careful) -> Moved:
+    with plan.office.admin() as admin:
+
+        def move() -> Moved:
+            moves = [moved(each) for each in admin.seek(plan.key, to, dry_run=order.dry_run)]
+            return {"subscription": str(plan.key), "moved": not order.dry_run, "partitions": moves}
+
+        if order.dry_run:
+            return move()
+        done: Moved = _act(plan, _state(admin.info(plan.key)), move)
+    return done
+
+
+class Fork(_Order):
+    """The id of a new subscription."""
+
+    new: str = Field(pattern=ID_PATTERN, examples=["invoices-2"])
+
+
+class Forked(TypedDict):
+    """Two subscriptions at the same position."""
+
+    subscription: str
+    fork: str
+
+
+@router.post("/fork", summary="Make a second subscription at the same position")
+def fork(id: Id, order: Fork, caller: Administrator, office: TheOffice) -> Forked:  # noqa: A002
+    """Make a second subscription at the same position; from then on they are independent."""
+    key, other = office.key(id), office.key(order.new)
+    with office.admin() as admin:
+        info = admin.info(key)
+
+        def do() -> Forked:
+            admin.fork(key, other)
+            return {"subscription": str(key), "fork": str(other)}
+
+        plan = _Plan(office, caller, "fork", key, order.model_dump())
+        done: Forked = _act(plan, _state(info), do)
+    return done
+
+
+class Alter(_Careful):
+    """Parts of the definition, as those of `Connection.alter`; times are seconds."""
+
+    changes: dict[str, Any] = Field(examples=[{"max_attempts": 10, "backoff": 1.5}], max_length=20)
+
+
+class Altered(TypedDict):
+    """A definition before and after a change."""
+
+    subscription: str
+    altered: bool
+    before: dict[str, Any]
+    after: dict[str, Any]
+
+
+@router.post("/alter", summary="Change the definition")
+def alter(id: Id, order: Alter, caller: Administrator, office: TheOffice) -> Altered:  # noqa: A002
+    """Change parts of the definition; what is settled and what waits is kept."""
+    key, changes = office.key(id), order.changes
+    with office.admin() as admin:
+        before = admin.info(key).definition
+
+        def answer(after: Any, *, altered: bool) -> Altered:  # noqa: ANN401 - a definition
+            return {
+                "subscription": str(key),
+                "altered": altered,
+                "before": before.to_record(),
+                "after": after.to_record(),
+            }
+
+        if order.dry_run:
+            parse_selector(changes.get("selector"))
+            return answer(changed(key, before, changes, mode=office.settings.mode), altered=False)  # type: ignore[arg-type]  # `changed` refuses what is none
+        plan = _Plan(office, caller, "alter", key, changes)
+        done: Altered = _act(
+            plan, before.to_record(), lambda: answer(admin.alter(key, **changes), altered=True)
+        )
+    return done
+
+
+class Unsubscribe(_Careful):
+    """Whether to delete."""
+
+
+class Unsubscribed(TypedDict):
+    """A subscription that was deleted, or would be."""
+
+    subscription: str
+    deleted: bool
+    backlog: int | None
+
+
+@router.post("/unsubscribe", summary="Delete a subscription")
+def unsubscribe(id: Id, order: Unsubscribe, caller: Administrator, office: TheOffice) -> Unsubscribed:  # noqa: A002
+    """Delete a subscription with all that waits in it."""
+    key = office.key(id)
+    with office.admin() as admin:
+        info = admin.info(key)
+
+        def answer(*, deleted: bool) -> Unsubscribed:
+            if deleted:
+                admin.unsubscribe(key)
+            return {"subscription": str(key), "deleted": deleted, "backlog": info.backlog}
+
+        if order.dry_run:
+            return answer(deleted=False)
+        plan = _Plan(office, caller, "unsubscribe", key, {})
+        done: Unsubscribed = _act(plan, _state(info), lambda: answer(deleted=True))
+    return done
+
+
+# --- dead letters ---------------------------------------------------------------------------------------
+
+
+class Letters(_Careful):
+    """Which dead letters."""
+
+    where: str | None = Field(default=None, max_length=8_000, examples=["_cause = 'attempts'"])
+
+
+class Handled(TypedDict):
+    """How many dead letters there were, and how many of them were redriven or purged."""
+
+    subscription: str
+    letters: int
+    done: int
+
+
+@router.post("/dead/redrive", summary="Publish dead letters again")
+def redrive(id: Id, order: Letters, caller: Operator, office: TheOffice) -> Handled:  # noqa: A002
+    """Publish the messages of dead letters to their topic again: every subscription of it gets them."""
+    return _letters(office, caller, "redrive", id, order)
+
+
+@router.post("/dead/purge", summary="Discard dead letters")
+def purge(id: Id, order: Letters, caller: Administrator, office: TheOffice) -> Handled:  # noqa: A002
+    """Discard dead letters."""
+    return _letters(office, caller, "purge", id, order)
+
+
+def _letters(office: Office, caller: Caller, action: str, id: str, order: Letters) -> Handled:  # noqa: A002
+    key, where = office.key(id), parse_selector(order.where)
+    with office.admin() as admin:
+        desk = DeadLetterAdmin(office.settings, admin)
+        found = sum(1 for _ in desk.letters(key, where))
+
+        def do() -> Handled:
+            done = desk.redrive(key, where) if action == "redrive" else desk.purge(key, where)
+            return {"subscription": str(key), "letters": found, "done": done}
+
+        if order.dry_run or not found:
+            return {"subscription": str(key), "letters": found, "done": 0}
+        done: Handled = _act(
+            _Plan(office, caller, action, key, {"where": order.where}), {"letters": found}, do
+        )
+    return done

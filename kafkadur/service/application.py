@@ -1,0 +1,156 @@
+"""The service as a whole: an ASGI application with the API, the page, and what watches it."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
+from pathlib import Path
+from typing import Final
+
+import uvicorn
+from fastapi import APIRouter, FastAPI, Request, Response
+from fastapi.responses import JSONResponse, PlainTextResponse, StreamingResponse
+from fastapi.staticfiles import StaticFiles
+from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4
+from typing_extensions import TypedDict
+
+from kafkadur.admin.inspector import Inspector
+from kafkadur.metrics import SCRAPE_S, SubscriptionMetrics
+from kafkadur.service import acting, reading
+from kafkadur.service.access import Tokens
+from kafkadur.service.asking import ANSWERS, TheOffice, Viewer
+from kafkadur.service.audit import Audit
+from kafkadur.service.errors import status_of, trouble
+from kafkadur.service.observer import Observer
+from kafkadur.service.office import Office
+from kafkadur.service.shield import Shield
+from kafkadur.settings import Settings
+from kafkadur_sharing.errors import KafkadurError
+
+_PAGE: Final = Path(__file__).parent / "page"
+#: Seconds between two looks whether there is an event, and after which a line is sent all the same.
+_LOOK_S, _ALIVE_S = 0.25, 15.0
+#: Seconds that requests have to end after a signal.
+_LAST_S: Final = 3
+_ABOUT: Final = """\
+Subscriptions of one namespace: look at them, explain them, change them.
+
+Points in time are ISO 8601 in UTC, or ms since 1970 where the name is `at`. A value that is null is not
+known. Errors have the fields `error`, `message`, `state`, `owner` and `remedy`.
+"""
+
+router = APIRouter()
+
+
+class Health(TypedDict):
+    """Whether the service can be used."""
+
+    ready: bool
+    #: why not
+    problem: str | None
+
+
+@router.get("/livez", summary="Whether the service runs")
+def live() -> Health:
+    """Answer, as long as the service can answer at all."""
+    return {"ready": True, "problem": None}
+
+
+@router.get("/readyz", summary="Whether the service can be used", responses={503: {"model": Health}})
+def ready(office: TheOffice, response: Response) -> Health:
+    """Say whether the last look at the subscriptions saw them; status 503 if not."""
+    seen = office.observer.latest
+    problem = "the first look is not over yet" if seen.number == 0 else None
+    problem = problem if seen.problem is None else seen.problem.message
+    response.status_code = 200 if problem is None else 503
+    return {"ready": problem is None, "problem": problem}
+
+
+@router.get("/metrics", summary="Metrics for Prometheus", response_class=PlainTextResponse, responses=ANSWERS)
+def metrics(caller: Viewer, request: Request) -> Response:
+    """Return the metrics of all durable subscriptions, as `kafkadur metrics` serves them."""
+    del caller
+    registry: CollectorRegistry = request.app.state.registry
+    return Response(generate_latest(registry), media_type=CONTENT_TYPE_PLAIN_0_0_4)
+
+
+@router.get("/api/v1/events", summary="Events", response_class=StreamingResponse, responses=ANSWERS)
+async def events(caller: Viewer, office: TheOffice, request: Request) -> StreamingResponse:
+    """Send an event (text/event-stream) after each look at the subscriptions: the list is new then."""
+    del caller
+    ending: Callable[[], bool] = request.app.state.ending
+    return StreamingResponse(_events(office.observer, ending), media_type="text/event-stream")
+
+
+async def _events(observer: Observer, ending: Callable[[], bool]) -> AsyncIterator[str]:
+    sent, waited = -1, 0.0
+    while not ending():
+        seen = observer.latest
+        if seen.number != sent:
+            told = {"number": seen.number, "at": seen.at, "total": len(seen.entries)}
+            yield f"event: looked\ndata: {json.dumps(told)}\n\n"
+            sent, waited = seen.number, 0.0
+        elif waited > _ALIVE_S:
+            yield ": still here\n\n"
+            waited = 0.0
+        await asyncio.sleep(_LOOK_S)  # polls for a condition; whoever listens goes when it likes
+        waited += _LOOK_S
+
+
+def server(settings: Settings, tokens: Tokens | None, *, every: float) -> uvicorn.Server:
+    """Return a server of the application, which ends soon after a signal; see `create`."""
+    app = create(settings, tokens, every=every)
+    config = uvicorn.Config(
+        app, log_config=None, access_log=False, server_header=False, timeout_graceful_shutdown=_LAST_S
+    )
+    made = uvicorn.Server(config)
+    app.state.ending = lambda: made.should_exit
+    return made
+
+
+def create(settings: Settings, tokens: Tokens | None, *, every: float) -> FastAPI:
+    """Return the application; it looks at the servers while its lifespan lasts.
+
+    `tokens` None: everybody who can reach it may do everything, by a name of the loopback address alone.
+    `every`: seconds between two looks at the subscriptions.
+    """
+
+    @contextlib.asynccontextmanager
+    async def lifespan(app: FastAPI) -> AsyncGenerator[None]:
+        observer, audit = Observer(settings, every=every), Audit(settings)
+        office = Office(settings, observer, audit)
+        inspector = Inspector(settings)
+        app.state.office = office
+        app.state.registry = CollectorRegistry()
+        app.state.registry.register(SubscriptionMetrics(inspector, limit=SCRAPE_S))
+        observer.start()
+        try:
+            yield
+        finally:
+            await asyncio.to_thread(observer.close)
+            for each in (office, audit, inspector):
+                await asyncio.to_thread(each.close)
+
+    app = FastAPI(
+        title="kafkadur", version="1", description=_ABOUT, lifespan=lifespan,
+        docs_url=None, redoc_url=None,  # they load scripts from elsewhere
+    )  # fmt: skip
+    app.state.tokens = tokens
+    app.state.ending = lambda: False
+    app.add_exception_handler(KafkadurError, _refuse)
+    for each in (router, reading.router, acting.router):
+        app.include_router(each)
+    app.mount("/", StaticFiles(directory=_PAGE, html=True))
+    app.add_middleware(Shield)
+    return app
+
+
+async def _refuse(request: Request, error: Exception) -> Response:
+    """Answer with an error of kafkadur."""
+    del request
+    if not isinstance(error, KafkadurError):
+        raise error
+    return JSONResponse(trouble(error), status_of(error))

@@ -1,0 +1,78 @@
+"""What every route asks first: who asks, whether they may, and the office of the service."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Annotated, Any, Final
+
+from fastapi import Depends, HTTPException, Path, Request
+
+from kafkadur.service.access import LOCAL, Caller, Role, Tokens, is_loopback
+from kafkadur.service.ids import ID_PATTERN
+from kafkadur.service.office import Office
+
+#: A page of another site cannot send this header without being asked for leave, which is never given.
+WRITE_HEADER: Final = "X-Kafkadur-Write"
+_BEARER: Final = "bearer "
+_READING: Final = frozenset({"GET", "HEAD"})
+
+
+def office_of(request: Request) -> Office:
+    """Return the office of the service."""
+    office: Office = request.app.state.office
+    return office
+
+
+def caller_of(request: Request) -> Caller:
+    """Return who asks. Raises HTTPException: 401 without a known token, 403 for another site's page."""
+    tokens: Tokens | None = request.app.state.tokens
+    if tokens is None:
+        # a page of another site could lead its own name to this machine
+        if not is_loopback(request.headers.get("host", "")):
+            raise HTTPException(403, "The service has no tokens: ask it as 127.0.0.1 or localhost.")
+        caller: Caller | None = LOCAL
+    else:
+        scheme = request.headers.get("authorization", "")
+        token = scheme[len(_BEARER) :].strip() if scheme.lower().startswith(_BEARER) else ""
+        caller = tokens.caller(token)
+    if caller is None:
+        challenge = {"WWW-Authenticate": "Bearer"}
+        raise HTTPException(401, "Send a token of this service: Authorization: Bearer TOKEN.", challenge)
+    if request.method not in _READING and WRITE_HEADER.lower() not in request.headers:
+        raise HTTPException(403, f"Send the header {WRITE_HEADER}: yes with what changes something.")
+    return caller
+
+
+def needs(role: Role) -> Callable[[Caller], Caller]:
+    """Return a dependency that refuses callers of a lower role."""
+
+    def check(caller: Annotated[Caller, Depends(caller_of)]) -> Caller:
+        if caller.role < role:
+            text = f"This needs the role {role.word}; {caller.name} has {caller.role.word}."
+            raise HTTPException(403, text)
+        return caller
+
+    return check
+
+
+Viewer = Annotated[Caller, Depends(needs(Role.VIEWER))]
+Operator = Annotated[Caller, Depends(needs(Role.OPERATOR))]
+Administrator = Annotated[Caller, Depends(needs(Role.ADMIN))]
+TheOffice = Annotated[Office, Depends(office_of)]
+Id = Annotated[
+    str,
+    Path(
+        description="[CLIENT_ID~]NAME[~unrestricted][@MEMBER]",
+        examples=["invoices", "billing~invoices"],
+        pattern=ID_PATTERN,
+    ),
+]
+#: What routes can answer besides their own documents, for the OpenAPI description.
+ANSWERS: Final[dict[int | str, dict[str, Any]]] = {
+    400: {"description": "A value is not allowed."},
+    401: {"description": "There is no token, or the service does not know it."},
+    403: {"description": "The role of the caller is too low, or the page of another site asks."},
+    404: {"description": "There is no such subscription, topic, partition or letter."},
+    409: {"description": "The state of the subscription does not allow it."},
+    503: {"description": "Redis or Kafka does not answer."},
+}

@@ -1,0 +1,64 @@
+"""What the routes of the service share: connections to the servers, lent to one thread at a time."""
+
+from __future__ import annotations
+
+import contextlib
+import queue
+from collections.abc import Generator
+from typing import Final
+
+from kafkadur.admin.changes import Admin
+from kafkadur.service.audit import Audit
+from kafkadur.service.ids import key_of
+from kafkadur.service.observer import Observer
+from kafkadur.settings import Settings
+from kafkadur_sharing.errors import CoordinatorUnavailable, KafkadurError, StateLost
+from kafkadur_sharing.keys import SubscriptionKey
+
+#: Connections that are kept while nobody uses them.
+_KEPT: Final = 4
+
+
+class Office:
+    """The servers, and what is known of them. Used by several threads."""
+
+    def __init__(self, settings: Settings, observer: Observer, audit: Audit) -> None:
+        """Connect at the first question."""
+        self.settings = settings
+        self.observer = observer
+        self.audit = audit
+        self._idle: queue.LifoQueue[Admin] = queue.LifoQueue(_KEPT)
+
+    def close(self) -> None:
+        """Close the connections that nobody uses."""
+        with contextlib.suppress(queue.Empty):
+            while True:
+                self._idle.get_nowait().close()
+
+    def key(self, id: str) -> SubscriptionKey:  # noqa: A002 - the word of the API
+        """Return the key that an id names. Raises `InvalidName`."""
+        return key_of(id, self.settings.namespace)
+
+    @contextlib.contextmanager
+    def admin(self) -> Generator[Admin]:
+        """Lend a connection for the length of the context."""
+        try:
+            admin = self._idle.get_nowait()
+        except queue.Empty:
+            admin = Admin(self.settings)
+        whole = False
+        try:
+            yield admin
+            whole = True
+        except KafkadurError as error:
+            whole = not isinstance(error, CoordinatorUnavailable | StateLost)
+            raise
+        finally:
+            self._give_back(admin, whole=whole)
+
+    def _give_back(self, admin: Admin, *, whole: bool) -> None:
+        if whole:
+            with contextlib.suppress(queue.Full):
+                self._idle.put_nowait(admin)
+                return
+        admin.close()

@@ -1,0 +1,351 @@
+"""The routes that read: the list, one subscription, its messages, its dead letters, the record of acts."""
+
+from __future__ import annotations
+
+from itertools import islice
+from typing import Annotated, Any, Literal, cast
+
+from fastapi import APIRouter, Query
+from typing_extensions import TypedDict
+
+from kafkadur.admin.dead_letters import DeadLetterAdmin
+from kafkadur.admin.documents import (
+    Details,
+    Explanation,
+    Letter,
+    Waiting,
+    dead_letter,
+    details,
+    explained,
+    plain_value,
+    readable,
+    waiting,
+)
+from kafkadur.admin.snapshots import Snapshot
+from kafkadur.admin.subscription_info import SubscriptionInfo
+from kafkadur.service.access import Role
+from kafkadur.service.asking import ANSWERS, Id, Operator, TheOffice, Viewer
+from kafkadur.service.audit import Act
+from kafkadur.service.errors import Trouble, trouble
+from kafkadur.service.observer import Entry
+from kafkadur.service.words import words
+from kafkadur_coordinators.interface import Run
+from kafkadur_sharing.errors import InvalidDestination
+from kafkadur_sharing.selector import parse_selector
+
+router = APIRouter(prefix="/api/v1", responses=ANSWERS)
+
+SortBy = Literal[
+    "name", "type", "topic", "state", "attached", "in_flight", "backlog", "oldest_s", "arrived_per_s",
+    "settled_per_s", "exceptions", "dead_letters",
+]  # fmt: skip
+#: Partitions whose first unsettled message `why` explains.
+_EXPLAINED = 8
+#: Ranges of a partition that are shown.
+_HOLES = 200
+
+Limit = Annotated[int, Query(ge=1, le=1_000, description="the most entries")]
+Where = Annotated[
+    str | None,
+    Query(
+        max_length=8_000,
+        description="selector; it can also test _cause, _reason, _attempts, _origin and _timestamp",
+        examples=["_cause = 'attempts'"],
+    ),
+]
+
+
+class Myself(TypedDict):
+    """Who asks, and whom."""
+
+    name: str
+    role: str
+    namespace: str
+    version: str
+
+
+@router.get("/me", summary="Who asks, with which role")
+def me(caller: Viewer, office: TheOffice) -> Myself:
+    """Return the name and the role of the caller, and the namespace of the service."""
+    from importlib.metadata import version  # noqa: PLC0415 - needed by nothing else
+
+    return {
+        "name": caller.name,
+        "role": caller.role.word,
+        "namespace": office.settings.namespace,
+        "version": version("kafkadur"),
+    }
+
+
+# --- the list -------------------------------------------------------------------------------------------
+
+
+class Listed(TypedDict):
+    """Some of the subscriptions, as the last look saw them."""
+
+    #: counts the looks
+    number: int
+    #: server time of the look, ms since 1970; null: there was none yet
+    at: int | None
+    #: subscriptions of the namespace, and those that match
+    total: int
+    matching: int
+    entries: list[Entry]
+    #: why the last look failed; then the entries are older
+    problem: Trouble | None
+
+
+@router.get("/subscriptions", summary="List subscriptions")
+def subscriptions(
+    caller: Viewer,
+    office: TheOffice,
+    *,
+    search: Annotated[str, Query(max_length=250, description="part of a name, client id or topic")] = "",
+    type: Annotated[str | None, Query(max_length=20)] = None,  # noqa: A002 - the word of the API
+    state: Annotated[Literal["active", "inactive", "paused", "waits"] | None, Query()] = None,
+    sort: SortBy = "name",
+    descending: bool = False,
+    offset: Annotated[int, Query(ge=0, le=1_000_000)] = 0,
+    limit: Limit = 100,
+) -> Listed:
+    """List subscriptions as the last look saw them, a few seconds ago. Costs no call of Redis or Kafka."""
+    del caller
+    seen = office.observer.latest
+    found = [each for each in seen.entries if _matches(each, search.lower(), type, state)]
+    found.sort(key=lambda each: each["name"])
+    if sort != "name" or descending:
+        found.sort(key=lambda each: _rank(each[sort]), reverse=descending)
+    return {
+        "number": seen.number,
+        "at": seen.at,
+        "total": len(seen.entries),
+        "matching": len(found),
+        "entries": found[offset : offset + limit],
+        "problem": None if seen.problem is None else trouble(seen.problem),
+    }
+
+
+def _matches(entry: Entry, search: str, type_: str | None, state: str | None) -> bool:
+    texts = (entry["name"], entry["client_id"] or "", entry["topic"])
+    if search and not any(search in text.lower() for text in texts):
+        return False
+    if type_ is not None and entry["type"] != type_:
+        return False
+    if state == "waits":
+        return entry["words"].startswith("waits") or entry["problem"] is not None
+    return state is None or entry["state"] == state
+
+
+def _rank(value: object) -> tuple[bool, Any]:
+    """Return a key for sorting: what is not known comes first."""
+    return value is not None, value
+
+
+# --- one subscription -----------------------------------------------------------------------------------
+
+
+class Subscription(Details):
+    """A subscription with everything that is known of it."""
+
+    words: str
+
+
+@router.get("/subscriptions/{id}", summary="Show a subscription")
+def subscription(id: Id, caller: Viewer, office: TheOffice) -> Subscription:  # noqa: A002
+    """Return the definition, the members and the partitions of a subscription, as they are now."""
+    del caller
+    with office.admin() as admin:
+        info = admin.info(office.key(id))
+    return {**details(info), "words": words(info)}
+
+
+class Hole(TypedDict):
+    """Unsettled offsets [start, end) below the granted ones: they came back."""
+
+    start: int
+    end: int
+    attempts: int
+    #: when they are due, ms since 1970; 0: now
+    due: int
+
+
+class Holes(TypedDict):
+    """The first holes of a partition."""
+
+    partition: int
+    ranges: list[Hole]
+    #: whether there are more
+    more: bool
+
+
+@router.get("/subscriptions/{id}/holes", summary="Show what came back")
+def holes(id: Id, caller: Viewer, office: TheOffice) -> list[Holes]:  # noqa: A002
+    """Return the ranges of messages that came back, of each partition; at most 200 a partition."""
+    del caller
+    with office.admin() as admin:
+        key = office.key(id)
+        lanes, views = admin.info(key).definition.lanes, admin.views(key)
+    found: dict[int, list[Run]] = {}
+    for number, view in sorted(views.items()):
+        found.setdefault(number // lanes, []).extend(view.exceptions)
+    return [
+        {
+            "partition": partition,
+            "ranges": [
+                {"start": run.start, "end": run.end, "attempts": run.attempts, "due": run.due}
+                for run in sorted(runs, key=lambda run: run.start)[:_HOLES]
+            ],
+            "more": len(runs) > _HOLES,
+        }
+        for partition, runs in found.items()
+    ]
+
+
+class SampleDocument(TypedDict):
+    """The numbers of a subscription at one moment."""
+
+    at: int
+    backlog: int | None
+    in_flight: int
+    came_back: int
+    arrived_per_s: float | None
+    settled_per_s: float | None
+
+
+@router.get("/subscriptions/{id}/samples", summary="Show the last hour")
+def samples(id: Id, caller: Viewer, office: TheOffice) -> list[SampleDocument]:  # noqa: A002
+    """Return samples of the last hour, as far as the service has run so long. Empty for an unknown one."""
+    del caller
+    office.key(id)
+    return [
+        {
+            "at": each.at,
+            "backlog": each.backlog,
+            "in_flight": each.in_flight,
+            "came_back": each.came_back,
+            "arrived_per_s": None if each.arrived is None else each.arrived / 1000,
+            "settled_per_s": None if each.settled is None else each.settled / 1000,
+        }
+        for each in office.observer.samples(id)
+    ]
+
+
+@router.get("/subscriptions/{id}/why", summary="Say why nothing is delivered")
+def why(id: Id, caller: Viewer, office: TheOffice) -> list[Explanation]:  # noqa: A002
+    """Explain the first unsettled message of each partition that has a backlog, of at most 8 partitions."""
+    del caller
+    with office.admin() as admin:
+        key = office.key(id)
+        return [explained(admin.explain(key, *place)) for place in _first_unsettled(admin.info(key))]
+
+
+def _first_unsettled(info: SubscriptionInfo) -> list[tuple[int, int]]:
+    waiting_on = [each for each in info.partitions if each.backlog]
+    return [(each.partition, max(each.floor, each.log_start or 0)) for each in waiting_on[:_EXPLAINED]]
+
+
+@router.get("/subscriptions/{id}/explain", summary="Explain the state of one message")
+def explain(
+    id: Id,  # noqa: A002 - the word of the API
+    caller: Viewer,
+    office: TheOffice,
+    partition: Annotated[int, Query(ge=0, lt=2**31)],
+    offset: Annotated[int, Query(ge=0, lt=2**53)],
+) -> Explanation:
+    """Say which member holds a message, when it is due, or that it is settled."""
+    del caller
+    with office.admin() as admin:
+        return explained(admin.explain(office.key(id), partition, offset))
+
+
+# --- messages -------------------------------------------------------------------------------------------
+
+
+class Message(Waiting):
+    """A message that waits or is in flight."""
+
+    #: whether key, properties and value are left out, because the caller may not see them
+    hidden: bool
+
+
+@router.get("/subscriptions/{id}/messages", summary="Show messages that wait or are in flight")
+def messages(
+    id: Id,  # noqa: A002 - the word of the API
+    caller: Viewer,
+    office: TheOffice,
+    partition: Annotated[int | None, Query(ge=0, lt=2**31)] = None,
+    limit: Limit = 20,
+) -> list[Message]:
+    """Return messages partition by partition, in each the oldest first. Nothing is consumed."""
+    visible = caller.role >= Role.OPERATOR
+    with office.admin() as admin:
+        key = office.key(id)
+        types = admin.info(key).definition.header_types
+        found = [waiting(each, types) for each in islice(admin.peek(key, partition), limit)]
+    return [_shown(each, visible=visible) for each in found]
+
+
+def _shown(message: Waiting, *, visible: bool) -> Message:
+    nothing: dict[str, Any] = (
+        {} if visible else {"key": None, "properties": {}, "value": None, "message_id": None}
+    )
+    return cast("Message", {**message, **nothing, "hidden": not visible})
+
+
+class LetterDocument(Letter):
+    """A dead letter with its payload."""
+
+    key: str | None
+    value: str | None
+    properties: dict[str, Any]
+
+
+@router.get("/subscriptions/{id}/dead", summary="List dead letters")
+def dead(
+    id: Id,  # noqa: A002 - the word of the API
+    caller: Viewer,
+    office: TheOffice,
+    where: Where = None,
+    limit: Limit = 100,
+) -> list[Letter]:
+    """Return the dead letters of a subscription that were neither redriven nor purged."""
+    del caller
+    selector = parse_selector(where)
+    with office.admin() as admin:
+        letters = DeadLetterAdmin(office.settings, admin).letters(office.key(id), selector)
+        return [dead_letter(letter) for letter in islice(letters, limit)]
+
+
+@router.get("/subscriptions/{id}/dead/{letter}", summary="Show a dead letter with its payload")
+def letter(id: Id, letter: str, caller: Operator, office: TheOffice) -> LetterDocument:  # noqa: A002
+    """Return one dead letter, named PARTITION:OFFSET as in the list."""
+    del caller
+    with office.admin() as admin:
+        letters = DeadLetterAdmin(office.settings, admin).letters(office.key(id))
+        found = next((each for each in letters if f"{each.partition}:{each.offset}" == letter), None)
+    if found is None:
+        raise InvalidDestination(f"There is no dead letter {letter[:40]!r}.", remedy="name one of the list")
+    return {
+        **dead_letter(found),
+        "key": readable(found.key),
+        "value": readable(found.value),
+        "properties": {name: plain_value(value) for name, value in found.properties.items()},
+    }
+
+
+@router.get("/subscriptions/{id}/snapshot", summary="Take a snapshot")
+def snapshot(id: Id, caller: Operator, office: TheOffice) -> Snapshot:  # noqa: A002
+    """Return which messages are settled, and the attempts of the others; `restore` takes it."""
+    del caller
+    with office.admin() as admin:
+        return admin.snapshot(office.key(id))
+
+
+# --- acts -----------------------------------------------------------------------------------------------
+
+
+@router.get("/audit", summary="Show what was done")
+def audit(caller: Viewer, office: TheOffice, limit: Limit = 100) -> list[Act]:
+    """Return the last acts of all callers, the newest first."""
+    del caller
+    return office.audit.last(limit)

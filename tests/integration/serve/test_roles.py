@@ -1,0 +1,130 @@
+"""Who may do what: each route with each role; and what pages of other sites cannot do."""
+
+from typing import Any
+
+import pytest
+
+import kafkadur.sync
+from kafkadur.testing.pytest_plugin import TopicFactory
+from tests.integration.serve.test_reading import prepared
+from tests.serving import WRITE, Api
+
+#: The lowest role of each route; None: everybody, also without a token.
+LOWEST = {
+    ("get", "/livez"): None,
+    ("get", "/readyz"): None,
+    ("get", "/metrics"): "viewer",
+    ("get", "/api/v1/events"): "viewer",
+    ("get", "/api/v1/me"): "viewer",
+    ("get", "/api/v1/audit"): "viewer",
+    ("get", "/api/v1/subscriptions"): "viewer",
+    ("get", "/api/v1/subscriptions/{id}"): "viewer",
+    ("get", "/api/v1/subscriptions/{id}/holes"): "viewer",
+    ("get", "/api/v1/subscriptions/{id}/samples"): "viewer",
+    ("get", "/api/v1/subscriptions/{id}/why"): "viewer",
+    ("get", "/api/v1/subscriptions/{id}/explain"): "viewer",
+    ("get", "/api/v1/subscriptions/{id}/messages"): "viewer",
+    ("get", "/api/v1/subscriptions/{id}/dead"): "viewer",
+    ("get", "/api/v1/subscriptions/{id}/dead/{letter}"): "operator",
+    ("get", "/api/v1/subscriptions/{id}/snapshot"): "operator",
+    ("post", "/api/v1/subscriptions/{id}/pause"): "operator",
+    ("post", "/api/v1/subscriptions/{id}/resume"): "operator",
+    ("post", "/api/v1/subscriptions/{id}/drain"): "operator",
+    ("post", "/api/v1/subscriptions/{id}/dead/redrive"): "operator",
+    ("post", "/api/v1/subscriptions/{id}/dead/purge"): "admin",
+    ("post", "/api/v1/subscriptions/{id}/seek"): "admin",
+    ("post", "/api/v1/subscriptions/{id}/restore"): "admin",
+    ("post", "/api/v1/subscriptions/{id}/fork"): "admin",
+    ("post", "/api/v1/subscriptions/{id}/alter"): "admin",
+    ("post", "/api/v1/subscriptions/{id}/unsubscribe"): "admin",
+}
+RANK = ("nobody", "viewer", "operator", "admin")
+QUERIES = {"explain": {"partition": 0, "offset": 0}}
+
+
+def orders(snapshot: Any) -> dict[str, dict[str, Any]]:
+    """An order that a route takes; none of them skips or deletes anything."""
+    return {
+        "seek": {"to": "latest"}, "restore": {"snapshot": snapshot}, "fork": {"new": "invoices"},
+        "alter": {"changes": {}}, "drain": {"timeout": 0}, "unsubscribe": {}, "redrive": {}, "purge": {},
+    }  # fmt: skip
+
+
+def test_each_route_has_a_lowest_role_in_the_table(callers: dict[str, Api]) -> None:
+    described = callers["nobody"].client.get("/openapi.json").json()["paths"]
+    assert {(method, path) for path, methods in described.items() for method in methods} == LOWEST.keys()
+
+
+def test_each_route_with_each_role(
+    callers: dict[str, Api], connection: kafkadur.sync.Connection, kafkadur_topic: TopicFactory
+) -> None:
+    prepared(connection, kafkadur_topic(), "invoices")
+    snapshot = callers["admin"].get("subscriptions/invoices/snapshot")
+    callers["viewer"].listed()
+    letter = callers["viewer"].get("subscriptions/invoices/dead")[0]["letter"]
+    for (method, path), lowest in LOWEST.items():
+        verb = path.rpartition("/")[2]
+        for role in RANK:
+            allowed = lowest is None or RANK.index(role) >= RANK.index(lowest)
+            order = orders(snapshot).get(verb) if method == "post" else None
+            request = callers[role].client.build_request(
+                method,
+                path.replace("{id}", "invoices").replace("{letter}", letter),
+                params=QUERIES.get(verb),
+                json=order,
+                headers=WRITE if method == "post" else {},
+            )
+            answer = callers[role].client.send(request, stream=True)
+            answer.close()
+            refused = 401 if role == "nobody" else 403
+            expected = (409,) if allowed and verb == "fork" else (200,) if allowed else (refused,)
+            assert answer.status_code in expected, (method, path, role)
+
+
+def test_a_viewer_sees_no_payloads(
+    callers: dict[str, Api], connection: kafkadur.sync.Connection, kafkadur_topic: TopicFactory
+) -> None:
+    prepared(connection, kafkadur_topic(), "invoices")
+    for each in callers["viewer"].get("subscriptions/invoices/messages"):
+        assert (each["hidden"], each["value"], each["key"], each["properties"]) == (True, None, None, {})
+    assert "order" not in str(callers["viewer"].get("subscriptions/invoices/dead"))
+    seen = callers["operator"].get("subscriptions/invoices/messages")
+    assert [each["hidden"] for each in seen] == [False] * 3
+
+
+@pytest.mark.parametrize("headers", [{}, {"Authorization": "Bearer wrong"}, {"Authorization": "Basic YTpi"}])
+def test_an_unknown_token_is_refused(callers: dict[str, Api], headers: dict[str, str]) -> None:
+    answer = callers["nobody"].client.get("/api/v1/subscriptions", headers=headers)
+    assert (answer.status_code, answer.headers["www-authenticate"]) == (401, "Bearer")
+
+
+def test_a_page_of_another_site_can_do_nothing(
+    api: Api, connection: kafkadur.sync.Connection, kafkadur_topic: TopicFactory
+) -> None:
+    """A form of it cannot send the header; a name of its own that leads here is refused."""
+    prepared(connection, kafkadur_topic(), "invoices")
+    form = api.client.post("/api/v1/subscriptions/invoices/pause", headers={"Content-Type": "text/plain"})
+    assert form.status_code == 403
+    asked = {"Origin": "https://evil.example", "Access-Control-Request-Method": "POST",
+             "Access-Control-Request-Headers": "x-kafkadur-write"}  # fmt: skip
+    preflight = api.client.options("/api/v1/subscriptions/invoices/pause", headers=asked)
+    assert "access-control-allow-origin" not in preflight.headers
+    assert api.client.get("/api/v1/subscriptions", headers={"Host": "evil.example"}).status_code == 403
+    assert not api.get("subscriptions/invoices")["paused"]
+
+
+def test_answers_have_headers_that_keep_browsers_from_harm(api: Api) -> None:
+    for path in ("/", "/page.js", "/api/v1/me", "/api/v1/nothing"):
+        headers = api.client.get(path).headers
+        assert "default-src 'self'" in headers["content-security-policy"]
+        assert headers["x-content-type-options"] == "nosniff"
+        assert "server" not in headers or "uvicorn" in headers["server"]
+
+
+def test_a_body_that_is_too_large_is_refused(api: Api) -> None:
+    def much() -> Any:
+        for _ in range(17):
+            yield b"x" * 1024 * 1024
+
+    answer = api.client.post("/api/v1/subscriptions/invoices/seek", content=much(), headers=WRITE)
+    assert answer.status_code == 413
