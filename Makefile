@@ -11,7 +11,7 @@ PYTEST := $(RUN) -m pytest -n $(WORKERS)
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-unit test-all test-pure coverage sanitize check helm format bench histories tla lock clean
+.PHONY: help setup demo test test-unit test-all test-pure coverage sanitize check helm format bench histories tla lock dist clean
 # Targets share the virtual environment and the cores; side by side they would disturb each other.
 .NOTPARALLEL:
 
@@ -82,6 +82,9 @@ lock: setup ## write requirements.lock from pyproject.toml (UPGRADE=1: with the 
 		--no-header --all-extras --group build --group dev --group spark $(if $(UPGRADE),--upgrade) \
 		--output-file requirements.lock pyproject.toml
 
+dist: setup ## build the source distribution and the wheel, and try them in an environment of their own
+	@$(RUN) -m tools.dist
+
 clean: ## remove .venv and all that tools and tests left in the checkout
-	rm -rf .venv build dist htmlcov .coverage .coverage.* .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf .venv build dist htmlcov .coverage .coverage.* .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
