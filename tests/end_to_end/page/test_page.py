@@ -74,6 +74,7 @@ def test_a_person_finds_a_subscription_and_what_it_waits_for(page: Page, address
     expect(page.get_by_text("7b 22 6f 72 64 65 72 22 3a 20 31 7d")).to_be_visible()
 
 
+@pytest.mark.long
 def test_a_person_pauses_and_resumes(page: Page, address: str, invoices: str) -> None:
     del invoices
     page.goto(f"{address}/#/s/invoices")
@@ -100,6 +101,7 @@ def test_a_person_sees_what_a_redrive_would_do(page: Page, address: str, invoice
     expect(page.get_by_text("There are no dead letters.")).to_be_visible()
 
 
+@pytest.mark.long
 def test_a_person_sees_what_a_seek_would_skip(page: Page, address: str, invoices: str) -> None:
     del invoices
     page.goto(f"{address}/#/s/invoices")
@@ -134,6 +136,7 @@ def test_a_viewer_signs_in_and_sees_no_payloads(
         expect(page.get_by_text("hidden: it needs the role operator").first).to_be_visible()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 @pytest.mark.parametrize("size", [WIDE, NARROW], ids=["wide", "narrow"])
 def test_nothing_is_wider_than_the_screen(

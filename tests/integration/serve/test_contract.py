@@ -17,12 +17,12 @@ from tests.serving import WRITE, Api
 #: Its answer never ends.
 ENDLESS = "/api/v1/events"
 #: Requests of each route.
-FEW, MANY = 5, 60
+EXAMPLES = 60
 
 
-@pytest.mark.parametrize("examples", [FEW, pytest.param(MANY, marks=pytest.mark.long)])
+@pytest.mark.long
 def test_each_route_answers_as_it_is_described(
-    api: Api, connection: kafkadur.sync.Connection, kafkadur_topic: TopicFactory, examples: int
+    api: Api, connection: kafkadur.sync.Connection, kafkadur_topic: TopicFactory
 ) -> None:
     prepared(connection, kafkadur_topic(), "invoices")
     api.listed()
@@ -36,7 +36,7 @@ def test_each_route_answers_as_it_is_described(
             continue
 
         @hypothesis.settings(
-            max_examples=examples,
+            max_examples=EXAMPLES,
             deadline=None,
             derandomize=True,
             database=None,
