@@ -18,6 +18,7 @@ from kafkadur.admin.retroactive import Skipped
 from kafkadur.admin.snapshots import Snapshot, partition_snapshot
 from kafkadur.admin.subscription_info import PartitionInfo, SubscriptionInfo
 from kafkadur_coordinators.changes import origins_of
+from kafkadur_coordinators.interface import MemberInfo
 from kafkadur_coordinators.journal.rebuilding import Rebuilt
 from kafkadur_coordinators.journal.recoveries import Recovery
 from kafkadur_coordinators.settlement_states import (
@@ -111,6 +112,37 @@ class Admin(Inspector):
         self._repeated(
             key, lambda: self._coordinator.pause(address, self._existing(key).known.id, paused=paused)
         )
+
+    def evict(self, key: SubscriptionKey, member: str) -> MemberInfo:
+        """End the session of a member, as if it had died; returns what it was.
+
+        `member` is its id, or its name if no other one has it. Its messages are delivered again, to whichever
+        member comes next, and count as attempts. Its process is told with `LeaseLost`, and attaches again if
+        it lives. Raises `InvalidDestination` if there is no such subscription or member, `IllegalState` if
+        several have the name.
+        """
+        found = self.member(key, member)
+        address = self._lifecycle.address(key)
+        self._repeated(key, lambda: self._coordinator.evict(address, self._existing(key).known.id, found.id))
+        return found
+
+    def member(self, key: SubscriptionKey, member: str) -> MemberInfo:
+        """Return a member by its id, or by its name if no other one has it; raises as `evict`."""
+        found = self.info(key)
+        named = [each for each in found.members if member in (each.id, each.name)]
+        if not named:
+            raise InvalidDestination(
+                f"Subscription {key} has no member {member!r}.",
+                state=f"members: {', '.join(each.name or each.id for each in found.members) or 'none'}",
+                remedy="name one of them",
+            )
+        if len(named) > 1:
+            raise IllegalState(
+                f"Several members of subscription {key} have the name {member!r}.",
+                state=f"ids: {', '.join(each.id for each in named)}",
+                remedy="name one of these ids",
+            )
+        return named[0]
 
     def drain(
         self,

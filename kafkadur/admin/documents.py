@@ -15,7 +15,6 @@ from typing_extensions import TypedDict  # pydantic needs this one before Python
 
 from kafkadur.admin.changes import Explained, Move, SubscriptionInfo
 from kafkadur.message.headers import Property, decode
-from kafkadur_coordinators.holder_progress import HolderProgress
 from kafkadur_coordinators.interface import MemberInfo
 
 if TYPE_CHECKING:
@@ -200,12 +199,14 @@ def details(info: SubscriptionInfo, sizes: Sizes | None = None) -> Details:
         "incarnation": info.incarnation,
         "grace_ms": info.grace_ms,
         "state_version": info.state_version,
-        "members": [_member(member, info.progress.get(member.id)) for member in info.members],
+        "members": [member_of(info, member) for member in info.members],
         "partitions": [cast("Partition", asdict(partition)) for partition in info.partitions],
     }
 
 
-def _member(member: MemberInfo, progress: HolderProgress | None) -> Member:
+def member_of(info: SubscriptionInfo, member: MemberInfo) -> Member:
+    """Return a member of a subscription."""
+    progress = info.progress.get(member.id)
     query = None if progress is None else asdict(progress) | {"at": iso(progress.at)}
     return {
         "id": member.id,

@@ -66,6 +66,10 @@ COMMANDS: dict[str, dict[str, str]] = {
         "subscriptions.unsubscribe": "Delete a subscription with all that waits in it.",
         "abandoned.abandoned": "List durable subscriptions that have had no member for long.",
     },
+    "member": {
+        "members.ls": "List the members of a subscription.",
+        "members.evict": "End the session of a member: its messages come again, elsewhere.",
+    },
     "dead": {
         "dead.ls": "List the dead letters that were neither redriven nor purged.",
         "dead.show": "Show one dead letter: its cause, its origin, its properties.",
@@ -200,6 +204,7 @@ _GROUPS = {
     DATA: app,
     "sub": _group("Create subscriptions, look at them, change and delete them."),
     "dead": _group("Look at dead letters, send them again, remove them."),
+    "member": _group("Look at the members of a subscription, and evict one."),
     "topic": _group("Create and list topics."),
     "recovery": _group("Show and repair a loss of Redis."),
     "context": _group("Names for the places of Kafka and Redis."),
@@ -213,7 +218,7 @@ for _name, _commands in COMMANDS.items():
             help=_help,
             rich_help_panel=_name if _GROUPS[_name] is app else None,
         )(_none)
-for _name in ("sub", "topic", "recovery", "context", "acl"):
+for _name in ("sub", "member", "topic", "recovery", "context", "acl"):
     app.add_typer(_GROUPS[_name], name=_name, rich_help_panel=DATA)
 _GROUPS["sub"].add_typer(_GROUPS["dead"], name="dead")
 

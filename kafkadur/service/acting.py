@@ -149,6 +149,50 @@ def drain(id: Id, order: Drain, caller: Operator, office: TheOffice) -> Drained:
     return done
 
 
+# --- evict ----------------------------------------------------------------------------------------------
+
+
+class Evict(_Careful):
+    """Which member."""
+
+    member: str = Field(min_length=1, max_length=300, description="its id, or its name")
+
+
+class Evicted(TypedDict):
+    """A member whose session was ended, or would be."""
+
+    subscription: str
+    member: str
+    name: str
+    evicted: bool
+    leases: int
+
+
+@router.post("/evict", summary="End the session of a member")
+def evict(id: Id, order: Evict, caller: Administrator, office: TheOffice) -> Evicted:  # noqa: A002
+    """Have the messages of a member delivered again, elsewhere, as if it had died; it may attach again."""
+    key = office.key(id)
+    with office.admin() as admin:
+        found = admin.member(key, order.member)
+
+        def answer(*, evicted: bool) -> Evicted:
+            if evicted:
+                admin.evict(key, found.id)
+            return {
+                "subscription": str(key),
+                "member": found.id,
+                "name": found.name,
+                "evicted": evicted,
+                "leases": found.leases,
+            }
+
+        if order.dry_run:
+            return answer(evicted=False)
+        plan = _Plan(office, caller, "evict", key, {"member": order.member})
+        done: Evicted = _act(plan, {"leases": found.leases}, lambda: answer(evicted=True))
+    return done
+
+
 # --- seek, restore, fork, alter, unsubscribe ------------------------------------------------------------
 
 Offset = Annotated[int, Field(ge=0, lt=2**53)]

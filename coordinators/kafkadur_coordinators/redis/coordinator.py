@@ -40,6 +40,7 @@ from kafkadur_coordinators.redis.server import (
 )
 from kafkadur_coordinators.redis.wire import (
     Active,
+    DetachRequest,
     Held,
     InspectRequest,
     PauseRequest,
@@ -462,6 +463,11 @@ class RedisCoordinator:
         """Pause a subscription, or let it go on; raises `Refusal` with the common codes."""
         common = self.common(subscription_id=subscription_id)
         self.call("pause", address.fixed(), [*common, *PauseRequest(int(paused))])
+
+    def evict(self, address: SubscriptionAddress, subscription_id: str, member: str) -> None:
+        """End the session of a member as if it had died; raises `Refusal` with the common codes."""
+        common = self.common(subscription_id=subscription_id, member=member)
+        self.call("detach", address.fixed(), [*common, *DetachRequest([], 1)])
 
     def heard(self, channels: Sequence[str]) -> dict[str, bool]:
         """Return for each of these channels of one subscription whether a process listens on it."""

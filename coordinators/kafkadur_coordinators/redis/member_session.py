@@ -168,4 +168,4 @@ class MemberSession:
     def detach(self, partitions: Sequence[int]) -> None:
         """Leave in order; leased offsets go back uncounted, at once on these partitions (at most 16)."""
         keys = self._keys_with(partitions)
-        self._coordinator.call("detach", keys, [*self._common(), *DetachRequest(list(partitions))])
+        self._coordinator.call("detach", keys, [*self._common(), *DetachRequest(list(partitions), 0)])

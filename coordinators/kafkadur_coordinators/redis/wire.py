@@ -233,6 +233,8 @@ class DetachRequest(NamedTuple):
 
     #: leases on these partitions end at once
     partitions: Sequence[Partition]
+    #: whether the member does not leave by itself: its deliveries count as attempts
+    evicted: Flag
 
 
 class PartClaims(NamedTuple):

@@ -95,6 +95,11 @@ export function subscription(main, id, me) {
     done: () => { location.hash = "#/"; }, text: "Deletes the subscription with all that waits in it.",
     effect: (told) => h("p", { class: "bad" }, `Would delete ${told.subscription}; messages waiting: ${count(told.backlog)}.`) });
 
+  const evict = (member) => order({ title: `Evict ${member.name || member.id}`, verb: "Evict it", path: `${path}/evict`, careful: true, done: load,
+    text: "Its messages are delivered again, elsewhere, and count as attempts. If its process lives, it attaches again.",
+    fields: [{ name: "member", label: "Id", value: member.id }],
+    effect: (told) => h("p", {}, `Would end the session of ${told.name || told.member}, which has ${plural(told.leases, "lease")}.`) });
+
   function reload() {
     known = null;
     load();
@@ -140,6 +145,7 @@ export function subscription(main, id, me) {
       { title: "leases", number: true, cell: (each) => count(each.leases) },
       { title: "credit", number: true, cell: (each) => count(each.credit) },
       { title: "state", cell: (each) => h("span", { class: each.heard ? "good" : "bad" }, each.heard ? "attached" : "gone") },
+      { title: "evict", cell: (each) => h("button", { type: "button", disabled: !may("admin"), onclick: () => evict(each) }, "Evict") },
     ]);
   }
 

@@ -1,4 +1,5 @@
---- A member leaves in order. Its leased offsets go back uncounted, at once on the partitions named.
+--- A member leaves in order: its leased offsets go back uncounted, at once on the partitions named. Or it is evicted:
+--- they go back as those of a member that died.
 -- KEYS     see include/context.lua; three keys for each of its partitions, at most 16
 -- ARGV[1]  Request, DetachRequest
 -- Reply    Reply
@@ -22,7 +23,7 @@ if code ~= 'OK' then
 end
 local me = load_member(ctx, request[Request.member])
 if me then
-  remove_member(ctx, me, true)
+  remove_member(ctx, me, request[DetachRequest.evicted] == 0)
   for i, p in ipairs(request[DetachRequest.partitions]) do
     local pt = load_partition(ctx, p, FIXED_KEYS + 1 + (i - 1) * 3)
     if pt then
