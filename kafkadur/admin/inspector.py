@@ -39,6 +39,7 @@ from kafkadur_coordinators import holder_progress
 from kafkadur_coordinators.changes import origins_of, state_in_force
 from kafkadur_coordinators.holder_progress import HolderProgress
 from kafkadur_coordinators.interface import MAX_PARTITIONS, Known, LeaseView, PartitionView
+from kafkadur_coordinators.journal.listing import Listed, listed
 from kafkadur_coordinators.redis.coordinator import Refusal, state_lost
 from kafkadur_coordinators.settlement_states import by_partition, settlement_of
 from kafkadur_coordinators.topics import TopicInfo, topic_changed
@@ -282,6 +283,10 @@ class Inspector:
             for start, end in together(offsets)
         ]
         return tuple(parked(self._records(topic.name, *stretches), stuck, lanes, now=seen.known.now))
+
+    def journal(self) -> Sequence[Listed]:
+        """Return all records of the journal, in the order in which they were written."""
+        return listed(self._journal.scan()) if self._has_journal() else []
 
     def views(self, key: SubscriptionKey) -> Mapping[int, PartitionView]:
         """Return the whole state of each partition of a subscription; empty if there is none."""

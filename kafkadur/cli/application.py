@@ -84,6 +84,10 @@ COMMANDS: dict[str, dict[str, str]] = {
         "recovery.report": "Show the last recovery of each subscription.",
         "recovery.run": "Rebuild now the state that Redis lost of all subscriptions.",
     },
+    "journal": {
+        "journal.inspect": "Show the records of the journal, the newest last.",
+        "journal.verify": "Read all records of the journal; exit status 1 if some cannot be read.",
+    },
     "context": {
         "context.add": "Keep the connection options of this command under a name.",
         "context.ls": "List the contexts; an asterisk marks the one in use.",
@@ -207,6 +211,7 @@ _GROUPS = {
     "member": _group("Look at the members of a subscription, and evict one."),
     "topic": _group("Create and list topics."),
     "recovery": _group("Show and repair a loss of Redis."),
+    "journal": _group("Look at the records in Kafka that survive a loss of Redis."),
     "context": _group("Names for the places of Kafka and Redis."),
     "acl": _group("Print what users of Redis and Kafka must be allowed."),
 }
@@ -218,7 +223,7 @@ for _name, _commands in COMMANDS.items():
             help=_help,
             rich_help_panel=_name if _GROUPS[_name] is app else None,
         )(_none)
-for _name in ("sub", "member", "topic", "recovery", "context", "acl"):
+for _name in ("sub", "member", "topic", "recovery", "journal", "context", "acl"):
     app.add_typer(_GROUPS[_name], name=_name, rich_help_panel=DATA)
 _GROUPS["sub"].add_typer(_GROUPS["dead"], name="dead")
 

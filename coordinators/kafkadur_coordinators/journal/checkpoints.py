@@ -120,6 +120,11 @@ def decode(key: bytes, value: bytes, written: int = 0) -> Checkpoint | None:
     return Checkpoint(Origin(parts[0], epoch, parts[2]), lane, settlement, key, written, incarnation)
 
 
+def is_whole(value: bytes) -> bool:
+    """Whether the body of a record can be read: else only the floor in its head counts."""
+    return _place(value[_HEAD.size :]) is not None
+
+
 def _place(sealed: bytes) -> SettlementState | None:
     body = sealed[4:]
     if len(sealed) < 4 or zlib.crc32(body) != int.from_bytes(sealed[:4], "big"):  # noqa: PLR2004 - its checksum

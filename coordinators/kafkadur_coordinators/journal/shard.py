@@ -17,7 +17,7 @@ from kafkadur_coordinators.journal.recoveries import Recovery
 #: Keys of records.
 SHARDS, CHANGE, INCARNATION = b"shards", b"change/", b"incarnation/"
 #: Sessions that settle by transactions: `session/<tag>/<session>/<incarnation>`.
-_SESSION = b"session/"
+SESSION = b"session/"
 
 #: A record as it was read: offset, key, value, ms since 1970. A plain tuple: there are many, and the garbage
 #: collector forgets those that hold nothing but numbers and bytes.
@@ -88,8 +88,8 @@ class Shard:
     def sessions_of(self, tag: str) -> Sequence[bytes]:
         """Keys of the records of sessions that settle, or settled, something by transactions."""
         for _, key, value, _ in self.records[self._sought :]:
-            if key.startswith(_SESSION):
-                self._sessions[key[len(_SESSION) :].partition(b"/")[0].decode()][key] = value is not None
+            if key.startswith(SESSION):
+                self._sessions[key[len(SESSION) :].partition(b"/")[0].decode()][key] = value is not None
         self._sought = len(self.records)
         return [key for key, there in self._sessions.get(tag, {}).items() if there]
 
@@ -107,7 +107,7 @@ def session_key(tag: str, session: str, incarnation: int) -> bytes:
 
     Each incarnation it is attached under has its own, so that removing one removes no later one.
     """
-    return _SESSION + f"{tag}/{session}/{incarnation}".encode()
+    return SESSION + f"{tag}/{session}/{incarnation}".encode()
 
 
 def session_of(key: bytes) -> tuple[str, int]:
