@@ -1,4 +1,4 @@
-# kafkadur, for `kafkadur run` (the default), `kafkadur metrics`, `kafkadur doctor` and the other commands.
+# kafkadur, for `kafkadur run` (the default), `kafkadur serve`, `kafkadur metrics`, `kafkadur doctor` and the others.
 #   docker build -t kafkadur .
 #   docker build -t kafkadur --build-arg PYTHON=python:3.12-slim-bookworm .    # on the newest base
 # An app is mounted at /app, or comes with an image made from this one: FROM kafkadur, COPY handlers.py /app/.
@@ -23,7 +23,7 @@ COPY spark spark
 # Each package has the version and hash of the lock; --reload of the extra `worker` is not for containers.
 RUN /opt/build/bin/uv pip install --no-cache --compile-bytecode --python /opt/kafkadur/bin/python \
         --constraints requirements.lock --build-constraints requirements.lock \
-        '.[cli,metrics,tracing]' python-json-logger
+        '.[cli,metrics,serve,tracing]' python-json-logger
 
 FROM ${PYTHON}
 LABEL org.opencontainers.image.title="kafkadur" \

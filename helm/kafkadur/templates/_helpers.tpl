@@ -63,6 +63,15 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
 {{- if and .Values.kafka.config .Values.kafka.existingSecret -}}
 {{- fail "kafka.config and kafka.existingSecret both have settings of Kafka: put all of them into the secret" -}}
 {{- end -}}
+{{- if and .Values.service.enabled (not .Values.service.tokensSecret) -}}
+{{- fail "service.tokensSecret is missing: a secret with the file that `kafkadur token` writes" -}}
+{{- end -}}
+{{- if and .Values.service.ingress.enabled (not .Values.service.enabled) -}}
+{{- fail "service.ingress leads to the service: set service.enabled" -}}
+{{- end -}}
+{{- if and .Values.service.ingress.enabled (or (not .Values.service.ingress.host) (not .Values.service.ingress.tlsSecret)) -}}
+{{- fail "service.ingress needs host and tlsSecret: tokens are not sent in clear text" -}}
+{{- end -}}
 {{- range $name, $value := .Values.kafka.config -}}
 {{- if and (regexMatch "(?i)password|passphrase|secret|token|jaas|oauthbearer\\.config|\\.pem$" $name) (not (regexMatch "token\\.endpoint" $name)) -}}
 {{- fail (printf "kafka.config.%s is a secret: put it into kafka.existingSecret" $name) -}}

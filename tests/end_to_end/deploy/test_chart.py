@@ -74,6 +74,15 @@ def test_a_manifest_that_is_wrong_is_found() -> None:
         ),
         (["--set", "keda.minReplicas=11"], "below keda.minReplicas"),
         (["--set", "replica=3"], "replica"),
+        (["--set", "service.enabled=true"], "service.tokensSecret is missing"),
+        (["--set", "service.ingress.enabled=true"], "set service.enabled"),
+        (
+            [
+                "--set",
+                "service.enabled=true,service.tokensSecret=t,service.ingress.enabled=true,service.ingress.host=h",
+            ],
+            "needs host and tlsSecret",
+        ),
         (["--set", "app.target=two words"], "/app/target"),
         (["--set", "image.digest=sha256:short"], "/image/digest"),
         (["--set", "port=0"], "port"),
@@ -165,9 +174,15 @@ def test_selectors_find_what_they_are_for(values: str) -> None:
             wanted = wanted.get("matchLabels", wanted)
             assert len([labels for labels in pods if wanted.items() <= labels.items()]) == 1, name
     if values == "secured":
-        wanted = manifests["ServiceMonitor", "trial-kafkadur"]["spec"]["selector"]["matchLabels"]
+        selector = manifests["ServiceMonitor", "trial-kafkadur"]["spec"]["selector"]
+        wanted, (expression,) = selector["matchLabels"], selector["matchExpressions"]
         services = [m["metadata"]["labels"] for (kind, _), m in manifests.items() if kind == "Service"]
-        assert sum(wanted.items() <= labels.items() for labels in services) == 2
+        found = [
+            labels[expression["key"]]
+            for labels in services
+            if wanted.items() <= labels.items() and labels[expression["key"]] in expression["values"]
+        ]
+        assert sorted(found) == ["metrics", "worker"]
 
 
 def test_the_alerts_are_the_file_that_is_played() -> None:
@@ -218,6 +233,26 @@ def test_whatever_speaks_to_kafka_and_redis_finds_them_alike() -> None:
             assert other[part] == worker[part], part
         for part in ("env", "envFrom", "volumeMounts"):
             assert other["containers"][0][part] == worker["containers"][0][part], part
+
+
+def test_the_service_is_where_the_workers_are_and_has_tokens_besides() -> None:
+    manifests = rendered("secured")
+    worker, service = (pod(manifests["Deployment", f"trial-kafkadur{end}"]) for end in ("", "-service"))
+    (container,) = service["containers"]
+    for part in ("env", "envFrom"):
+        assert container[part] == worker["containers"][0][part], part
+    for part, of in (("volumes", service), ("volumeMounts", container)):
+        there = worker if part == "volumes" else worker["containers"][0]
+        *like, tokens = of[part]
+        assert like == there[part], part
+        assert tokens["name"] == "tokens"
+    assert service["volumes"][-1]["secret"]["items"] == [{"key": "tokens", "path": "tokens"}]
+    ingress = manifests["Ingress", "trial-kafkadur-service"]["spec"]
+    assert ingress["tls"] == [{"hosts": ["kafkadur.example"], "secretName": "page-tls"}]
+    (path,) = ingress["rules"][0]["http"]["paths"]
+    assert path["backend"]["service"]["name"] == "trial-kafkadur-service"
+    assert ("Service", "trial-kafkadur-service") in manifests
+    assert ("Deployment", "trial-kafkadur-service") not in rendered("least")
 
 
 def test_a_platform_chooses_the_user() -> None:

@@ -16,6 +16,7 @@ import redis
 import yaml
 from redis.exceptions import NoPermissionError
 
+from kafkadur.service.access import Role, parse_tokens
 from kafkadur.stack.ports import free_ports
 from kafkadur.stack.valkey import find_binary
 from kafkadur_coordinators.redis.access import redis_rules
@@ -96,7 +97,7 @@ def test_what_is_waited_for_can_come() -> None:
 
 def test_commands_of_the_image_are_commands(tmp_path: Path) -> None:
     """Each is called with --help behind it: an option that there is not would be refused."""
-    for name in ("worker", "metrics"):
+    for name in ("worker", "metrics", "page"):
         command = [sys.executable, "-m", "kafkadur.cli", *SERVICES[name]["command"], "--help"]
         done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=tmp_path)
         assert done.returncode == 0, done.stderr
@@ -108,9 +109,18 @@ def test_commands_of_the_image_are_commands(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
 
 
+def test_the_token_of_the_page_is_the_one_that_is_said() -> None:
+    tokens = parse_tokens(COMPOSE["configs"]["tokens"]["content"].splitlines(), owner="docker-compose.yml")
+    caller = tokens.caller("trial")
+    assert caller is not None
+    assert caller.role is Role.ADMIN
+    (mounted,) = SERVICES["page"]["configs"]
+    assert mounted["target"] in SERVICES["page"]["command"]
+
+
 def test_services_of_the_project_are_shut_in() -> None:
     own = [service for service in SERVICES.values() if service.get("image") == "kafkadur"]
-    assert len(own) == 3
+    assert len(own) == 4
     for service in own:
         assert service["read_only"]
         assert service["cap_drop"] == ["ALL"]
