@@ -26,6 +26,7 @@ TWINE = "twine==6.2.0"
 #: Files of the wheel, one of each kind.
 NEEDED = (
     "kafkadur/py.typed",
+    "kafkadur/service/page/index.html",
     "kafkadur/stack/kafka-jars.lock",
     "kafkadur_coordinators/redis/coordinator.py",
     "kafkadur_sharing/errors.py",
@@ -124,10 +125,11 @@ def attempt(wheel: Path, scratch: Path) -> None:
     run("there is no new virtual environment", (PYTHON, "-m", "uv", "venv", "--python", PYTHON, home))
     python, command = home / "bin" / "python", home / "bin" / "kafkadur"
     uv = (PYTHON, "-m", "uv", "pip", "install", "--python", python, "--constraints", LOCK)
-    run("the wheel cannot be installed", (*uv, f"{wheel}[cli,embedded]"))
+    run("the wheel cannot be installed", (*uv, f"{wheel}[cli,embedded,serve]"))
     program = "import sys; from kafkadur.native.choice import is_native; sys.exit(not is_native())"
     run("the compiled client does not work", (python, "-c", program), cwd=scratch)
     say(run("there is no command", (command, "--version"), cwd=scratch).strip() + ".")
+    run("the service cannot be imported", (python, "-c", "import kafkadur.service.application"), cwd=scratch)
     say("running the first program of the README.")
     found = _PROGRAM.search((ROOT / "README.md").read_text())
     if found is None:

@@ -51,6 +51,35 @@ def records_of(
         consumer.close()
 
 
+class Some:
+    """Passes on records until there were enough of them, by number or bytes of their values.
+
+    Whoever reads for somebody who waits must not read a whole topic.
+    """
+
+    def __init__(self, records: int, size: int) -> None:
+        """Pass on so many records, and so many bytes."""
+        self._records = records
+        self._size = size
+        #: Whether there were more.
+        self.cut = False
+
+    def __call__(self, messages: Iterable[Message]) -> Iterator[Message]:
+        """Yield the first of these messages."""
+        for message in messages:
+            if self._records <= 0 or self._size <= 0:
+                self.cut = True
+                return
+            self._records -= 1
+            self._size -= len(message.value() or b"")
+            yield message
+
+
+def everything(messages: Iterable[Message]) -> Iterable[Message]:
+    """Return the messages as they are."""
+    return messages
+
+
 def _partition(consumer: Consumer, start: TopicPartition, end: int, timeout: float) -> Iterator[Message]:
     consumer.assign([start])
     deadline = time.monotonic() + timeout

@@ -16,7 +16,13 @@ from kafkadur.admin.browse import bounds
 from kafkadur.admin.inspector import Explained, Inspector
 from kafkadur.admin.retroactive import Skipped
 from kafkadur.admin.snapshots import Snapshot, partition_snapshot
-from kafkadur.admin.subscription_info import PartitionInfo, SubscriptionInfo
+from kafkadur.admin.subscription_info import (
+    PartitionInfo,
+    SubscriptionInfo,
+    handled_key,
+    is_handled_key,
+    without_records,
+)
 from kafkadur_coordinators.changes import origins_of
 from kafkadur_coordinators.interface import MemberInfo
 from kafkadur_coordinators.journal.rebuilding import Rebuilt
@@ -383,6 +389,22 @@ class Admin(Inspector):
                     remedy="name one of these",
                 )
         return dict(to)
+
+    def refuse_record(self, found: SubscriptionInfo) -> None:
+        """Raise `IllegalState` for one that records which dead letters of another one were handled."""
+        if not is_handled_key(found.key):
+            return
+        kept = {info.key for info in without_records(self.list())}
+        of = next((key for key in kept if handled_key(key) == found.key), None)
+        if of is None or found.key in kept:
+            return
+        raise IllegalState(
+            f"Subscription {found.key} records which dead letters of {of} were handled.",
+            state="without it all of them, those that were redriven or purged, too, are dead letters again",
+            owner=f"kafkadur sub dead, subscription {of}",
+            remedy=f"to see the dead letters that are left, `kafkadur sub dead ls {of}`; to have all of them "
+            f"again, `kafkadur sub seek {found.key} earliest`",
+        )
 
     def unsubscribe(self, key: SubscriptionKey) -> None:
         """Delete a subscription with all its unsettled messages (rules X1-X5).

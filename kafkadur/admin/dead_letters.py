@@ -15,7 +15,7 @@ from typing import Any
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
 import kafkadur.sync
-from kafkadur.admin.browse import bounds_if_any, records_of
+from kafkadur.admin.browse import bounds_if_any, everything, records_of
 from kafkadur.admin.changes import Admin
 from kafkadur.admin.explain import is_settled
 from kafkadur.admin.subscription_info import handled_key
@@ -99,10 +99,18 @@ class DeadLetterAdmin:
         self._admin = admin
         self._topics = topics_of(settings)
 
-    def letters(self, key: SubscriptionKey, where: Selector | None = None) -> Iterator[DeadLetter]:
+    def letters(
+        self,
+        key: SubscriptionKey,
+        where: Selector | None = None,
+        *,
+        at: tuple[int, int] | None = None,
+        reading: Callable[[Iterable[Message]], Iterable[Message]] = everything,
+    ) -> Iterator[DeadLetter]:
         """Yield the dead letters of a subscription that were neither published again nor discarded.
 
-        Raises `InvalidDestination` if there is no such subscription, and what `Admin` raises.
+        `at`: only the one at this partition and offset. `reading` can end the reading (`browse.Some`). Raises
+        `InvalidDestination` if there is no such subscription, and what `Admin` raises.
         """
         topic = self._admin.info(key).definition.dead_letter_topic
         kept = bounds_if_any(self._topics, topic)
@@ -112,8 +120,12 @@ class DeadLetterAdmin:
         stretches = [
             (p, max(start, views[p].floor if p in views else 0), end) for p, (start, end) in kept.items()
         ]
+        if at is not None:
+            stretches = [
+                (p, at[1], at[1] + 1) for p, start, end in stretches if p == at[0] and start <= at[1] < end
+            ]
         kafka, timeout = self._settings.kafka, self._settings.kafka_timeout.total_seconds()
-        for message in records_of(kafka, topic, stretches, namespace=key.namespace, timeout=timeout):
+        for message in reading(records_of(kafka, topic, stretches, namespace=key.namespace, timeout=timeout)):
             letter = _letter(message, key)
             if letter is None or is_settled(views.get(letter.partition), letter.offset):
                 continue

@@ -1,7 +1,7 @@
 """Subscriptions, messages and dead letters as JSON documents: what `--json` prints and the service answers.
 
 Fields are added, but not renamed or removed without a year's notice. Points in time are ISO 8601 in UTC with
-milliseconds. A value that is null is not known.
+milliseconds, unless a field says that it is ms since 1970. A value that is null is not known.
 """
 
 from __future__ import annotations
@@ -26,10 +26,13 @@ if TYPE_CHECKING:
 
 
 def iso(ms: int | None) -> str | None:
-    """Return a point in time given in ms since 1970."""
+    """Return a point in time given in ms since 1970; None for one after the year 9999."""
     if ms is None:
         return None
-    return datetime.fromtimestamp(ms / 1_000, tz=UTC).isoformat(timespec="milliseconds")
+    try:
+        return datetime.fromtimestamp(ms / 1_000, tz=UTC).isoformat(timespec="milliseconds")
+    except (ValueError, OverflowError, OSError):  # a producer may write any number into a header
+        return None
 
 
 def readable(raw: bytes | None) -> str | None:

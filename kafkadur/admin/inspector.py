@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import Any, Self, TypeVar
 
 from confluent_kafka import Message
 
-from kafkadur.admin.browse import bounds, bounds_if_any, lane_of, records_of, selected_by
+from kafkadur.admin.browse import bounds, bounds_if_any, everything, lane_of, records_of, selected_by
 from kafkadur.admin.explain import Explanation, Log, OffsetState, with_times
 from kafkadur.admin.explain import explain as explain_offset
 from kafkadur.admin.parked import ParkedKey, parked, together
@@ -44,7 +44,7 @@ from kafkadur_coordinators.redis.coordinator import Refusal, state_lost
 from kafkadur_coordinators.settlement_states import by_partition, settlement_of
 from kafkadur_coordinators.topics import TopicInfo, topic_changed
 from kafkadur_sharing.definition import Definition, SubscriptionType
-from kafkadur_sharing.errors import IllegalState, InvalidDestination
+from kafkadur_sharing.errors import IllegalState, InvalidDestination, KafkaUnavailable
 from kafkadur_sharing.keys import SLOTS, ClientIdPolicy, SubscriptionKey, key_slot
 
 #: Seconds for which a question is repeated while a subscription is being changed or rebuilt.
@@ -118,6 +118,10 @@ class Inspector:
         """Raise an error unless Redis and Kafka answer."""
         self._coordinator.reach()
         self._topics.reach()
+
+    def ping(self) -> None:
+        """Raise an error unless Redis answers now."""
+        self._coordinator.reach()
 
     def key(self, name: str) -> SubscriptionKey:
         """Return the key of a durable subscription.
@@ -229,12 +233,18 @@ class Inspector:
             key=key, topic=topic.name, explanation=explanation, view=view, log=log, now=known.now
         )
 
-    def peek(self, key: SubscriptionKey, partition: int | None = None) -> Iterator[Peeked]:
+    def peek(
+        self,
+        key: SubscriptionKey,
+        partition: int | None = None,
+        *,
+        reading: Callable[[Iterable[Message]], Iterable[Message]] = everything,
+    ) -> Iterator[Peeked]:
         """Yield the unsettled messages of a subscription by partition and offset, and their states.
 
-        `partition`: only those of this one. Nothing is consumed and no attempt is counted. The states are
-        those at the time of the call. Raises `InvalidDestination` if there is no such subscription, topic or
-        partition, `TopicChanged`.
+        `partition`: only those of this one. `reading` can end the reading (`browse.Some`). Nothing is
+        consumed and no attempt is counted. The states are those at the time of the call. Raises
+        `InvalidDestination` if there is no such subscription, topic or partition, `TopicChanged`.
         """
         seen = self._existing(key)
         topic, definition = self._topic_of(key, seen), seen.definition
@@ -245,7 +255,7 @@ class Inspector:
         standing = by_partition(seen.views, definition.lanes)
         stretches = [each for p in chosen for each in unsettled_stretches(p, standing.get(p), logs[p])]
         return peeked(
-            self._records(topic.name, *stretches),
+            reading(self._records(topic.name, *stretches)),
             seen.views,
             seen.leases,
             seen.known.members,
@@ -431,10 +441,13 @@ class Inspector:
     def _look_at(self, name: str) -> TopicLogs:
         try:
             topic = self._topics.describe(name)
+            logs = {p: Log(start=start, end=end) for p, (start, end) in bounds(self._topics, topic).items()}
+            soon = expiring(self._topics, name, topic.partitions, now_ms())
         except InvalidDestination as error:
             return TopicLogs(id=None, logs={}, problem=str(error))
-        logs = {p: Log(start=start, end=end) for p, (start, end) in bounds(self._topics, topic).items()}
-        soon = expiring(self._topics, name, topic.partitions, now_ms())
+        except KafkaUnavailable as error:
+            self._topics.reach()  # raises: Kafka is away. Else it is this topic alone, say without a leader
+            return TopicLogs(id=None, logs={}, problem=str(error))
         return TopicLogs(id=topic.id, logs=logs, problem=None, expiring=soon)
 
     def _lane(self, seen: _Seen, log: Log, partition: int, offset: int) -> int:

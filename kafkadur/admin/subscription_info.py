@@ -14,6 +14,7 @@ from kafkadur_coordinators.holder_progress import HolderProgress
 from kafkadur_coordinators.interface import Known, LeaseView, MemberInfo, PartitionView
 from kafkadur_coordinators.redis.coordinator import STATE_VERSION
 from kafkadur_sharing.definition import Definition
+from kafkadur_sharing.errors import SubscriptionActive
 from kafkadur_sharing.keys import ClientIdPolicy, SubscriptionKey
 from kafkadur_sharing.names import MAX_NAME_LENGTH
 
@@ -274,6 +275,18 @@ def _partition(
         log_start=None if log is None else log.start,
         log_end=None if log is None else log.end,
     )
+
+
+def refuse_attached(info: SubscriptionInfo) -> None:
+    """Raise `SubscriptionActive` if a subscription could not be unsubscribed now, for its members."""
+    # a member that is not heard is about to be taken for dead
+    holders = tuple(member.name for member in info.members if member.heard)
+    if holders:
+        raise SubscriptionActive(
+            f"Subscription {info.key} could not be unsubscribed now.",
+            holders=holders,
+            remedy="close its consumers first",
+        )
 
 
 def is_attached(member: MemberInfo, now: int) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any, cast
 
@@ -133,11 +133,15 @@ class TopicAdmin(Topics):
             for name, partitions in found.items()
         )
 
+    def sizes(self, names: Collection[str]) -> dict[str, int | None]:
+        """Return the number of offsets that Kafka keeps of those of these topics that there are."""
+        return self._sizes({name: list(found) for name, found in self._found().items() if name in names})
+
     def _sizes(self, topics: Mapping[str, list[int]]) -> dict[str, int | None]:
         """Return the number of offsets of each topic that Kafka keeps; None where it does not tell."""
         places = [(name, partition) for name, partitions in topics.items() for partition in partitions]
         if not places:
-            return {}
+            return dict.fromkeys(topics, 0)
 
         def ask(spec: OffsetSpec) -> dict[tuple[str, int], int | None]:
             request = {TopicPartition(name, partition): spec for name, partition in places}

@@ -83,7 +83,9 @@ class Call:
             }
         if patience is not None:
             given |= dict.fromkeys(_PATIENCE_S, patience)
-        chosen = settings(given)
+        # the environment's file may have the password of another Kafka than that of the context
+        left_out = {"KAFKADUR_KAFKA_CONFIG"} if self._named else set[str]()
+        chosen = settings(given, {name: value for name, value in os.environ.items() if name not in left_out})
         # Errors of kafkadur say what went wrong; librdkafka would also write it to standard error.
         quiet = {"log_level": 0, "error_cb": _ignore}
         return chosen.model_copy(update={"kafka": {**quiet, **chosen.kafka}})

@@ -78,7 +78,11 @@ def place(environment: Mapping[str, str] | None = None) -> Path:
     """Return the path of the file: in XDG_CONFIG_HOME, or else in ~/.config."""
     environment = os.environ if environment is None else environment
     home = environment.get("XDG_CONFIG_HOME")
-    return (Path(home) if home else Path.home() / ".config") / "kafkadur" / "contexts.json"
+    try:
+        folder = Path(home) if home else Path.home() / ".config"
+    except RuntimeError:  # a user of a container has no home
+        folder = Path("/nonexistent")
+    return folder / "kafkadur" / "contexts.json"
 
 
 def read() -> Contexts:

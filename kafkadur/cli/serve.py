@@ -29,7 +29,13 @@ def serve(
     ] = None,
     every: Annotated[
         float,
-        typer.Option("--every", min=1, max=300, metavar="SECONDS", help="Time between two looks."),
+        typer.Option(
+            "--every",
+            min=1,
+            max=300,
+            metavar="SECONDS",
+            help="Seconds between two readings of all subscriptions.",
+        ),
     ] = 5.0,
 ) -> None:
     """Serve a page and a JSON API for the subscriptions of the namespace, until Ctrl-C."""

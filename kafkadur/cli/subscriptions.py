@@ -8,17 +8,16 @@ from typing import Annotated
 
 import typer
 
-from kafkadur.admin.changes import Admin, Explained, SubscriptionInfo
+from kafkadur.admin.changes import Explained, SubscriptionInfo
 from kafkadur.admin.documents import details, explained, iso, readable, summary
 from kafkadur.admin.explain import OffsetState
 from kafkadur.admin.parked import ParkedKey
 from kafkadur.admin.sizes import Sizes
-from kafkadur.admin.subscription_info import handled_key, is_attached, is_handled_key, without_records
+from kafkadur.admin.subscription_info import is_attached, refuse_attached, without_records
 from kafkadur.cli.call import Call, YesOption, command
 from kafkadur.cli.naming import NameArgument
 from kafkadur.cli.output import Column, ago, clock, count, duration, plural
 from kafkadur_sharing.definition import Definition, Sharing
-from kafkadur_sharing.errors import IllegalState, SubscriptionActive
 from kafkadur_sharing.keys import ClientIdPolicy, SubscriptionKey
 from kafkadur_sharing.redelivery import Redelivery
 
@@ -345,23 +344,6 @@ def _due(item: ParkedKey, now: int) -> str:
 # --- unsubscribe ----------------------------------------------------------------------------------------
 
 
-def _refuse_records(found: SubscriptionInfo, admin: Admin) -> None:
-    """Raise `IllegalState` for a subscription that records which dead letters of another one were handled."""
-    if not is_handled_key(found.key):
-        return
-    kept = {info.key for info in without_records(admin.list())}
-    of = next((key for key in kept if handled_key(key) == found.key), None)
-    if of is None or found.key in kept:
-        return
-    raise IllegalState(
-        f"Subscription {found.key} records which dead letters of {of} were handled.",
-        state="without it all of them, those that were redriven or purged, too, are dead letters again",
-        owner=f"kafkadur sub dead, subscription {of}",
-        remedy=f"to see the dead letters that are left, `kafkadur sub dead ls {of}`; to have all of them "
-        f"again, `kafkadur sub seek {found.key} earliest`",
-    )
-
-
 @command
 def unsubscribe(
     call: Call,
@@ -373,15 +355,9 @@ def unsubscribe(
     with call.admin() as admin:
         key = admin.key(name)
         found = admin.info(key)
-        _refuse_records(found, admin)
-        # A member that is not heard is about to be taken for dead.
-        holders = tuple(member.name for member in found.members if member.heard)
-        if not yes and holders:
-            raise SubscriptionActive(
-                f"Subscription {key} could not be unsubscribed now.",
-                holders=holders,
-                remedy="close its consumers first",
-            )
+        admin.refuse_record(found)
+        if not yes:
+            refuse_attached(found)
         if yes:
             admin.unsubscribe(key)
     waiting = "unknown" if found.backlog is None else count(found.backlog)

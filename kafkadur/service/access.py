@@ -124,12 +124,16 @@ def add_token(path: Path, name: str, role: Role) -> str:
     Raises `InvalidName`, and `IllegalState` for a file that cannot be written or has a wrong line.
     """
     validate_name("name of a caller", name)
+    before = ""
     if path.exists():
         read_tokens(path)
+        before = path.read_text(encoding="utf-8")
     token = secrets.token_urlsafe(_CHANCE)
     try:
         handle = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
         with os.fdopen(handle, "a", encoding="utf-8") as file:
+            if before and not before.endswith("\n"):  # somebody has edited it
+                file.write("\n")
             file.write(f"{name} {role.word} {_DIGEST}{_digest(token)}\n")
     except OSError as error:
         raise IllegalState(

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from datetime import datetime
-from typing import Annotated, Any, Final
+from datetime import UTC, datetime
+from typing import Annotated, Any, Final, cast
 
 from fastapi import APIRouter
 from pydantic import BaseModel, ConfigDict, Field
@@ -17,12 +17,13 @@ from typing_extensions import TypedDict
 from kafkadur.admin.dead_letters import DeadLetterAdmin
 from kafkadur.admin.documents import PartitionMove, moved
 from kafkadur.admin.snapshots import Snapshot
-from kafkadur.admin.subscription_info import SubscriptionInfo
+from kafkadur.admin.subscription_info import SubscriptionInfo, refuse_attached
 from kafkadur.service.access import Caller
 from kafkadur.service.asking import ANSWERS, Administrator, Id, Operator, TheOffice
 from kafkadur.service.ids import ID_PATTERN
 from kafkadur.service.office import Office
-from kafkadur_sharing.changing import changed
+from kafkadur_sharing.changing import Changes, changed
+from kafkadur_sharing.definition import AckLevel, Definition, HeaderType, Scope, TypeName
 from kafkadur_sharing.errors import KafkadurError
 from kafkadur_sharing.keys import SubscriptionKey
 from kafkadur_sharing.selector import parse_selector
@@ -31,6 +32,7 @@ router = APIRouter(prefix="/api/v1/subscriptions/{id}", responses=ANSWERS)
 
 #: The longest time that an answer is waited for, seconds.
 _LONGEST: Final = 60.0
+_Seconds = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 
 
 class _Order(BaseModel):
@@ -59,8 +61,8 @@ def _act(plan: _Plan, before: Any, do: Callable[[], Any]) -> Any:  # noqa: ANN40
     act = audit.begin(plan.caller, plan.action, str(plan.key), plan.parameters, before=before)
     try:
         after = do()
-    except KafkadurError as error:
-        audit.end(act, error=str(error))
+    except BaseException as error:
+        audit.end(act, error=str(error) if isinstance(error, KafkadurError) else repr(error))
         raise
     audit.end(act, after=after)
     return after
@@ -109,7 +111,7 @@ def _pause(office: Office, caller: Caller, id: str, *, paused: bool) -> Paused: 
 class Drain(_Order):
     """How long to wait until nothing is in flight."""
 
-    timeout: float = Field(default=10.0, ge=0, le=_LONGEST, description="seconds")
+    timeout: float = Field(default=10.0, ge=0, le=_LONGEST, allow_inf_nan=False, description="seconds")
     resume: bool = Field(default=False, description="go on when nothing is in flight")
 
 
@@ -202,7 +204,7 @@ class Seek(_Careful):
     """Where to move a subscription."""
 
     to: Annotated[str, Field(max_length=300)] | dict[Annotated[int, Field(ge=0)], Offset] = Field(
-        description="earliest, latest, group:NAME, a time (ISO 8601), or offsets by partition",
+        description="earliest, latest, group:NAME, a time (ISO 8601, else in UTC), offsets by partition",
         examples=["earliest", "2026-01-31T12:00:00Z", {"0": 17}],
     )
 
@@ -229,7 +231,7 @@ def _time(text: str) -> datetime | str:
         time = datetime.fromisoformat(text)
     except ValueError:
         return text
-    return time if time.tzinfo is not None else time.astimezone()
+    return time if time.tzinfo is not None else time.replace(tzinfo=UTC)
 
 
 class Restore(_Careful):
@@ -287,10 +289,30 @@ def fork(id: Id, order: Fork, caller: Administrator, office: TheOffice) -> Forke
     return done
 
 
-class Alter(_Careful):
-    """Parts of the definition, as those of `Connection.alter`; times are seconds."""
+class Parts(_Order):
+    """Parts of a definition, as those of `Connection.alter`; what is left out stays. Times are seconds."""
 
-    changes: dict[str, Any] = Field(examples=[{"max_attempts": 10, "backoff": 1.5}], max_length=20)
+    type: TypeName | None = None
+    selector: str | None = Field(default=None, max_length=8_000)
+    no_local: bool | None = None
+    header_types: dict[str, HeaderType] | None = None
+    strict_order: bool | None = None
+    key_lanes: int | None = None
+    scope: Scope | None = None
+    ack_level: AckLevel | None = None
+    max_consumers: int | None = None
+    max_attempts: int | None = None
+    backoff: _Seconds | None = None
+    max_backoff: _Seconds | None = None
+    max_hold: _Seconds | None = None
+    dead_letter_topic: str | None = Field(default=None, max_length=249)
+    rescue: bool | None = None
+
+
+class Alter(_Careful):
+    """Which parts of the definition change."""
+
+    changes: Parts = Field(examples=[{"max_attempts": 10, "backoff": 1.5}])
 
 
 class Altered(TypedDict):
@@ -305,11 +327,12 @@ class Altered(TypedDict):
 @router.post("/alter", summary="Change the definition")
 def alter(id: Id, order: Alter, caller: Administrator, office: TheOffice) -> Altered:  # noqa: A002
     """Change parts of the definition; what is settled and what waits is kept."""
-    key, changes = office.key(id), order.changes
+    key = office.key(id)
+    changes = cast("Changes", order.changes.model_dump(exclude_unset=True))
     with office.admin() as admin:
         before = admin.info(key).definition
 
-        def answer(after: Any, *, altered: bool) -> Altered:  # noqa: ANN401 - a definition
+        def answer(after: Definition, *, altered: bool) -> Altered:
             return {
                 "subscription": str(key),
                 "altered": altered,
@@ -317,10 +340,11 @@ def alter(id: Id, order: Alter, caller: Administrator, office: TheOffice) -> Alt
                 "after": after.to_record(),
             }
 
+        parse_selector(changes.get("selector"))
+        after = changed(key, before, changes, mode=office.settings.mode)  # refuses what is not possible
         if order.dry_run:
-            parse_selector(changes.get("selector"))
-            return answer(changed(key, before, changes, mode=office.settings.mode), altered=False)  # type: ignore[arg-type]  # `changed` refuses what is none
-        plan = _Plan(office, caller, "alter", key, changes)
+            return answer(after, altered=False)
+        plan = _Plan(office, caller, "alter", key, order.changes.model_dump(mode="json", exclude_unset=True))
         done: Altered = _act(
             plan, before.to_record(), lambda: answer(admin.alter(key, **changes), altered=True)
         )
@@ -345,6 +369,7 @@ def unsubscribe(id: Id, order: Unsubscribe, caller: Administrator, office: TheOf
     key = office.key(id)
     with office.admin() as admin:
         info = admin.info(key)
+        admin.refuse_record(info)
 
         def answer(*, deleted: bool) -> Unsubscribed:
             if deleted:
@@ -352,6 +377,7 @@ def unsubscribe(id: Id, order: Unsubscribe, caller: Administrator, office: TheOf
             return {"subscription": str(key), "deleted": deleted, "backlog": info.backlog}
 
         if order.dry_run:
+            refuse_attached(info)
             return answer(deleted=False)
         plan = _Plan(office, caller, "unsubscribe", key, {})
         done: Unsubscribed = _act(plan, _state(info), lambda: answer(deleted=True))

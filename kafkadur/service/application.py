@@ -38,8 +38,9 @@ _LAST_S: Final = 3
 _ABOUT: Final = """\
 Subscriptions of one namespace: look at them, explain them, change them.
 
-Points in time are ISO 8601 in UTC, or ms since 1970 where the name is `at`. A value that is null is not
-known. Errors have the fields `error`, `message`, `state`, `owner` and `remedy`.
+Points in time are ISO 8601 in UTC, unless the description of a field says ms since 1970. A value that is null
+is not known. Errors of kafkadur have the fields `error`, `message`, `state`, `owner` and `remedy`; a refused
+request (401, 403, 413, 422) has `detail`.
 """
 
 router = APIRouter()
@@ -54,17 +55,19 @@ class Health(TypedDict):
 
 
 @router.get("/livez", summary="Whether the service runs")
-def live() -> Health:
+async def live() -> Health:
     """Answer, as long as the service can answer at all."""
     return {"ready": True, "problem": None}
 
 
 @router.get("/readyz", summary="Whether the service can be used", responses={503: {"model": Health}})
-def ready(office: TheOffice, response: Response) -> Health:
-    """Say whether the last look at the subscriptions saw them; status 503 if not."""
+async def ready(office: TheOffice, response: Response) -> Health:
+    """Say whether the subscriptions could be read the last time; status 503 if not."""
     seen = office.observer.latest
-    problem = "the first look is not over yet" if seen.number == 0 else None
+    problem = "the subscriptions were not read yet" if seen.number == 0 else None
     problem = problem if seen.problem is None else seen.problem.message
+    if not office.observer.runs:
+        problem = "the thread that reads the subscriptions has ended"
     response.status_code = 200 if problem is None else 503
     return {"ready": problem is None, "problem": problem}
 
@@ -82,7 +85,10 @@ async def events(caller: Viewer, office: TheOffice, request: Request) -> Streami
     """Send an event (text/event-stream) after each look at the subscriptions: the list is new then."""
     del caller
     ending: Callable[[], bool] = request.app.state.ending
-    return StreamingResponse(_events(office.observer, ending), media_type="text/event-stream")
+    unbuffered = {"X-Accel-Buffering": "no"}  # nginx would hold the events back
+    return StreamingResponse(
+        _events(office.observer, ending), headers=unbuffered, media_type="text/event-stream"
+    )
 
 
 async def _events(observer: Observer, ending: Callable[[], bool]) -> AsyncIterator[str]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import Annotated, Any, Final
 
 from fastapi import Depends, HTTPException, Path, Request
@@ -14,22 +14,28 @@ from kafkadur.service.office import Office
 #: A page of another site cannot send this header without being asked for leave, which is never given.
 WRITE_HEADER: Final = "X-Kafkadur-Write"
 _BEARER: Final = "bearer "
-_READING: Final = frozenset({"GET", "HEAD"})
+_ELSEWHERE: Final = frozenset({"cross-site", "same-site"})
+#: Headers of proxies.
+_FORWARDED: Final = frozenset({"forwarded", "via", "x-forwarded-for", "x-forwarded-host", "x-real-ip"})
+#: Methods that change nothing.
+READING: Final = frozenset({"GET", "HEAD"})
 
 
-def office_of(request: Request) -> Office:
+async def office_of(request: Request) -> Office:
     """Return the office of the service."""
     office: Office = request.app.state.office
     return office
 
 
-def caller_of(request: Request) -> Caller:
+async def caller_of(request: Request) -> Caller:
     """Return who asks. Raises HTTPException: 401 without a known token, 403 for another site's page."""
     tokens: Tokens | None = request.app.state.tokens
+    if request.headers.get("sec-fetch-site") in _ELSEWHERE:
+        raise HTTPException(403, "The page of another site asks.")
     if tokens is None:
-        # a page of another site could lead its own name to this machine
-        if not is_loopback(request.headers.get("host", "")):
-            raise HTTPException(403, "The service has no tokens: ask it as 127.0.0.1 or localhost.")
+        # a page of another site could lead its own name to this machine; a proxy speaks for anybody
+        if not is_loopback(request.headers.get("host", "")) or _FORWARDED & set(request.headers):
+            raise HTTPException(403, "The service has no tokens: ask it as 127.0.0.1 or localhost, directly.")
         caller: Caller | None = LOCAL
     else:
         scheme = request.headers.get("authorization", "")
@@ -38,15 +44,15 @@ def caller_of(request: Request) -> Caller:
     if caller is None:
         challenge = {"WWW-Authenticate": "Bearer"}
         raise HTTPException(401, "Send a token of this service: Authorization: Bearer TOKEN.", challenge)
-    if request.method not in _READING and WRITE_HEADER.lower() not in request.headers:
+    if request.method not in READING and WRITE_HEADER.lower() not in request.headers:
         raise HTTPException(403, f"Send the header {WRITE_HEADER}: yes with what changes something.")
     return caller
 
 
-def needs(role: Role) -> Callable[[Caller], Caller]:
+def needs(role: Role) -> Callable[[Caller], Awaitable[Caller]]:
     """Return a dependency that refuses callers of a lower role."""
 
-    def check(caller: Annotated[Caller, Depends(caller_of)]) -> Caller:
+    async def check(caller: Annotated[Caller, Depends(caller_of)]) -> Caller:
         if caller.role < role:
             text = f"This needs the role {role.word}; {caller.name} has {caller.role.word}."
             raise HTTPException(403, text)

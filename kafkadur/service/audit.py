@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import threading
 import time
 import uuid
@@ -19,7 +20,9 @@ from kafkadur.admin.topics import TopicAdmin
 from kafkadur.service.access import Caller
 from kafkadur.settings import Settings
 from kafkadur_coordinators.client_log import client_log
-from kafkadur_sharing.errors import IllegalState, InvalidDestination, KafkaUnavailable
+from kafkadur_sharing.errors import IllegalState, InvalidDestination, KafkadurError, KafkaUnavailable
+
+_log = logging.getLogger("kafkadur.service")
 
 #: The namespace follows.
 PREFIX: Final = "kafkadur.audit."
@@ -57,10 +60,13 @@ class Audit:
         self.topic: Final = f"{PREFIX}{settings.namespace}"
         self._timeout = settings.kafka_timeout.total_seconds()
         self._topics = TopicAdmin(settings.kafka, timeout=self._timeout)
-        safe = {"acks": "all", "enable.idempotence": True, "message.timeout.ms": round(self._timeout * 1000)}
-        self._producer = Producer({**settings.kafka, **safe}, logger=client_log)
+        self._producer = self._connect()
         self._there = False
         self._lock = threading.Lock()
+
+    def _connect(self) -> Producer:
+        safe = {"acks": "all", "enable.idempotence": True, "message.timeout.ms": round(self._timeout * 1000)}
+        return Producer({**self._settings.kafka, **safe}, logger=client_log)
 
     def close(self) -> None:
         """Close the connections; all records were written before."""
@@ -97,15 +103,23 @@ class Audit:
         return act
 
     def end(self, act: Act, *, after: object = None, error: str | None = None) -> None:
-        """Record what became of an act. Raises as `begin`; the act is done all the same."""
+        """Record what became of an act. If the record cannot be written, the log says so: the act is done."""
         phase: Phase = "done" if error is None else "failed"
         at = iso(time.time_ns() // 1_000_000) or ""
-        self._write({**act, "at": at, "phase": phase, "after": after, "error": error})
+        try:
+            self._write({**act, "at": at, "phase": phase, "after": after, "error": error})
+        except KafkadurError as failed:
+            _log.error("the end of act %s (%s) is not recorded: %s", act["id"], phase, failed)
 
     def _write(self, act: Act) -> None:
         with self._lock:
             self._create()
-            self._send(act)
+            try:
+                self._send(act)
+            except KafkadurError:
+                self._there = False  # it may have been deleted
+                self._producer = self._connect()  # after some errors an idempotent one is of no use
+                raise
 
     def _send(self, act: Act) -> None:
         failed: list[KafkaError] = []
@@ -143,8 +157,11 @@ class Audit:
         except InvalidDestination:
             try:
                 self._topics.create(self.topic, config=_CONFIG)
-            except IllegalState:  # another service has made it just now
-                self._topics.describe(self.topic)
+            except IllegalState as error:
+                try:
+                    self._topics.describe(self.topic)  # another service may have made it just now
+                except InvalidDestination:
+                    raise error from None
         self._there = True
 
     def last(self, number: int) -> list[Act]:

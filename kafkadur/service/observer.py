@@ -21,12 +21,14 @@ from kafkadur.service.ids import id_of
 from kafkadur.service.series import Age, Ends, Sample, Series
 from kafkadur.service.words import words
 from kafkadur.settings import Settings
-from kafkadur_sharing.errors import KafkadurError
+from kafkadur_sharing.errors import InternalError, KafkadurError
 
 _log = logging.getLogger("kafkadur.service")
 
 #: Seconds between two looks, if a look takes less.
 EVERY_S: Final = 5.0
+#: Seconds that the look under way has at the end.
+_LAST_S: Final = 2.0
 #: Milliseconds between two samples of a subscription, and where there are many subscriptions.
 _SAMPLE_MS, _RARE_SAMPLE_MS, _MANY = 10_000, 30_000, 1_000
 
@@ -73,16 +75,21 @@ class Observer:
         self._thread = threading.Thread(target=self._run, name="kafkadur-observer", daemon=True)
         self._before: dict[str, SubscriptionInfo] = {}
         self._series: dict[str, Series] = {}
-        self._ends: dict[tuple[str, int], Ends] = {}
+        self._ends: dict[tuple[str, int], Ends] = {}  # by id of the topic, and partition
 
     def start(self) -> None:
         """Begin to look."""
         self._thread.start()
 
     def close(self) -> None:
-        """Stop looking; wait for the look that is under way."""
+        """Stop looking; wait a moment for the look that is under way, which a server may hold up."""
         self._closing.set()
-        self._thread.join()
+        self._thread.join(_LAST_S)
+
+    @property
+    def runs(self) -> bool:
+        """Whether it still looks."""
+        return self._thread.is_alive()
 
     @property
     def latest(self) -> Observation:
@@ -111,6 +118,9 @@ class Observer:
             except KafkadurError as error:
                 _log.warning("subscriptions cannot be read: %s", error)
                 self._tell(replace(self._latest, problem=error))
+            except Exception as error:  # noqa: BLE001 - no record of any kind may end the thread
+                _log.exception("subscriptions cannot be read")
+                self._tell(replace(self._latest, problem=InternalError.by(error, "the service")))
             self._closing.wait(max(self._every - (time.monotonic() - began), 1.0))
 
     def _look_on(self, admin: Admin) -> None:
@@ -129,7 +139,7 @@ class Observer:
     def _look(self, found: Sequence[SubscriptionInfo], topics: TopicAdmin) -> None:
         shown = without_records(found)
         handled = {info.key: info for info in found}
-        letters = {topic.name: topic.messages for topic in topics.all()}
+        letters = topics.sizes({info.definition.dead_letter_topic or "" for info in shown})
         many = len(shown) > _MANY
         self._take_ends(shown)
         entries: list[Entry] = []
@@ -139,11 +149,12 @@ class Observer:
             speeds = rates(self._before.get(id), info)
             series[id] = self._series.get(id) or Series()
             _sample(series[id], info, speeds, _RARE_SAMPLE_MS if many else _SAMPLE_MS)
-            record = handled.get(handled_key(info.key))
-            dead = letters.get(info.definition.dead_letter_topic, 0)
-            entries.append(
-                _entry(id, info, speeds, oldest(info, self._ends), dead if record is None else record.backlog)
-            )
+            topic, record = info.definition.dead_letter_topic or "", handled.get(handled_key(info.key))
+            dead = letters.get(topic, 0)
+            # one of another topic is an ordinary subscription of such a name, or the definition was altered
+            if record is not None and record.definition.topic == topic:
+                dead = record.backlog
+            entries.append(_entry(id, info, speeds, oldest(info, self._ends), dead))
         self._before = {id_of(info.key): info for info in shown}
         self._series = series
         at = max((info.now for info in shown), default=round(time.time() * 1000))
@@ -158,7 +169,7 @@ class Observer:
         kept: dict[tuple[str, int], Ends] = {}
         for info in shown:
             for each in info.partitions:
-                place = (info.definition.topic, each.partition)
+                place = (info.topic_id, each.partition)
                 if each.log_end is not None and place not in kept:
                     kept[place] = self._ends.get(place) or Ends()
                     kept[place].add(each.log_end, info.now)
@@ -169,7 +180,7 @@ def oldest(info: SubscriptionInfo, ends: Mapping[tuple[str, int], Ends]) -> Age 
     """Return the age of the oldest unsettled message of a subscription; None: there is none."""
     found: list[Age] = []
     for each in info.partitions:
-        known = ends.get((info.definition.topic, each.partition))
+        known = ends.get((info.topic_id, each.partition))
         if known is None or not each.backlog:
             continue
         first = max(each.floor, each.log_start or 0)

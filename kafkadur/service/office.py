@@ -42,10 +42,7 @@ class Office:
     @contextlib.contextmanager
     def admin(self) -> Generator[Admin]:
         """Lend a connection for the length of the context."""
-        try:
-            admin = self._idle.get_nowait()
-        except queue.Empty:
-            admin = Admin(self.settings)
+        admin = self._idle_one() or Admin(self.settings)
         whole = False
         try:
             yield admin
@@ -55,6 +52,19 @@ class Office:
             raise
         finally:
             self._give_back(admin, whole=whole)
+
+    def _idle_one(self) -> Admin | None:
+        """Return a connection that still works; None: there is none."""
+        with contextlib.suppress(queue.Empty):
+            while True:
+                admin = self._idle.get_nowait()
+                try:
+                    admin.ping()
+                except KafkadurError:  # the server was restarted, or something between forgot it
+                    admin.close()
+                else:
+                    return admin
+        return None
 
     def _give_back(self, admin: Admin, *, whole: bool) -> None:
         if whole:

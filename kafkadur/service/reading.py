@@ -5,9 +5,10 @@ from __future__ import annotations
 from itertools import islice
 from typing import Annotated, Any, Literal, cast
 
-from fastapi import APIRouter, Query
+from fastapi import APIRouter, HTTPException, Path, Query
 from typing_extensions import TypedDict
 
+from kafkadur.admin.browse import Some
 from kafkadur.admin.dead_letters import DeadLetterAdmin
 from kafkadur.admin.documents import (
     Details,
@@ -43,6 +44,9 @@ SortBy = Literal[
 _EXPLAINED = 8
 #: Ranges of a partition that are shown.
 _HOLES = 200
+
+#: The most records, and their bytes, that are read for one answer.
+_READ, _READ_BYTES = 20_000, 8 * 1024 * 1024
 
 Limit = Annotated[int, Query(ge=1, le=1_000, description="the most entries")]
 Where = Annotated[
@@ -268,6 +272,22 @@ class Message(Waiting):
     hidden: bool
 
 
+class Messages(TypedDict):
+    """Messages that wait or are in flight."""
+
+    entries: list[Message]
+    #: whether there may be more: the limit was reached, or so many were read of which the selector takes none
+    more: bool
+
+
+class Letters(TypedDict):
+    """Dead letters."""
+
+    entries: list[Letter]
+    #: as with messages
+    more: bool
+
+
 @router.get("/subscriptions/{id}/messages", summary="Show messages that wait or are in flight")
 def messages(
     id: Id,  # noqa: A002 - the word of the API
@@ -275,14 +295,15 @@ def messages(
     office: TheOffice,
     partition: Annotated[int | None, Query(ge=0, lt=2**31)] = None,
     limit: Limit = 20,
-) -> list[Message]:
+) -> Messages:
     """Return messages partition by partition, in each the oldest first. Nothing is consumed."""
-    visible = caller.role >= Role.OPERATOR
+    visible, read = caller.role >= Role.OPERATOR, Some(_READ, _READ_BYTES)
     with office.admin() as admin:
         key = office.key(id)
         types = admin.info(key).definition.header_types
-        found = [waiting(each, types) for each in islice(admin.peek(key, partition), limit)]
-    return [_shown(each, visible=visible) for each in found]
+        peeked = islice(admin.peek(key, partition, reading=read), limit)
+        entries = [_shown(waiting(each, types), visible=visible) for each in peeked]
+    return {"entries": entries, "more": read.cut or len(entries) == limit}
 
 
 def _shown(message: Waiting, *, visible: bool) -> Message:
@@ -307,22 +328,38 @@ def dead(
     office: TheOffice,
     where: Where = None,
     limit: Limit = 100,
-) -> list[Letter]:
-    """Return the dead letters of a subscription that were neither redriven nor purged."""
-    del caller
+) -> Letters:
+    """Return the dead letters that were neither redriven nor purged. `where` needs the role operator.
+
+    The reason, which may have parts of a message, is shown to operators.
+    """
+    visible, read = caller.role >= Role.OPERATOR, Some(_READ, _READ_BYTES)
+    if where is not None and not visible:
+        raise HTTPException(403, "A selector tests what is hidden: it needs the role operator.")
     selector = parse_selector(where)
     with office.admin() as admin:
-        letters = DeadLetterAdmin(office.settings, admin).letters(office.key(id), selector)
-        return [dead_letter(letter) for letter in islice(letters, limit)]
+        letters = DeadLetterAdmin(office.settings, admin).letters(office.key(id), selector, reading=read)
+        entries = [dead_letter(letter) for letter in islice(letters, limit)]
+    for each in entries:
+        each["reason"] = each["reason"] if visible else ""
+    return {"entries": entries, "more": read.cut or len(entries) == limit}
 
 
 @router.get("/subscriptions/{id}/dead/{letter}", summary="Show a dead letter with its payload")
-def letter(id: Id, letter: str, caller: Operator, office: TheOffice) -> LetterDocument:  # noqa: A002
+def letter(
+    id: Id,  # noqa: A002 - the word of the API
+    letter: Annotated[str, Path(pattern=r"^[0-9]{1,9}:[0-9]{1,15}$", examples=["0:17"])],
+    caller: Operator,
+    office: TheOffice,
+) -> LetterDocument:
     """Return one dead letter, named PARTITION:OFFSET as in the list."""
     del caller
+    partition, _, offset = letter.partition(":")
     with office.admin() as admin:
-        letters = DeadLetterAdmin(office.settings, admin).letters(office.key(id))
-        found = next((each for each in letters if f"{each.partition}:{each.offset}" == letter), None)
+        letters = DeadLetterAdmin(office.settings, admin).letters(
+            office.key(id), at=(int(partition), int(offset))
+        )
+        found = next(letters, None)
     if found is None:
         raise InvalidDestination(f"There is no dead letter {letter[:40]!r}.", remedy="name one of the list")
     return {

@@ -42,10 +42,11 @@ class Series:
 
     def add(self, sample: Sample) -> None:
         """Add a sample that is later than the others; forget those that are too old."""
-        self._numbers.extend(_UNKNOWN if number is None else number for number in sample)
-        width = len(sample)
-        while self._numbers[0] < sample.at - SPAN_MS:
-            del self._numbers[:width]
+        added = array("q", (_UNKNOWN if number is None else number for number in sample))
+        width, first = len(sample), 0
+        while first < len(self._numbers) and self._numbers[first] < sample.at - SPAN_MS:
+            first += width
+        self._numbers = self._numbers[first:] + added  # a reader in another thread has the old ones, or these
 
     @property
     def last(self) -> int | None:
@@ -54,8 +55,8 @@ class Series:
 
     def samples(self) -> list[Sample]:
         """Return all of them."""
-        width = len(Sample._fields)
-        rows = (self._numbers[n : n + width] for n in range(0, len(self._numbers), width))
+        numbers, width = self._numbers, len(Sample._fields)
+        rows = (numbers[n : n + width] for n in range(0, len(numbers), width))
         return [Sample(*(None if number == _UNKNOWN else number for number in row)) for row in rows]  # type: ignore[arg-type]  # those that can be unknown
 
 
@@ -77,6 +78,8 @@ class Ends:
 
     def add(self, end: int, at: int) -> None:
         """Take the end of the partition at a time, ms since 1970."""
+        if self._seen and end < self._seen[-1][1]:  # the end of the log was lost
+            self._seen.clear()
         new = not self._seen or (self._seen[-1][1] != end and at >= self._seen[-1][0] + _SPACING_MS)
         if new:
             self._seen.append((at, end))

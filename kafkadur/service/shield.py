@@ -1,13 +1,21 @@
-"""What every request and answer passes: a bound on bodies, and headers that keep browsers from doing harm."""
+"""What every request and answer passes.
+
+Who changes something has to be known before its body is read. Bodies have a bound. Answers have headers that
+keep browsers from doing harm.
+"""
 
 from __future__ import annotations
 
 from typing import Final
 
+from fastapi import HTTPException, Request
+from fastapi.responses import JSONResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-#: Bytes of the largest body that is read: a snapshot of very many messages.
-LARGEST: Final = 16 * 1024 * 1024
+from kafkadur.service.asking import READING, caller_of
+
+#: Bytes of the largest body that is read: of an order, and of one with a snapshot of very many messages.
+_ORDER, _SNAPSHOT = 64 * 1024, 16 * 1024 * 1024
 _TOO_LARGE: Final = 413
 
 _HEADERS: Final = (
@@ -40,13 +48,25 @@ class Shield:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
+        request = Request(scope)
+        if request.method not in READING:
+            try:
+                await caller_of(request)
+            except HTTPException as refused:
+                closing = {"Connection": "close", **(refused.headers or {})}  # the body is not read
+                answer = JSONResponse({"detail": refused.detail}, refused.status_code, closing)
+                await answer(scope, receive, _with_headers(send))
+                return
+        largest = _SNAPSHOT if request.url.path.endswith("/restore") else _ORDER
         read, begun = 0, False
+
+        answering = _with_headers(send)
 
         async def bounded() -> Message:
             nonlocal read
             message = await receive()
             read += len(message.get("body", b""))
-            if read > LARGEST:
+            if read > largest:
                 raise TooLarge
             return message
 
@@ -55,9 +75,9 @@ class Shield:
             if message["type"] == "http.response.start":
                 begun = True
                 # the application may take the exception for a body that it cannot read
-                status = _TOO_LARGE if read > LARGEST else message["status"]
-                message = {**message, "status": status, "headers": [*message.get("headers", ()), *_HEADERS]}
-            await send(message)
+                status = _TOO_LARGE if read > largest else message["status"]
+                message = {**message, "status": status}
+            await answering(message)
 
         try:
             await self._app(scope, bounded, shielded)
@@ -66,3 +86,14 @@ class Shield:
                 raise
             await shielded({"type": "http.response.start", "status": _TOO_LARGE, "headers": []})
             await shielded({"type": "http.response.body", "body": b""})
+
+
+def _with_headers(send: Send) -> Send:
+    """Return what sends an answer with the headers."""
+
+    async def answering(message: Message) -> None:
+        if message["type"] == "http.response.start":
+            message = {**message, "headers": [*message.get("headers", ()), *_HEADERS]}
+        await send(message)
+
+    return answering

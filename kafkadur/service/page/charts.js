@@ -28,7 +28,7 @@ export function chart(title, samples, lines, show = count) {
     h("span", { class: index ? "two-name" : "one-name" }, `${name}: ${last ? show(value(last)) : "–"}`));
   const caption = h("figcaption", {}, h("b", {}, title), now);
   const known = samples.flatMap((sample) => lines.map(({ value }) => value(sample))).filter((n) => n !== null);
-  if (known.length < 2) return h("figure", {}, caption, h("p", { class: "quiet" }, "Not enough looks yet."));
+  if (known.length < 2) return h("figure", {}, caption, h("p", { class: "quiet" }, "Not enough data yet."));
   const top = nice(Math.max(...known, 1));
   const first = samples[0].at, span = Math.max(last.at - first, 1);
   const x = (at) => LEFT + ((at - first) / span) * (WIDTH - LEFT - 4);

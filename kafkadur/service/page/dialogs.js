@@ -9,22 +9,27 @@ const dialog = document.getElementById("dialog");
 export function order({ title, text, fields = [], path, careful, effect, verb, done }) {
   const inputs = fields.map((field) => [field, input(field)]);
   const answer = h("div", { "aria-live": "polite" });
+  let shown = null; // the order whose effect is shown: exactly this one is carried out
   const looking = h("button", { type: "submit", class: "main" }, careful ? "Show what it would do" : verb);
-  const doing = h("button", { type: "button", class: "danger", disabled: true, onclick: () => send(false) }, verb);
+  const doing = h("button", { type: "button", class: "danger", disabled: true, onclick: () => send(shown, false) }, verb);
 
   function read() {
     const values = inputs.map(([field, node]) => [field.name, (field.read ?? String)(node.value)]);
     return Object.fromEntries(values.filter(([, value]) => value !== null));
   }
 
-  async function send(dryRun) {
+  const here = () => dialog.open && answer.isConnected;
+  const forget = () => { shown = null; doing.disabled = true; };
+
+  async function send(order, dryRun) {
     looking.disabled = doing.disabled = true;
     try {
-      const told = await act(path, careful ? { ...read(), dry_run: dryRun } : read());
-      if (dryRun) {
+      const told = await act(path, careful ? { ...order, dry_run: dryRun } : order);
+      if (dryRun && JSON.stringify(order) === JSON.stringify(read())) {
         answer.replaceChildren(effect(told));
+        shown = order;
         doing.disabled = false;
-      } else {
+      } else if (!dryRun && here()) {
         dialog.close();
         done?.(told);
       }
@@ -34,8 +39,18 @@ export function order({ title, text, fields = [], path, careful, effect, verb, d
     looking.disabled = false;
   }
 
-  for (const [, node] of inputs) node.addEventListener("input", () => { doing.disabled = true; });
-  dialog.replaceChildren(h("form", { onsubmit: (event) => { event.preventDefault(); send(Boolean(careful)); } },
+  function submit(event) {
+    event.preventDefault();
+    forget();
+    try {
+      send(read(), Boolean(careful));
+    } catch (error) {
+      answer.replaceChildren(trouble(new Error(`This is no JSON: ${error.message}`)));
+    }
+  }
+
+  for (const [, node] of inputs) node.addEventListener("input", forget);
+  dialog.replaceChildren(h("form", { onsubmit: submit },
     h("h2", { id: "dialog-title" }, title), text ? h("p", {}, text) : null,
     inputs.map(([field, node]) => h("p", {}, h("label", {}, field.label, node))), answer,
     h("div", { class: "bar" }, looking, careful ? doing : null,

@@ -26,17 +26,21 @@ export function ago(iso) {
 }
 
 export function clock(when) {
-  return new Date(when).toLocaleString("sv");
+  return `${new Date(when).toISOString().slice(0, 19).replace("T", " ")} UTC`;
 }
 
-export function bytesOf(text) {
-  return [...new TextEncoder().encode(text)].map((byte) => byte.toString(16).padStart(2, "0")).join(" ");
+// The bytes of a value as the API gives it, in hexadecimal digits.
+export function bytesOf(value) {
+  const binary = value !== null && typeof value === "object" && typeof value.base64 === "string";
+  const bytes = binary ? Uint8Array.from(atob(value.base64), (each) => each.charCodeAt(0)) : new TextEncoder().encode(value ?? "");
+  return [...bytes].map((byte) => byte.toString(16).padStart(2, "0")).join(" ");
 }
 
 // A value of a message as it can be looked at: JSON in lines, else as it is.
 export function readable(value) {
-  if (value === null || value === undefined) return "";
+  if (value === null || value === undefined) return "(none)";
   if (typeof value !== "string") return JSON.stringify(value, null, 2);
+  if (/[0-9]{16}/.test(value)) return value; // numbers that this language would round
   try {
     return JSON.stringify(JSON.parse(value), null, 2);
   } catch {

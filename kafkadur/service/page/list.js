@@ -9,7 +9,7 @@ const TYPES = ["exclusive", "priority", "serial", "shared", "key-ordered"];
 const STATES = ["active", "inactive", "paused", "waits"];
 
 const COLUMNS = [
-  { title: "name", sort: "name", name: true, cell: (each) => h("a", { href: `#/s/${each.id}` }, title(each)) },
+  { title: "name", sort: "name", name: true, cell: (each) => h("a", { href: `#/s/${each.id}`, "data-focus": each.id }, title(each)) },
   { title: "type", sort: "type", cell: (each) => each.type },
   { title: "topic", sort: "topic", name: true, cell: (each) => each.topic },
   { title: "state", sort: "state", kind: "state", cell: (each) => h("span", { class: mood(each) }, each.words) },
@@ -53,11 +53,13 @@ export function list(main) {
       h("option", { value: "" }, "all"), options.map((each) => h("option", { value: each }, each))));
   }
 
+  const narrow = h("label", { class: "narrow" }, "Sort by", h("select", { onchange: (event) => sort(event.target.value) },
+    COLUMNS.map((column) => h("option", { value: column.sort }, column.title))));
   const sort = (name) => change({ sort: name, descending: asked.sort === name && !asked.descending });
   const bar = h("form", { class: "bar", role: "search", onsubmit: (event) => event.preventDefault() },
     h("label", {}, "Search name, client id or topic",
       h("input", { type: "search", oninput: (event) => change({ search: event.target.value }) })),
-    choice("Type", TYPES, "type"), choice("State", STATES, "state"));
+    choice("Type", TYPES, "type"), choice("State", STATES, "state"), narrow);
 
   async function load() {
     const mine = ++version;
@@ -65,9 +67,15 @@ export function list(main) {
     stopped = new AbortController();
     try {
       const found = await ask("subscriptions", asked, stopped.signal);
-      if (mine === version) show(found);
+      if (mine === version) {
+        delete shown.dataset.error;
+        show(found);
+      }
     } catch (error) {
-      if (error.name !== "AbortError" && mine === version) shown.replaceChildren(trouble(error));
+      if (error.name !== "AbortError" && mine === version && shown.dataset.error !== error.message) {
+        shown.dataset.error = error.message; // said once, not at each look
+        shown.replaceChildren(trouble(error));
+      }
     }
   }
 
@@ -76,25 +84,29 @@ export function list(main) {
     const direction = asked.descending ? "descending" : "ascending";
     return {
       attributes: { "aria-sort": sorted ? direction : "none" },
-      content: h("button", { type: "button", "data-sort": column.sort, onclick: () => sort(column.sort) },
+      content: h("button", { type: "button", "data-focus": `sort ${column.sort}`, onclick: () => sort(column.sort) },
         column.title, sorted ? (asked.descending ? " ▼" : " ▲") : ""),
     };
   }
 
   function show(found) {
-    const focused = document.activeElement?.dataset?.sort;
+    const focused = document.activeElement?.dataset?.focus;
+    const scrolled = shown.querySelector(".wide")?.scrollLeft ?? 0;
     const from = asked.offset, to = from + found.entries.length;
     const page = (offset) => { asked.offset = offset; load(); };
+    if (!found.entries.length && from) return page(0);
     const caption = found.matching === 0
-      ? (found.total ? "No subscription matches." : found.number ? "There are no durable subscriptions." : "The first look is not over yet.")
+      ? (found.total ? "No subscription matches." : found.number ? "There are no durable subscriptions." : "The subscriptions were not read yet.")
       : `${count(from + 1)} to ${count(to)} of ${count(found.matching)}` + (found.matching < found.total ? ` (of ${count(found.total)})` : "");
     shown.replaceChildren(
       ...(found.problem ? [trouble({ told: found.problem })] : []),
       table(found.entries, COLUMNS, { caption, head }),
       h("div", { class: "bar" },
-        h("button", { type: "button", disabled: from === 0, onclick: () => page(Math.max(from - PAGE, 0)) }, "Back"),
-        h("button", { type: "button", disabled: to >= found.matching, onclick: () => page(from + PAGE) }, "Next")));
-    if (focused) shown.querySelector(`[data-sort="${focused}"]`)?.focus();
+        h("button", { type: "button", disabled: from === 0, "data-focus": "back", onclick: () => page(Math.max(from - PAGE, 0)) }, "Back"),
+        h("button", { type: "button", disabled: to >= found.matching, "data-focus": "next", onclick: () => page(from + PAGE) }, "Next")));
+    shown.querySelector(".wide").scrollLeft = scrolled;
+    if (focused) shown.querySelector(`[data-focus="${CSS.escape(focused)}"]`)?.focus();
+    return undefined;
   }
 
   main.replaceChildren(h("h1", {}, "Subscriptions"), bar, shown);

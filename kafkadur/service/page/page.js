@@ -18,11 +18,13 @@ function show() {
 }
 
 function say(text, bad = false) {
-  state.textContent = text;
+  state.setAttribute("aria-live", bad ? "assertive" : "off"); // the time of each look is not read aloud
   state.className = bad ? "bad" : "";
+  state.textContent = text;
 }
 
 function askToken(error) {
+  following.abort();
   view.close?.();
   view = {};
   const input = h("input", { type: "password", required: true, autocomplete: "off" });
@@ -49,12 +51,16 @@ async function begin() {
   document.getElementById("caller").textContent = `${me.name}, ${me.role} · ${me.version}`;
   show();
   follow((looked) => {
-    say(looked.at === null ? "" : `seen ${new Date(looked.at).toLocaleTimeString("sv")}`);
+    say(looked.at === null ? "" : `read at ${new Date(looked.at).toISOString().slice(11, 19)} UTC`);
     view.looked?.();
   }, (error) => (error.status === 401 ? askToken(error) : say(error.message, true)), following.signal);
   return undefined;
 }
 
+document.querySelector(".skip").addEventListener("click", (event) => {
+  event.preventDefault(); // #main is no view
+  main.focus();
+});
 addEventListener("hashchange", () => {
   if (me !== null) show();
   main.focus();

@@ -12,53 +12,55 @@ const RANK = { viewer: 1, operator: 2, admin: 3 };
 export function subscription(main, id, me) {
   const path = `subscriptions/${encodeURIComponent(id)}`;
   const may = (role) => RANK[me.role] >= RANK[role];
-  const parts = Object.fromEntries(["head", "why", "charts", "members", "partitions", "explain", "messages", "dead", "definition"]
+  const parts = Object.fromEntries(["head", "acts", "why", "charts", "members", "partitions", "explain", "messages", "dead", "definition"]
     .map((name) => [name, h("section")]));
-  let closed = false, loading = false, known = null;
-
-  async function into(part, load) {
-    try {
-      parts[part].replaceChildren(...[await load()].flat());
-    } catch (error) {
-      parts[part].replaceChildren(trouble(error));
-    }
-  }
+  let closed = false, loading = false, again = false, known = null;
 
   async function load() {
+    again = loading;
     if (loading || closed) return;
     loading = true;
     try {
       const [found, samples, holes] = await Promise.all([ask(path), ask(`${path}/samples`), ask(`${path}/holes`)]);
       if (!closed) show(found, samples, holes);
     } catch (error) {
-      if (!closed) parts.head.replaceChildren(h("h1", {}, id), trouble(error));
+      if (!closed && known !== error.message) {
+        known = error.message; // said once, not at each look
+        parts.head.replaceChildren(h("h1", {}, id), trouble(error));
+      }
     } finally {
       loading = false;
+      if (again) load();
     }
   }
 
   function show(found, samples, holes) {
-    const first = known === null;
+    const before = typeof known === "object" ? known : null;
     known = found;
-    parts.head.replaceChildren(h("h1", {}, title(found)), h("p", {}, found.words), tiles(found), buttons(found));
+    parts.head.replaceChildren(h("h1", {}, title(found)), h("p", {}, found.words), tiles(found));
+    if (before?.paused !== found.paused) parts.acts.replaceChildren(buttons(found)); // else a button would lose the focus
+    if (before?.words.startsWith("waits") !== found.words.startsWith("waits")) parts.why.replaceChildren(...waitsFor(found));
     parts.charts.replaceChildren(h("h2", {}, "Last hour"), charts(samples));
     parts.members.replaceChildren(h("h2", {}, "Members"), members(found));
     parts.partitions.replaceChildren(h("h2", {}, "Partitions"), legend(), partitions(found, holes));
-    if (first) {
-      parts.definition.replaceChildren(h("h2", {}, "Definition"), definition(found));
+    if (before?.version !== found.version) parts.definition.replaceChildren(h("h2", {}, "Definition"), definition(found));
+    if (before === null) {
       parts.explain.replaceChildren(h("h2", {}, "Explain a message"), explaining(found));
       parts.messages.replaceChildren(h("h2", {}, "Messages"), looking("Show messages that wait or are in flight", messages));
       parts.dead.replaceChildren(h("h2", {}, "Dead letters"), looking("Show dead letters", dead));
-      parts.why.replaceChildren(...(found.words.startsWith("waits") ? [h("h2", {}, "Why nothing is delivered"),
-        looking("Explain the first unsettled messages", why)] : []));
     }
+  }
+
+  function waitsFor(found) {
+    return found.words.startsWith("waits")
+      ? [h("h2", {}, "Why nothing is delivered"), looking("Explain the first unsettled messages", why)] : [];
   }
 
   function tiles(found) {
     const tile = (number, text) => h("div", { class: "tile" }, h("b", {}, number), text);
     return h("div", { class: "tiles" }, tile(count(found.backlog), "backlog"), tile(count(found.in_flight), "in flight"),
       tile(count(found.exceptions), "came back"), tile(count(found.attached), found.attached === 1 ? "member" : "members"),
-      tile(count(found.behind), "not granted yet"));
+      tile(count(found.behind), "not granted yet"), tile(ago(found.last_verdict), "last verdict"));
   }
 
   function buttons(found) {
@@ -80,14 +82,14 @@ export function subscription(main, id, me) {
     fields: [{ name: "timeout", label: "Longest wait, seconds", type: "number", value: "10", read: Number }] });
   const seek = () => order({ title: "Seek", verb: "Move it", path: `${path}/seek`, careful: true, effect: moves, done: load,
     text: "Messages from there on are delivered again, those before are skipped. No member may be attached.",
-    fields: [{ name: "to", label: "earliest, latest, group:NAME, a time, or offsets as {\"0\": 17}", value: "earliest",
+    fields: [{ name: "to", label: "earliest, latest, group:NAME, a time (UTC unless it says its zone), or offsets as {\"0\": 17}", value: "earliest",
       read: (text) => (text.trim().startsWith("{") ? JSON.parse(text) : text.trim()) }] });
   const restore = () => order({ title: "Restore a snapshot", verb: "Restore it", path: `${path}/restore`, careful: true, effect: moves, done: load,
     fields: [{ name: "snapshot", label: "Content of the snapshot (JSON)", type: "area", read: JSON.parse }] });
   const fork = () => order({ title: "Fork", verb: "Fork", path: `${path}/fork`, done: (told) => { location.hash = "#/"; return told; },
     text: "Makes a second subscription at the same position; from then on they are independent.",
     fields: [{ name: "new", label: "Name of the new one, or CLIENT_ID~NAME" }] });
-  const alter = () => order({ title: "Alter the definition", verb: "Alter it", path: `${path}/alter`, careful: true, done: reload, effect: differences,
+  const alter = () => order({ title: "Alter the definition", verb: "Alter it", path: `${path}/alter`, careful: true, done: load, effect: differences,
     text: "What is settled and what waits is kept. No member may be attached.",
     fields: [{ name: "changes", label: "Parts that change (JSON), such as {\"max_attempts\": 10, \"backoff\": 1.5}", type: "area",
       value: "{\"max_attempts\": 10}", read: JSON.parse }] });
@@ -100,13 +102,14 @@ export function subscription(main, id, me) {
     fields: [{ name: "member", label: "Id", value: member.id }],
     effect: (told) => h("p", {}, `Would end the session of ${told.name || told.member}, which has ${plural(told.leases, "lease")}.`) });
 
-  function reload() {
-    known = null;
-    load();
-  }
-
   async function snapshot() {
-    const taken = await ask(`${path}/snapshot`);
+    let taken;
+    try {
+      taken = await ask(`${path}/snapshot`);
+    } catch (error) {
+      parts.head.append(trouble(error));
+      return;
+    }
     const link = h("a", { download: `${id}-${taken.taken}.json`,
       href: URL.createObjectURL(new Blob([JSON.stringify(taken, null, 1)], { type: "application/json" })) });
     link.click();
@@ -165,7 +168,7 @@ export function subscription(main, id, me) {
 
   function definition(found) {
     return facts([["type", found.type], ["topic", found.topic], ["selector", found.selector], ["version", String(found.version)],
-      ["last verdict", ago(found.last_verdict)], ["unattended", found.unattended_since ? `since ${clock(found.unattended_since)}` : null],
+      ["unattended", found.unattended_since ? `since ${clock(found.unattended_since)}` : null],
       ["id", found.id], ["everything", h("details", {}, h("summary", {}, "show"), h("pre", { tabindex: "0" }, JSON.stringify(found.definition, null, 2)))]]);
   }
 
@@ -209,16 +212,17 @@ export function subscription(main, id, me) {
   }
 
   async function messages() {
-    const found = await ask(`${path}/messages`, { limit: 50 });
-    if (!found.length) return h("p", {}, "No message waits.");
-    return table(found, [
+    const { entries, more } = await ask(`${path}/messages`, { limit: 50 });
+    if (!entries.length) return h("p", {}, more ? "None of the first messages is taken by the selector." : "No message waits.");
+    const caption = more ? `The first ${entries.length}.` : plural(entries.length, "message");
+    return table(entries, [
       { title: "place", cell: (each) => `${each.partition}@${each.offset}` },
       { title: "state", cell: (each) => each.state + (each.holder ? ` by ${each.holder}` : "") + (each.due ? `, due ${clock(each.due)}` : "") },
       { title: "attempts", number: true, cell: (each) => count(each.attempts) },
       { title: "written", cell: (each) => clock(each.timestamp) },
       { title: "key", name: true, cell: (each) => (each.hidden ? "hidden" : readable(each.key)) },
       { title: "value", name: true, cell: (each) => (each.hidden ? h("span", { class: "quiet" }, "hidden: it needs the role operator") : value(each)) },
-    ]);
+    ], { caption });
   }
 
   function value(message) {
@@ -226,7 +230,7 @@ export function subscription(main, id, me) {
     const shown = h("pre", { tabindex: "0" }, text);
     const kinds = h("select", { "aria-label": "Show the value as", onchange: () => {
       const raw = typeof message.value === "string" ? message.value : JSON.stringify(message.value);
-      shown.textContent = { JSON: text, text: raw, hex: bytesOf(raw ?? "") }[kinds.value];
+      shown.textContent = { JSON: text, text: raw, hex: bytesOf(message.value) }[kinds.value];
     } }, ["JSON", "text", "hex"].map((kind) => h("option", {}, kind)));
     const properties = Object.keys(message.properties).length ? h("pre", { tabindex: "0" }, JSON.stringify(message.properties, null, 2)) : null;
     return h("details", {}, h("summary", {}, text.slice(0, 60)), kinds, shown, properties);
@@ -240,7 +244,7 @@ export function subscription(main, id, me) {
       (verb === "redrive" ? " Every subscription of the topic gets them again." : ""));
     async function read() {
       try {
-        shown.replaceChildren(letters(await ask(`${path}/dead`, { where: asked() })));
+        shown.replaceChildren(letters((await ask(`${path}/dead`, { where: asked() })).entries));
       } catch (error) {
         shown.replaceChildren(trouble(error));
       }

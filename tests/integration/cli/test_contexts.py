@@ -152,6 +152,16 @@ def test_options_win_over_the_named_context_and_this_over_the_environment(
     assert "There is no context 'gone'" in refused.err
 
 
+def test_a_named_context_leaves_out_the_password_of_another_kafka(
+    run: Run, here: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (here / "prod.properties").write_text("sasl.password=secret\n")
+    monkeypatch.setenv("KAFKADUR_KAFKA_CONFIG", str(here / "prod.properties"))
+    run("context", "add", "test", *NOWHERE)
+    assert "sasl.password" not in settings(context="test").kafka
+    assert settings().kafka["sasl.password"] == "secret"
+
+
 def test_the_environment_wins_over_the_context_in_use(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     run("context", "add", "other", *NOWHERE)
     run("context", "use", "other")

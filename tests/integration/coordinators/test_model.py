@@ -33,7 +33,7 @@ from tests.integration.coordinators.world import SESSION_MS, Member, World, blob
 MOST_MEMBERS = 4
 KINDS = ("shared", *IN_ORDER, "key-ordered")
 #: Random sequences of steps.
-FEW, MANY = 15, 100
+FEW, MANY = 15, 60
 DELAYS = (0, 0, 50, 3_000, -1, -1)
 DRAIN_ROUNDS = 60
 #: First and longest back-off, ms. Whether a back-off of 1 ms is over at once is left to chance.

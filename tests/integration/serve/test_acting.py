@@ -78,12 +78,12 @@ def test_dead_letters_are_redriven_and_purged(
 ) -> None:
     prepared(connection, kafkadur_topic(), "invoices")
     assert api.post("subscriptions/invoices/dead/redrive")["letters"] == 1
-    assert len(api.get("subscriptions/invoices/dead")) == 1
+    assert len(api.get("subscriptions/invoices/dead")["entries"]) == 1
     none = api.post("subscriptions/invoices/dead/purge", where="amount = 0", dry_run=False)
     assert (none["letters"], none["done"]) == (0, 0)
     done = api.post("subscriptions/invoices/dead/redrive", dry_run=False)
     assert (done["letters"], done["done"]) == (1, 1)
-    assert api.get("subscriptions/invoices/dead") == []
+    assert api.get("subscriptions/invoices/dead")["entries"] == []
     assert api.get("subscriptions/invoices")["backlog"] == 4
 
 
@@ -93,7 +93,11 @@ def test_dead_letters_are_redriven_and_purged(
         ("seek", {"to": "nowhere", "dry_run": False}, 409),
         ("seek", {"to": {"0": 99}, "dry_run": False}, 404),
         ("seek", {"to": 17}, 422),
-        ("alter", {"changes": {"colour": 1}, "dry_run": False}, 409),
+        ("alter", {"changes": {"colour": 1}, "dry_run": False}, 422),
+        ("alter", {"changes": {"key_lanes": 4}, "dry_run": False}, 409),
+        ("alter", {"changes": {"header_types": 5}}, 422),
+        ("alter", {"changes": {"header_types": {"a-b": "int"}}, "dry_run": False}, 400),
+        ("alter", {"changes": {"redelivery": {}}, "dry_run": False}, 422),
         ("alter", {"changes": {"selector": "a ="}}, 400),
         ("fork", {"new": "invoices"}, 409),
         ("fork", {"new": "a b"}, 422),

@@ -88,10 +88,11 @@ def test_one_subscription_with_its_messages_and_letters(
     explained = api.get("subscriptions/invoices/explain", partition=0, offset=0)
     assert explained["state"] == "settled"
     waiting = api.get("subscriptions/invoices/messages")
-    assert [(each["offset"], each["value"], each["properties"], each["hidden"]) for each in waiting] == [
+    assert not waiting["more"]
+    assert [(e["offset"], e["value"], e["properties"], e["hidden"]) for e in waiting["entries"]] == [
         (n, json.dumps({"order": n}), {"amount": n}, False) for n in (1, 3, 4)
     ]
-    (letter,) = api.get("subscriptions/invoices/dead")
+    (letter,) = api.get("subscriptions/invoices/dead")["entries"]
     assert (letter["cause"], letter["reason"], letter["origin"]) == (
         "rejected",
         "not wanted",
@@ -99,7 +100,8 @@ def test_one_subscription_with_its_messages_and_letters(
     )
     whole = api.get(f"subscriptions/invoices/dead/{letter['letter']}")
     assert (whole["value"], whole["key"], whole["properties"]) == ('{"order": 2}', "k", {"amount": 2})
-    assert api.get("subscriptions/invoices/dead", where="amount > 2") == []
+    assert api.get("subscriptions/invoices/dead", where="amount > 2")["entries"] == []
+    assert api.get("subscriptions/invoices/messages", limit=2)["more"]
     assert api.get("subscriptions/invoices/snapshot")["topic"] == topic
 
 

@@ -1,5 +1,6 @@
 """Who may do what: each route with each role; and what pages of other sites cannot do."""
 
+import socket
 from typing import Any
 
 import pytest
@@ -63,7 +64,7 @@ def test_each_route_with_each_role(
     prepared(connection, kafkadur_topic(), "invoices")
     snapshot = callers["admin"].get("subscriptions/invoices/snapshot")
     callers["viewer"].listed()
-    letter = callers["viewer"].get("subscriptions/invoices/dead")[0]["letter"]
+    letter = callers["viewer"].get("subscriptions/invoices/dead")["entries"][0]["letter"]
     for (method, path), lowest in LOWEST.items():
         verb = path.rpartition("/")[2]
         for role in RANK:
@@ -87,11 +88,18 @@ def test_a_viewer_sees_no_payloads(
     callers: dict[str, Api], connection: kafkadur.sync.Connection, kafkadur_topic: TopicFactory
 ) -> None:
     prepared(connection, kafkadur_topic(), "invoices")
-    for each in callers["viewer"].get("subscriptions/invoices/messages"):
+    for each in callers["viewer"].get("subscriptions/invoices/messages")["entries"]:
         assert (each["hidden"], each["value"], each["key"], each["properties"]) == (True, None, None, {})
-    assert "order" not in str(callers["viewer"].get("subscriptions/invoices/dead"))
-    seen = callers["operator"].get("subscriptions/invoices/messages")
+    (letter,) = callers["viewer"].get("subscriptions/invoices/dead")["entries"]
+    assert (letter["cause"], letter["reason"]) == ("rejected", "")
+    guess = callers["viewer"].client.get(
+        "/api/v1/subscriptions/invoices/dead", params={"where": "amount = 2"}
+    )
+    assert guess.status_code == 403
+    seen = callers["operator"].get("subscriptions/invoices/messages")["entries"]
     assert [each["hidden"] for each in seen] == [False] * 3
+    (letter,) = callers["operator"].get("subscriptions/invoices/dead")["entries"]
+    assert letter["reason"] == "not wanted"
 
 
 @pytest.mark.parametrize("headers", [{}, {"Authorization": "Bearer wrong"}, {"Authorization": "Basic YTpi"}])
@@ -123,10 +131,30 @@ def test_answers_have_headers_that_keep_browsers_from_harm(api: Api) -> None:
         assert "server" not in headers or "uvicorn" in headers["server"]
 
 
-def test_a_body_that_is_too_large_is_refused(api: Api) -> None:
+@pytest.mark.parametrize(("verb", "size"), [("seek", 70_000), ("restore", 17 * 1024 * 1024)])
+def test_a_body_that_is_too_large_is_refused(api: Api, verb: str, size: int) -> None:
     def much() -> Any:
-        for _ in range(17):
-            yield b"x" * 1024 * 1024
+        for _ in range(size // 1024):
+            yield b"x" * 1024
 
-    answer = api.client.post("/api/v1/subscriptions/invoices/seek", content=much(), headers=WRITE)
+    answer = api.client.post(f"/api/v1/subscriptions/invoices/{verb}", content=much(), headers=WRITE)
     assert answer.status_code == 413
+
+
+def test_the_body_of_somebody_unknown_is_not_read(callers: dict[str, Api]) -> None:
+    address = callers["nobody"].client.base_url
+    with socket.create_connection((address.host, address.port or 0), timeout=60) as asking:
+        asking.sendall(
+            b"POST /api/v1/subscriptions/invoices/restore HTTP/1.1\r\nHost: localhost\r\n"
+            b"X-Kafkadur-Write: yes\r\nContent-Length: 10000000000\r\n\r\n{"
+        )
+        answer = b"".join(iter(lambda: asking.recv(65_536), b""))  # until the service closes the connection
+    assert answer.startswith(b"HTTP/1.1 401 ")
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [{"Sec-Fetch-Site": "cross-site"}, {"X-Forwarded-For": "10.0.0.1"}, {"Via": "1.1 proxy"}],
+)
+def test_without_tokens_neither_other_sites_nor_proxies_ask(api: Api, headers: dict[str, str]) -> None:
+    assert api.client.get("/api/v1/subscriptions", headers=headers).status_code == 403

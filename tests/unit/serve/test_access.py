@@ -53,6 +53,15 @@ def test_nothing_is_added_to_a_file_that_is_no_file_of_tokens(tmp_path: Path) ->
         read_tokens(tmp_path / "nothing")
 
 
+def test_a_token_is_added_behind_a_line_without_its_end(tmp_path: Path) -> None:
+    file = tmp_path / "tokens"
+    file.write_text(f"ada admin {DIGEST}")
+    token = add_token(file, "bob", Role.VIEWER)
+    caller = read_tokens(file).caller(token)
+    assert caller is not None
+    assert caller.name == "bob"
+
+
 @pytest.mark.parametrize("host", ["localhost", "localhost:9470", "127.0.0.1:1", "[::1]", "[::1]:9470"])
 def test_hosts_of_this_machine(host: str) -> None:
     assert is_loopback(host)

@@ -1,5 +1,7 @@
 """Samples of the last hour, and the age of messages from the ends of their partition."""
 
+import threading
+
 from kafkadur.service.series import SPAN_MS, Age, Ends, Sample, Series
 
 MINUTE = 60_000
@@ -59,3 +61,25 @@ def test_a_partition_that_grows_all_the_time_costs_no_more_than_others() -> None
         ends.add(ms, ms)
     ages = [ends.age_of(offset, 100_000) for offset in range(0, 90_000, 1_000)]
     assert len({age.ms for age in ages if age is not None}) <= 11
+
+
+def test_ends_before_a_log_was_cut_off_say_nothing() -> None:
+    ends = Ends()
+    ends.add(1_000, 0)
+    ends.add(5, 30 * MINUTE)
+    assert ends.age_of(3, 31 * MINUTE) == Age(MINUTE, at_least=True)
+
+
+def test_a_reader_in_another_thread_has_whole_samples() -> None:
+    series = Series()
+
+    def add() -> None:
+        for number in range(3_000):
+            series.add(sample(number, backlog=number))
+
+    writer = threading.Thread(target=add)
+    writer.start()
+    while writer.is_alive():
+        assert all(each.at == each.backlog for each in series.samples())
+    writer.join()
+    assert len(series.samples()) == 3_000
