@@ -18,6 +18,7 @@ from kafkadur_coordinators.redis.coordinator import RedisCoordinator, Refusal, S
 from kafkadur_coordinators.redis.wire import (
     POSITIONS,
     AttachRequest,
+    DetachRequest,
     ExchangeRequest,
     PartClaims,
     ReclaimRequest,
@@ -64,7 +65,7 @@ def attack(settings: Settings, subscription: str, chance: random.Random) -> int:
             accepted += (
                 coordinator.run(name, address.fixed() if name == "attach" else keys, request).code == "OK"
             )
-        coordinator.run("detach", keys, [*common, list(partitions)])
+        coordinator.run("detach", keys, [*common, *DetachRequest(list(partitions), 0)])
     except Refusal:
         pass  # there is no subscription at this moment
     finally:
@@ -76,7 +77,7 @@ def _usual(name: str, number: int, version: int, partitions: Sequence[int]) -> S
     """A request as a member would make it that receives nothing."""
     requests: dict[str, Sequence[object]] = {
         "attach": AttachRequest("hostile", 2_000, version, 0, "", 0, 0, 0),
-        "detach": (list(partitions),),
+        "detach": DetachRequest(list(partitions), 0),
         "exchange": ExchangeRequest(number, 0, 0, 1, 10, [PartitionReport(p) for p in partitions], 0, 1),
         "reclaim": ReclaimRequest(1, [PartClaims(p, [Claim(1, 1, 0, (0, 5))]) for p in partitions], 1),
     }

@@ -12,6 +12,7 @@ import kafkadur
 import kafkadur.sync
 from kafkadur import AlreadySettled, ConnectionClosed, LeaseLost
 from kafkadur_coordinators.redis.coordinator import RedisCoordinator
+from kafkadur_coordinators.redis.wire import DetachRequest
 from kafkadur_sharing.definition import TypeName
 from tests.integration.subscriptions.helpers import (
     LIMIT_S,
@@ -64,7 +65,7 @@ def end_leases(place: Place, subscription: kafkadur.Subscription | kafkadur.sync
     found = subscription.definition
     coordinator = RedisCoordinator(place.stack.redis)
     common = coordinator.common(subscription_id=found.id, member=subscription.member_id)
-    coordinator.call("detach", found.address.fixed(), [*common, []])
+    coordinator.call("detach", found.address.fixed(), [*common, *DetachRequest([], 0)])
     coordinator.close()
 
 
