@@ -34,8 +34,8 @@ _WINDOW, _WINDOW_BYTES = 100_000, 256 * 1024 * 1024
 _TOGETHER = 500
 #: Most digits of a number in a header.
 _DIGITS = 15
-#: Seconds without a letter after which a pass ends.
-_SILENCE = 2.0
+#: Seconds without a letter after which a pass ends, and after which it settles the letters that it has.
+_SILENCE, _PAUSE = 2.0, 0.2
 
 
 #: Names that a filter can use besides properties (`DeadLetter.facts`).
@@ -239,7 +239,10 @@ class DeadLetterAdmin:
     def _pass(
         self, connection: kafkadur.sync.Connection, key: SubscriptionKey, where: Selector | None
     ) -> Iterator[tuple[kafkadur.sync.Delivery, DeadLetter] | None]:
-        """Yield the letters that a filter takes, then None; all other letters are given back at the end."""
+        """Yield the letters that a filter takes, and None where all yielded before are to be settled.
+
+        All other letters are given back at the end.
+        """
         topic = self._admin.info(key).definition.dead_letter_topic
         kept = bounds_if_any(self._topics, topic)
         if not kept:
@@ -252,15 +255,23 @@ class DeadLetterAdmin:
             window=_WINDOW,
             window_bytes=_WINDOW_BYTES,
         ) as subscription:
-            while (delivery := subscription.receive(timeout=_SILENCE)) is not None:
+            waiting = False  # whether letters were yielded since the last None
+            while True:
+                delivery = subscription.receive(timeout=_PAUSE if waiting else _SILENCE)
+                if delivery is None:
+                    if not waiting:
+                        return
+                    waiting = False
+                    yield None  # after an unclean end letters come few at a time: more when these are settled
+                    continue
                 if delivery.offset >= kept.get(delivery.partition, (0, 0))[1]:
                     continue  # written since
                 letter = _letter(delivery.message, key)
                 if letter is None:
                     delivery.ack_nowait()  # of another subscription with the same topic of dead letters
                 elif letter.passes(where):
+                    waiting = True
                     yield delivery, letter
-            yield None
 
 
 def _number(text: str) -> int:

@@ -160,3 +160,32 @@ def test_a_table_for_people(run: Run, topic: str) -> None:
     assert "cause" in shown.out
     assert topic in shown.out.replace("\n", "")
     assert "more than 2" in shown.err
+
+
+def test_letters_of_a_redrive_that_was_killed_are_all_redriven_by_the_next(
+    run: Run, here: Path, kafkadur_topic: TopicFactory
+) -> None:
+    """After an unclean end they come few at a time, so that the pass has to settle those before it waits."""
+    del here
+    name, count = kafkadur_topic(), 1_500
+    with kafkadur.sync.Connection(settings({})) as connection:
+        with connection.producer() as producer:
+            for n in range(count):
+                producer.publish(name, b"%d" % n)
+        with connection.subscribe(name, durable="d", start="earliest", type="shared", window=count) as worker:
+            for _ in range(count):
+                delivery = worker.receive(timeout=LIMIT_S)
+                assert delivery is not None
+                delivery.reject_nowait("no")
+            worker.flush()
+    with kafkadur.sync.Connection(settings({}), guest=True) as connection:
+        killed = connection.subscribe(
+            f"{name}.dead", durable="d.dead", start="earliest", type="shared", window=10 * count
+        )
+        for _ in range(count):
+            assert killed.receive(timeout=LIMIT_S) is not None
+        (member,) = run("member", "ls", "d.dead", "--json").data
+        assert run("member", "evict", "d.dead", member["id"], "--yes").code == 0
+        killed.close()
+    assert run("sub", "dead", "redrive", "d", "--yes", "--json").data["done"] == count
+    assert run("sub", "dead", "ls", "d", "--json").data == []
