@@ -11,12 +11,11 @@ import logging
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, Protocol
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from kafkadur.admin.inspector import Inspector
 from kafkadur.admin.subscription_info import SubscriptionInfo
 from kafkadur_sharing.errors import KafkadurError
 
@@ -95,6 +94,14 @@ _NUMBERS = (
 )
 
 
+class Lister(Protocol):
+    """Lists subscriptions: an `Inspector`, or what has read them already."""
+
+    def list(self) -> tuple[SubscriptionInfo, ...]:
+        """Return all durable subscriptions of a namespace. Raises KafkadurError."""
+        ...
+
+
 class SubscriptionMetrics(Collector):
     """The metrics of all durable subscriptions of a namespace.
 
@@ -103,7 +110,7 @@ class SubscriptionMetrics(Collector):
     `kafkadur_up` is 0 and no other metric has a value.
     """
 
-    def __init__(self, inspector: Inspector, *, limit: float | None = None) -> None:
+    def __init__(self, inspector: Lister, *, limit: float | None = None) -> None:
         """`inspector` reads the subscriptions; scrapes at the same time share its answer.
 
         `limit`: seconds after which a scrape gives up and `kafkadur_up` is 0; None: it waits for the answer.

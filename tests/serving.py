@@ -5,7 +5,6 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Generator, Iterator
-from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
@@ -21,8 +20,6 @@ from kafkadur.stack import Stack
 WRITE = {"X-Kafkadur-Write": "yes"}
 #: Seconds in which the service must have done what a test waits for: the machine may be busy.
 PATIENCE_S = 60.0
-
-Serve = Callable[[Tokens | None], AbstractContextManager[str]]
 
 
 @pytest.fixture

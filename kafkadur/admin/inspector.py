@@ -38,7 +38,7 @@ from kafkadur.settings import Settings
 from kafkadur_coordinators import holder_progress
 from kafkadur_coordinators.changes import origins_of, state_in_force
 from kafkadur_coordinators.holder_progress import HolderProgress
-from kafkadur_coordinators.interface import MAX_PARTITIONS, Known, LeaseView, PartitionView
+from kafkadur_coordinators.interface import MAX_PARTITIONS, Known, LeaseView, PartitionView, Run
 from kafkadur_coordinators.journal.listing import Listed, listed
 from kafkadur_coordinators.redis.coordinator import Refusal, state_lost
 from kafkadur_coordinators.settlement_states import by_partition, settlement_of
@@ -297,6 +297,17 @@ class Inspector:
     def journal(self) -> Sequence[Listed]:
         """Return all records of the journal, in the order in which they were written."""
         return listed(self._journal.scan()) if self._has_journal() else []
+
+    def exceptions(self, key: SubscriptionKey) -> Mapping[int, Sequence[Run]]:
+        """Return the ranges of offsets that are set aside, by partition and offset; lanes are joined.
+
+        Raises `InvalidDestination` if there is no such subscription.
+        """
+        seen = self._existing(key)
+        found: dict[int, list[Run]] = {}
+        for number, view in seen.views.items():
+            found.setdefault(number // seen.definition.lanes, []).extend(view.exceptions)
+        return {partition: sorted(runs) for partition, runs in sorted(found.items())}
 
     def views(self, key: SubscriptionKey) -> Mapping[int, PartitionView]:
         """Return the whole state of each partition of a subscription; empty if there is none."""

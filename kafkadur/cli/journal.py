@@ -50,7 +50,7 @@ def inspect(
         Column("what it says", _text),
     )
     if len(found) > limit:
-        call.out.say(f"There are {count(len(found) - limit)} older records: use --limit.")
+        call.out.say(f"{plural(len(found) - limit, 'older record')} left out: use --limit.")
 
 
 @command

@@ -1,4 +1,4 @@
-"""Who may use the service: tokens, each with a name and a role, kept in a file as digests."""
+"""Tokens of the service: each has a name and a role, and is kept in a file as a digest."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _CHANCE: Final = 32
 
 
 class Role(IntEnum):
-    """What somebody may do. Each role may do what those before it may."""
+    """A role: a set of permissions. Each role includes the roles before it."""
 
     #: sees subscriptions, but no values and keys of messages
     VIEWER = 1
@@ -43,7 +43,7 @@ ROLES: Final = tuple(role.word for role in Role)
 
 @dataclass(frozen=True, slots=True)
 class Caller:
-    """Somebody who asks the service."""
+    """An authenticated person or program."""
 
     name: str
     role: Role

@@ -19,9 +19,9 @@ from kafkadur.admin.documents import PartitionMove, moved
 from kafkadur.admin.snapshots import Snapshot
 from kafkadur.admin.subscription_info import SubscriptionInfo, refuse_attached
 from kafkadur.service.access import Caller
-from kafkadur.service.asking import ANSWERS, Administrator, Id, Operator, TheOffice
+from kafkadur.service.backend import Backend
+from kafkadur.service.dependencies import ANSWERS, Administrator, Id, Operator, TheBackend
 from kafkadur.service.ids import ID_PATTERN
-from kafkadur.service.office import Office
 from kafkadur_sharing.changing import Changes, changed
 from kafkadur_sharing.definition import AckLevel, Definition, HeaderType, Scope, TypeName
 from kafkadur_sharing.errors import KafkadurError
@@ -48,7 +48,7 @@ class _Careful(_Order):
 class _Plan:
     """An act that is about to be done."""
 
-    office: Office
+    backend: Backend
     caller: Caller
     action: str
     key: SubscriptionKey
@@ -57,11 +57,12 @@ class _Plan:
 
 def _act(plan: _Plan, before: Any, do: Callable[[], Any]) -> Any:  # noqa: ANN401 - any JSON
     """Do something between two records of it; returns what `do` returns. `before`: the state it finds."""
-    audit = plan.office.audit
+    audit = plan.backend.audit
     act = audit.begin(plan.caller, plan.action, str(plan.key), plan.parameters, before=before)
     try:
         after = do()
     except BaseException as error:
+        # whatever it is, the record must not end with an act that was only begun
         audit.end(act, error=str(error) if isinstance(error, KafkadurError) else repr(error))
         raise
     audit.end(act, after=after)
@@ -83,27 +84,27 @@ class Paused(TypedDict):
 
 
 @router.post("/pause", summary="Stop handing out messages")
-def pause(id: Id, caller: Operator, office: TheOffice) -> Paused:  # noqa: A002 - the word of the API
+def pause(id: Id, caller: Operator, backend: TheBackend) -> Paused:  # noqa: A002 - the word of the API
     """Hand out nothing more; messages in flight can be settled, and members stay attached."""
-    return _pause(office, caller, id, paused=True)
+    return _pause(backend, caller, id, paused=True)
 
 
 @router.post("/resume", summary="Go on")
-def resume(id: Id, caller: Operator, office: TheOffice) -> Paused:  # noqa: A002
+def resume(id: Id, caller: Operator, backend: TheBackend) -> Paused:  # noqa: A002
     """Resume a paused subscription."""
-    return _pause(office, caller, id, paused=False)
+    return _pause(backend, caller, id, paused=False)
 
 
-def _pause(office: Office, caller: Caller, id: str, *, paused: bool) -> Paused:  # noqa: A002
-    key = office.key(id)
-    with office.admin() as admin:
+def _pause(backend: Backend, caller: Caller, id: str, *, paused: bool) -> Paused:  # noqa: A002
+    key = backend.key(id)
+    with backend.admin() as admin:
         info = admin.info(key)
 
         def do() -> Paused:
             admin.pause(key, paused=paused)
             return {"subscription": str(key), "paused": paused}
 
-        plan = _Plan(office, caller, "pause" if paused else "resume", key, {})
+        plan = _Plan(backend, caller, "pause" if paused else "resume", key, {})
         done: Paused = _act(plan, _state(info), do)
     return done
 
@@ -127,10 +128,10 @@ class Drained(TypedDict):
 
 
 @router.post("/drain", summary="Pause, and wait until nothing is in flight")
-def drain(id: Id, order: Drain, caller: Operator, office: TheOffice) -> Drained:  # noqa: A002
+def drain(id: Id, order: Drain, caller: Operator, backend: TheBackend) -> Drained:  # noqa: A002
     """Pause the subscription, and wait until none of its messages is in flight."""
-    key = office.key(id)
-    with office.admin() as admin:
+    key = backend.key(id)
+    with backend.admin() as admin:
         info = admin.info(key)
 
         def do() -> Drained:
@@ -146,7 +147,7 @@ def drain(id: Id, order: Drain, caller: Operator, office: TheOffice) -> Drained:
                 "holders": [member.name or member.id for member in found.held],
             }
 
-        plan = _Plan(office, caller, "drain", key, order.model_dump())
+        plan = _Plan(backend, caller, "drain", key, order.model_dump())
         done: Drained = _act(plan, _state(info), do)
     return done
 
@@ -171,10 +172,10 @@ class Evicted(TypedDict):
 
 
 @router.post("/evict", summary="End the session of a member")
-def evict(id: Id, order: Evict, caller: Administrator, office: TheOffice) -> Evicted:  # noqa: A002
+def evict(id: Id, order: Evict, caller: Administrator, backend: TheBackend) -> Evicted:  # noqa: A002
     """Have the messages of a member delivered again, elsewhere, as if it had died; it may attach again."""
-    key = office.key(id)
-    with office.admin() as admin:
+    key = backend.key(id)
+    with backend.admin() as admin:
         found = admin.member(key, order.member)
 
         def answer(*, evicted: bool) -> Evicted:
@@ -190,7 +191,7 @@ def evict(id: Id, order: Evict, caller: Administrator, office: TheOffice) -> Evi
 
         if order.dry_run:
             return answer(evicted=False)
-        plan = _Plan(office, caller, "evict", key, {"member": order.member})
+        plan = _Plan(backend, caller, "evict", key, {"member": order.member})
         done: Evicted = _act(plan, {"leases": found.leases}, lambda: answer(evicted=True))
     return done
 
@@ -218,11 +219,11 @@ class Moved(TypedDict):
 
 
 @router.post("/seek", summary="Move a subscription")
-def seek(id: Id, order: Seek, caller: Administrator, office: TheOffice) -> Moved:  # noqa: A002
+def seek(id: Id, order: Seek, caller: Administrator, backend: TheBackend) -> Moved:  # noqa: A002
     """Have messages from a position on delivered again, and those before it skipped."""
     to = order.to if isinstance(order.to, dict) else _time(order.to)
     told = {"to": order.model_dump(mode="json")["to"]}
-    return _move(_Plan(office, caller, "seek", office.key(id), told), to, order)
+    return _move(_Plan(backend, caller, "seek", backend.key(id), told), to, order)
 
 
 def _time(text: str) -> datetime | str:
@@ -241,14 +242,14 @@ class Restore(_Careful):
 
 
 @router.post("/restore", summary="Bring a subscription back to a snapshot")
-def restore(id: Id, order: Restore, caller: Administrator, office: TheOffice) -> Moved:  # noqa: A002
+def restore(id: Id, order: Restore, caller: Administrator, backend: TheBackend) -> Moved:  # noqa: A002
     """Bring a subscription to where it stood when the snapshot was taken."""
     told = {"taken": order.snapshot.taken}
-    return _move(_Plan(office, caller, "restore", office.key(id), told), order.snapshot, order)
+    return _move(_Plan(backend, caller, "restore", backend.key(id), told), order.snapshot, order)
 
 
 def _move(plan: _Plan, to: Mapping[int, int] | str | datetime | Snapshot, order: _Careful) -> Moved:
-    with plan.office.admin() as admin:
+    with plan.backend.admin() as admin:
 
         def move() -> Moved:
             moves = [moved(each) for each in admin.seek(plan.key, to, dry_run=order.dry_run)]
@@ -274,17 +275,17 @@ class Forked(TypedDict):
 
 
 @router.post("/fork", summary="Make a second subscription at the same position")
-def fork(id: Id, order: Fork, caller: Administrator, office: TheOffice) -> Forked:  # noqa: A002
+def fork(id: Id, order: Fork, caller: Administrator, backend: TheBackend) -> Forked:  # noqa: A002
     """Make a second subscription at the same position; from then on they are independent."""
-    key, other = office.key(id), office.key(order.new)
-    with office.admin() as admin:
+    key, other = backend.key(id), backend.key(order.new)
+    with backend.admin() as admin:
         info = admin.info(key)
 
         def do() -> Forked:
             admin.fork(key, other)
             return {"subscription": str(key), "fork": str(other)}
 
-        plan = _Plan(office, caller, "fork", key, order.model_dump())
+        plan = _Plan(backend, caller, "fork", key, order.model_dump())
         done: Forked = _act(plan, _state(info), do)
     return done
 
@@ -325,11 +326,11 @@ class Altered(TypedDict):
 
 
 @router.post("/alter", summary="Change the definition")
-def alter(id: Id, order: Alter, caller: Administrator, office: TheOffice) -> Altered:  # noqa: A002
+def alter(id: Id, order: Alter, caller: Administrator, backend: TheBackend) -> Altered:  # noqa: A002
     """Change parts of the definition; what is settled and what waits is kept."""
-    key = office.key(id)
+    key = backend.key(id)
     changes = cast("Changes", order.changes.model_dump(exclude_unset=True))
-    with office.admin() as admin:
+    with backend.admin() as admin:
         before = admin.info(key).definition
 
         def answer(after: Definition, *, altered: bool) -> Altered:
@@ -341,10 +342,10 @@ def alter(id: Id, order: Alter, caller: Administrator, office: TheOffice) -> Alt
             }
 
         parse_selector(changes.get("selector"))
-        after = changed(key, before, changes, mode=office.settings.mode)  # refuses what is not possible
+        after = changed(key, before, changes, mode=backend.settings.mode)  # refuses what is not possible
         if order.dry_run:
             return answer(after, altered=False)
-        plan = _Plan(office, caller, "alter", key, order.changes.model_dump(mode="json", exclude_unset=True))
+        plan = _Plan(backend, caller, "alter", key, order.changes.model_dump(mode="json", exclude_unset=True))
         done: Altered = _act(
             plan, before.to_record(), lambda: answer(admin.alter(key, **changes), altered=True)
         )
@@ -364,10 +365,10 @@ class Unsubscribed(TypedDict):
 
 
 @router.post("/unsubscribe", summary="Delete a subscription")
-def unsubscribe(id: Id, order: Unsubscribe, caller: Administrator, office: TheOffice) -> Unsubscribed:  # noqa: A002
+def unsubscribe(id: Id, order: Unsubscribe, caller: Administrator, backend: TheBackend) -> Unsubscribed:  # noqa: A002
     """Delete a subscription with all that waits in it."""
-    key = office.key(id)
-    with office.admin() as admin:
+    key = backend.key(id)
+    with backend.admin() as admin:
         info = admin.info(key)
         admin.refuse_record(info)
 
@@ -379,7 +380,7 @@ def unsubscribe(id: Id, order: Unsubscribe, caller: Administrator, office: TheOf
         if order.dry_run:
             refuse_attached(info)
             return answer(deleted=False)
-        plan = _Plan(office, caller, "unsubscribe", key, {})
+        plan = _Plan(backend, caller, "unsubscribe", key, {})
         done: Unsubscribed = _act(plan, _state(info), lambda: answer(deleted=True))
     return done
 
@@ -402,30 +403,30 @@ class Handled(TypedDict):
 
 
 @router.post("/dead/redrive", summary="Publish dead letters again")
-def redrive(id: Id, order: Letters, caller: Operator, office: TheOffice) -> Handled:  # noqa: A002
+def redrive(id: Id, order: Letters, caller: Operator, backend: TheBackend) -> Handled:  # noqa: A002
     """Publish the messages of dead letters to their topic again: every subscription of it gets them."""
-    return _letters(office, caller, "redrive", id, order)
+    return _letters(backend, caller, "redrive", id, order)
 
 
 @router.post("/dead/purge", summary="Discard dead letters")
-def purge(id: Id, order: Letters, caller: Administrator, office: TheOffice) -> Handled:  # noqa: A002
+def purge(id: Id, order: Letters, caller: Administrator, backend: TheBackend) -> Handled:  # noqa: A002
     """Discard dead letters."""
-    return _letters(office, caller, "purge", id, order)
+    return _letters(backend, caller, "purge", id, order)
 
 
-def _letters(office: Office, caller: Caller, action: str, id: str, order: Letters) -> Handled:  # noqa: A002
-    key, where = office.key(id), parse_selector(order.where)
-    with office.admin() as admin:
-        desk = DeadLetterAdmin(office.settings, admin)
-        found = sum(1 for _ in desk.letters(key, where))
+def _letters(backend: Backend, caller: Caller, action: str, id: str, order: Letters) -> Handled:  # noqa: A002
+    key, where = backend.key(id), parse_selector(order.where)
+    with backend.admin() as admin:
+        dead_letters = DeadLetterAdmin(backend.settings, admin)
+        found = sum(1 for _ in dead_letters.letters(key, where))
 
         def do() -> Handled:
-            done = desk.redrive(key, where) if action == "redrive" else desk.purge(key, where)
+            done = dead_letters.redrive(key, where) if action == "redrive" else dead_letters.purge(key, where)
             return {"subscription": str(key), "letters": found, "done": done}
 
         if order.dry_run or not found:
             return {"subscription": str(key), "letters": found, "done": 0}
         done: Handled = _act(
-            _Plan(office, caller, action, key, {"where": order.where}), {"letters": found}, do
+            _Plan(backend, caller, action, key, {"where": order.where}), {"letters": found}, do
         )
     return done

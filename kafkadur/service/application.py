@@ -1,4 +1,4 @@
-"""The service as a whole: an ASGI application with the API, the page, and what watches it."""
+"""The ASGI application: the API, the page, health checks and metrics."""
 
 from __future__ import annotations
 
@@ -17,22 +17,21 @@ from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4
 from typing_extensions import TypedDict
 
-from kafkadur.admin.inspector import Inspector
-from kafkadur.metrics import SCRAPE_S, SubscriptionMetrics
+from kafkadur.metrics import SubscriptionMetrics
 from kafkadur.service import acting, reading
 from kafkadur.service.access import Tokens
-from kafkadur.service.asking import ANSWERS, TheOffice, Viewer
 from kafkadur.service.audit import Audit
+from kafkadur.service.backend import Backend
+from kafkadur.service.dependencies import ANSWERS, TheBackend, Viewer
 from kafkadur.service.errors import status_of, trouble
+from kafkadur.service.middleware import SecurityMiddleware
 from kafkadur.service.observer import Observer
-from kafkadur.service.office import Office
-from kafkadur.service.shield import Shield
 from kafkadur.settings import Settings
 from kafkadur_sharing.errors import KafkadurError
 
 _PAGE: Final = Path(__file__).parent / "page"
-#: Seconds between two looks whether there is an event, and after which a line is sent all the same.
-_LOOK_S, _ALIVE_S = 0.25, 15.0
+#: Seconds between two polls for an event, and after which a comment is sent to keep the connection.
+_POLL_S, _ALIVE_S = 0.25, 15.0
 #: Seconds that requests have to end after a signal.
 _LAST_S: Final = 3
 _ABOUT: Final = """\
@@ -61,12 +60,12 @@ async def live() -> Health:
 
 
 @router.get("/readyz", summary="Whether the service can be used", responses={503: {"model": Health}})
-async def ready(office: TheOffice, response: Response) -> Health:
+async def ready(backend: TheBackend, response: Response) -> Health:
     """Say whether the subscriptions could be read the last time; status 503 if not."""
-    seen = office.observer.latest
+    seen = backend.observer.latest
     problem = "the subscriptions were not read yet" if seen.number == 0 else None
     problem = problem if seen.problem is None else seen.problem.message
-    if not office.observer.runs:
+    if not backend.observer.runs:
         problem = "the thread that reads the subscriptions has ended"
     response.status_code = 200 if problem is None else 503
     return {"ready": problem is None, "problem": problem}
@@ -74,20 +73,20 @@ async def ready(office: TheOffice, response: Response) -> Health:
 
 @router.get("/metrics", summary="Metrics for Prometheus", response_class=PlainTextResponse, responses=ANSWERS)
 def metrics(caller: Viewer, request: Request) -> Response:
-    """Return the metrics of all durable subscriptions, as `kafkadur metrics` serves them."""
+    """Return the metrics that `kafkadur metrics` serves, from the last reading of the subscriptions."""
     del caller
     registry: CollectorRegistry = request.app.state.registry
     return Response(generate_latest(registry), media_type=CONTENT_TYPE_PLAIN_0_0_4)
 
 
 @router.get("/api/v1/events", summary="Events", response_class=StreamingResponse, responses=ANSWERS)
-async def events(caller: Viewer, office: TheOffice, request: Request) -> StreamingResponse:
-    """Send an event (text/event-stream) after each look at the subscriptions: the list is new then."""
+async def events(caller: Viewer, backend: TheBackend, request: Request) -> StreamingResponse:
+    """Send an event (text/event-stream) after each reading of the subscriptions: the list is new then."""
     del caller
     ending: Callable[[], bool] = request.app.state.ending
     unbuffered = {"X-Accel-Buffering": "no"}  # nginx would hold the events back
     return StreamingResponse(
-        _events(office.observer, ending), headers=unbuffered, media_type="text/event-stream"
+        _events(backend.observer, ending), headers=unbuffered, media_type="text/event-stream"
     )
 
 
@@ -102,8 +101,8 @@ async def _events(observer: Observer, ending: Callable[[], bool]) -> AsyncIterat
         elif waited > _ALIVE_S:
             yield ": still here\n\n"
             waited = 0.0
-        await asyncio.sleep(_LOOK_S)  # polls for a condition; whoever listens goes when it likes
-        waited += _LOOK_S
+        await asyncio.sleep(_POLL_S)  # polls for a condition; a listener that leaves cancels this
+        waited += _POLL_S
 
 
 def server(settings: Settings, tokens: Tokens | None, *, every: float) -> uvicorn.Server:
@@ -118,26 +117,25 @@ def server(settings: Settings, tokens: Tokens | None, *, every: float) -> uvicor
 
 
 def create(settings: Settings, tokens: Tokens | None, *, every: float) -> FastAPI:
-    """Return the application; it looks at the servers while its lifespan lasts.
+    """Return the application; it reads the subscriptions while its lifespan lasts.
 
     `tokens` None: everybody who can reach it may do everything, by a name of the loopback address alone.
-    `every`: seconds between two looks at the subscriptions.
+    `every`: seconds between two readings of the subscriptions.
     """
 
     @contextlib.asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncGenerator[None]:
         observer, audit = Observer(settings, every=every), Audit(settings)
-        office = Office(settings, observer, audit)
-        inspector = Inspector(settings)
-        app.state.office = office
+        backend = Backend(settings, observer, audit)
+        app.state.backend = backend
         app.state.registry = CollectorRegistry()
-        app.state.registry.register(SubscriptionMetrics(inspector, limit=SCRAPE_S))
+        app.state.registry.register(SubscriptionMetrics(observer))
         observer.start()
         try:
             yield
         finally:
             await asyncio.to_thread(observer.close)
-            for each in (office, audit, inspector):
+            for each in (backend, audit):
                 await asyncio.to_thread(each.close)
 
     app = FastAPI(
@@ -150,7 +148,7 @@ def create(settings: Settings, tokens: Tokens | None, *, every: float) -> FastAP
     for each in (router, reading.router, acting.router):
         app.include_router(each)
     app.mount("/", StaticFiles(directory=_PAGE, html=True))
-    app.add_middleware(Shield)
+    app.add_middleware(SecurityMiddleware)
     return app
 
 

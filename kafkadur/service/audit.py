@@ -1,4 +1,4 @@
-"""The record of all acts: who did what to which subscription, with what effect. Kept in a Kafka topic."""
+"""The audit of the service: a Kafka topic with the caller, parameters and effect of each change."""
 
 from __future__ import annotations
 

@@ -21,13 +21,11 @@ from kafkadur.service.ids import id_of
 from kafkadur.service.series import Age, Ends, Sample, Series
 from kafkadur.service.words import words
 from kafkadur.settings import Settings
-from kafkadur_sharing.errors import InternalError, KafkadurError
+from kafkadur_sharing.errors import IllegalState, InternalError, KafkadurError
 
 _log = logging.getLogger("kafkadur.service")
 
-#: Seconds between two looks, if a look takes less.
-EVERY_S: Final = 5.0
-#: Seconds that the look under way has at the end.
+#: Seconds that `close` waits for the reading that is under way.
 _LAST_S: Final = 2.0
 #: Milliseconds between two samples of a subscription, and where there are many subscriptions.
 _SAMPLE_MS, _RARE_SAMPLE_MS, _MANY = 10_000, 30_000, 1_000
@@ -39,7 +37,7 @@ class Entry(Summary):
     id: str
     #: its state for people, such as "waits: no member is attached"
     words: str
-    #: offsets a second since the last look
+    #: offsets a second since the last reading
     arrived_per_s: float | None
     settled_per_s: float | None
     #: seconds since the oldest unsettled message was written; `oldest_at_least`: it is older than that
@@ -51,25 +49,26 @@ class Entry(Summary):
 
 @dataclass(frozen=True, kw_only=True)
 class Observation:
-    """What the last look saw."""
+    """The result of the last reading of all subscriptions."""
 
-    #: counts the looks, from 1; 0: there was none
+    #: counts the readings, from 1; 0: there was none
     number: int = 0
-    #: server time of the last look that saw everything, ms since 1970
+    #: server time of the last reading that succeeded, ms since 1970
     at: int | None = None
+    #: all subscriptions, and the entries of the list, which leave out records of handled dead letters
+    infos: tuple[SubscriptionInfo, ...] = ()
     entries: tuple[Entry, ...] = ()
-    #: Why the last look saw nothing; then `entries` are those of an earlier one.
+    #: why the last reading failed; then the subscriptions are those of an earlier one
     problem: KafkadurError | None = None
 
 
 class Observer:
-    """Looks at the subscriptions of a namespace until it is closed."""
+    """Reads the subscriptions of a namespace until it is closed."""
 
-    def __init__(self, settings: Settings, *, every: float = EVERY_S) -> None:
-        """Look each `every` seconds, once it is started."""
+    def __init__(self, settings: Settings, *, every: float) -> None:
+        """Read them every `every` seconds, once it is started."""
         self._settings = settings
         self._every = every
-        self._changed = threading.Condition()
         self._closing = threading.Event()
         self._latest = Observation()
         self._thread = threading.Thread(target=self._run, name="kafkadur-observer", daemon=True)
@@ -78,29 +77,31 @@ class Observer:
         self._ends: dict[tuple[str, int], Ends] = {}  # by id of the topic, and partition
 
     def start(self) -> None:
-        """Begin to look."""
+        """Begin to read."""
         self._thread.start()
 
     def close(self) -> None:
-        """Stop looking; wait a moment for the look that is under way, which a server may hold up."""
+        """Stop reading; wait a moment for the reading that is under way, which a server may hold up."""
         self._closing.set()
         self._thread.join(_LAST_S)
 
     @property
     def runs(self) -> bool:
-        """Whether it still looks."""
+        """Whether the thread is alive."""
         return self._thread.is_alive()
 
     @property
     def latest(self) -> Observation:
-        """What the last look saw."""
+        """The result of the last reading."""
         return self._latest
 
-    def wait(self, number: int, timeout: float) -> Observation:
-        """Wait until there is a later look than `number`, at most `timeout` seconds; return the last one."""
-        with self._changed:
-            self._changed.wait_for(lambda: self._latest.number > number, timeout)
-            return self._latest
+    def list(self) -> tuple[SubscriptionInfo, ...]:
+        """Return all subscriptions as they were read last; raises the error of the last reading."""
+        if self._latest.problem is not None:
+            raise self._latest.problem
+        if self._latest.number == 0:
+            raise IllegalState("The subscriptions were not read yet.", remedy="ask again in a moment")
+        return self._latest.infos
 
     def samples(self, id: str) -> Sequence[Sample]:  # noqa: A002 - the word of the API
         """Return the samples of a subscription of the last hour; empty for one that is not known."""
@@ -114,7 +115,7 @@ class Observer:
             began = time.monotonic()
             try:
                 with Admin(self._settings) as admin:
-                    self._look_on(admin)
+                    self._read_on(admin)
             except KafkadurError as error:
                 _log.warning("subscriptions cannot be read: %s", error)
                 self._tell(replace(self._latest, problem=error))
@@ -123,20 +124,20 @@ class Observer:
                 self._tell(replace(self._latest, problem=InternalError.by(error, "the service")))
             self._closing.wait(max(self._every - (time.monotonic() - began), 1.0))
 
-    def _look_on(self, admin: Admin) -> None:
-        """Look until something fails."""
+    def _read_on(self, admin: Admin) -> None:
+        """Read again and again until a reading fails."""
         config, timeout = self._settings.kafka, self._settings.kafka_timeout.total_seconds()
         topics = TopicAdmin(config, timeout=timeout)
         try:
             while not self._closing.is_set():
                 began = time.monotonic()
-                self._look(admin.list(), topics)
+                self._take(admin.list(), topics)
                 took = time.monotonic() - began
                 self._closing.wait(max(self._every - took, took))  # half of the time is for others
         finally:
             topics.close()
 
-    def _look(self, found: Sequence[SubscriptionInfo], topics: TopicAdmin) -> None:
+    def _take(self, found: Sequence[SubscriptionInfo], topics: TopicAdmin) -> None:
         shown = without_records(found)
         handled = {info.key: info for info in found}
         letters = topics.sizes({info.definition.dead_letter_topic or "" for info in shown})
@@ -155,15 +156,13 @@ class Observer:
             if record is not None and record.definition.topic == topic:
                 dead = record.backlog
             entries.append(_entry(id, info, speeds, oldest(info, self._ends), dead))
-        self._before = {id_of(info.key): info for info in shown}
+        self._before = dict(zip(series, shown, strict=True))
         self._series = series
         at = max((info.now for info in shown), default=round(time.time() * 1000))
-        self._tell(Observation(at=at, entries=tuple(entries)))
+        self._tell(Observation(at=at, infos=tuple(found), entries=tuple(entries)))
 
     def _tell(self, seen: Observation) -> None:
-        with self._changed:
-            self._latest = replace(seen, number=self._latest.number + 1)
-            self._changed.notify_all()
+        self._latest = replace(seen, number=self._latest.number + 1)
 
     def _take_ends(self, shown: Sequence[SubscriptionInfo]) -> None:
         kept: dict[tuple[str, int], Ends] = {}
@@ -192,7 +191,7 @@ def _sample(series: Series, info: SubscriptionInfo, speeds: Rates | None, spacin
     """Add a sample unless the last one was taken just before."""
     if series.last is not None and info.now < series.last + spacing:
         return
-    arrived, settled = (None, None) if speeds is None else (max(round(each * 1000), 0) for each in speeds)
+    arrived, settled = (None, None) if speeds is None else (round(each * 1000) for each in speeds)
     series.add(
         Sample(
             at=info.now,

@@ -25,12 +25,11 @@ from kafkadur.admin.documents import (
 from kafkadur.admin.snapshots import Snapshot
 from kafkadur.admin.subscription_info import SubscriptionInfo
 from kafkadur.service.access import Role
-from kafkadur.service.asking import ANSWERS, Id, Operator, TheOffice, Viewer
 from kafkadur.service.audit import Act
+from kafkadur.service.dependencies import ANSWERS, Id, Operator, TheBackend, Viewer
 from kafkadur.service.errors import Trouble, trouble
 from kafkadur.service.observer import Entry
 from kafkadur.service.words import words
-from kafkadur_coordinators.interface import Run
 from kafkadur_sharing.errors import InvalidDestination
 from kafkadur_sharing.selector import parse_selector
 
@@ -69,14 +68,14 @@ class Myself(TypedDict):
 
 
 @router.get("/me", summary="Who asks, with which role")
-def me(caller: Viewer, office: TheOffice) -> Myself:
+def me(caller: Viewer, backend: TheBackend) -> Myself:
     """Return the name and the role of the caller, and the namespace of the service."""
     from importlib.metadata import version  # noqa: PLC0415 - needed by nothing else
 
     return {
         "name": caller.name,
         "role": caller.role.word,
-        "namespace": office.settings.namespace,
+        "namespace": backend.settings.namespace,
         "version": version("kafkadur"),
     }
 
@@ -85,24 +84,24 @@ def me(caller: Viewer, office: TheOffice) -> Myself:
 
 
 class Listed(TypedDict):
-    """Some of the subscriptions, as the last look saw them."""
+    """Some of the subscriptions, as they were read last."""
 
-    #: counts the looks
+    #: counts the readings
     number: int
-    #: server time of the look, ms since 1970; null: there was none yet
+    #: server time of the last reading, ms since 1970; null: there was none yet
     at: int | None
     #: subscriptions of the namespace, and those that match
     total: int
     matching: int
     entries: list[Entry]
-    #: why the last look failed; then the entries are older
+    #: why the last reading failed; then the entries are older
     problem: Trouble | None
 
 
 @router.get("/subscriptions", summary="List subscriptions")
 def subscriptions(
     caller: Viewer,
-    office: TheOffice,
+    backend: TheBackend,
     *,
     search: Annotated[str, Query(max_length=250, description="part of a name, client id or topic")] = "",
     type: Annotated[str | None, Query(max_length=20)] = None,  # noqa: A002 - the word of the API
@@ -112,9 +111,9 @@ def subscriptions(
     offset: Annotated[int, Query(ge=0, le=1_000_000)] = 0,
     limit: Limit = 100,
 ) -> Listed:
-    """List subscriptions as the last look saw them, a few seconds ago. Costs no call of Redis or Kafka."""
+    """List subscriptions as they were read a few seconds ago. Costs no call of Redis or Kafka."""
     del caller
-    seen = office.observer.latest
+    seen = backend.observer.latest
     found = [each for each in seen.entries if _matches(each, search.lower(), type, state)]
     found.sort(key=lambda each: each["name"])
     if sort != "name" or descending:
@@ -155,11 +154,11 @@ class Subscription(Details):
 
 
 @router.get("/subscriptions/{id}", summary="Show a subscription")
-def subscription(id: Id, caller: Viewer, office: TheOffice) -> Subscription:  # noqa: A002
+def subscription(id: Id, caller: Viewer, backend: TheBackend) -> Subscription:  # noqa: A002
     """Return the definition, the members and the partitions of a subscription, as they are now."""
     del caller
-    with office.admin() as admin:
-        info = admin.info(office.key(id))
+    with backend.admin() as admin:
+        info = admin.info(backend.key(id))
     return {**details(info), "words": words(info)}
 
 
@@ -183,21 +182,17 @@ class Holes(TypedDict):
 
 
 @router.get("/subscriptions/{id}/holes", summary="Show what came back")
-def holes(id: Id, caller: Viewer, office: TheOffice) -> list[Holes]:  # noqa: A002
+def holes(id: Id, caller: Viewer, backend: TheBackend) -> list[Holes]:  # noqa: A002
     """Return the ranges of messages that came back, of each partition; at most 200 a partition."""
     del caller
-    with office.admin() as admin:
-        key = office.key(id)
-        lanes, views = admin.info(key).definition.lanes, admin.views(key)
-    found: dict[int, list[Run]] = {}
-    for number, view in sorted(views.items()):
-        found.setdefault(number // lanes, []).extend(view.exceptions)
+    with backend.admin() as admin:
+        found = admin.exceptions(backend.key(id))
     return [
         {
             "partition": partition,
             "ranges": [
                 {"start": run.start, "end": run.end, "attempts": run.attempts, "due": run.due}
-                for run in sorted(runs, key=lambda run: run.start)[:_HOLES]
+                for run in runs[:_HOLES]
             ],
             "more": len(runs) > _HOLES,
         }
@@ -217,10 +212,10 @@ class SampleDocument(TypedDict):
 
 
 @router.get("/subscriptions/{id}/samples", summary="Show the last hour")
-def samples(id: Id, caller: Viewer, office: TheOffice) -> list[SampleDocument]:  # noqa: A002
+def samples(id: Id, caller: Viewer, backend: TheBackend) -> list[SampleDocument]:  # noqa: A002
     """Return samples of the last hour, as far as the service has run so long. Empty for an unknown one."""
     del caller
-    office.key(id)
+    backend.key(id)
     return [
         {
             "at": each.at,
@@ -230,16 +225,16 @@ def samples(id: Id, caller: Viewer, office: TheOffice) -> list[SampleDocument]: 
             "arrived_per_s": None if each.arrived is None else each.arrived / 1000,
             "settled_per_s": None if each.settled is None else each.settled / 1000,
         }
-        for each in office.observer.samples(id)
+        for each in backend.observer.samples(id)
     ]
 
 
 @router.get("/subscriptions/{id}/why", summary="Say why nothing is delivered")
-def why(id: Id, caller: Viewer, office: TheOffice) -> list[Explanation]:  # noqa: A002
+def why(id: Id, caller: Viewer, backend: TheBackend) -> list[Explanation]:  # noqa: A002
     """Explain the first unsettled message of each partition that has a backlog, of at most 8 partitions."""
     del caller
-    with office.admin() as admin:
-        key = office.key(id)
+    with backend.admin() as admin:
+        key = backend.key(id)
         return [explained(admin.explain(key, *place)) for place in _first_unsettled(admin.info(key))]
 
 
@@ -252,14 +247,14 @@ def _first_unsettled(info: SubscriptionInfo) -> list[tuple[int, int]]:
 def explain(
     id: Id,  # noqa: A002 - the word of the API
     caller: Viewer,
-    office: TheOffice,
+    backend: TheBackend,
     partition: Annotated[int, Query(ge=0, lt=2**31)],
     offset: Annotated[int, Query(ge=0, lt=2**53)],
 ) -> Explanation:
     """Say which member holds a message, when it is due, or that it is settled."""
     del caller
-    with office.admin() as admin:
-        return explained(admin.explain(office.key(id), partition, offset))
+    with backend.admin() as admin:
+        return explained(admin.explain(backend.key(id), partition, offset))
 
 
 # --- messages -------------------------------------------------------------------------------------------
@@ -292,15 +287,16 @@ class Letters(TypedDict):
 def messages(
     id: Id,  # noqa: A002 - the word of the API
     caller: Viewer,
-    office: TheOffice,
+    backend: TheBackend,
     partition: Annotated[int | None, Query(ge=0, lt=2**31)] = None,
     limit: Limit = 20,
 ) -> Messages:
     """Return messages partition by partition, in each the oldest first. Nothing is consumed."""
     visible, read = caller.role >= Role.OPERATOR, Some(_READ, _READ_BYTES)
-    with office.admin() as admin:
-        key = office.key(id)
-        types = admin.info(key).definition.header_types
+    with backend.admin() as admin:
+        key = backend.key(id)
+        definition = admin.definition(key)
+        types = None if definition is None else definition.header_types  # else `peek` raises an error
         peeked = islice(admin.peek(key, partition, reading=read), limit)
         entries = [_shown(waiting(each, types), visible=visible) for each in peeked]
     return {"entries": entries, "more": read.cut or len(entries) == limit}
@@ -325,7 +321,7 @@ class LetterDocument(Letter):
 def dead(
     id: Id,  # noqa: A002 - the word of the API
     caller: Viewer,
-    office: TheOffice,
+    backend: TheBackend,
     where: Where = None,
     limit: Limit = 100,
 ) -> Letters:
@@ -337,8 +333,8 @@ def dead(
     if where is not None and not visible:
         raise HTTPException(403, "A selector tests what is hidden: it needs the role operator.")
     selector = parse_selector(where)
-    with office.admin() as admin:
-        letters = DeadLetterAdmin(office.settings, admin).letters(office.key(id), selector, reading=read)
+    with backend.admin() as admin:
+        letters = DeadLetterAdmin(backend.settings, admin).letters(backend.key(id), selector, reading=read)
         entries = [dead_letter(letter) for letter in islice(letters, limit)]
     for each in entries:
         each["reason"] = each["reason"] if visible else ""
@@ -350,14 +346,14 @@ def letter(
     id: Id,  # noqa: A002 - the word of the API
     letter: Annotated[str, Path(pattern=r"^[0-9]{1,9}:[0-9]{1,15}$", examples=["0:17"])],
     caller: Operator,
-    office: TheOffice,
+    backend: TheBackend,
 ) -> LetterDocument:
     """Return one dead letter, named PARTITION:OFFSET as in the list."""
     del caller
     partition, _, offset = letter.partition(":")
-    with office.admin() as admin:
-        letters = DeadLetterAdmin(office.settings, admin).letters(
-            office.key(id), at=(int(partition), int(offset))
+    with backend.admin() as admin:
+        letters = DeadLetterAdmin(backend.settings, admin).letters(
+            backend.key(id), at=(int(partition), int(offset))
         )
         found = next(letters, None)
     if found is None:
@@ -371,18 +367,18 @@ def letter(
 
 
 @router.get("/subscriptions/{id}/snapshot", summary="Take a snapshot")
-def snapshot(id: Id, caller: Operator, office: TheOffice) -> Snapshot:  # noqa: A002
+def snapshot(id: Id, caller: Operator, backend: TheBackend) -> Snapshot:  # noqa: A002
     """Return which messages are settled, and the attempts of the others; `restore` takes it."""
     del caller
-    with office.admin() as admin:
-        return admin.snapshot(office.key(id))
+    with backend.admin() as admin:
+        return admin.snapshot(backend.key(id))
 
 
 # --- acts -----------------------------------------------------------------------------------------------
 
 
 @router.get("/audit", summary="Show what was done")
-def audit(caller: Viewer, office: TheOffice, limit: Limit = 100) -> list[Act]:
+def audit(caller: Viewer, backend: TheBackend, limit: Limit = 100) -> list[Act]:
     """Return the last acts of all callers, the newest first."""
     del caller
-    return office.audit.last(limit)
+    return backend.audit.last(limit)

@@ -1,7 +1,7 @@
-"""What every request and answer passes.
+"""Middleware before all routes.
 
-Who changes something has to be known before its body is read. Bodies have a bound. Answers have headers that
-keep browsers from doing harm.
+It authenticates a request that changes something before it reads the body, bounds the size of bodies, and
+adds security headers to answers.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from fastapi import HTTPException, Request
 from fastapi.responses import JSONResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from kafkadur.service.asking import READING, caller_of
+from kafkadur.service.dependencies import READING, caller_of
 
 #: Bytes of the largest body that is read: of an order, and of one with a snapshot of very many messages.
 _ORDER, _SNAPSHOT = 64 * 1024, 16 * 1024 * 1024
@@ -36,8 +36,8 @@ class TooLarge(Exception):
     """A body is larger than is read."""
 
 
-class Shield:
-    """ASGI middleware."""
+class SecurityMiddleware:
+    """Authenticates changes, bounds bodies, and adds security headers; ASGI middleware."""
 
     def __init__(self, app: ASGIApp) -> None:
         """Stand before an application."""
@@ -58,9 +58,7 @@ class Shield:
                 await answer(scope, receive, _with_headers(send))
                 return
         largest = _SNAPSHOT if request.url.path.endswith("/restore") else _ORDER
-        read, begun = 0, False
-
-        answering = _with_headers(send)
+        read, begun, answering = 0, False, _with_headers(send)
 
         async def bounded() -> Message:
             nonlocal read
@@ -70,7 +68,7 @@ class Shield:
                 raise TooLarge
             return message
 
-        async def shielded(message: Message) -> None:
+        async def checked(message: Message) -> None:
             nonlocal begun
             if message["type"] == "http.response.start":
                 begun = True
@@ -80,12 +78,12 @@ class Shield:
             await answering(message)
 
         try:
-            await self._app(scope, bounded, shielded)
+            await self._app(scope, bounded, checked)
         except TooLarge:
             if begun:
                 raise
-            await shielded({"type": "http.response.start", "status": _TOO_LARGE, "headers": []})
-            await shielded({"type": "http.response.body", "body": b""})
+            await checked({"type": "http.response.start", "status": _TOO_LARGE, "headers": []})
+            await checked({"type": "http.response.body", "body": b""})
 
 
 def _with_headers(send: Send) -> Send:

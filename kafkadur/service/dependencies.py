@@ -1,4 +1,4 @@
-"""What every route asks first: who asks, whether they may, and the office of the service."""
+"""The dependencies of the routes: authentication, authorization by role, and parameters that routes share."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from typing import Annotated, Any, Final
 from fastapi import Depends, HTTPException, Path, Request
 
 from kafkadur.service.access import LOCAL, Caller, Role, Tokens, is_loopback
+from kafkadur.service.backend import Backend
 from kafkadur.service.ids import ID_PATTERN
-from kafkadur.service.office import Office
 
 #: A page of another site cannot send this header without being asked for leave, which is never given.
 WRITE_HEADER: Final = "X-Kafkadur-Write"
@@ -21,14 +21,17 @@ _FORWARDED: Final = frozenset({"forwarded", "via", "x-forwarded-for", "x-forward
 READING: Final = frozenset({"GET", "HEAD"})
 
 
-async def office_of(request: Request) -> Office:
-    """Return the office of the service."""
-    office: Office = request.app.state.office
-    return office
+async def backend_of(request: Request) -> Backend:
+    """Return the backend of the service."""
+    backend: Backend = request.app.state.backend
+    return backend
 
 
 async def caller_of(request: Request) -> Caller:
-    """Return who asks. Raises HTTPException: 401 without a known token, 403 for another site's page."""
+    """Authenticate a request; return its caller.
+
+    Raises HTTPException: 401 without a known token, 403 for the page of another site or a proxy.
+    """
     tokens: Tokens | None = request.app.state.tokens
     if request.headers.get("sec-fetch-site") in _ELSEWHERE:
         raise HTTPException(403, "The page of another site asks.")
@@ -64,7 +67,7 @@ def needs(role: Role) -> Callable[[Caller], Awaitable[Caller]]:
 Viewer = Annotated[Caller, Depends(needs(Role.VIEWER))]
 Operator = Annotated[Caller, Depends(needs(Role.OPERATOR))]
 Administrator = Annotated[Caller, Depends(needs(Role.ADMIN))]
-TheOffice = Annotated[Office, Depends(office_of)]
+TheBackend = Annotated[Backend, Depends(backend_of)]
 Id = Annotated[
     str,
     Path(

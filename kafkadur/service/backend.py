@@ -1,4 +1,4 @@
-"""What the routes of the service share: connections to the servers, lent to one thread at a time."""
+"""The connections to Redis and Kafka that the routes share; each is lent to one thread at a time."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from kafkadur.settings import Settings
 from kafkadur_sharing.errors import CoordinatorUnavailable, KafkadurError, StateLost
 from kafkadur_sharing.keys import SubscriptionKey
 
-#: Connections that are kept while nobody uses them.
+#: The most idle connections that are kept.
 _KEPT: Final = 4
 
 
-class Office:
-    """The servers, and what is known of them. Used by several threads."""
+class Backend:
+    """A pool of connections, the observer and the audit. Used by several threads."""
 
     def __init__(self, settings: Settings, observer: Observer, audit: Audit) -> None:
         """Connect at the first question."""
@@ -30,7 +30,7 @@ class Office:
         self._idle: queue.LifoQueue[Admin] = queue.LifoQueue(_KEPT)
 
     def close(self) -> None:
-        """Close the connections that nobody uses."""
+        """Close the idle connections."""
         with contextlib.suppress(queue.Empty):
             while True:
                 self._idle.get_nowait().close()
