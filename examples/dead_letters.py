@@ -12,7 +12,7 @@ import kafkadur
 from kafkadur.stack import up
 
 
-def send(message: kafkadur.Delivery) -> None:
+async def send(message: kafkadur.Delivery) -> None:
     """Send a mail - or not."""
     address = str(message.properties["to"])
     if address == "nobody":

@@ -94,7 +94,10 @@ def test_wrong_values_are_refused_and_explained(arguments: list[str], told: str)
     assert "nil pointer" not in str(refused.value)
 
 
-@pytest.mark.parametrize("values", sorted(SETS))
+@pytest.mark.parametrize(
+    "values",
+    [name if name == "secured" else pytest.param(name, marks=pytest.mark.long) for name in sorted(SETS)],
+)
 def test_what_the_pods_are_told_to_run_is_a_command(values: str, tmp_path: Path) -> None:
     for (kind, name), manifest in rendered(values).items():
         if kind not in ("Deployment", "Pod") or name.endswith("valkey"):

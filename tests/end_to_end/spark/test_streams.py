@@ -149,7 +149,8 @@ def test_what_becomes_due_while_a_batch_is_worked_on_is_not_settled_with_it(lab:
         assert lab.go(holder).records == in_partition(0, 1)
 
 
-@pytest.mark.parametrize("moment", [pytest.param("before", marks=pytest.mark.long), "after"])
+@pytest.mark.long
+@pytest.mark.parametrize("moment", ["before", "after"])
 def test_a_driver_that_is_killed_at_a_batch(lab: Lab, moment: str) -> None:
     """Before its batch is settled, or between that and Spark's commit: the next one writes all, each once."""
     topic = lab.place.topic(range(30))
