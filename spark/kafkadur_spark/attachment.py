@@ -316,6 +316,8 @@ class Attachment:
                 if job is None:
                     return
                 job()
+            if self._ended:  # else it would attach again, if the state was lost
+                return
             if time.monotonic() >= due:
                 due = time.monotonic() + (every if self._renew() else _RETRY)
             if self._membership is not None:

@@ -1,7 +1,9 @@
 """Holding a subscription as a whole, and settling for it: no Spark, but all else is real."""
 
 import contextlib
+import time
 from collections.abc import Generator
+from typing import Any
 
 import pytest
 import redis
@@ -66,6 +68,23 @@ def test_suspects_are_settled_although_they_are_granted_few_at_a_time(place: Pla
         assert waiting(holder) == [(0, 100)]
         assert holder.settle({0: Verdicts([(0, 100)])}) == 100
         assert waiting(holder) == []
+
+
+def test_a_driver_that_left_does_not_attach_again(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its state is lost while it leaves, and by then its session has to be renewed."""
+    topic = place.topic(range(10))
+    with hold(place, topic, session_timeout=1.0) as holder:
+        mirror = holder._floors.mirror_last  # noqa: SLF001 - leaving begins with it
+
+        def lose(*arguments: Any) -> None:
+            forget_state(place)
+            leaving = time.monotonic()
+            wait_until(lambda: time.monotonic() > leaving + 0.4, "a third of the session is over")
+            mirror(*arguments)
+
+        monkeypatch.setattr(holder._floors, "mirror_last", lose)  # noqa: SLF001 - as above
+    with hold(place, topic):  # it is attached: SubscriptionActive otherwise
+        pass
 
 
 def test_what_waits_for_its_time_does_not_hold_up_a_batch(place: Place) -> None:
