@@ -11,7 +11,7 @@ PYTEST := $(RUN) -m pytest -n $(WORKERS)
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-unit test-all test-pure coverage sanitize check helm format bench histories tla lock dist clean
+.PHONY: help setup demo test test-unit test-all test-pure coverage sanitize check docs helm format bench histories tla lock dist clean
 # Targets share the virtual environment and the cores; side by side they would disturb each other.
 .NOTPARALLEL:
 
@@ -53,8 +53,11 @@ tla: setup ## the larger models of docs/internals/tla with TLC: a quarter of an 
 sanitize: setup ## the tests of the compiled client under AddressSanitizer
 	@$(RUN) -m tools.sanitize $(ARGS)
 
-check: setup ## format, lint, types, Lua, chart, import direction, generated files
+check: setup ## format, lint, types, Lua, chart, import direction, generated files, documents
 	@$(RUN) -m tools.check
+
+docs: setup ## the documentation as a site with a search, in build/docs
+	@$(RUN) -m tools.docs
 
 helm: setup ## build Helm, for the checks of the chart, where there is none
 	@$(RUN) -m tools.helm

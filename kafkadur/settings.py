@@ -60,42 +60,43 @@ class Settings(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
 
-    #: confluent-kafka configuration; a string is used as bootstrap.servers
+    #: Bootstrap servers, or a configuration of confluent-kafka.
     kafka: Annotated[dict[str, Any], BeforeValidator(_bootstrap)]
-    #: URL of Redis or Valkey: redis://, rediss:// or unix://; or of the Sentinels that watch it:
-    #: redis+sentinel://host:port,host:port/service/db (kafkadur_coordinators/redis/server.py)
+    #: URL of Redis or Valkey: `redis://`, `rediss://` or `unix://`; or of the Sentinels that watch it:
+    #: `redis+sentinel://host:port,host:port/service/db`.
     redis: Annotated[str, AfterValidator(_checked)] = "redis://127.0.0.1:6379/0"
-    #: client id of the connection (rules C1-C4); needed by exclusive subscriptions (rule U1)
+    #: Client id of the connection (rules C1 to C4). Exclusive subscriptions need one (rule U1).
     client_id: Annotated[str, AfterValidator(validate_client_id)] | None = None
+    #: Whether one live connection at a time may have the client id, or any number (rules C1, X7).
     client_id_policy: ClientIdPolicy = ClientIdPolicy.RESTRICTED
-    #: the rules that apply where Jakarta Messaging and WebLogic differ (rules P1-P8)
+    #: The rules that apply where Jakarta Messaging and WebLogic differ (rules P1 to P8).
     mode: Mode = "jms"
-    #: separates deployments that share Kafka and Redis; the boundary of trust
+    #: Separates deployments that share Kafka and Redis. It is the boundary of trust.
     namespace: _Name = "default"
-    #: prefix of all Redis keys
+    #: Prefix of all Redis keys.
     prefix: _Name = "kafkadur"
-    #: a member that does not call for this time loses its leases
+    #: A member that makes no call for this time loses its leases; 1 s to 10 minutes.
     session_timeout: timedelta = Field(
         default=timedelta(seconds=10), ge=timedelta(seconds=1), le=timedelta(minutes=10)
     )
-    #: time-out of one call to Redis
+    #: Time-out of one call to Redis.
     redis_timeout: timedelta = timedelta(seconds=5)
-    #: time-out of one request to Kafka outside reading and writing
+    #: Time-out of one request to Kafka, except reading and writing messages.
     kafka_timeout: timedelta = timedelta(seconds=15)
-    #: how often a member checks whether retention is about to remove unsettled messages
+    #: How often a member checks whether Kafka is about to remove unsettled messages.
     retention_check: timedelta = timedelta(minutes=1)
-    #: replicas of Redis that must have an acknowledgement of the level `replicated`
+    #: Number of replicas of Redis that must have an acknowledgement of the level `replicated`.
     replicas: int = Field(default=1, ge=1, le=100)
-    #: how long an acknowledgement above the level `redis` waits for its level
+    #: How long an acknowledgement above the level `redis` waits for its level.
     level_timeout: timedelta = timedelta(seconds=15)
-    #: whether spans of OpenTelemetry are created (extra `tracing`)
+    #: Whether spans of OpenTelemetry are created (extra `tracing`).
     tracing: bool = False
-    #: version of the state in Redis that new and rebuilt subscriptions get; 1: for processes of the version
-    #: before, too (docs/operations/upgrade.md)
+    #: Version of the state in Redis that new and rebuilt subscriptions get. Set 1 while processes of the
+    #: version before use the same subscriptions.
     state_version: Annotated[int, AfterValidator(_known_version)] = STATE_VERSION
-    #: partitions of the journal topic when it is created
+    #: Partitions of the journal topic when it is created.
     journal_partitions: int = Field(default=64, ge=1, le=1024)
-    #: replication factor of the journal topic when it is created; -1: the broker's default
+    #: Replication factor of the journal topic when it is created; -1: the broker's default.
     journal_replication: int = Field(default=-1, ge=-1)
 
     def __repr_args__(self) -> Iterable[tuple[str | None, Any]]:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from tools.places import ROOT
 
 #: Everything that holds Python of ours; what is not there yet is left out.
-FOLDERS = ("kafkadur", "coordinators", "sharing", "spark", "tests", "benchmarks", "tools", "examples")
+FOLDERS = ("kafkadur", "coordinators", "sharing", "spark", "tests", "benchmarks", "tools", "examples", "docs")
 
 #: Writes the sync surface from the async one.
 GENERATOR = ROOT / "tools" / "generate_sync.py"
@@ -52,6 +52,7 @@ def checks() -> Iterator[Check]:
     yield Check(name="repository", arguments=("-m", "pytest", "--quiet", "tests/repository"))
     if GENERATOR.exists():
         yield Check(name="sync from async", arguments=("-m", "tools.generate_sync", "--check"))
+    yield Check(name="docs", arguments=("-m", "tools.docs"))
     yield Check(name="mypy", arguments=("-m", "mypy", *folders))
     yield Check(name="pyright", arguments=("-m", "pyright", "--warnings"))
 

@@ -109,6 +109,7 @@ class Connection(Subscribing, ClosingContext):
         `guest`: use the client id without holding it, as tools do that work on the subscriptions of other
         connections. `parent`: the connection that holds the client id for this one.
         """
+        #: The settings that it was made with.
         self.settings = settings
         self._kafka = kafka(settings)
         self._guest = guest

@@ -69,7 +69,7 @@ class Session(ClosingContext):
 
     @property
     def transaction(self) -> Transaction | None:
-        """The transactions in Kafka; None if the session is not transacted."""
+        """Part of subscribing: the transactions in Kafka; None if the session is not transacted."""
         return self._transaction
 
     # -- acknowledged together

@@ -374,11 +374,11 @@ class Subscription(ClosingContext, Generic[V_co, K_co]):
     # -- parts of a session
 
     def take_handed(self) -> list[tuple[Chunk, list[int]]]:
-        """Return the records that the application has received and not settled: chunks, and indices."""
+        """Part of committing: return the records that were received and not settled: chunks, and indices."""
         return self._member.verdicts.handed(self._unreceived.records())
 
     def take_lost(self) -> int:
-        """Return how many records ended in flight since the last call.
+        """Part of committing: return how many records ended in flight since the last call.
 
         Their lease was lost, or the subscription was closed.
         """
@@ -386,7 +386,7 @@ class Subscription(ClosingContext, Generic[V_co, K_co]):
         return lost
 
     def parts_of(self, records: list[tuple[Chunk, list[int]]]) -> list[Part]:
-        """Return the records as parts of a transaction, by lane and incarnation."""
+        """Part of committing: return the records as parts of a transaction, by lane and incarnation."""
         lanes: dict[tuple[int, int], list[int]] = {}
         for chunk, indices in records:
             place = (chunk.lease.partition, chunk.lease.incarnation)
@@ -397,24 +397,24 @@ class Subscription(ClosingContext, Generic[V_co, K_co]):
         ]
 
     def acknowledge_taken(self, records: list[tuple[Chunk, list[int]]]) -> None:
-        """Acknowledge committed records; those whose lease was lost meanwhile are settled all the same."""
+        """Part of committing: acknowledge committed records, also those whose lease was lost meanwhile."""
         self._left -= self._member.verdicts.acknowledge(records)
 
     async def confirm_taken(self, records: list[tuple[Chunk, list[int]]]) -> None:
-        """Wait until Redis has settled the committed records. Raises `LeaseLost`."""
+        """Part of committing: wait until Redis has settled the committed records. Raises `LeaseLost`."""
         for chunk, indices in records:
             await confirm(chunk, len(indices))
 
     def note_outcome(self, *, outcome_unknown: bool) -> None:
-        """Note whether the outcome of a commit is unknown; while it is, other members get no messages."""
+        """Part of committing: note whether the outcome is unknown; while it is, others get no messages."""
         self._member.gate.outcome_unknown = outcome_unknown
 
     def decide_received(self, *, acknowledge: bool) -> list[Chunk]:
-        """Acknowledge or roll back everything in flight (rules K1, K3); `confirm_received` waits for it."""
+        """Part of sessions: acknowledge or roll back all in flight; `confirm_received` waits for it."""
         return self._member.verdicts.settle_handed(acknowledge=acknowledge, but=self._unreceived.records())
 
     async def confirm_received(self, chunks: list[Chunk], *, acknowledge: bool) -> None:
-        """Wait until the verdicts of `decide_received` are confirmed.
+        """Part of sessions: wait until the verdicts of `decide_received` are confirmed.
 
         Raises `LeaseLost` if a message could not be acknowledged because its lease was lost.
         """

@@ -20,10 +20,10 @@ from kafkadur.cli.options import OPTIONS, Options, with_parameters
 
 _EPILOG = (
     "Exit status: 0 done, 1 failed (standard error says why), 2 wrong command line, 130 interrupted. "
-    "Where Kafka and Redis are is taken from the options, else from the context that --context or "
-    "KAFKADUR_CONTEXT names, else from KAFKADUR_KAFKA, KAFKADUR_REDIS and the other KAFKADUR_ settings of "
-    "the environment, else from the stack that `kafkadur up` started in this folder, else from the context "
-    "in use."
+    "Commands look for the addresses of Kafka and Redis in the options, else in the context that --context "
+    "or KAFKADUR_CONTEXT names, else in KAFKADUR_KAFKA, KAFKADUR_REDIS and the other KAFKADUR_ settings of "
+    "the environment, else in the stack that `kafkadur up` started in this folder, else in the context in "
+    "use."
 )
 #: The base class of errors in the command line, which typer does not export.
 _UsageError: Any = typer.BadParameter.__mro__[1]
@@ -156,9 +156,13 @@ class _Later(TyperCommand):
 
     def make_context(self, info_name: Any, *rest: Any, **more: Any) -> Any:  # noqa: ANN401 - as above
         """Return the context of a call, or of the completion of one."""
+        return self.command().make_context(info_name, *rest, **more)
+
+    def command(self) -> Any:  # noqa: ANN401 - as above
+        """Import the command, and return it with its parameters."""
         alone = typer.Typer(add_completion=False)
         alone.command(name=self.name, cls=_Command)(function_of(self.place))
-        return typer.main.get_command(alone).make_context(info_name, *rest, **more)
+        return typer.main.get_command(alone)
 
 
 def _version(wanted: bool) -> None:  # noqa: FBT001 - typer passes the value of the option

@@ -164,7 +164,7 @@ class Delivery(Handed, Generic[V_co, K_co]):
         self._chunk.member.request_exchange()
 
     def rollback_failed(self, delay: timedelta | float | None, reason: str) -> None:
-        """As `rollback_nowait`, after a failure: a dead letter after the last attempt has this reason."""
+        """Part of running handlers: as `rollback_nowait`, with the reason of a dead letter."""
         self._roll_back(delay, reason)
         self._chunk.member.request_exchange()
 

@@ -27,9 +27,13 @@ from kafkadur_sharing.errors import IllegalState, Undecodable
 class Part(StrEnum):
     """A part of a delivery that a parameter can ask for: `Annotated[Order, Part.VALUE]`."""
 
+    #: The value, converted to the annotation.
     VALUE = "value"
+    #: The key, converted to the annotation.
     KEY = "key"
+    #: The properties, a dict.
     PROPERTIES = "properties"
+    #: The delivery itself.
     DELIVERY = "delivery"
 
 

@@ -173,7 +173,7 @@ class MessageConsumer:
     # -- the end
 
     def put_back_kept(self) -> None:
-        """Give back a delivery that was received and that the application has not got."""
+        """Part of listening: give back a delivery that was received and that the application has not got."""
         kept, self._kept = self._kept, None
         if kept is not None:
             with suppress(AlreadySettled, LeaseLost):

@@ -307,7 +307,7 @@ class Session(ClosingContext):
 
     @property
     def is_calling_here(self) -> bool:
-        """Whether this thread runs a listener of the session."""
+        """Part of listening: whether this thread runs a listener of the session."""
         return self._caller is threading.current_thread()
 
     def wait_for_listener(self) -> None:
@@ -321,7 +321,7 @@ class Session(ClosingContext):
 
     @property
     def is_started(self) -> bool:
-        """Whether the connection is started."""
+        """Part of receiving: whether the connection is started."""
         return self._connection.is_started
 
     def wait_for_start(self, consumer: MessageConsumer, timeout: float | None) -> bool:

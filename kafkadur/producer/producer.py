@@ -306,7 +306,7 @@ class Producer(FlushingContext, Generic[V_contra, K_contra]):
     # --- into the buffer ------------------------------------------------------------------------------------
 
     def note_fork(self) -> None:
-        """This process is a forked child, and the producer its parent's."""
+        """Part of forking: this process is a forked child, and the producer its parent's."""
         self._forked = True
 
     def _check_usable(self) -> None:

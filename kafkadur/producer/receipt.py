@@ -21,8 +21,11 @@ _NO_TOPIC: Final = ("UNKNOWN_TOPIC_OR_PART", "_UNKNOWN_TOPIC")
 class Receipt:
     """The position of a message in Kafka."""
 
+    #: The topic that it was sent to.
     topic: str
+    #: Its partition.
     partition: int
+    #: Its offset.
     offset: int
     #: Timestamp of the record in milliseconds since 1970; None if it has none.
     timestamp: int | None

@@ -65,7 +65,7 @@ class Session(ClosingContext):
 
     @property
     def transaction(self) -> Transaction | None:
-        """The transactions in Kafka; None if the session is not transacted."""
+        """Part of subscribing: the transactions in Kafka; None if the session is not transacted."""
         return self._transaction
 
     def acknowledge(self) -> None:

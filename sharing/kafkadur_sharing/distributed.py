@@ -26,7 +26,9 @@ Forwarding = Literal["partitioned", "replicated"]
 class TopicMember:
     """One Kafka topic of a distributed topic."""
 
+    #: Its name, which is part of the key of its subscriptions.
     name: str
+    #: The Kafka topic.
     topic: str
     #: confluent-kafka configuration of its cluster, which overrides the connection's; None: the connection's
     #: cluster. It is not shown, because it may contain passwords.
@@ -45,8 +47,11 @@ class DistributedTopic:
     Raises `IllegalState` for no member, for two of the same name, and for an unknown forwarding.
     """
 
+    #: Its name, for people.
     name: str
+    #: The topic members, one or more.
     members: tuple[TopicMember, ...]
+    #: "partitioned": each message to one member; "replicated": to all.
     forwarding: Forwarding = "partitioned"
 
     def __post_init__(self) -> None:

@@ -68,7 +68,7 @@ class Redelivery:
             object.__setattr__(self, name, value)
 
     def to_record(self) -> dict[str, object]:
-        """Return plain values; times in ms."""
+        """Part of the definition: return plain values; times in ms."""
         return {
             "max_attempts": self.max_attempts,
             "backoff": in_ms(self.backoff),
@@ -80,7 +80,10 @@ class Redelivery:
 
     @classmethod
     def from_record(cls, record: object) -> Redelivery:
-        """Read what `to_record` wrote; a missing field has its default. Raises `ValueError` for damage."""
+        """Part of the definition: read what `to_record` wrote. Raises `ValueError` for damage.
+
+        A missing field has its default.
+        """
         if record is None:
             return cls()
         if not isinstance(record, Mapping):

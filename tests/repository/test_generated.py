@@ -10,7 +10,7 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 
 #: Tools that write source files; each takes --check.
-GENERATORS = ["generate_sync"]
+GENERATORS = ["generate_sync", "generate_reference"]
 
 
 @pytest.mark.parametrize("generator", GENERATORS)
