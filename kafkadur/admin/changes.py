@@ -132,6 +132,19 @@ class Admin(Inspector):
         self._repeated(key, lambda: self._coordinator.evict(address, self._existing(key).known.id, found.id))
         return found
 
+    def sweep(self, key: SubscriptionKey) -> None:
+        """End the sessions of members that died, as the next member of the subscription would.
+
+        A process that died a moment ago is found by the second call. Raises `InvalidDestination` if there is
+        no such subscription.
+        """
+        address = self._lifecycle.address(key)
+        self._repeated(key, lambda: self._coordinator.sweep(address, self._existing(key).known.id))
+
+    def sweep_nondurable(self) -> None:
+        """Delete subscriptions without `durable` whose consumers all died."""
+        self._lifecycle.sweep(self._settings.namespace)
+
     def member(self, key: SubscriptionKey, member: str) -> MemberInfo:
         """Return a member by its id, or by its name if no other one has it; raises as `evict`."""
         found = self.info(key)

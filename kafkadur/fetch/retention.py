@@ -2,15 +2,18 @@
 
 A message is removed some time after it became as old as the topic's retention; it is said to expire soon in
 the last tenth of that time (an hour at most). `retention_watch.py` looks for members, `inspector.py` for
-people.
+people, the service for subscriptions without members.
 """
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping
 
 from kafkadur_coordinators.topics import Topics
 
+#: Seconds between two warnings about the same subscription.
+WARN_EVERY_S = 600.0
 #: Longest time before its end in which a message expires soon, ms.
 _LONGEST_MARGIN = 3_600_000
 
@@ -25,6 +28,18 @@ def expiring(topics: Topics, topic: str, partitions: int, now: int) -> dict[int,
         return {}
     margin = min(retention // 10, _LONGEST_MARGIN)
     return topics.offsets_at(topic, partitions, now - retention + margin)
+
+
+def warn_of_expiring(log: logging.Logger, soon: int, *, topic: str, subscription: str) -> None:
+    """Log that up to `soon` unsettled messages are about to be removed."""
+    log.warning(
+        "Kafka is about to remove unsettled messages. State: up to %d of topic %s come to the end of its "
+        "retention. Owner: subscription %s. Remedy: let more consumers work on it, keep messages longer "
+        "(retention.ms), or have them rescued (Redelivery(rescue=True)).",
+        soon,
+        topic,
+        subscription,
+    )
 
 
 class Expiry:

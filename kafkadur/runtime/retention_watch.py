@@ -13,14 +13,12 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
-from kafkadur.fetch.retention import expiring
+from kafkadur.fetch.retention import WARN_EVERY_S, expiring, warn_of_expiring
 from kafkadur_coordinators.topics import TopicInfo, Topics
 from kafkadur_sharing.errors import KafkadurError
 
 _log = logging.getLogger("kafkadur")
 
-#: Seconds between two warnings about the same subscription.
-_WARN_EVERY = 600.0
 #: Seconds before the first check.
 _FIRST_LOOK = 5.0
 
@@ -107,13 +105,6 @@ class RetentionWatch:
         entry.member.expiring(until)
         floors = entry.member.floors()
         soon = sum(max(until.get(partition, 0) - floor, 0) for partition, floor in floors.items())
-        if soon and time.monotonic() >= entry.warned + _WARN_EVERY:
+        if soon and time.monotonic() >= entry.warned + WARN_EVERY_S:
             entry.warned = time.monotonic()
-            _log.warning(
-                "Kafka is about to remove unsettled messages. State: up to %d of topic %s come to the end of "
-                "its retention. Owner: subscription %s. Remedy: let more consumers work on it, keep messages "
-                "longer (retention.ms), or have them rescued (Redelivery(rescue=True)).",
-                soon,
-                topic.name,
-                entry.member.display,
-            )
+            warn_of_expiring(_log, soon, topic=topic.name, subscription=entry.member.display)

@@ -13,7 +13,7 @@ import uvicorn
 from fastapi import APIRouter, FastAPI, Request, Response
 from fastapi.responses import JSONResponse, PlainTextResponse, StreamingResponse
 from fastapi.staticfiles import StaticFiles
-from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client import CollectorRegistry, Gauge, generate_latest
 from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4
 from typing_extensions import TypedDict
 
@@ -24,6 +24,7 @@ from kafkadur.service.audit import Audit
 from kafkadur.service.backend import Backend
 from kafkadur.service.dependencies import ANSWERS, TheBackend, Viewer
 from kafkadur.service.errors import status_of, trouble
+from kafkadur.service.housekeeping import Housekeeper
 from kafkadur.service.middleware import SecurityMiddleware
 from kafkadur.service.observer import Observer
 from kafkadur.settings import Settings
@@ -32,6 +33,8 @@ from kafkadur_sharing.errors import KafkadurError
 _PAGE: Final = Path(__file__).parent / "page"
 #: Seconds between two polls for an event, and after which a comment is sent to keep the connection.
 _POLL_S, _ALIVE_S = 0.25, 15.0
+#: Seconds between two rounds of housekeeping.
+_HOUSEKEEPING_S: Final = 30.0
 #: Seconds that requests have to end after a signal.
 _LAST_S: Final = 3
 _ABOUT: Final = """\
@@ -127,15 +130,21 @@ def create(settings: Settings, tokens: Tokens | None, *, every: float) -> FastAP
     async def lifespan(app: FastAPI) -> AsyncGenerator[None]:
         observer, audit = Observer(settings, every=every), Audit(settings)
         backend = Backend(settings, observer, audit)
+        housekeeper = Housekeeper(settings, lambda: observer.latest.infos, every=_HOUSEKEEPING_S)
         app.state.backend = backend
         app.state.registry = CollectorRegistry()
         app.state.registry.register(SubscriptionMetrics(observer))
+        leads = Gauge(
+            "kafkadur_service_leads", "Whether this service leads those of its namespace.", ("namespace",),
+            registry=app.state.registry,
+        )  # fmt: skip
+        leads.labels(settings.namespace).set_function(lambda: housekeeper.leads)
         observer.start()
+        housekeeper.start()
         try:
             yield
         finally:
-            await asyncio.to_thread(observer.close)
-            for each in (backend, audit):
+            for each in (housekeeper, observer, backend, audit):
                 await asyncio.to_thread(each.close)
 
     app = FastAPI(

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import chain
-from typing import Any, NoReturn, cast
+from typing import Any, Final, NoReturn, cast
 
 import hiredis
 import msgpack
@@ -59,6 +59,8 @@ OLDEST = (7, 2)
 Call = tuple[str, Sequence[str], Sequence[object]]
 #: Script calls that are sent before the first reply is read.
 _AT_ONCE = 200
+#: The id of no member.
+_NOBODY: Final = "-"
 
 #: Told of every script call: script name, request, reply. For histories and tests; must not raise.
 Recorder = Callable[[str, Sequence[object], Reply], None]
@@ -467,6 +469,14 @@ class RedisCoordinator:
     def evict(self, address: SubscriptionAddress, subscription_id: str, member: str) -> None:
         """End the session of a member as if it had died; raises `Refusal` with the common codes."""
         common = self.common(subscription_id=subscription_id, member=member)
+        self.call("detach", address.fixed(), [*common, *DetachRequest([], 1)])
+
+    def sweep(self, address: SubscriptionAddress, subscription_id: str) -> None:
+        """Look for members that died, as each member does; raises `Refusal` with the common codes.
+
+        A member ends if its session has ended, or if it was silent at an earlier look, half a second ago.
+        """
+        common = self.common(subscription_id=subscription_id, member=_NOBODY)
         self.call("detach", address.fixed(), [*common, *DetachRequest([], 1)])
 
     def heard(self, channels: Sequence[str]) -> dict[str, bool]:

@@ -1,9 +1,9 @@
 --- A member leaves in order: its leased offsets go back uncounted, at once on the partitions named. Or it is evicted:
---- they go back as those of a member that died.
+--- they go back as those of a member that died. For a member that is not attached, members that died are looked for.
 -- KEYS     see include/context.lua; three keys for each of its partitions, at most 16
 -- ARGV[1]  Request, DetachRequest
 -- Reply    Reply
--- Codes    OK (also when the member was not attached), and those of context.lua
+-- Codes    OK, and those of context.lua
 --- @include "context"
 --- @include "bits"
 --- @include "redelivery"
@@ -32,6 +32,8 @@ if me then
       save_partition(pt)
     end
   end
-  finish(ctx)
+else
+  reap(ctx, true)
 end
+finish(ctx)
 return head(ctx, 'OK')
