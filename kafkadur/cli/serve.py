@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 from kafkadur.cli.call import Call, command, local_command, missing_extra
-from kafkadur.service.access import ROLES, Role, add_token, is_loopback, read_tokens
+from kafkadur.service.access import PROXY, ROLES, Role, add_token, is_loopback, read_tokens
 from kafkadur.worker.ending import end_early
 from kafkadur_sharing.errors import IllegalState
 
@@ -77,13 +77,20 @@ def token(
     call: Call,
     name: Annotated[str, typer.Argument(metavar="NAME", help="Of the person or program that uses it.")],
     *,
-    role: Annotated[str, typer.Option("--role", metavar="|".join(ROLES), help="What it may do.")],
+    role: Annotated[
+        str,
+        typer.Option(
+            "--role",
+            metavar="|".join((*ROLES, PROXY)),
+            help="What it may do; proxy: a proxy that authenticates people, and names them in headers.",
+        ),
+    ],
     tokens: FileOption,
 ) -> None:
     """Make a token for the service, add its digest to a file, and print it, once."""
-    if role not in ROLES:
-        raise typer.BadParameter(f"{role!r}: use {', '.join(ROLES)}", param_hint="--role")
-    made = add_token(tokens, name, Role[role.upper()])
+    if role not in {*ROLES, PROXY}:
+        raise typer.BadParameter(f"{role!r}: use {', '.join((*ROLES, PROXY))}", param_hint="--role")
+    made = add_token(tokens, name, None if role == PROXY else Role[role.upper()])
     call.out.say(f"Added {name} as {role} to {tokens}. The token is shown only now; restart the service.")
     if call.options.json:
         call.out.json({"name": name, "role": role, "token": made})

@@ -1,4 +1,7 @@
-"""Tokens of the service: each has a name and a role, and is kept in a file as a digest."""
+"""Tokens of the service: each has a name and a role, and is kept in a file as a digest.
+
+The token of a proxy has no role: the proxy authenticates people, and names each of them with their groups.
+"""
 
 from __future__ import annotations
 
@@ -14,6 +17,7 @@ from urllib.parse import urlsplit
 
 from kafkadur_sharing.errors import IllegalState, InvalidName
 from kafkadur_sharing.names import validate_name
+from kafkadur_sharing.plain import plain
 
 #: Names under which a machine calls itself.
 _LOOPBACK: Final = frozenset({"127.0.0.1", "::1", "localhost"})
@@ -39,6 +43,12 @@ class Role(IntEnum):
 
 
 ROLES: Final = tuple(role.word for role in Role)
+#: The word that stands in place of a role in the line of a proxy.
+PROXY: Final = "proxy"
+#: Groups that have a role: `kafkadur-viewer` and so on.
+_GROUPS: Final = {f"kafkadur-{role.word}": role for role in Role}
+#: Characters of the longest name of a person.
+_LONGEST: Final = 200
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,16 +63,39 @@ class Caller:
 LOCAL: Final = Caller("local", Role.ADMIN)
 
 
-class Tokens:
-    """The callers by the digests of their tokens."""
+@dataclass(frozen=True, slots=True)
+class Proxy:
+    """A proxy that authenticates people, such as one for OpenID Connect."""
 
-    def __init__(self, callers: Mapping[str, Caller]) -> None:
-        """Take the callers by the SHA-256 of their tokens, in hexadecimal digits."""
-        self._callers = dict(callers)
+    name: str
+
+    def caller(self, user: str, groups: Iterable[str]) -> Caller | None:
+        """Return a person whom the proxy names, with the highest role of their groups; None: they have none.
+
+        `groups` are texts with commas between the names.
+        """
+        names = {name.strip() for text in groups for name in text.split(",")}
+        roles = [_GROUPS[name] for name in names & _GROUPS.keys()]
+        shown = plain(user.strip())[:_LONGEST]
+        return Caller(shown, max(roles)) if roles and shown else None
+
+
+class Tokens:
+    """The callers and proxies by the digests of their tokens."""
+
+    def __init__(self, holders: Mapping[str, Caller | Proxy]) -> None:
+        """Take the holders by the SHA-256 of their tokens, in hexadecimal digits."""
+        self._holders = dict(holders)
 
     def caller(self, token: str) -> Caller | None:
-        """Return the caller that a token belongs to; None for an unknown token."""
-        return self._callers.get(_digest(token))
+        """Return the caller that a token belongs to; None for an unknown token, and that of a proxy."""
+        holder = self._holders.get(_digest(token))
+        return holder if isinstance(holder, Caller) else None
+
+    def proxy(self, token: str) -> Proxy | None:
+        """Return the proxy that a token belongs to; None for any other token."""
+        holder = self._holders.get(_digest(token))
+        return holder if isinstance(holder, Proxy) else None
 
 
 def _digest(token: str) -> str:
@@ -74,7 +107,7 @@ def parse_tokens(lines: Iterable[str], *, owner: str) -> Tokens:
 
     Raises `IllegalState` that names the wrong line; `owner` says where the lines are.
     """
-    found: dict[str, Caller] = {}
+    found: dict[str, Caller | Proxy] = {}
     for number, line in enumerate(lines, 1):
         text = line.strip()
         if not text or text.startswith("#"):
@@ -84,24 +117,25 @@ def parse_tokens(lines: Iterable[str], *, owner: str) -> Tokens:
             raise IllegalState(
                 f"Line {number} of the tokens is wrong.",
                 owner=owner,
-                remedy=f"write NAME ROLE {_DIGEST}DIGEST, with a role of {', '.join(ROLES)}; "
+                remedy=f"write NAME ROLE {_DIGEST}DIGEST, with a role of {', '.join(ROLES)}, or {PROXY}; "
                 "`kafkadur token` writes such lines",
             )
-        digest, caller = parsed
-        found[digest] = caller
+        digest, holder = parsed
+        found[digest] = holder
     return Tokens(found)
 
 
-def _parsed(line: str) -> tuple[str, Caller] | None:
+def _parsed(line: str) -> tuple[str, Caller | Proxy] | None:
     """Read one line; None for a wrong one."""
     try:
         name, role, digest = line.split()
         raw = bytes.fromhex(digest.removeprefix(_DIGEST))
-        caller = Caller(validate_name("name of a caller", name), Role[role.upper()])
+        validate_name("name of a caller", name)
+        holder = Proxy(name) if role == PROXY else Caller(name, Role[role.upper()])
     except (ValueError, KeyError, InvalidName):
         return None
     whole = digest.startswith(_DIGEST) and len(raw) == hashlib.sha256().digest_size
-    return (raw.hex(), caller) if whole else None
+    return (raw.hex(), holder) if whole else None
 
 
 def read_tokens(path: Path) -> Tokens:
@@ -118,9 +152,10 @@ def read_tokens(path: Path) -> Tokens:
     return parse_tokens(lines, owner=f"file {path}")
 
 
-def add_token(path: Path, name: str, role: Role) -> str:
+def add_token(path: Path, name: str, role: Role | None) -> str:
     """Make a token and append its line to a file, which only its owner can read; returns the token.
 
+    `role` None: it is the token of a proxy.
     Raises `InvalidName`, and `IllegalState` for a file that cannot be written or has a wrong line.
     """
     validate_name("name of a caller", name)
@@ -134,7 +169,8 @@ def add_token(path: Path, name: str, role: Role) -> str:
         with os.fdopen(handle, "a", encoding="utf-8") as file:
             if before and not before.endswith("\n"):  # somebody has edited it
                 file.write("\n")
-            file.write(f"{name} {role.word} {_DIGEST}{_digest(token)}\n")
+            word = PROXY if role is None else role.word
+            file.write(f"{name} {word} {_DIGEST}{_digest(token)}\n")
     except OSError as error:
         raise IllegalState(
             "The token cannot be written.",

@@ -7,7 +7,7 @@ from typing import Annotated, Any, Final
 
 from fastapi import Depends, HTTPException, Path, Request
 
-from kafkadur.service.access import LOCAL, Caller, Role, Tokens, is_loopback
+from kafkadur.service.access import LOCAL, ROLES, Caller, Proxy, Role, Tokens, is_loopback
 from kafkadur.service.backend import Backend
 from kafkadur.service.ids import ID_PATTERN
 
@@ -17,6 +17,8 @@ _BEARER: Final = "bearer "
 _ELSEWHERE: Final = frozenset({"cross-site", "same-site"})
 #: Headers of proxies.
 _FORWARDED: Final = frozenset({"forwarded", "via", "x-forwarded-for", "x-forwarded-host", "x-real-ip"})
+#: Headers in which a proxy with a token names the person that it speaks for, and their groups.
+_USER, _GROUPS = "x-forwarded-user", "x-forwarded-groups"
 #: Methods that change nothing.
 READING: Final = frozenset({"GET", "HEAD"})
 
@@ -30,7 +32,8 @@ async def backend_of(request: Request) -> Backend:
 async def caller_of(request: Request) -> Caller:
     """Authenticate a request; return its caller.
 
-    Raises HTTPException: 401 without a known token, 403 for the page of another site or a proxy.
+    Raises HTTPException: 401 without a known token, 403 for the page of another site, for a proxy without a
+    token, and for a person whom a proxy names and who has no role.
     """
     tokens: Tokens | None = request.app.state.tokens
     if request.headers.get("sec-fetch-site") in _ELSEWHERE:
@@ -43,12 +46,25 @@ async def caller_of(request: Request) -> Caller:
     else:
         scheme = request.headers.get("authorization", "")
         token = scheme[len(_BEARER) :].strip() if scheme.lower().startswith(_BEARER) else ""
-        caller = tokens.caller(token)
+        proxy = tokens.proxy(token)
+        caller = tokens.caller(token) if proxy is None else _named_by(proxy, request)
     if caller is None:
         challenge = {"WWW-Authenticate": "Bearer"}
         raise HTTPException(401, "Send a token of this service: Authorization: Bearer TOKEN.", challenge)
     if request.method not in READING and WRITE_HEADER.lower() not in request.headers:
         raise HTTPException(403, f"Send the header {WRITE_HEADER}: yes with what changes something.")
+    return caller
+
+
+def _named_by(proxy: Proxy, request: Request) -> Caller:
+    """Return the person whom a proxy names. Raises HTTPException, 403, if it names none with a role."""
+    caller = proxy.caller(request.headers.get(_USER, ""), request.headers.getlist(_GROUPS))
+    if caller is None:
+        raise HTTPException(
+            403,
+            f"The proxy {proxy.name} names nobody with a role: it has to send X-Forwarded-User, and in "
+            f"X-Forwarded-Groups one of {', '.join(f'kafkadur-{role}' for role in ROLES)}.",
+        )
     return caller
 
 

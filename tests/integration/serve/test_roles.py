@@ -1,14 +1,17 @@
 """Who may do what: each route with each role; and what pages of other sites cannot do."""
 
 import socket
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 import kafkadur.sync
+from kafkadur.service.access import Role, add_token, read_tokens
+from kafkadur.settings import Settings
 from kafkadur.testing.pytest_plugin import TopicFactory
 from tests.integration.serve.test_reading import prepared
-from tests.serving import WRITE, Api
+from tests.serving import WRITE, Api, served
 
 #: The lowest role of each route; None: everybody, also without a token.
 LOWEST = {
@@ -100,6 +103,23 @@ def test_a_viewer_sees_no_payloads(
     assert [each["hidden"] for each in seen] == [False] * 3
     (letter,) = callers["operator"].get("subscriptions/invoices/dead")["entries"]
     assert letter["reason"] == "not wanted"
+
+
+def test_a_proxy_speaks_for_people(place: Settings, tmp_path: Path) -> None:
+    file = tmp_path / "tokens"
+    sso, viewer = add_token(file, "sso", None), add_token(file, "eve", Role.VIEWER)
+    as_admin = {"X-Forwarded-User": "ada@example.org", "X-Forwarded-Groups": "staff,kafkadur-admin"}
+    with served(place, read_tokens(file)) as address:
+        with Api(address, sso).client as proxy:
+            me = proxy.get("/api/v1/me", headers=as_admin).json()
+            assert (me["name"], me["role"]) == ("ada@example.org", "admin")
+            nobody = proxy.get("/api/v1/me", headers={"X-Forwarded-User": "bob"})
+            assert nobody.status_code == 403
+            assert "names nobody with a role" in nobody.json()["detail"]
+            assert proxy.get("/api/v1/me").status_code == 403
+        with Api(address, viewer).client as other:
+            me = other.get("/api/v1/me", headers=as_admin).json()
+            assert (me["name"], me["role"]) == ("eve", "viewer")
 
 
 @pytest.mark.parametrize("headers", [{}, {"Authorization": "Bearer wrong"}, {"Authorization": "Basic YTpi"}])

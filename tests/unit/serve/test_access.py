@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from kafkadur.service.access import Role, add_token, is_loopback, parse_tokens, read_tokens
+from kafkadur.service.access import Caller, Proxy, Role, add_token, is_loopback, parse_tokens, read_tokens
 from kafkadur_sharing.errors import IllegalState, InvalidName
 
 DIGEST = "sha256:" + "ab" * 32
@@ -23,6 +23,25 @@ def test_a_token_that_was_added_is_known_by_its_name_and_role(tmp_path: Path) ->
     assert tokens.caller(first[:-1]) is None
     assert first not in file.read_text()
     assert stat.S_IMODE(file.stat().st_mode) == 0o600
+
+
+def test_a_proxy_names_people_whose_groups_have_roles(tmp_path: Path) -> None:
+    file = tmp_path / "tokens"
+    token = add_token(file, "sso", None)
+    tokens = read_tokens(file)
+    assert tokens.caller(token) is None
+    proxy = tokens.proxy(token)
+    assert proxy == Proxy("sso")
+    assert tokens.proxy(token[:-1]) is None
+    assert proxy.caller("ada@example.org", ["staff, kafkadur-viewer", "kafkadur-operator"]) == Caller(
+        "ada@example.org", Role.OPERATOR
+    )
+    assert proxy.caller("ada", ["kafkadur-administrator,admin"]) is None
+    assert proxy.caller(" ", ["kafkadur-admin"]) is None
+    named = proxy.caller("ada\nroot admin" + "x" * 500, ["kafkadur-admin"])
+    assert named is not None
+    assert "\n" not in named.name
+    assert len(named.name) == 200
 
 
 def test_comments_and_empty_lines_are_skipped() -> None:
