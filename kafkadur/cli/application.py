@@ -49,7 +49,7 @@ COMMANDS: dict[str, dict[str, str]] = {
     "sub": {
         "subscriptions.ls": "List the durable subscriptions of the namespace.",
         "subscriptions.info": "Show a subscription: definition, members, partitions.",
-        "watching.watch": "Print a line about a subscription every few seconds.",
+        "watching.watch": "Show how subscriptions change, in a table that is live on a terminal.",
         "watching.peek": "Show the messages that wait or are in flight; consumes nothing.",
         "subscriptions.explain": "Show the state of one message, and what it waits for.",
         "subscriptions.parked": "List the keys that are stuck behind a message.",

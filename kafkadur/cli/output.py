@@ -8,7 +8,7 @@ import logging
 import os
 import re
 import sys
-from collections.abc import Callable, Generator, Iterable, Mapping
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Generic, TypeVar
@@ -29,6 +29,9 @@ _PIPE_WIDTH = 500
 
 #: Control characters that are printed as they are: in texts of several lines, and in one line.
 _KEPT, _TAB = "\n\t", "\t"
+
+#: Lines of a screen around the rows of a live table: its titles, the text below, which may wrap, the cursor.
+_AROUND = 6
 
 #: Terminals of fewer columns are narrow.
 _WIDE = 100
@@ -169,6 +172,33 @@ class Output:
 
     def table(self, rows: Iterable[Row], *columns: Column[Row]) -> None:
         """Print a table, with a last row of totals if a column has one."""
+        self._data.print(self._table(rows, columns))
+
+    @contextlib.contextmanager
+    def live(self) -> Generator[Callable[[Sequence[Row], Sequence[Column[Row]], str], None]]:
+        """Give a function that shows a table, and a text below it, in place of the one before.
+
+        It is for terminals. Rows that do not fit on the screen are left out.
+        """
+        from rich.console import Group  # noqa: PLC0415 - most commands need none of this
+        from rich.live import Live  # noqa: PLC0415 - as above
+
+        with Live(console=self._data, auto_refresh=False) as shown:
+
+            def show(rows: Sequence[Row], columns: Sequence[Column[Row]], below: str) -> None:
+                fitting = rows[: max(self._data.height - _AROUND, 1)]
+                left = len(rows) - len(fitting)
+                text = f"{below}; {left:,} more do not fit on the screen" if left else below
+                shown.update(Group(self._table(fitting, columns), _text(text)), refresh=True)
+
+            yield show
+
+    @property
+    def on_terminal(self) -> bool:
+        """Whether data are printed to a terminal."""
+        return self._data.is_terminal
+
+    def _table(self, rows: Iterable[Row], columns: Sequence[Column[Row]]) -> Table:
         shown = [column for column in columns if not (column.wide and self.narrow)]
         table = Table(
             box=box.SIMPLE_HEAD,
@@ -188,7 +218,7 @@ class Output:
             )
         for row in rows:
             table.add_row(*(_text(column.cell(row)) for column in shown))
-        self._data.print(table)
+        return table
 
     def facts(self, facts: Iterable[tuple[str, str | None]]) -> None:
         """Print pairs of a word and a text; a pair whose text is None is left out."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from itertools import count as counter
 from itertools import islice
 from typing import Annotated, Any, cast
@@ -16,11 +16,11 @@ from kafkadur.admin.documents import iso, waiting
 from kafkadur.admin.explain import Explanation, OffsetState
 from kafkadur.admin.peek import Peeked
 from kafkadur.admin.rates import Rates, rates
-from kafkadur.admin.subscription_info import SubscriptionInfo
+from kafkadur.admin.subscription_info import SubscriptionInfo, without_records
 from kafkadur.cli.call import Call, command
 from kafkadur.cli.messages import line_of
-from kafkadur.cli.naming import NameArgument
-from kafkadur.cli.output import clock, duration
+from kafkadur.cli.naming import NameArgument, complete
+from kafkadur.cli.output import Column, clock, duration
 from kafkadur.cli.output import count as count_of
 from kafkadur.message.headers import decode
 from kafkadur_sharing.errors import CoordinatorUnavailable, StateLost
@@ -82,62 +82,113 @@ def _state(explanation: Explanation, now: int) -> str:
 
 # --- watch ----------------------------------------------------------------------------------------------
 
-#: Titles of the columns, and their widths; and after how many lines the titles come again.
+#: Titles of the columns of lines, and their widths; and after how many lines the titles come again.
 _COLUMNS = (
     ("time", 8), ("state", 10), ("members", 7), ("in flight", 9), ("backlog", 11), ("arrived/s", 9),
     ("settled/s", 9),
 )  # fmt: skip
 _TITLES_EVERY = 20
 
+#: A subscription, and its rates since the look before.
+_Seen = tuple[SubscriptionInfo, Rates | None]
+
 
 @command
 def watch(
     call: Call,
-    name: NameArgument,
+    name: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="[NAME]",
+            help="Name of the subscription, or CLIENT_ID/NAME; default: all.",
+            autocompletion=complete,
+        ),
+    ] = None,
     *,
     every: Annotated[
-        float, typer.Option("--every", min=0.1, metavar="SECONDS", help="Time between two lines.")
+        float, typer.Option("--every", min=0.1, metavar="SECONDS", help="Time between two looks.")
     ] = 2.0,
     count: Annotated[
-        int | None, typer.Option("--count", min=1, metavar="N", help="End after so many lines.")
+        int | None, typer.Option("--count", min=1, metavar="N", help="End after so many looks.")
     ] = None,
 ) -> None:
-    """Print a line about a subscription every few seconds, until Ctrl-C."""
+    """Show how subscriptions change, until Ctrl-C: in a table on a terminal, else in a line for each look."""
     with call.admin() as admin:
-        key = admin.key(name)
-        before: SubscriptionInfo | None = None
-        for number in counter():
-            before = _look(call, admin, key, number, before)
-            if number + 1 == count:
-                return
-            time.sleep(every)  # the time between two looks
+        looks = _looks(call, admin, None if name is None else admin.key(name), every, count)
+        if call.options.json:
+            for seen in looks:
+                for each in seen:
+                    call.out.line(json.dumps(_sample(*each)))
+        elif call.out.on_terminal:
+            with call.out.live() as show:
+                for seen in looks:
+                    now = clock(max((info.now for info, _ in seen), default=0))
+                    rows = sorted(seen, key=lambda each: (-(each[0].backlog or 0), str(each[0].key)))
+                    show(rows, _LIVE, f"{now}, every {every:g} s; Ctrl-C ends it" if seen else _NONE)
+        else:
+            _print_lines(call, looks, named=name is None)
 
 
-def _look(
-    call: Call, admin: Admin, key: SubscriptionKey, number: int, before: SubscriptionInfo | None
-) -> SubscriptionInfo | None:
-    """Print a line; return what was seen. A server that does not answer is told, and looked at again."""
-    try:
-        now = admin.info(key)
-    except (CoordinatorUnavailable, StateLost) as error:
-        if before is None:
-            raise
-        call.out.fail(error)
-        return before
-    speeds = rates(before, now)
-    if call.options.json:
-        call.out.line(json.dumps(_sample(now, speeds)))
-        return now
-    if number % _TITLES_EVERY == 0:
-        call.out.line(_aligned([title for title, _ in _COLUMNS]))
-    call.out.line(_aligned(_cells(now, speeds)))
-    return now
+def _looks(
+    call: Call, admin: Admin, key: SubscriptionKey | None, every: float, count: int | None
+) -> Iterator[list[_Seen]]:
+    """Yield one subscription, or all, again and again; tell of a server that does not answer, and go on."""
+    before: dict[SubscriptionKey, SubscriptionInfo] | None = None
+    for number in counter(1):
+        try:
+            found = without_records(admin.list()) if key is None else (admin.info(key),)
+        except (CoordinatorUnavailable, StateLost) as error:
+            if before is None:
+                raise
+            call.out.fail(error)
+        else:
+            known = before or {}
+            yield [(info, rates(known.get(info.key), info)) for info in found]
+            before = {info.key: info for info in found}
+        if number == count:
+            return
+        time.sleep(every)  # the time between two looks
+
+
+def _arrived(seen: _Seen) -> str:
+    return "-" if seen[1] is None else f"{seen[1].arrived:,.0f}"
+
+
+def _settled(seen: _Seen) -> str:
+    return "-" if seen[1] is None else f"{seen[1].settled:,.0f}"
+
+
+_NONE = "There are no durable subscriptions."
+#: The columns of the table on a terminal.
+_LIVE: tuple[Column[_Seen], ...] = (
+    Column("name", lambda seen: str(seen[0].key)),
+    Column("type", lambda seen: seen[0].definition.type.value, wide=True),
+    Column("topic", lambda seen: seen[0].definition.topic, wide=True),
+    Column("state", lambda seen: seen[0].state),
+    Column("members", lambda seen: count_of(len(seen[0].attached)), number=True),
+    Column("in flight", lambda seen: count_of(seen[0].in_flight), number=True),
+    Column("backlog", lambda seen: count_of(seen[0].backlog), number=True),
+    Column("arrived/s", _arrived, number=True),
+    Column("settled/s", _settled, number=True),
+)
+
+
+def _print_lines(call: Call, looks: Iterator[list[_Seen]], *, named: bool) -> None:
+    """Print a line for each subscription and look; `named`: with its name at the end."""
+    titles = [title for title, _ in _COLUMNS]
+    printed = 0
+    for seen in looks:
+        for info, speeds in seen:
+            if printed % _TITLES_EVERY == 0:
+                call.out.line(_aligned(titles) + ("  name" if named else ""))
+            printed += 1
+            call.out.line(_aligned(_cells(info, speeds)) + (f"  {info.key}" if named else ""))
 
 
 def _cells(info: SubscriptionInfo, speeds: Rates | None) -> list[str]:
-    arrived, settled = ("-", "-") if speeds is None else (f"{rate:,.0f}" for rate in speeds)
     numbers = [count_of(len(info.attached)), count_of(info.in_flight), count_of(info.backlog)]
-    return [clock(info.now).partition(" ")[2], info.state, *numbers, arrived, settled]
+    seen = (info, speeds)
+    return [clock(info.now).partition(" ")[2], info.state, *numbers, _arrived(seen), _settled(seen)]
 
 
 def _aligned(cells: Sequence[str]) -> str:

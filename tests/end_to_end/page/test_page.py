@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Browser, Page, expect, sync_playwright
 
 import kafkadur.sync
@@ -151,3 +152,64 @@ def test_nothing_is_wider_than_the_screen(
         page.wait_for_load_state("load")
         assert page.evaluate("document.documentElement.scrollWidth <= innerWidth"), path
     context.close()
+
+
+LONG = pytest.mark.long
+
+
+@pytest.mark.parametrize(
+    ("size", "scheme"),
+    [
+        pytest.param(WIDE, "light", id="wide-light"),
+        pytest.param(WIDE, "dark", id="wide-dark", marks=LONG),
+        pytest.param(NARROW, "light", id="narrow-light", marks=LONG),
+        pytest.param(NARROW, "dark", id="narrow-dark", marks=LONG),
+    ],
+)
+def test_everybody_can_use_it(
+    browser: Browser, address: str, invoices: str, size: dict[str, int], scheme: str
+) -> None:
+    """By the rules of axe: names for all controls, contrast, order of headings, and so on."""
+    del invoices
+    context = browser.new_context(viewport=size, color_scheme=scheme)  # type: ignore[arg-type]  # as above
+    page = context.new_page()
+    page.set_default_timeout(60_000)
+    found: dict[str, list[str]] = {}
+
+    def examine(place: str) -> None:
+        result = Axe().run(page)
+        assert result.response["passes"], "axe has examined something"
+        found.update(
+            {
+                f"{place}: {each['id']}": [node["html"] for node in each["nodes"]]
+                for each in result.response["violations"]
+            }
+        )
+
+    page.goto(address)
+    page.get_by_role("row", name="invoices").wait_for()
+    examine("list")
+    page.goto(f"{address}/#/s/invoices")
+    page.get_by_role("button", name="Show messages that wait").click()
+    page.locator("summary", has_text='"order": 1').click()
+    page.get_by_role("button", name="Show dead letters").click()
+    page.get_by_role("button", name="Redrive").wait_for()
+    page.get_by_role("button", name="Explain the first unsettled messages").click()
+    examine("subscription")
+    page.get_by_role("button", name="Seek").click()
+    page.get_by_role("dialog").get_by_role("button", name="Show what it would do").wait_for()
+    examine("dialog")
+    page.keyboard.press("Escape")
+    page.goto(f"{address}/#/acts")
+    page.get_by_role("heading", level=1).wait_for()
+    examine("acts")
+    context.close()
+    assert found == {}
+
+
+def test_everybody_can_sign_in(page: Page, place: Settings, tmp_path: Path) -> None:
+    add_token(tmp_path / "tokens", "eve", Role.VIEWER)
+    with served(place, read_tokens(tmp_path / "tokens")) as address:
+        page.goto(address)
+        page.get_by_label("Token of this service").wait_for()
+        assert Axe().run(page).response["violations"] == []

@@ -1,7 +1,14 @@
 """`sub peek` and `sub watch`: what waits, and how it changes, without touching it."""
 
+import contextlib
 import json
+import os
+import pty
 import re
+import subprocess
+import sys
+import termios
+from pathlib import Path
 
 import pytest
 
@@ -102,6 +109,53 @@ def test_watch_prints_a_line_each_time(run: Run, kafkadur_topic: TopicFactory) -
     assert [row.split()[1:4] for row in rows] == [["active", "1", "2"]] * 2
     assert [row.split()[4:] for row in rows] == [["5", "-", "-"], ["5", "0", "0"]]
     assert all(len(line) <= 80 for line in told.out.splitlines())
+
+
+def test_watch_without_a_name_shows_all(run: Run, kafkadur_topic: TopicFactory) -> None:
+    topic = kafkadur_topic()
+    for name in ("first", "second"):
+        run("sub", "create", name, topic, "--start", "earliest")
+    head, *rows = run("sub", "watch", "--every", "0.1", "--count", "2").out.splitlines()
+    assert head.split()[-2:] == ["settled/s", "name"]
+    assert sorted(row.split()[-1] for row in rows) == ["first", "first", "second", "second"]
+    told = lines(run("sub", "watch", "--every", "0.1", "--count", "1", "--json"))
+    assert sorted(each["subscription"] for each in told) == ["first", "second"]
+
+
+def test_watch_is_a_live_table_on_a_terminal(run: Run, here: Path, kafkadur_topic: TopicFactory) -> None:
+    topic = kafkadur_topic()
+    run("sub", "create", "waiting", topic, "--start", "earliest")
+    run("sub", "create", "behind", topic)
+    run("publish", topic, "-", stdin="m\n" * 3)
+    screen, terminal = pty.openpty()
+    termios.tcsetwinsize(terminal, (24, 80))
+    environment = {name: value for name, value in os.environ.items() if name != "COLUMNS"}
+    environment["TERM"] = "xterm-256color"
+    with subprocess.Popen(
+        [sys.executable, "-m", "kafkadur.cli", "sub", "watch", "--every", "0.1", "--count", "3"],
+        stdin=terminal, stdout=terminal, stderr=terminal, cwd=here, env=environment,
+    ) as process:  # fmt: skip
+        os.close(terminal)
+        shown = read_to_the_end(screen)
+    assert process.returncode == 0, shown
+    assert shown.count("settled/s") >= 3, "a look each, and the last one again"
+    last = [line.rstrip() for line in re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", shown).split("\r\n")[-5:]]
+    assert [line.split()[:2] for line in last if "inactive" in line] == [
+        ["waiting", "inactive"],
+        ["behind", "inactive"],
+    ]
+    assert "Ctrl-C ends it" in last[-2]
+    assert all(len(line) <= 80 for line in last)
+
+
+def read_to_the_end(screen: int) -> str:
+    """Return all that is written to a terminal until it is closed."""
+    parts: list[bytes] = []
+    with contextlib.suppress(OSError):  # which is how a terminal ends
+        while part := os.read(screen, 65_536):
+            parts.append(part)
+    os.close(screen)
+    return b"".join(parts).decode()
 
 
 def test_watch_needs_a_subscription(run: Run) -> None:
