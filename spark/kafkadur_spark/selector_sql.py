@@ -3,17 +3,19 @@
 A value in a selector becomes several expressions, one for each type that it can have; at most one of them is
 not null for a message. No expression raises, with ANSI mode or without, and none repeats an operand so often
 that its length exceeds the square of what was written. The client's own code evaluates a selector in Spark's
-Python workers instead if its SQL would be longer than `MAX_SQL`, if a pattern in it has more than
-`MAX_PATTERN` characters, or if a text in it cannot be encoded in UTF-8. This module does not read headers
+Python workers instead if its SQL would be longer than `MAX_SQL` or nested deeper than `MAX_DEPTH`, if a
+pattern in it has more than `MAX_PATTERN` characters, or if a text in it cannot be encoded in UTF-8. This module does not read headers
 (`header_sql.py`), does not define what a selector means (`kafkadur_sharing/selector.py`), and does not apply
 the filter (`source.py`).
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from itertools import accumulate
 from typing import Any, Final
 
 from lark import Token, Transformer, v_args
@@ -31,6 +33,8 @@ from kafkadur_spark.header_sql import binary, call, field, last, properties, tex
 
 #: Longest SQL of a part of a selector, in characters.
 MAX_SQL: Final = 30_000
+#: Most parentheses of the SQL within each other: Spark's parser recurses, in a stack of 1 MiB by default.
+MAX_DEPTH: Final = 250
 #: Longest pattern of LIKE, in characters: Java's regular expressions recurse.
 MAX_PATTERN: Final = 256
 
@@ -69,9 +73,16 @@ def native(selector: Selector, header_types: Mapping[str, HeaderType] | None = N
 def over_properties(selector: Selector) -> str | None:
     """Return the SQL of a selector over `p`, a struct of `header_sql.properties`; None as `native` does."""
     try:
-        return _condition(translated(selector.text, _TRANSLATOR))
+        sql = _condition(translated(selector.text, _TRANSLATOR))
     except (_TooLongError, UnicodeEncodeError):
         return None
+    return sql if depth(sql) <= MAX_DEPTH else None
+
+
+def depth(sql: str) -> int:
+    """Return how many parentheses lie within each other, without those in texts."""
+    code = re.sub("'[^']*'", "", sql)
+    return max(accumulate(((each == "(") - (each == ")") for each in code), initial=0))
 
 
 def _remote(client_id: str | None, connection_id: str) -> str:

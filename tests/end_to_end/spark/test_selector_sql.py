@@ -192,7 +192,7 @@ def test_random_patterns(spark: SparkSession) -> None:
         "a = (" * MAX_NESTING + "a" + ")" * MAX_NESTING,
         "TRUE <> (a = 1 AND " * MAX_NESTING + "a" + ")" * MAX_NESTING,
         "(a <> 2 OR a AND " * MAX_NESTING + "a" + ")" * MAX_NESTING,
-        "1 = " + "-(1 + " * (MAX_NESTING // 2) + "a" + ")" * (MAX_NESTING // 2),
+        "1 = " + "-(1 + " * (MAX_NESTING // 4) + "a" + ")" * (MAX_NESTING // 4),
         " OR ".join(["a = 1"] * 120),
         "a IN (" + ", ".join(f"'{number}'" for number in range(600)) + ")",
         "a LIKE '" + "_a%" * 80 + "'",
@@ -209,6 +209,7 @@ def test_what_is_deep_or_wide_is_sql(spark: SparkSession, text: str) -> None:
 def test_what_is_no_sql_is_evaluated_by_the_clients_code(spark: SparkSession) -> None:
     texts = [
         "+".join("a" * 2_000) + " > 100",
+        "1 = " + "-(1 + " * (MAX_NESTING // 2) + "a" + ")" * (MAX_NESTING // 2),
         "a" + " / b" * 500 + " = 0",
         " OR ".join(["a + b > JMSPriority"] * 170),
         "a = '\ud800' OR JMSTimestamp = 1700000000123",
