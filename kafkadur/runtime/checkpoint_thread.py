@@ -22,7 +22,7 @@ from kafkadur_coordinators.interface import MAX_PARTITIONS, Inspection
 from kafkadur_coordinators.journal import checkpoints
 from kafkadur_coordinators.journal.checkpoints import WRITER_MS
 from kafkadur_coordinators.journal.origins import Origin, state_of
-from kafkadur_coordinators.journal.records import last_incarnation
+from kafkadur_coordinators.journal.records import in_force, last_incarnation
 from kafkadur_coordinators.journal.topic import Journal, Record
 from kafkadur_coordinators.lifecycle import Subscription
 from kafkadur_coordinators.redis.coordinator import Call, RedisCoordinator
@@ -34,6 +34,8 @@ _log = logging.getLogger("kafkadur.checkpoints")
 
 #: Seconds between two checkpoints of a lane for which no caller waits.
 EVERY = 1.0
+#: Seconds between two looks whether the journal has the definition of a subscription.
+LOOK_EVERY = 300.0
 
 
 class _Settling(Protocol):
@@ -53,6 +55,8 @@ class _Entry(Asker):
     dirty: set[int] = field(default_factory=set[int])
     #: the member has left
     gone: bool = False
+    #: when to look whether the journal has the definition, monotonic seconds
+    look_at: float = 0.0
 
 
 @dataclass(kw_only=True)
@@ -188,6 +192,8 @@ class CheckpointThread:
                 entry.dirty |= entry.member.take_settled()
         self._renew(now)
         self._write(entries, due=due)
+        if due and not everything:
+            self._look_for_definition(entries, now)
         with self._lock:
             for entry in [e for e in entries if e.gone and not e.dirty and not e.waiting]:
                 del self._entries[id(entry.member)]
@@ -204,6 +210,25 @@ class CheckpointThread:
         if shards:
             count = self._kafka().collect(shards, round(time.time() * 1000))
             _log.info("removed %d old checkpoints", count)
+
+    def _look_for_definition(self, entries: Sequence[_Entry], now: float) -> None:
+        """Look whether the journal has the definition of one subscription; log an error if not."""
+        durable = [each for each in entries if each.subscription.key.durable and not each.gone]
+        entry = min(durable, key=lambda each: each.look_at, default=None)
+        if entry is None or now < entry.look_at:
+            return
+        entry.look_at = now + LOOK_EVERY
+        tag = entry.subscription.key.tag
+        shard = self._kafka().shard(tag)
+        if in_force(self._kafka().read(shard), tag, shard) is None:
+            _log.error(
+                "A subscription is not in the journal: the topic was deleted, or lost records. State: if "
+                "Redis loses its data, too, the subscription begins anew, and messages that wait may be "
+                "skipped. Owner: subscription %s, topic %s. Remedy: close its consumers, and write it anew "
+                "with `kafkadur sub alter NAME --upgrade`.",
+                entry.display,
+                self._kafka().topic,
+            )
 
     # -- journal
 

@@ -419,6 +419,7 @@ class Journal:
         self._flush(send, offsets)
         if failed or len(offsets) < len(new):
             self._producer.purge()  # no record may be written after an error was raised for it
+            self._count = None  # the topic may have been deleted: the next call looks, and creates it
             raise self._lost(failed[0] if failed else "a record was not confirmed in time")
         return [offsets[index] for index in range(len(new))]
 
