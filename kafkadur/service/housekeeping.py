@@ -129,15 +129,18 @@ class Housekeeper:
 
     def _work(self) -> None:
         with Admin(self._settings) as admin:
-            while not (self._closing or self._displaced):
+            while not self._is_over():
                 self._bell.clear()
                 admin.sweep_nondurable()
                 for info in self._seen():
                     if len(info.members) > len(info.attached):
                         _sweep(admin, info)
                     self._warn(info)
-                if not (self._closing or self._displaced):
+                if not self._is_over():
                     self._bell.wait(self._every)
+
+    def _is_over(self) -> bool:
+        return self._closing or self._displaced
 
     def _warn(self, info: SubscriptionInfo) -> None:
         """Warn of messages that Kafka is about to remove; members warn of them while they are attached."""

@@ -4,9 +4,9 @@ A value in a selector becomes several expressions, one for each type that it can
 not null for a message. No expression raises, with ANSI mode or without, and none repeats an operand so often
 that its length exceeds the square of what was written. The client's own code evaluates a selector in Spark's
 Python workers instead if its SQL would be longer than `MAX_SQL` or nested deeper than `MAX_DEPTH`, if a
-pattern in it has more than `MAX_PATTERN` characters, or if a text in it cannot be encoded in UTF-8. This module does not read headers
-(`header_sql.py`), does not define what a selector means (`kafkadur_sharing/selector.py`), and does not apply
-the filter (`source.py`).
+pattern in it has more than `MAX_PATTERN` characters, or if a text in it cannot be encoded in UTF-8. This
+module does not read headers (`header_sql.py`), does not define what a selector means
+(`kafkadur_sharing/selector.py`), and does not apply the filter (`source.py`).
 """
 
 from __future__ import annotations

@@ -119,7 +119,7 @@ def test_watch_without_a_name_shows_all(run: Run, kafkadur_topic: TopicFactory) 
     assert head.split()[-2:] == ["settled/s", "name"]
     assert sorted(row.split()[-1] for row in rows) == ["first", "first", "second", "second"]
     told = lines(run("sub", "watch", "--every", "0.1", "--count", "1", "--json"))
-    assert sorted(each["subscription"] for each in told) == ["first", "second"]
+    assert sorted(str(each["subscription"]) for each in told) == ["first", "second"]
 
 
 def test_watch_is_a_live_table_on_a_terminal(run: Run, here: Path, kafkadur_topic: TopicFactory) -> None:

@@ -44,12 +44,12 @@ def leading(keepers: list[Housekeeper]) -> list[Housekeeper]:
 def test_one_leads_and_another_one_takes_over(place: Settings) -> None:
     with keeping(place) as one, keeping(place) as two, keeping(place) as three:
         keepers = [one, two, three]
-        wait_until(lambda: leading(keepers), "one leads")
+        wait_until(lambda: leading(keepers) != [], "one leads")
         (leader,) = leading(keepers)
         leader.close()
         assert not leader.leads
         others = [keeper for keeper in keepers if keeper is not leader]
-        wait_until(lambda: leading(others), "another one leads")
+        wait_until(lambda: leading(others) != [], "another one leads")
         assert len(leading(keepers)) == 1
 
 
@@ -122,7 +122,11 @@ def test_subscriptions_that_killed_processes_left_are_deleted(
     worker = Worker(plain(place), topic, {"shared": "readers"})
     with Admin(place) as admin:
         lifecycle = admin._lifecycle  # noqa: SLF001 - nothing else tells of non-durable subscriptions
-        listed = lambda: lifecycle._index_command("ZRANGE", place.namespace, 0, -1)  # noqa: E731, SLF001
+
+        def listed() -> list[bytes]:
+            found: list[bytes] = lifecycle._index_command("ZRANGE", place.namespace, 0, -1)  # noqa: SLF001 - as above
+            return found
+
         wait_until(lambda: len(listed()) == 1, "it is there")
         worker.end()
         with pytest.MonkeyPatch.context() as patch:

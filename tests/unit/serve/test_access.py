@@ -32,6 +32,7 @@ def test_a_proxy_names_people_whose_groups_have_roles(tmp_path: Path) -> None:
     assert tokens.caller(token) is None
     proxy = tokens.proxy(token)
     assert proxy == Proxy("sso")
+    assert proxy is not None
     assert tokens.proxy(token[:-1]) is None
     assert proxy.caller("ada@example.org", ["staff, kafkadur-viewer", "kafkadur-operator"]) == Caller(
         "ada@example.org", Role.OPERATOR
