@@ -41,10 +41,10 @@ def connection(place: Settings) -> Iterator[kafkadur.sync.Connection]:
 
 
 @contextlib.contextmanager
-def served(place: Settings, tokens: Tokens | None) -> Generator[str]:
+def served(place: Settings, tokens: Tokens | None, *, prometheus: str | None = None) -> Generator[str]:
     """Run the service within the context; yields its address."""
     listening = socket.create_server(("127.0.0.1", 0))
-    serving = server(place, tokens, every=0.2)
+    serving = server(place, tokens, every=0.2, prometheus=prometheus)
     thread = threading.Thread(target=serving.run, kwargs={"sockets": [listening]})
     thread.start()
     try:

@@ -37,6 +37,14 @@ def serve(
             help="Seconds between two readings of all subscriptions.",
         ),
     ] = 5.0,
+    prometheus: Annotated[
+        str | None,
+        typer.Option(
+            "--prometheus",
+            metavar="URL",
+            help="Prometheus that scrapes the metrics, for charts of more than an hour.",
+        ),
+    ] = None,
 ) -> None:
     """Serve a page and a JSON API for the subscriptions of the namespace, until Ctrl-C."""
     try:
@@ -51,7 +59,9 @@ def serve(
         )
     known = None if tokens is None else read_tokens(tokens)
     listening = _listen(host, port)
-    serving = server(call.reached(), known, every=every)
+    if prometheus is not None and not prometheus.startswith(("http://", "https://")):
+        raise typer.BadParameter("give a URL, such as http://prometheus:9090", param_hint="--prometheus")
+    serving = server(call.reached(), known, every=every, prometheus=prometheus)
     shown = f"[{host}]" if ":" in host else host
     call.out.say(f"The page is at http://{shown}:{listening.getsockname()[1]}/; Ctrl-C ends it.")
     signal.signal(signal.SIGTERM, end_early)  # which the server sends itself again when it has ended

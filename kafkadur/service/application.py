@@ -27,6 +27,7 @@ from kafkadur.service.errors import status_of, trouble
 from kafkadur.service.housekeeping import Housekeeper
 from kafkadur.service.middleware import SecurityMiddleware
 from kafkadur.service.observer import Observer
+from kafkadur.service.prometheus import Prometheus
 from kafkadur.settings import Settings
 from kafkadur_sharing.errors import KafkadurError
 
@@ -108,9 +109,11 @@ async def _events(observer: Observer, ending: Callable[[], bool]) -> AsyncIterat
         waited += _POLL_S
 
 
-def server(settings: Settings, tokens: Tokens | None, *, every: float) -> uvicorn.Server:
+def server(
+    settings: Settings, tokens: Tokens | None, *, every: float, prometheus: str | None = None
+) -> uvicorn.Server:
     """Return a server of the application, which ends soon after a signal; see `create`."""
-    app = create(settings, tokens, every=every)
+    app = create(settings, tokens, every=every, prometheus=prometheus)
     config = uvicorn.Config(
         app, log_config=None, access_log=False, server_header=False, timeout_graceful_shutdown=_LAST_S
     )
@@ -119,17 +122,21 @@ def server(settings: Settings, tokens: Tokens | None, *, every: float) -> uvicor
     return made
 
 
-def create(settings: Settings, tokens: Tokens | None, *, every: float) -> FastAPI:
+def create(
+    settings: Settings, tokens: Tokens | None, *, every: float, prometheus: str | None = None
+) -> FastAPI:
     """Return the application; it reads the subscriptions while its lifespan lasts.
 
     `tokens` None: everybody who can reach it may do everything, by a name of the loopback address alone.
-    `every`: seconds between two readings of the subscriptions.
+    `every`: seconds between two readings of the subscriptions. `prometheus`: URL of the Prometheus that
+    scrapes the metrics of subscriptions, for charts of more than an hour.
     """
 
     @contextlib.asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncGenerator[None]:
         observer, audit = Observer(settings, every=every), Audit(settings)
-        backend = Backend(settings, observer, audit)
+        longer = None if prometheus is None else Prometheus(prometheus)
+        backend = Backend(settings, observer, audit, longer)
         housekeeper = Housekeeper(settings, lambda: observer.latest.infos, every=_HOUSEKEEPING_S)
         app.state.backend = backend
         app.state.registry = CollectorRegistry()

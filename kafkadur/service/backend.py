@@ -11,6 +11,7 @@ from kafkadur.admin.changes import Admin
 from kafkadur.service.audit import Audit
 from kafkadur.service.ids import key_of
 from kafkadur.service.observer import Observer
+from kafkadur.service.prometheus import Prometheus
 from kafkadur.settings import Settings
 from kafkadur_sharing.errors import CoordinatorUnavailable, KafkadurError, StateLost
 from kafkadur_sharing.keys import SubscriptionKey
@@ -22,15 +23,20 @@ _KEPT: Final = 4
 class Backend:
     """A pool of connections, the observer and the audit. Used by several threads."""
 
-    def __init__(self, settings: Settings, observer: Observer, audit: Audit) -> None:
-        """Connect at the first question."""
+    def __init__(
+        self, settings: Settings, observer: Observer, audit: Audit, prometheus: Prometheus | None = None
+    ) -> None:
+        """Connect at the first question. `prometheus` None: there are charts of the last hour only."""
         self.settings = settings
         self.observer = observer
         self.audit = audit
+        self.prometheus = prometheus
         self._idle: queue.LifoQueue[Admin] = queue.LifoQueue(_KEPT)
 
     def close(self) -> None:
         """Close the idle connections."""
+        if self.prometheus is not None:
+            self.prometheus.close()
         with contextlib.suppress(queue.Empty):
             while True:
                 self._idle.get_nowait().close()

@@ -6,6 +6,7 @@ from typing import Final
 
 from typing_extensions import TypedDict
 
+from kafkadur.service.prometheus import PrometheusUnavailable
 from kafkadur_sharing.errors import (
     CoordinatorRefused,
     CoordinatorUnavailable,
@@ -54,6 +55,7 @@ _STATUS: Final[tuple[tuple[type[KafkadurError], int], ...]] = (
     (CoordinatorRefused, 503),
     (KafkaRefused, 503),
     (StateLost, 503),
+    (PrometheusUnavailable, 503),
 )
 
 

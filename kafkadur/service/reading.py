@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+from collections.abc import Sequence
 from itertools import islice
 from typing import Annotated, Any, Literal, cast
 
@@ -26,11 +28,14 @@ from kafkadur.admin.snapshots import Snapshot
 from kafkadur.admin.subscription_info import SubscriptionInfo
 from kafkadur.service.access import Role
 from kafkadur.service.audit import Act
+from kafkadur.service.backend import Backend
 from kafkadur.service.dependencies import ANSWERS, Id, Operator, TheBackend, Viewer
 from kafkadur.service.errors import Trouble, trouble
 from kafkadur.service.observer import Entry
+from kafkadur.service.series import Sample
 from kafkadur.service.words import words
-from kafkadur_sharing.errors import InvalidDestination
+from kafkadur_sharing.errors import IllegalState, InvalidDestination
+from kafkadur_sharing.keys import SubscriptionKey
 from kafkadur_sharing.selector import parse_selector
 
 router = APIRouter(prefix="/api/v1", responses=ANSWERS)
@@ -41,6 +46,8 @@ SortBy = Literal[
 ]  # fmt: skip
 #: Partitions whose first unsettled message `why` explains.
 _EXPLAINED = 8
+#: The longest chart, in hours: 92 days.
+_MOST_HOURS = 92 * 24
 #: Ranges of a partition that are shown.
 _HOLES = 200
 
@@ -65,6 +72,8 @@ class Myself(TypedDict):
     role: str
     namespace: str
     version: str
+    #: whether there are charts of more than an hour
+    longer_charts: bool
 
 
 @router.get("/me", summary="Who asks, with which role")
@@ -77,6 +86,7 @@ def me(caller: Viewer, backend: TheBackend) -> Myself:
         "role": caller.role.word,
         "namespace": backend.settings.namespace,
         "version": version("kafkadur"),
+        "longer_charts": backend.prometheus is not None,
     }
 
 
@@ -211,11 +221,19 @@ class SampleDocument(TypedDict):
     settled_per_s: float | None
 
 
-@router.get("/subscriptions/{id}/samples", summary="Show the last hour")
-def samples(id: Id, caller: Viewer, backend: TheBackend) -> list[SampleDocument]:  # noqa: A002
-    """Return samples of the last hour, as far as the service has run so long. Empty for an unknown one."""
+@router.get("/subscriptions/{id}/samples", summary="Show the last hour, or more")
+def samples(
+    id: Id,  # noqa: A002
+    caller: Viewer,
+    backend: TheBackend,
+    hours: Annotated[int, Query(ge=1, le=_MOST_HOURS, description="more than 1: from Prometheus")] = 1,
+) -> list[SampleDocument]:
+    """Return samples of the last hour, as far as the service has run so long, or of more from Prometheus.
+
+    Empty for an unknown subscription. Prometheus has no rates.
+    """
     del caller
-    backend.key(id)
+    key = backend.key(id)
     return [
         {
             "at": each.at,
@@ -225,8 +243,20 @@ def samples(id: Id, caller: Viewer, backend: TheBackend) -> list[SampleDocument]
             "arrived_per_s": None if each.arrived is None else each.arrived / 1000,
             "settled_per_s": None if each.settled is None else each.settled / 1000,
         }
-        for each in backend.observer.samples(id)
+        for each in (backend.observer.samples(id) if hours == 1 else _longer(backend, key, hours))
     ]
+
+
+def _longer(backend: Backend, key: SubscriptionKey, hours: int) -> Sequence[Sample]:
+    """Return samples of more than an hour. Raises `IllegalState` if the service has no Prometheus."""
+    if backend.prometheus is None:
+        raise IllegalState(
+            "The service keeps one hour.",
+            state=f"{hours} hours are asked for",
+            owner="this service",
+            remedy="start it with --prometheus URL",
+        )
+    return backend.prometheus.samples(key, hours=hours, now=time.time())
 
 
 @router.get("/subscriptions/{id}/why", summary="Say why nothing is delivered")

@@ -1,7 +1,7 @@
-// Charts of the last hour, and strips of partitions, as SVG.
+// Charts, and strips of partitions, as SVG.
 
 import { h, svg } from "./dom.js";
-import { count, plural, rate } from "./format.js";
+import { count, duration, plural, rate } from "./format.js";
 
 const WIDTH = 320, HEIGHT = 120, LEFT = 44, BOTTOM = 18, TOP = 8;
 
@@ -22,18 +22,18 @@ function nice(number) {
 }
 
 // Lines: [{name, value: sample => number|null}], at most two.
-export function chart(title, samples, lines, show = count) {
+export function chart(title, samples, lines, show = count, nothing = "Not enough data yet.") {
   const last = samples.at(-1);
   const now = lines.map(({ name, value }, index) =>
     h("span", { class: index ? "two-name" : "one-name" }, `${name}: ${last ? show(value(last)) : "–"}`));
   const caption = h("figcaption", {}, h("b", {}, title), now);
   const known = samples.flatMap((sample) => lines.map(({ value }) => value(sample))).filter((n) => n !== null);
-  if (known.length < 2) return h("figure", {}, caption, h("p", { class: "quiet" }, "Not enough data yet."));
+  if (known.length < 2) return h("figure", {}, caption, h("p", { class: "quiet" }, nothing));
   const top = nice(Math.max(...known, 1));
   const first = samples[0].at, span = Math.max(last.at - first, 1);
   const x = (at) => LEFT + ((at - first) / span) * (WIDTH - LEFT - 4);
   const y = (number) => TOP + (1 - number / top) * (HEIGHT - TOP - BOTTOM);
-  const said = `${title}, ${plural(Math.round(span / 60000), "minute")}: ` + lines.map(({ name, value }) => {
+  const said = `${title}, ${duration(Math.round(span / 1000))}: ` + lines.map(({ name, value }) => {
     const numbers = samples.map(value).filter((n) => n !== null);
     return `${name} from ${show(numbers[0])} to ${show(numbers.at(-1))}, at most ${show(Math.max(...numbers))}`;
   }).join("; ");
@@ -41,11 +41,11 @@ export function chart(title, samples, lines, show = count) {
     svg("line", { class: "grid", x1: LEFT, x2: WIDTH, y1: y(number), y2: y(number) }),
     svg("text", { x: LEFT - 4, y: y(number) + 4, "text-anchor": "end" }, short(number)),
   ]);
-  const minutes = Math.round(span / 60000);
+  const seconds = Math.round(span / 1000);
   return h("figure", {}, caption,
     svg("svg", { viewBox: `0 0 ${WIDTH} ${HEIGHT}`, width: "100%", role: "img", "aria-label": said },
       marks.flat(),
-      svg("text", { x: LEFT, y: HEIGHT - 3 }, minutes ? `${minutes} min ago` : ""),
+      svg("text", { x: LEFT, y: HEIGHT - 3 }, seconds > 30 ? `${duration(seconds)} ago` : ""),
       svg("text", { x: WIDTH, y: HEIGHT - 3, "text-anchor": "end" }, "now"),
       lines.map(({ value }, index) => svg("path", { class: index ? "two" : "one", d: path(samples, value, x, y) }))));
 }
@@ -56,11 +56,12 @@ function short(number) {
   return String(+number.toFixed(1));
 }
 
-export function charts(samples) {
+export function charts(samples, longer = false) {
   return h("div", { class: "charts" },
     chart("Backlog", samples, [{ name: "messages", value: (s) => s.backlog }]),
     chart("Rate, messages a second", samples,
-      [{ name: "arrived", value: (s) => s.arrived_per_s }, { name: "settled", value: (s) => s.settled_per_s }], rate),
+      [{ name: "arrived", value: (s) => s.arrived_per_s }, { name: "settled", value: (s) => s.settled_per_s }], rate,
+      longer ? "Rates are kept for an hour." : undefined),
     chart("In flight", samples, [{ name: "messages", value: (s) => s.in_flight }]),
     chart("Came back", samples, [{ name: "messages", value: (s) => s.came_back }]));
 }

@@ -14,6 +14,8 @@ export function subscription(main, id, me) {
   const may = (role) => RANK[me.role] >= RANK[role];
   const parts = Object.fromEntries(["head", "acts", "why", "charts", "members", "partitions", "explain", "messages", "dead", "definition"]
     .map((name) => [name, h("section")]));
+  const SPANS = { 1: "Last hour", 24: "Last day", 168: "Last week", 720: "Last 30 days" };
+  let hours = 1;
   let closed = false, loading = false, again = false, known = null;
 
   async function load() {
@@ -21,7 +23,7 @@ export function subscription(main, id, me) {
     if (loading || closed) return;
     loading = true;
     try {
-      const [found, samples, holes] = await Promise.all([ask(path), ask(`${path}/samples`), ask(`${path}/holes`)]);
+      const [found, samples, holes] = await Promise.all([ask(path), numbers(), ask(`${path}/holes`)]);
       if (!closed) show(found, samples, holes);
     } catch (error) {
       if (!closed && known !== error.message) {
@@ -40,7 +42,8 @@ export function subscription(main, id, me) {
     parts.head.replaceChildren(h("h1", {}, title(found)), h("p", {}, found.words), tiles(found));
     if (before?.paused !== found.paused) parts.acts.replaceChildren(buttons(found)); // else a button would lose the focus
     if (before?.words.startsWith("waits") !== found.words.startsWith("waits")) parts.why.replaceChildren(...waitsFor(found));
-    parts.charts.replaceChildren(h("h2", {}, "Last hour"), charts(samples));
+    if (before === null) parts.charts.replaceChildren(...spans(), h("div"));
+    parts.charts.lastChild.replaceChildren(samples instanceof Error ? trouble(samples) : charts(samples, hours > 1));
     parts.members.replaceChildren(h("h2", {}, "Members"), members(found));
     parts.partitions.replaceChildren(h("h2", {}, "Partitions"), legend(), partitions(found, holes));
     if (before?.version !== found.version) parts.definition.replaceChildren(h("h2", {}, "Definition"), definition(found));
@@ -54,6 +57,18 @@ export function subscription(main, id, me) {
   function waitsFor(found) {
     return found.words.startsWith("waits")
       ? [h("h2", {}, "Why nothing is delivered"), looking("Explain the first unsettled messages", why)] : [];
+  }
+
+  // The numbers of the charts; of more than an hour, the reason if Prometheus does not answer.
+  function numbers() {
+    return hours > 1 ? ask(`${path}/samples`, { hours }).catch((error) => error) : ask(`${path}/samples`);
+  }
+
+  // The title of the charts, and where the service has a Prometheus, a choice of their length.
+  function spans() {
+    if (!me.longer_charts) return [h("h2", {}, SPANS[1])];
+    return [h("h2", {}, "Charts"), h("label", {}, "Time", h("select", { onchange: (event) => { hours = Number(event.target.value); load(); } },
+      Object.entries(SPANS).map(([each, text]) => h("option", { value: each }, text))))];
   }
 
   function tiles(found) {

@@ -154,6 +154,17 @@ def test_nothing_is_wider_than_the_screen(
     context.close()
 
 
+def test_a_person_is_told_why_there_is_no_longer_chart(page: Page, place: Settings, invoices: str) -> None:
+    del invoices
+    with served(place, None, prometheus="http://127.0.0.1:1") as address:
+        page.goto(f"{address}/#/s/invoices")
+        page.get_by_label("Time").select_option("Last week")
+        expect(page.get_by_text("Prometheus does not answer")).to_be_visible()
+        expect(page.get_by_role("heading", level=1)).to_have_text("invoices")
+        page.get_by_label("Time").select_option("Last hour")
+        expect(page.get_by_text("Prometheus does not answer")).to_be_hidden()
+
+
 LONG = pytest.mark.long
 
 
