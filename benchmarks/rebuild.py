@@ -8,8 +8,10 @@ groups are never rebuilt.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import time
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -34,11 +36,11 @@ from kafkadur_sharing.definition import Definition, SubscriptionType
 from kafkadur_sharing.keys import SubscriptionKey
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Generator, Iterator
 
     from kafkadur.stack import Stack
 
-_NAMESPACE, _TOPIC = "rebuild", "flights"
+NAMESPACE, _TOPIC = "rebuild", "flights"
 #: Records that are written to the journal at once.
 _AT_ONCE = 50_000
 #: What each checkpoint says: two stretches wait.
@@ -74,55 +76,80 @@ def _checkpoints(shard: int, id_: str, topic_id: str, partitions: int) -> Iterat
         yield shard, key, checkpoints.encode(_PLACE)
 
 
-def measure(stack: Stack, subscriptions: int, partitions: int, in_use: int) -> dict[str, float]:
-    """Times in seconds: `all`; of `in_use` subscriptions one after the other `one_median` and `one_max`."""
+@dataclass(frozen=True, kw_only=True)
+class Written:
+    """Subscriptions that the journal has and Redis does not know."""
+
+    keys: list[SubscriptionKey]
+    coordinator: RedisCoordinator
+    journal: Journal
+    lifecycle: Lifecycle
+
+    def rebuild_all(self, progress: Progress) -> float:
+        """Rebuild all of them; return the seconds. Raises `BenchmarkError` if some are missing."""
+        task = progress.add_task("rebuilding all", total=len(self.keys))
+        began = time.monotonic()
+        found = self.lifecycle.rebuild_all(lambda done, _: progress.update(task, completed=done))
+        took = time.monotonic() - began
+        if found.count(Outcome.REBUILT) != len(self.keys):
+            message = f"only {found.count(Outcome.REBUILT)} of {len(self.keys)} were rebuilt"
+            raise BenchmarkError(message)
+        return took
+
+
+@contextlib.contextmanager
+def written(stack: Stack, subscriptions: int, partitions: int, progress: Progress) -> Generator[Written]:
+    """Write subscriptions on one topic, and checkpoints of all their partitions, to the journal."""
     quiet = quiet_admin(stack.kafka)
     quiet.create_topics([NewTopic(_TOPIC, partitions, 1)])[_TOPIC].result(20)
     kafka = {"bootstrap.servers": stack.kafka}
     coordinator, journal, topics = (
         RedisCoordinator(stack.admin_redis),
-        Journal(kafka, _NAMESPACE),
+        Journal(kafka, NAMESPACE),
         Topics(kafka),
     )
     lifecycle = Lifecycle(
         coordinator=coordinator, journal=journal, topics=topics, prefix="kafkadur", session_ms=10_000
     )
     keys = [
-        SubscriptionKey(namespace=_NAMESPACE, client_id="c", name=f"s{number}")
+        SubscriptionKey(namespace=NAMESPACE, client_id="c", name=f"s{number}")
         for number in range(subscriptions)
     ]
     topic_id = topics.describe(_TOPIC).id
-    with Progress(console=_talk, transient=True) as progress:
-        task = progress.add_task("writing the journal", total=subscriptions * (partitions + 1))
-        made = _definitions(journal, keys, topic_id, partitions)
-        offsets = journal.append(made)
-        progress.advance(task, subscriptions)
-        lanes = [
-            record
-            for (shard, _, _), offset in zip(made, offsets, strict=True)
-            for record in _checkpoints(shard, f"{shard}.{offset}", topic_id, partitions)
-        ]
-        for first in range(0, len(lanes), _AT_ONCE):
-            progress.advance(task, len(journal.append(lanes[first : first + _AT_ONCE])))
-        del made, offsets, lanes
-        task = progress.add_task("rebuilding all", total=subscriptions)
-        began = time.monotonic()
-        found = lifecycle.rebuild_all(lambda done, _: progress.update(task, completed=done))
-        times = {"all": time.monotonic() - began}
-        if found.count(Outcome.REBUILT) != subscriptions:
-            message = f"only {found.count(Outcome.REBUILT)} of {subscriptions} were rebuilt"
-            raise BenchmarkError(message)
-        coordinator.command("FLUSHALL")
+    task = progress.add_task("writing the journal", total=subscriptions * (partitions + 1))
+    made = _definitions(journal, keys, topic_id, partitions)
+    offsets = journal.append(made)
+    progress.advance(task, subscriptions)
+    lanes = [
+        record
+        for (shard, _, _), offset in zip(made, offsets, strict=True)
+        for record in _checkpoints(shard, f"{shard}.{offset}", topic_id, partitions)
+    ]
+    for first in range(0, len(lanes), _AT_ONCE):
+        progress.advance(task, len(journal.append(lanes[first : first + _AT_ONCE])))
+    try:
+        yield Written(keys=keys, coordinator=coordinator, journal=journal, lifecycle=lifecycle)
+    finally:
+        journal.close()
+        coordinator.close()
+
+
+def measure(stack: Stack, subscriptions: int, partitions: int, in_use: int) -> dict[str, float]:
+    """Times in seconds: `all`; of `in_use` subscriptions one after the other `one_median` and `one_max`."""
+    with (
+        Progress(console=_talk, transient=True) as progress,
+        written(stack, subscriptions, partitions, progress) as there,
+    ):
+        times = {"all": there.rebuild_all(progress)}
+        there.coordinator.command("FLUSHALL")
         singles: list[float] = []
-        for key in progress.track(keys[:in_use], description="rebuilding those in use"):
+        for key in progress.track(there.keys[:in_use], description="rebuilding those in use"):
             began = time.monotonic()
-            known = lifecycle.known(key)
+            known = there.lifecycle.known(key)
             singles.append(time.monotonic() - began)
             if known is None or known.partitions != partitions:
                 message = f"{key} was not rebuilt"
                 raise BenchmarkError(message)
-    journal.close()
-    coordinator.close()
     return times | {"one_median": sorted(singles)[len(singles) // 2], "one_max": max(singles)}
 
 
