@@ -120,9 +120,10 @@ def _default(field: FieldInfo) -> str:
 _COMMANDS = """# Commands
 
 {head}
-`kafkadur --help` and `kafkadur COMMAND --help` print the same on a terminal. Every command takes the options
-for connections. `--json` prints the data of a command as JSON on standard output. Commands that skip, repeat
-or delete messages only say what they would do, unless `--yes` is given.
+`kafkadur --help` and `kafkadur COMMAND --help` print the same on a terminal. Commands that talk to
+Kafka or Redis take the options for connections. `--json` prints the data of a command as JSON on standard
+output. Commands that move a subscription, send dead letters again or delete something on the servers only say
+what they would do, unless `--yes` is given. `sub alter` and `down` act at once.
 
 {epilog}
 
