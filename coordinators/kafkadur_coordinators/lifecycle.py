@@ -202,7 +202,7 @@ class Lifecycle(SubscriptionsInForce):
                     owner=f"subscription {key}",
                     remedy="subscribe again",
                 )
-            decision = decide(self._existing(known, without=member), request)
+            decision = decide(self._existing(known, without=member, former=only is not None), request)
             try:
                 if isinstance(decision, Refuse):
                     refused_at = refused_at or self._monotonic()
@@ -346,7 +346,7 @@ class Lifecycle(SubscriptionsInForce):
             return
         session.detach([])  # it was free: the next round decides again
 
-    def _existing(self, known: Known, *, without: str = "") -> Existing | None:
+    def _existing(self, known: Known, *, without: str = "", former: bool = False) -> Existing | None:
         if known.version == 0:
             return None
         definition = definition_of(known)
@@ -356,6 +356,7 @@ class Lifecycle(SubscriptionsInForce):
             members=len(members),
             holders=tuple(member.name for member in members),
             unsettled=any(member.leases for member in members),
+            awaited=former or known.grace_ms > 0,
         )
 
     def subscription(self, key: SubscriptionKey, known: Known) -> Subscription:
@@ -521,7 +522,8 @@ class Lifecycle(SubscriptionsInForce):
             known = self._known(key)
             if known is None:
                 continue
-            if any(member.heard and member.expires > known.now for member in known.members):
+            # after a restart of Redis, its members have to attach again first
+            if known.grace_ms or any(each.heard and each.expires > known.now for each in known.members):
                 self._note(key)
                 return
             try:
@@ -533,8 +535,8 @@ class Lifecycle(SubscriptionsInForce):
             except Refusal as refusal:
                 self._retry(key, refusal)
 
-    def sweep(self, namespace: str) -> None:
-        """End non-durable subscriptions that killed processes left, the longest unchecked first."""
+    def sweep(self, namespace: str) -> int:
+        """End some non-durable subscriptions that killed processes left; return how many were looked at."""
         before = round(time.time() * 1000) - _LOOK_AGAIN_MS
         oldest = self._index_command("ZRANGE", namespace, 0, before, "BYSCORE", "LIMIT", 0, _SWEPT_AT_ONCE)
         for packed in oldest:
@@ -544,7 +546,9 @@ class Lifecycle(SubscriptionsInForce):
                 _log.warning("an entry that is no subscription was removed from the list of non-durable ones")
                 self._index_command("ZREM", namespace, packed)
             else:
+                self._note(key)  # an error must not keep the others from being looked at
                 self.end(key)
+        return len(oldest)
 
     def _note(self, key: SubscriptionKey) -> None:
         """Remember that a non-durable subscription exists, and that it was checked now."""

@@ -141,9 +141,12 @@ class Admin(Inspector):
         address = self._lifecycle.address(key)
         self._repeated(key, lambda: self._coordinator.sweep(address, self._existing(key).known.id))
 
-    def sweep_nondurable(self) -> None:
-        """Delete subscriptions without `durable` whose consumers all died."""
-        self._lifecycle.sweep(self._settings.namespace)
+    def sweep_nondurable(self) -> int:
+        """Delete subscriptions without `durable` whose consumers all died; some in each call.
+
+        Returns how many were looked at; 0: all have been, just now.
+        """
+        return self._lifecycle.sweep(self._settings.namespace)
 
     def member(self, key: SubscriptionKey, member: str) -> MemberInfo:
         """Return a member by its id, or by its name if no other one has it; raises as `evict`."""

@@ -189,16 +189,17 @@ class Output:
                 fitting = rows[: max(self._data.height - _AROUND, 1)]
                 left = len(rows) - len(fitting)
                 text = f"{below}; {left:,} more do not fit on the screen" if left else below
-                shown.update(Group(self._table(fitting, columns), _text(text)), refresh=True)
+                shown.update(Group(self._table(fitting, columns, folds=False), _text(text)), refresh=True)
 
             yield show
 
     @property
     def on_terminal(self) -> bool:
-        """Whether data are printed to a terminal."""
-        return self._data.is_terminal
+        """Whether data are printed to a terminal that can show one text in place of another."""
+        return sys.stdout.isatty() and not self._data.is_dumb_terminal
 
-    def _table(self, rows: Iterable[Row], columns: Sequence[Column[Row]]) -> Table:
+    def _table(self, rows: Iterable[Row], columns: Sequence[Column[Row]], *, folds: bool = True) -> Table:
+        """Return a table; where a row must be one line, long names are cut."""
         shown = [column for column in columns if not (column.wide and self.narrow)]
         table = Table(
             box=box.SIMPLE_HEAD,
@@ -213,8 +214,8 @@ class Output:
                 footer=column.total,
                 justify="right" if column.number else "left",
                 # Numbers must stay whole; names may wrap.
-                no_wrap=column.number,
-                overflow="fold",
+                no_wrap=column.number or not folds,
+                overflow="fold" if folds else "ellipsis",
             )
         for row in rows:
             table.add_row(*(_text(column.cell(row)) for column in shown))

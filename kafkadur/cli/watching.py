@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import count as counter
 from itertools import islice
 from typing import Annotated, Any, cast
@@ -23,7 +23,7 @@ from kafkadur.cli.naming import NameArgument, complete
 from kafkadur.cli.output import Column, clock, duration
 from kafkadur.cli.output import count as count_of
 from kafkadur.message.headers import decode
-from kafkadur_sharing.errors import CoordinatorUnavailable, StateLost
+from kafkadur_sharing.errors import CoordinatorUnavailable, KafkadurError, StateLost
 from kafkadur_sharing.keys import SubscriptionKey
 
 # --- peek -----------------------------------------------------------------------------------------------
@@ -114,25 +114,28 @@ def watch(
 ) -> None:
     """Show how subscriptions change, until Ctrl-C: in a table on a terminal, else in a line for each look."""
     with call.admin() as admin:
-        looks = _looks(call, admin, None if name is None else admin.key(name), every, count)
+        key = None if name is None else admin.key(name)
         if call.options.json:
-            for seen in looks:
+            for seen in _looks(admin, key, every, count, call.out.fail):
                 for each in seen:
                     call.out.line(json.dumps(_sample(*each)))
         elif call.out.on_terminal:
-            with call.out.live() as show:
-                for seen in looks:
-                    now = clock(max((info.now for info, _ in seen), default=0))
-                    rows = sorted(seen, key=lambda each: (-(each[0].backlog or 0), str(each[0].key)))
-                    show(rows, _LIVE, f"{now}, every {every:g} s; Ctrl-C ends it" if seen else _NONE)
+            _show_live(call, admin, key, every, count)
         else:
-            _print_lines(call, looks, named=name is None)
+            _print_lines(call, _looks(admin, key, every, count, call.out.fail), named=name is None)
 
 
 def _looks(
-    call: Call, admin: Admin, key: SubscriptionKey | None, every: float, count: int | None
+    admin: Admin,
+    key: SubscriptionKey | None,
+    every: float,
+    count: int | None,
+    fail: Callable[[KafkadurError], None],
 ) -> Iterator[list[_Seen]]:
-    """Yield one subscription, or all, again and again; tell of a server that does not answer, and go on."""
+    """Yield one subscription, or all, again and again.
+
+    `fail` is called with the error of a server that does not answer, except at the first look, which raises.
+    """
     before: dict[SubscriptionKey, SubscriptionInfo] | None = None
     for number in counter(1):
         try:
@@ -140,7 +143,7 @@ def _looks(
         except (CoordinatorUnavailable, StateLost) as error:
             if before is None:
                 raise
-            call.out.fail(error)
+            fail(error)
         else:
             known = before or {}
             yield [(info, rates(known.get(info.key), info)) for info in found]
@@ -148,6 +151,22 @@ def _looks(
         if number == count:
             return
         time.sleep(every)  # the time between two looks
+
+
+def _show_live(
+    call: Call, admin: Admin, key: SubscriptionKey | None, every: float, count: int | None
+) -> None:
+    """Show a table in place of the one before; an error stands below the table."""
+    rows: list[_Seen] = []
+    with call.out.live() as show:
+
+        def fail(error: KafkadurError) -> None:
+            show(rows, _LIVE, error.message)
+
+        for seen in _looks(admin, key, every, count, fail):
+            now = clock(max((info.now for info, _ in seen), default=0))
+            rows[:] = sorted(seen, key=lambda each: (-(each[0].backlog or 0), str(each[0].key)))
+            show(rows, _LIVE, f"{now}, every {every:g} s; Ctrl-C ends it" if seen else _NONE)
 
 
 def _arrived(seen: _Seen) -> str:

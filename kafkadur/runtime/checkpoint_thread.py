@@ -12,6 +12,7 @@ import logging
 import threading
 import time
 import uuid
+import zlib
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
@@ -22,13 +23,14 @@ from kafkadur_coordinators.interface import MAX_PARTITIONS, Inspection
 from kafkadur_coordinators.journal import checkpoints
 from kafkadur_coordinators.journal.checkpoints import WRITER_MS
 from kafkadur_coordinators.journal.origins import Origin, state_of
-from kafkadur_coordinators.journal.records import in_force, last_incarnation
+from kafkadur_coordinators.journal.records import last_incarnation
 from kafkadur_coordinators.journal.topic import Journal, Record
 from kafkadur_coordinators.lifecycle import Subscription
 from kafkadur_coordinators.redis.coordinator import Call, RedisCoordinator
 from kafkadur_coordinators.redis.replies import inspection
 from kafkadur_coordinators.settlement_states import settlement_of
 from kafkadur_sharing.definition import AckLevel
+from kafkadur_sharing.errors import KafkadurError
 
 _log = logging.getLogger("kafkadur.checkpoints")
 
@@ -36,6 +38,8 @@ _log = logging.getLogger("kafkadur.checkpoints")
 EVERY = 1.0
 #: Seconds between two looks whether the journal has the definition of a subscription.
 LOOK_EVERY = 300.0
+#: The most such looks of one round, and of one subscription's time those of others.
+_LOOKS = 30
 
 
 class _Settling(Protocol):
@@ -57,6 +61,8 @@ class _Entry(Asker):
     gone: bool = False
     #: when to look whether the journal has the definition, monotonic seconds
     look_at: float = 0.0
+    #: The journal may lack the definition, or does: then no acknowledgement reaches the level `journal`.
+    doubtful: bool = False
 
 
 @dataclass(kw_only=True)
@@ -110,6 +116,8 @@ class CheckpointThread:
         self._thread: threading.Thread | None = None
         self._closing = False
         self._next = 0.0
+        #: when to look for the next definition in the journal
+        self._look_at = 0.0
 
     # -- members
 
@@ -119,7 +127,11 @@ class CheckpointThread:
         origin = Origin(subscription.id, subscription.epoch, state)
         with self._lock:
             self._entries[id(member)] = _Entry(
-                display=member.display, member=member, subscription=subscription, origin=origin
+                display=member.display,
+                member=member,
+                subscription=subscription,
+                origin=origin,
+                look_at=time.monotonic() + LOOK_EVERY * _share(subscription.key.tag),
             )
             if subscription.key.durable:
                 self._start()
@@ -191,9 +203,14 @@ class CheckpointThread:
             if entry.subscription.key.durable:
                 entry.dirty |= entry.member.take_settled()
         self._renew(now)
-        self._write(entries, due=due)
+        try:
+            self._write(entries, due=due)
+        except KafkadurError:
+            for entry in entries:
+                entry.look_at, entry.doubtful = 0.0, True
+            raise
         if due and not everything:
-            self._look_for_definition(entries, now)
+            self._look_for_definitions(entries, now)
         with self._lock:
             for entry in [e for e in entries if e.gone and not e.dirty and not e.waiting]:
                 del self._entries[id(entry.member)]
@@ -211,24 +228,31 @@ class CheckpointThread:
             count = self._kafka().collect(shards, round(time.time() * 1000))
             _log.info("removed %d old checkpoints", count)
 
-    def _look_for_definition(self, entries: Sequence[_Entry], now: float) -> None:
-        """Look whether the journal has the definition of one subscription; log an error if not."""
+    def _look_for_definitions(self, entries: Sequence[_Entry], now: float) -> None:
+        """Look whether the journal has the definitions of some subscriptions; log an error if not."""
         durable = [each for each in entries if each.subscription.key.durable and not each.gone]
-        entry = min(durable, key=lambda each: each.look_at, default=None)
-        if entry is None or now < entry.look_at:
-            return
-        entry.look_at = now + LOOK_EVERY
-        tag = entry.subscription.key.tag
-        shard = self._kafka().shard(tag)
-        if in_force(self._kafka().read(shard), tag, shard) is None:
-            _log.error(
-                "A subscription is not in the journal: the topic was deleted, or lost records. State: if "
-                "Redis loses its data, too, the subscription begins anew, and messages that wait may be "
-                "skipped. Owner: subscription %s, topic %s. Remedy: close its consumers, and write it anew "
-                "with `kafkadur sub alter NAME --upgrade`.",
-                entry.display,
-                self._kafka().topic,
-            )
+        due = [each for each in durable if now >= each.look_at]
+        doubtful = [each for each in due if each.doubtful][:_LOOKS]
+        if not doubtful and now >= self._look_at and not any(self._waiters.of(e, "journal") for e in entries):
+            doubtful = due[:1]
+        for entry in doubtful:
+            try:
+                found = self._kafka().has_definition(entry.subscription.key.tag)
+            except KafkadurError as error:
+                _log.debug("looking for definitions in the journal: %s", error)
+                return
+            entry.look_at, entry.doubtful = now + LOOK_EVERY, not found
+            self._look_at = now + LOOK_EVERY / _LOOKS
+            if not found:
+                _log.error(
+                    "A subscription is not in the journal: the topic was deleted, or lost records. State: no "
+                    "acknowledgement reaches the level journal, and if Redis loses its data, too, the "
+                    "subscription begins anew, and messages that wait may be skipped. Owner: subscription "
+                    "%s, topic %s. Remedy: close its consumers, and write it anew with `kafkadur sub alter "
+                    "NAME --upgrade`.",
+                    entry.display,
+                    self._kafka().topic,
+                )
 
     # -- journal
 
@@ -246,7 +270,7 @@ class CheckpointThread:
         void = self._void([task for task in tasks if task.waiting and task.end])
         for task in tasks:
             task.entry.dirty.difference_update(task.lanes)
-            if task.whole and task.entry.origin.id not in void:
+            if task.whole and not task.entry.doubtful and task.entry.origin.id not in void:
                 self._waiters.resolve(task.entry, task.waiting, task.incarnation)
 
     def _tasks(self, entries: Sequence[_Entry], *, due: bool) -> list[_Task]:
@@ -322,3 +346,8 @@ class CheckpointThread:
         if self._journal is None:
             self._journal = self._make_journal()
         return self._journal
+
+
+def _share(tag: str) -> float:
+    """Return a number from 0 to 1 that spreads the looks of many subscriptions."""
+    return zlib.crc32(tag.encode()) / 2**32

@@ -69,15 +69,16 @@ class Proxy:
 
     name: str
 
-    def caller(self, user: str, groups: Iterable[str]) -> Caller | None:
+    def caller(self, user: str, groups: str) -> Caller | None:
         """Return a person whom the proxy names, with the highest role of their groups; None: they have none.
 
-        `groups` are texts with commas between the names.
+        `groups` has commas between the names. The name of the caller begins with that of the proxy, so that
+        no holder of a token has it.
         """
-        names = {name.strip() for text in groups for name in text.split(",")}
+        names = {name.strip() for name in groups.split(",")}
         roles = [_GROUPS[name] for name in names & _GROUPS.keys()]
         shown = plain(user.strip())[:_LONGEST]
-        return Caller(shown, max(roles)) if roles and shown else None
+        return Caller(f"{self.name}:{shown}", max(roles)) if roles and shown else None
 
 
 class Tokens:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
-from collections.abc import AsyncGenerator, AsyncIterator, Callable
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -17,6 +17,7 @@ from prometheus_client import CollectorRegistry, Gauge, generate_latest
 from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4
 from typing_extensions import TypedDict
 
+from kafkadur.admin.subscription_info import SubscriptionInfo, without_records
 from kafkadur.metrics import SubscriptionMetrics
 from kafkadur.service import acting, reading
 from kafkadur.service.access import Tokens
@@ -137,7 +138,7 @@ def create(
         observer, audit = Observer(settings, every=every), Audit(settings)
         longer = None if prometheus is None else Prometheus(prometheus)
         backend = Backend(settings, observer, audit, longer)
-        housekeeper = Housekeeper(settings, lambda: observer.latest.infos, every=_HOUSEKEEPING_S)
+        housekeeper = Housekeeper(settings, lambda: _well_known(observer), every=_HOUSEKEEPING_S)
         app.state.backend = backend
         app.state.registry = CollectorRegistry()
         app.state.registry.register(SubscriptionMetrics(observer))
@@ -166,6 +167,12 @@ def create(
     app.mount("/", StaticFiles(directory=_PAGE, html=True))
     app.add_middleware(SecurityMiddleware)
     return app
+
+
+def _well_known(observer: Observer) -> Sequence[SubscriptionInfo]:
+    """Return the subscriptions as they were read last, without records of dead letters."""
+    seen = observer.latest
+    return () if seen.problem is not None else without_records(seen.infos)
 
 
 async def _refuse(request: Request, error: Exception) -> Response:

@@ -15,10 +15,21 @@ from kafkadur.service.ids import ID_PATTERN
 WRITE_HEADER: Final = "X-Kafkadur-Write"
 _BEARER: Final = "bearer "
 _ELSEWHERE: Final = frozenset({"cross-site", "same-site"})
-#: Headers of proxies.
-_FORWARDED: Final = frozenset({"forwarded", "via", "x-forwarded-for", "x-forwarded-host", "x-real-ip"})
 #: Headers in which a proxy with a token names the person that it speaks for, and their groups.
 _USER, _GROUPS = "x-forwarded-user", "x-forwarded-groups"
+#: Headers of proxies.
+_FORWARDED: Final = frozenset(
+    {
+        "forwarded",
+        "via",
+        "x-forwarded-for",
+        "x-forwarded-host",
+        "x-forwarded-proto",
+        "x-real-ip",
+        _USER,
+        _GROUPS,
+    }
+)
 #: Methods that change nothing.
 READING: Final = frozenset({"GET", "HEAD"})
 
@@ -58,14 +69,22 @@ async def caller_of(request: Request) -> Caller:
 
 def _named_by(proxy: Proxy, request: Request) -> Caller:
     """Return the person whom a proxy names. Raises HTTPException, 403, if it names none with a role."""
-    caller = proxy.caller(request.headers.get(_USER, ""), request.headers.getlist(_GROUPS))
+    users, groups = request.headers.getlist(_USER), request.headers.getlist(_GROUPS)
+    # of two headers one may be of the browser
+    once = len(users) == len(groups) == 1
+    caller = proxy.caller(_utf8(users[0]), _utf8(groups[0])) if once else None
     if caller is None:
         raise HTTPException(
             403,
-            f"The proxy {proxy.name} names nobody with a role: it has to send X-Forwarded-User, and in "
-            f"X-Forwarded-Groups one of {', '.join(f'kafkadur-{role}' for role in ROLES)}.",
+            f"The proxy {proxy.name} names nobody with a role: it has to send X-Forwarded-User, once, and "
+            f"X-Forwarded-Groups, once, with one of {', '.join(f'kafkadur-{role}' for role in ROLES)}.",
         )
     return caller
+
+
+def _utf8(header: str) -> str:
+    """Return the text of a header in UTF-8, which was read as Latin-1."""
+    return header.encode("latin-1").decode(errors="replace")
 
 
 def needs(role: Role) -> Callable[[Caller], Awaitable[Caller]]:

@@ -1,7 +1,7 @@
 """Housekeeping: work that a subscription needs and that no consumer does while none is attached.
 
 Several services of a namespace can run. One of them leads and does this work: it holds a client id that they
-share. When its process dies, another one takes the client id within a second.
+share. When its process dies, another one takes the client id within some seconds.
 """
 
 from __future__ import annotations
@@ -23,14 +23,23 @@ from kafkadur.runtime.opened import process_name
 from kafkadur.settings import Settings
 from kafkadur_coordinators.client_ids import ClientIdLease
 from kafkadur_coordinators.redis import presence as presences
-from kafkadur_sharing.errors import InvalidClientId, InvalidDestination, KafkadurError
+from kafkadur_sharing.errors import (
+    CoordinatorUnavailable,
+    InvalidClientId,
+    InvalidDestination,
+    KafkadurError,
+)
 
 _log = logging.getLogger("kafkadur.service")
 
 #: The client id of the service that leads. No application can have it: a space is not allowed in client ids.
 _LEADER: Final = "leading service"
 #: Seconds until a service that does not lead tries again.
-_TRY_EVERY_S: Final = 1.0
+_TRY_EVERY_S: Final = 5.0
+#: Seconds after which a member that was silent at the first look is looked at again.
+_SECOND_LOOK_S: Final = 0.7
+#: Seconds that closing waits for what is under way, which a server may hold up.
+_LAST_S: Final = 2.0
 
 
 class Housekeeper:
@@ -59,6 +68,8 @@ class Housekeeper:
         self._leads = False
         #: when a subscription was warned of last, by its name, monotonic seconds
         self._warned: dict[str, float] = {}
+        #: the last error of each part of the work
+        self._failing: dict[str, str] = {}
         self._thread = threading.Thread(target=self._run, name="kafkadur-housekeeper", daemon=True)
 
     @property
@@ -78,7 +89,7 @@ class Housekeeper:
         self._bell.set()
         if keeper is not None:
             keeper.close()
-        self._thread.join()
+        self._thread.join(_LAST_S)
 
     # -- the thread
 
@@ -128,16 +139,52 @@ class Housekeeper:
         self._bell.set()
 
     def _work(self) -> None:
+        """Make rounds until it is over. Raises `CoordinatorUnavailable` while Redis does not answer."""
         with Admin(self._settings) as admin:
             while not self._is_over():
                 self._bell.clear()
-                admin.sweep_nondurable()
-                for info in self._seen():
-                    if len(info.members) > len(info.attached):
-                        _sweep(admin, info)
+                self._do("non-durable subscriptions", lambda: self._sweep_nondurable(admin))
+                seen = self._seen()
+                gone = [info for info in seen if len(info.members) > len(info.attached)]
+                self._sweep(admin, gone)
+                if gone and not self._is_over():
+                    self._bell.wait(_SECOND_LOOK_S)  # who is silent now, too, has died
+                    self._sweep(admin, gone)
+                for info in seen:
                     self._warn(info)
                 if not self._is_over():
                     self._bell.wait(self._every)
+
+    def _sweep_nondurable(self, admin: Admin) -> None:
+        """Look at non-durable subscriptions for half of a round: those that live come around again."""
+        until = self._monotonic() + self._every / 2
+        while not self._is_over() and self._monotonic() < until and admin.sweep_nondurable():
+            pass
+
+    def _sweep(self, admin: Admin, gone: Sequence[SubscriptionInfo]) -> None:
+        """End the sessions of members that died."""
+        for info in gone:
+            if self._is_over():
+                return
+            self._do(str(info.key), partial(admin.sweep, info.key))
+
+    def _do(self, what: str, work: Callable[[], None]) -> None:
+        """Do a part of the work; an error of it must not keep the others from being done.
+
+        Each new kind of error is logged once for each part.
+        """
+        try:
+            work()
+        except CoordinatorUnavailable:
+            raise
+        except InvalidDestination:  # it was deleted after it was read
+            self._failing.pop(what, None)
+        except KafkadurError as error:
+            if self._failing.get(what) != type(error).__name__:
+                _log.warning("housekeeping of %s: %s", what, error)
+            self._failing[what] = type(error).__name__
+        else:
+            self._failing.pop(what, None)
 
     def _is_over(self) -> bool:
         return self._closing or self._displaced
@@ -149,11 +196,3 @@ class Housekeeper:
             return
         self._warned[name] = now
         warn_of_expiring(_log, info.expiring, topic=info.definition.topic, subscription=name)
-
-
-def _sweep(admin: Admin, info: SubscriptionInfo) -> None:
-    """Give back the messages of members that died."""
-    try:
-        admin.sweep(info.key)
-    except InvalidDestination:  # it was deleted after it was read
-        _log.debug("subscription %s is gone", info.key)

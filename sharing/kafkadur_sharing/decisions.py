@@ -71,6 +71,8 @@ class Existing:
     holders: tuple[str, ...] = ()
     #: Whether messages are still in flight, possibly of a consumer that is closed (rule K5).
     unsettled: bool = False
+    #: Whether consumers that were attached may come back: Redis has restarted, or the one that asks was attached.
+    awaited: bool = False
 
     @property
     def active(self) -> bool:
@@ -167,7 +169,7 @@ def decide(existing: Existing | None, request: Request) -> Attach | Create | Rep
     if existing is None:
         rules = ("U2", "S1") if key.durable else ("V1", "N1")
         return Create(definition=wanted, rule=rules[0] if unshared else rules[1])
-    if not key.durable and not existing.active:
+    if not key.durable and not existing.active and not existing.awaited:
         # A non-durable subscription ends with its last consumer (N4, V3): this one waits to be swept.
         return Replace(definition=wanted, replaced=existing.definition, rule="V1" if unshared else "N1")
     if wanted.sharing is not existing.definition.sharing:

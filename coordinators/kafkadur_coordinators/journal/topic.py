@@ -111,6 +111,8 @@ class Journal:
         self.kafka = kafka
         self.namespace = namespace
         self._count: int | None = None if checked is None else checked.shards
+        #: whether it has to be looked at again
+        self._doubted = False
         self._beside: Journal | None = None
         self._producer: Producer | None = None
         self._consumer: Consumer | None = None
@@ -137,14 +139,20 @@ class Journal:
         """Close the clients."""
         if self._beside is not None:
             self._beside.close()
-        for consumer in (self._consumer, self._follower):
-            if consumer is not None:
-                consumer.close()
-        self._consumer = self._follower = None
+        if self._consumer is not None:
+            self._consumer.close()
+        self._consumer = None
+        self._forget_follower()
+        self._producer = None
+
+    def _forget_follower(self) -> None:
+        """Read from the beginning the next time."""
+        if self._follower is not None:
+            self._follower.close()
+        self._follower = None
         self._began.clear()
         self._passed.clear()
         self._incarnations.clear()
-        self._producer = None
 
     # -- the topic
 
@@ -158,9 +166,14 @@ class Journal:
 
         Raises `CoordinatorRefused` for a journal that could lose records, or whose partitions were added to.
         """
-        if self._count is not None:
+        if self._count is not None and not self._doubted:
             return self._count
         admin = AdminClient(self._config, logger=client_log)
+        if self._count is not None:
+            if self._described(admin) is not None:
+                self._doubted = False
+                return self._count
+            self._shards = self._count  # it is created as it was
         replicas = self._replicas(admin)
         if replicas is None:
             self._create(admin)
@@ -170,6 +183,7 @@ class Journal:
         self._check(admin, replicas)
         self._count = len(replicas)
         self._check_count(self._count)
+        self._doubted = False
         return self._count
 
     def _replicas(self, admin: AdminClient, *, wait: bool = False) -> list[int] | None:
@@ -288,6 +302,20 @@ class Journal:
         """All changes and incarnations of a shard up to its end now, in order. Damaged ones are left out."""
         self.open()
         return self._scan([shard])[shard].entries
+
+    def doubt(self) -> None:
+        """Take into account that the topic may have been deleted: the next call looks, and creates it."""
+        self._doubted = True
+        self._forget_follower()
+
+    def has_definition(self, tag: str) -> bool:
+        """Whether a subscription's definition is there; False if the topic was deleted."""
+        shard = self.shard(tag)
+        there = self._described(AdminClient(self._config, logger=client_log)) is not None
+        if there and records.in_force(self.read(shard), tag, shard) is not None:
+            return True
+        self.doubt()
+        return False
 
     def scan(self) -> Scan:
         """All records of all shards up to their ends now."""
@@ -419,7 +447,7 @@ class Journal:
         self._flush(send, offsets)
         if failed or len(offsets) < len(new):
             self._producer.purge()  # no record may be written after an error was raised for it
-            self._count = None  # the topic may have been deleted: the next call looks, and creates it
+            self.doubt()
             raise self._lost(failed[0] if failed else "a record was not confirmed in time")
         return [offsets[index] for index in range(len(new))]
 

@@ -125,7 +125,7 @@ def test_a_reader_gets_to_its_end(tmp_path: Path) -> None:
     finally:
         reader.interrupt()
         subprocess.run([sys.executable, "-m", "kafkadur.cli", "down"], cwd=tmp_path, check=False)
-    assert re.search(r"invoices .* 3 ", printed["kafkadur sub ls"][0])
+    assert re.search(r"invoices .*\b3\b", printed["kafkadur sub ls"][0]), printed["kafkadur sub ls"][0]
     (first,) = printed['python receive.py || echo "It died."']
     assert first.rstrip().endswith("order 2, attempt 1\nIt died.")
     (second,) = printed["python receive.py"]

@@ -82,7 +82,7 @@ def test_a_killed_consumer_is_no_member(run: Run, spawn: Spawn, kafkadur_topic: 
 def test_all_are_documented(run: Run) -> None:
     """Each family once, with or without samples, under the name that is on the wire."""
     told = set(re.findall(r"^# TYPE (\S+) ", run("metrics", "--once").out, re.MULTILINE))
-    of_subscriptions = DOCS.read_text().partition("## Of a worker")[0]
+    of_subscriptions = DOCS.read_text().partition("## Of the service")[0]
     documented = re.findall(r"^\| `(kafkadur_\w+)` \|", of_subscriptions, re.MULTILINE)
     assert sorted(documented) == sorted(told)
 

@@ -125,8 +125,8 @@ def test_watch_without_a_name_shows_all(run: Run, kafkadur_topic: TopicFactory) 
 def test_watch_is_a_live_table_on_a_terminal(run: Run, here: Path, kafkadur_topic: TopicFactory) -> None:
     topic = kafkadur_topic()
     run("sub", "create", "waiting", topic, "--start", "earliest")
-    run("sub", "create", "behind", topic)
     run("publish", topic, "-", stdin="m\n" * 3)
+    run("sub", "create", "behind", topic)
     screen, terminal = pty.openpty()
     termios.tcsetwinsize(terminal, (24, 80))
     environment = {name: value for name, value in os.environ.items() if name != "COLUMNS"}

@@ -204,6 +204,8 @@ class Life(RuleBasedStateMachine):
             for partition in partitions:
                 self.model.touch(partition, self.script_now)
                 self.model.keep(partition)
+        else:
+            self.model.reap(self.script_now, member.id, ask=True)
         self.members.remove(member)
         self.stale += member.grants
         self.check()

@@ -112,7 +112,18 @@ def test_a_proxy_speaks_for_people(place: Settings, tmp_path: Path) -> None:
     with served(place, read_tokens(file)) as address:
         with Api(address, sso).client as proxy:
             me = proxy.get("/api/v1/me", headers=as_admin).json()
-            assert (me["name"], me["role"]) == ("ada@example.org", "admin")
+            assert (me["name"], me["role"]) == ("sso:ada@example.org", "admin")
+            umlaut = [
+                (name.encode(), text.encode())
+                for name, text in {**as_admin, "X-Forwarded-User": "Jürgen"}.items()
+            ]
+            assert proxy.get("/api/v1/me", headers=umlaut).json()["name"] == "sso:Jürgen"
+            for name, of_the_browser in (
+                ("X-Forwarded-Groups", "kafkadur-admin"),
+                ("X-Forwarded-User", "eve"),
+            ):
+                twice = [*as_admin.items(), (name, of_the_browser)]
+                assert proxy.get("/api/v1/me", headers=twice).status_code == 403, name
             nobody = proxy.get("/api/v1/me", headers={"X-Forwarded-User": "bob"})
             assert nobody.status_code == 403
             assert "names nobody with a role" in nobody.json()["detail"]
@@ -120,6 +131,8 @@ def test_a_proxy_speaks_for_people(place: Settings, tmp_path: Path) -> None:
         with Api(address, viewer).client as other:
             me = other.get("/api/v1/me", headers=as_admin).json()
             assert (me["name"], me["role"]) == ("eve", "viewer")
+    with served(place, None) as address, Api(address).client as local:
+        assert local.get("/api/v1/me", headers=as_admin).status_code == 403, "a proxy asks for somebody else"
 
 
 @pytest.mark.parametrize("headers", [{}, {"Authorization": "Bearer wrong"}, {"Authorization": "Basic YTpi"}])

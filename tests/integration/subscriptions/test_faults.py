@@ -16,6 +16,8 @@ import redis
 import kafkadur
 import kafkadur.sync
 from kafkadur import CoordinatorRefused, CoordinatorUnavailable, KafkadurError
+from kafkadur.admin.changes import Admin
+from kafkadur.settings import settings
 from kafkadur.stack import Stack, TcpProxy, embedded
 from kafkadur_sharing.definition import TypeName
 from tests.integration.subscriptions.helpers import (
@@ -119,6 +121,60 @@ async def test_redis_restarts_in_the_middle(fragile: Place, kind: TypeName) -> N
     seen = await drain_through(fragile, fragile.topic(range(COUNT)), kind, restart)
     # Its data are kept: what was confirmed stays settled, only what was in hands may be repeated.
     assert len(duplicates(seen)) <= 40
+
+
+async def test_a_non_durable_subscription_is_not_ended_before_its_members_are_back(fragile: Place) -> None:
+    """Somebody looks for abandoned ones as the first thing after Redis has come back."""
+    topic = fragile.topic()
+    valkey = fragile.stack.valkey
+    assert valkey is not None
+    async with (
+        fragile.connect(session_timeout=timedelta(seconds=10)) as connection,
+        await connection.subscribe(topic, shared="readers") as subscription,
+    ):
+        fragile.publish(topic, range(1))
+        delivery = await subscription.receive(LIMIT_S)
+        assert delivery is not None
+        await delivery.ack()
+
+        def restart_and_sweep() -> None:
+            valkey.stop()
+            valkey.start()
+            with Admin(settings(fragile.settings())) as admin:
+                for _ in range(3):
+                    admin._lifecycle.end(subscription.definition.key)  # noqa: SLF001 - as a sweep does, at once
+
+        await asyncio.to_thread(restart_and_sweep)
+        fragile.publish(topic, range(1, 2))
+        delivery = await subscription.receive(LIMIT_S)
+        assert delivery is not None
+        assert number(delivery) == 1
+
+
+@pytest.mark.parametrize("shared", ["readers", None], ids=["shared", "alone"])
+async def test_a_non_durable_subscription_goes_on_after_a_restart_of_redis(
+    fragile: Place, shared: str | None
+) -> None:
+    """Neither is it begun anew at the end of the topic, nor do its consumers lose it to each other."""
+    topic = fragile.topic()
+    valkey = fragile.stack.valkey
+    assert valkey is not None
+    async with fragile.connect(session_timeout=SESSION) as connection, contextlib.AsyncExitStack() as opened:
+        members = [
+            await opened.enter_async_context(await connection.subscribe(topic, shared=shared))
+            for _ in range(1 if shared is None else 2)
+        ]
+        await asyncio.to_thread(valkey.stop)
+        await asyncio.to_thread(valkey.start)
+        fragile.publish(topic, range(20))
+        found: set[int] = set()
+        async with asyncio.timeout(HEALED_S):
+            while len(found) < 20:
+                for member in members:
+                    while (delivery := await member.receive(0.2)) is not None:
+                        await delivery.ack()
+                        found.add(number(delivery))
+    assert found == set(range(20))
 
 
 @both_types

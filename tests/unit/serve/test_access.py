@@ -34,15 +34,15 @@ def test_a_proxy_names_people_whose_groups_have_roles(tmp_path: Path) -> None:
     assert proxy == Proxy("sso")
     assert proxy is not None
     assert tokens.proxy(token[:-1]) is None
-    assert proxy.caller("ada@example.org", ["staff, kafkadur-viewer", "kafkadur-operator"]) == Caller(
-        "ada@example.org", Role.OPERATOR
+    assert proxy.caller("ada@example.org", "staff, kafkadur-viewer,kafkadur-operator") == Caller(
+        "sso:ada@example.org", Role.OPERATOR
     )
-    assert proxy.caller("ada", ["kafkadur-administrator,admin"]) is None
-    assert proxy.caller(" ", ["kafkadur-admin"]) is None
-    named = proxy.caller("ada\nroot admin" + "x" * 500, ["kafkadur-admin"])
+    assert proxy.caller("ada", "kafkadur-administrator,admin") is None
+    assert proxy.caller(" ", "kafkadur-admin") is None
+    named = proxy.caller("ada\nroot admin" + "x" * 500, "kafkadur-admin")
     assert named is not None
     assert "\n" not in named.name
-    assert len(named.name) == 200
+    assert len(named.name) == len("sso:") + 200
 
 
 def test_comments_and_empty_lines_are_skipped() -> None:
