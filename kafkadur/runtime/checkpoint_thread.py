@@ -199,6 +199,7 @@ class CheckpointThread:
             self._next = now + EVERY
         with self._lock:
             entries = list(self._entries.values())
+            left = [entry for entry in entries if entry.gone]  # these settle nothing any more
         for entry in entries:
             if entry.subscription.key.durable:
                 entry.dirty |= entry.member.take_settled()
@@ -212,7 +213,7 @@ class CheckpointThread:
         if due and not everything:
             self._look_for_definitions(entries, now)
         with self._lock:
-            for entry in [e for e in entries if e.gone and not e.dirty and not e.waiting]:
+            for entry in [each for each in left if not each.dirty and not each.waiting]:
                 del self._entries[id(entry.member)]
         if any(self._waiters.of(entry, "journal") for entry in entries):  # not reached yet: soon again
             self._next = min(self._next, time.monotonic() + RETRY)

@@ -1,5 +1,6 @@
 """The checkpoint thread on a real Valkey and a real journal: what it writes is of the state that it read."""
 
+import threading
 from functools import partial
 from typing import cast
 
@@ -120,3 +121,30 @@ def test_a_checkpoint_is_of_the_epoch_that_was_read(alone: Party, kafkadur_topic
     id_, state = before.subscription.id, before.subscription.topic.id
     assert united(found, Origin(id_, 0, state)) == {}
     assert united(found, Origin(id_, 1, state))[0].floor == 4
+
+
+def test_a_member_that_leaves_in_the_middle_of_a_round_has_its_last_checkpoint(
+    alone: Party, kafkadur_topic: TopicFactory
+) -> None:
+    held = alone.attach(kafkadur_topic(), start="earliest")
+    token = say(held, 1, PartitionReport(partition=0, readable_end=9)).grants[0].token
+    say(held, 2, PartitionReport(partition=0, settled=[Settled(token, (0, 3))]), credit=0)
+    checkpointer = checkpoints_of(alone)
+
+    class Leaving(Settler):
+        def take_settled(self) -> set[int]:
+            """The first time nothing is settled; it settles something and leaves just after."""
+            if not looked.is_set():
+                looked.set()
+                checkpointer.remove(self)
+                return set()
+            return super().take_settled()
+
+    looked = threading.Event()
+    checkpointer.add(Leaving(), held.subscription)
+    assert looked.wait(10)
+    checkpointer.close()
+    shard = alone.journal.shard(alone.key().tag)
+    found = alone.journal.read_shards([shard])[shard].checkpoints
+    origin = Origin(held.subscription.id, 0, held.subscription.topic.id)
+    assert united(found, origin)[0].floor == 3

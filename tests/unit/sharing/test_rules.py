@@ -55,6 +55,10 @@ def inactive(definition: Definition, *, unsettled: bool = False) -> Existing:
     return Existing(definition=definition, unsettled=unsettled)
 
 
+def awaited(definition: Definition) -> Existing:
+    return Existing(definition=definition, awaited=True)
+
+
 def active(definition: Definition, *holders: str) -> Existing:
     holders = holders or ("host-1",)
     return Existing(definition=definition, members=len(holders), holders=holders)
@@ -133,6 +137,7 @@ ACCEPTED = [
     pytest.param(None, request(a(SHARED), durable=False), Create, "N1", id="N1"),
     pytest.param(inactive(a(SERIAL)), request(a(SHARED), durable=False), Replace, "N1", id="N1-leftover"),
     pytest.param(active(a(SHARED)), request(a(SHARED), durable=False), Attach, "N2", id="N2"),
+    pytest.param(awaited(a(SHARED)), request(a(SHARED), durable=False), Attach, "N2", id="N2-awaited"),
     pytest.param(None, request(a(EXCLUSIVE), durable=False, client_id=None), Create, "V1", id="V1"),
     # Conversion on request.
     pytest.param(
