@@ -8,6 +8,8 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Generator
+from types import SimpleNamespace
+from typing import cast
 
 import pytest
 
@@ -17,6 +19,8 @@ from kafkadur.admin.subscription_info import SubscriptionInfo
 from kafkadur.service.housekeeping import Housekeeper
 from kafkadur.settings import Settings
 from kafkadur.testing.pytest_plugin import TopicFactory
+from kafkadur_sharing.errors import IllegalState
+from kafkadur_sharing.keys import SubscriptionKey
 from tests.integration.subscriptions.helpers import wait_until
 from tests.integration.subscriptions.workers import Worker
 from tests.serving import Api, served
@@ -119,6 +123,33 @@ def test_a_live_member_stays(
             looked = time.monotonic()
             wait_until(lambda: time.monotonic() > looked + 0.6, "a silent member would be ended")  # noqa: B023 - at once
         assert [member.id for member in admin.info(key).members] == [subscription.member_id]
+
+
+def test_an_error_of_one_subscription_does_not_keep_the_others_from_being_swept(
+    place: Settings, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    swept: list[str] = []
+
+    def sweep(admin: Admin, key: SubscriptionKey) -> None:
+        del admin
+        swept.append(key.name)
+        if key.name == "bad":
+            raise IllegalState("It cannot be swept.")
+
+    def info(name: str) -> SubscriptionInfo:
+        key = SubscriptionKey(namespace=place.namespace, client_id=None, name=name)
+        dead = SimpleNamespace(key=key, members=("dead",), attached=(), expiring=0)
+        return cast("SubscriptionInfo", dead)
+
+    monkeypatch.setattr(Admin, "sweep", sweep)
+    with (
+        caplog.at_level(logging.WARNING, "kafkadur.service"),
+        keeping(place, lambda: [info("bad"), info("good")]) as keeper,
+    ):
+        wait_until(lambda: swept.count("good") > 4, "several rounds")
+        assert keeper.leads
+    told = [each.getMessage() for each in caplog.records if each.name == "kafkadur.service"]
+    assert told == ["housekeeping of bad: It cannot be swept."], "once"
 
 
 def test_subscriptions_that_killed_processes_left_are_deleted(
