@@ -71,7 +71,7 @@ class Existing:
     holders: tuple[str, ...] = ()
     #: Whether messages are still in flight, possibly of a consumer that is closed (rule K5).
     unsettled: bool = False
-    #: Whether consumers that were attached may come back: Redis has restarted, or the one that asks was attached.
+    #: Whether consumers may come back: Redis has restarted, or the one that asks was attached before.
     awaited: bool = False
 
     @property
