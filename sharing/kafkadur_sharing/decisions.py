@@ -296,10 +296,10 @@ def _shared(existing: Existing, request: Request) -> Attach | Convert | Replace 
         if not request.key.durable:
             return _join(existing, request, "N2")
         return _join(existing, request, "S2" if existing.active else "S10")
+    if not request.key.durable:  # it is in use, or its consumers are awaited
+        return Refuse(rule="N3", error=_active(existing, request.key, _DETAILS_DIFFER))
     if not existing.active:
         return _change(existing, request, "P8" if weblogic else "S3")
-    if not request.key.durable:
-        return Refuse(rule="N3", error=_active(existing, request.key, _DETAILS_DIFFER))
     if weblogic:
         return Refuse(rule="P5", error=_sharing_error(existing, request))
     return Refuse(rule="S4", error=_active(existing, request.key, _DETAILS_DIFFER))

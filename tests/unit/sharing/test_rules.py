@@ -298,6 +298,13 @@ REFUSED = [
     pytest.param(
         active(a(SHARED)), request(a(SHARED, topic="t2"), durable=False), SubscriptionActive, "N3", id="N3"
     ),
+    pytest.param(
+        awaited(a(SHARED)),
+        request(a(SHARED, selector="a = 1"), durable=False),
+        SubscriptionActive,
+        "N3",
+        id="N3-awaited",
+    ),
     # WebLogic mode.
     pytest.param(
         active(a(EXCLUSIVE)), request(a(SHARED), mode="weblogic"), InvalidSubscriptionSharing, "P3", id="P3"
