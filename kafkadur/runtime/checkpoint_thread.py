@@ -204,12 +204,7 @@ class CheckpointThread:
             if entry.subscription.key.durable:
                 entry.dirty |= entry.member.take_settled()
         self._renew(now)
-        try:
-            self._write(entries, due=due)
-        except KafkadurError:
-            for entry in entries:
-                entry.look_at, entry.doubtful = 0.0, True
-            raise
+        self._write(entries, due=due)
         if due and not everything:
             self._look_for_definitions(entries, now)
         with self._lock:
@@ -264,7 +259,12 @@ class CheckpointThread:
             return
         for task, inspections in zip(tasks, self._look(tasks), strict=True):
             self._describe(task, inspections)
-        offsets = iter(self._kafka().append([record for task in tasks for record in task.records]))
+        try:
+            offsets = iter(self._kafka().append([record for task in tasks for record in task.records]))
+        except KafkadurError:
+            for entry in entries:
+                entry.look_at, entry.doubtful = 0.0, True  # the topic may have been deleted
+            raise
         for task in tasks:
             task.end = max((next(offsets) + 1 for _ in task.records), default=0)
             self._shards.add(task.shard)

@@ -13,6 +13,7 @@ from kafkadur.admin.changes import Admin
 from kafkadur.runtime import checkpoint_thread
 from kafkadur.settings import settings
 from kafkadur.stack import Stack, as_administrator
+from kafkadur_sharing.errors import LevelNotReached
 from tests.integration.subscriptions.helpers import LIMIT_S, Place, number, wait_until
 
 
@@ -42,7 +43,7 @@ def test_it_is_made_anew_and_the_remedy_works(
     said = "A subscription is not in the journal"
     with (
         caplog.at_level(logging.ERROR, "kafkadur.checkpoints"),
-        place.connect_sync(kafka_timeout=2.0) as connection,
+        place.connect_sync(kafka_timeout=2.0, level_timeout=2.0) as connection,
         connection.subscribe(topic, durable="d", start="earliest") as subscription,
     ):
         assert receive(subscription, 10) == list(range(10))
@@ -50,6 +51,10 @@ def test_it_is_made_anew_and_the_remedy_works(
         wait_until(lambda: journal not in admin.list_topics(timeout=LIMIT_S).topics, "it is deleted")
         assert receive(subscription, 10) == list(range(10, 20))
         wait_until(lambda: said in caplog.text, "it is told")
+        delivery = subscription.receive(LIMIT_S)
+        assert delivery is not None
+        with pytest.raises(LevelNotReached):  # the checkpoint is of no use without the definition
+            delivery.ack(level="journal")
     assert journal in admin.list_topics(timeout=LIMIT_S).topics
     assert "Remedy: close its consumers, and write it anew with `kafkadur sub alter" in caplog.text
 
@@ -61,10 +66,10 @@ def test_it_is_made_anew_and_the_remedy_works(
         place.connect_sync() as connection,
         connection.subscribe(topic, durable="d") as subscription,
     ):
-        assert receive(subscription, 1) == [20]
+        assert receive(subscription, 1) == [21]
     with redis.Redis.from_url(as_administrator(place.stack.redis)) as client:
         for key in client.scan_iter(match=f"kafkadur:{place.namespace}:*", count=1000):
             client.delete(key)
     with place.connect_sync() as connection, connection.subscribe(topic, durable="d") as subscription:
-        assert receive(subscription, 1) == [21], "from the journal: a new subscription would begin at the end"
+        assert receive(subscription, 1) == [22], "from the journal: a new subscription would begin at the end"
     assert said not in caplog.text
